@@ -1,0 +1,1 @@
+"""Prefect flows: they pass paths, digests and names, never tensors."""

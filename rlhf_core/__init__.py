@@ -1,0 +1,1 @@
+"""The library of nouns: data, rewards, optimisation and evaluation for RLHF reward design."""

@@ -1,0 +1,55 @@
+"""Errors a user can act on: each message names what is wrong, where, and the remedy."""
+
+from __future__ import annotations
+
+
+class RewardsmithError(Exception):
+    """Base of every error that is the caller's to fix; command lines print it without a traceback."""
+
+
+class DataError(RewardsmithError):
+    """Input data that cannot be used.
+
+    Args:
+        problem: what is wrong, in one sentence without a full stop.
+        file: the file or source that holds it.
+        row: 1-based line or row number, when one row is at fault.
+        field: the field at fault.
+        remedy: what to do about it.
+    """
+
+    def __init__(
+        self,
+        problem: str,
+        *,
+        file: str | None = None,
+        row: int | None = None,
+        field: str | None = None,
+        remedy: str | None = None,
+    ) -> None:
+        where = ", ".join(
+            part
+            for part in (
+                f"file {file}" if file else "",
+                f"row {row}" if row is not None else "",
+                f"field '{field}'" if field else "",
+            )
+            if part
+        )
+        message = f"{where}: {problem}" if where else problem
+        if remedy:
+            message += f". {remedy}"
+        super().__init__(message)
+        self.problem, self.file, self.row, self.field, self.remedy = problem, file, row, field, remedy
+
+
+class RecipeError(RewardsmithError):
+    """A recipe or setting that is unknown, contradictory or of the wrong type."""
+
+
+class NumericsError(RewardsmithError):
+    """A non-finite loss, reward or probability; the run stops."""
+
+
+class JudgeError(RewardsmithError):
+    """A judge that cannot be reached or whose answers cannot be parsed within the allowed retries."""

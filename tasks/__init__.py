@@ -1,0 +1,1 @@
+"""Pipeline stages: each module is one typed function with a command line."""
