@@ -86,9 +86,7 @@ class LocationAware:
     def __post_init__(self) -> None:
         values = (self.w_mean, self.b_mean, self.w_std, self.b_std, self.floor)
         if not all(np.isfinite(values)) or self.floor <= 0:
-            raise RecipeError(
-                f"location-aware normaliser: coefficients {values} must be finite, the floor positive"
-            )
+            raise RecipeError(f"location-aware normaliser: coefficients {values} must be finite, the floor positive")
 
     def statistics(self, location: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and unfloored std at locations in (0, 1], float32."""
@@ -211,9 +209,7 @@ def calibrate(
         "bins": {...}, "counts": {...}}`.
     """
     rewards = np.concatenate([s.values[s.segmentation.mask].double().numpy() for s in signals])
-    locations = np.concatenate(
-        [s.segmentation.location[s.segmentation.mask].double().numpy() for s in signals]
-    )
+    locations = np.concatenate([s.segmentation.location[s.segmentation.mask].double().numpy() for s in signals])
     is_last = np.isclose(locations, 1.0)
     fitted: dict[str, Any] = {
         "global": {"mean": float(rewards.mean()), "std": float(rewards.std())},
@@ -228,9 +224,7 @@ def calibrate(
         coefficients = asdict(line)
         del coefficients["floor_uses"], coefficients["segments"]
         fitted["location_aware"][estimator] = coefficients
-    fitted["bins"] = {
-        name: np.asarray(getattr(bins, name)).tolist() for name in ("location", "mean", "std", "samples")
-    }
+    fitted["bins"] = {name: np.asarray(getattr(bins, name)).tolist() for name in ("location", "mean", "std", "samples")}
     fitted["counts"] = {
         "segments": int(rewards.size),
         "responses": int(sequence_values.size),
@@ -240,9 +234,7 @@ def calibrate(
     return fitted
 
 
-def build_normaliser(
-    name: str, calibration: Mapping[str, Any] | None, estimator: Estimator = "huber"
-) -> Normaliser:
+def build_normaliser(name: str, calibration: Mapping[str, Any] | None, estimator: Estimator = "huber") -> Normaliser:
     """Normaliser by name from what `calibrate` returned.
 
     Raises:
@@ -254,9 +246,7 @@ def build_normaliser(
     if name == "none":
         return NoNormaliser()
     if calibration is None or name not in calibration:
-        raise RecipeError(
-            f"normaliser '{name}' has no calibration coefficients; run the normaliser stage first"
-        )
+        raise RecipeError(f"normaliser '{name}' has no calibration coefficients; run the normaliser stage first")
     if name == "location_aware":
         return LocationAware(**calibration[name][estimator])
     return Scalar(**calibration[name])

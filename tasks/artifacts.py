@@ -107,9 +107,7 @@ def _record(stage: str, version: int, inputs: Sequence[Path], started: float, cl
 
 
 @contextmanager
-def stage_output(
-    out: Path | str, *, stage: str, version: int, inputs: Sequence[Path | str]
-) -> Iterator[Path]:
+def stage_output(out: Path | str, *, stage: str, version: int, inputs: Sequence[Path | str]) -> Iterator[Path]:
     """Yields the directory to write results into; on success it becomes `<out>/result` as a whole.
 
     Args:
@@ -125,9 +123,7 @@ def stage_output(
     paths = [Path(path) for path in inputs]
     for path in paths:
         if not path.exists():
-            raise DataError(
-                "input does not exist", file=str(path), remedy="Run the stage that makes it first"
-            )
+            raise DataError("input does not exist", file=str(path), remedy="Run the stage that makes it first")
     out.mkdir(parents=True, exist_ok=True)
     for leftover in out.glob(".partial-*"):
         shutil.rmtree(leftover)

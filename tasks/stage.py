@@ -24,9 +24,7 @@ def argument_parser(module: str, description: str, **paths: str) -> argparse.Arg
     for name, text in paths.items():
         optional = text.endswith("[optional]")
         parser.add_argument(f"--{name.replace('_', '-')}", type=Path, required=not optional, help=text)
-    parser.add_argument(
-        "--out", type=Path, required=True, help="output directory: result/ and record/ go there"
-    )
+    parser.add_argument("--out", type=Path, required=True, help="output directory: result/ and record/ go there")
     parser.add_argument("--stage-version", type=int, help="expected VERSION of the stage's code")
     return parser
 

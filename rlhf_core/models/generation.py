@@ -97,9 +97,7 @@ def generate(
     was_training = model.training
     model.eval()
     decoder, output = decoder_of(model), model.get_output_embeddings()
-    ids = torch.full(
-        (batch, sampling.max_new_tokens), policy.pad_id, dtype=torch.long, device=prompt_ids.device
-    )
+    ids = torch.full((batch, sampling.max_new_tokens), policy.pad_id, dtype=torch.long, device=prompt_ids.device)
     logprobs = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     rows = torch.arange(batch, device=ids.device)
@@ -133,9 +131,7 @@ def generate(
             rows, alive, attention = rows[keep], alive[keep], attention[keep]
             positions, step_ids = positions[keep], step_ids[keep]
     if not torch.isfinite(logprobs).all():
-        raise NumericsError(
-            "the policy's log-probabilities are not finite while sampling; lower the learning rate"
-        )
+        raise NumericsError("the policy's log-probabilities are not finite while sampling; lower the learning rate")
     model.train(was_training)
     longest = max(1, int(mask.sum(dim=1).max())) if batch else 1
     ended = (ids == policy.eos_id).logical_and(mask).any(dim=1)

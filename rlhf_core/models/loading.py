@@ -19,9 +19,7 @@ from transformers import (
 from rlhf_core.errors import DataError, RecipeError
 
 
-def build_causal_lm(
-    architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int
-) -> PreTrainedModel:
+def build_causal_lm(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
     """A randomly initialised decoder.
 
     Args:

@@ -88,9 +88,7 @@ class ScalarModel(nn.Module):
         self.backbone.save_pretrained(folder, safe_serialization=True)
         save_file({k: v.contiguous() for k, v in self.heads.state_dict().items()}, folder / HEADS_FILE)
         stored = {"heads": list(self.heads), **config}
-        (folder / CONFIG_FILE).write_text(
-            json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8"
-        )
+        (folder / CONFIG_FILE).write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> tuple[ScalarModel, dict[str, Any]]:
@@ -102,9 +100,7 @@ class ScalarModel(nn.Module):
                 remedy="Give the `result/model` folder of a reward-model stage",
             )
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
-        backbone = AutoModel.from_pretrained(
-            folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-        )
+        backbone = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
         model = cls(backbone, config["heads"])
         model.heads.load_state_dict(load_file(folder / HEADS_FILE))
         return model, config

@@ -41,9 +41,7 @@ def response_texts(tokenizer: PreTrainedTokenizerBase, generated: Generated) -> 
 
 def token_pieces(tokenizer: PreTrainedTokenizerBase, generated: Generated) -> list[list[str]]:
     """Text of each real token of each response."""
-    vocabulary = (
-        [str(tokenizer.decode([i])) for i in range(len(tokenizer))] if generated.ids.numel() > 4096 else None
-    )
+    vocabulary = [str(tokenizer.decode([i])) for i in range(len(tokenizer))] if generated.ids.numel() > 4096 else None
     return [
         [vocabulary[i] if vocabulary else str(tokenizer.decode([i])) for i in ids[mask].tolist()]
         for ids, mask in zip(generated.ids, generated.mask, strict=True)
@@ -89,9 +87,7 @@ def collect(
         entropies=entropies,
     )
     identities: dict[str, int] = {}
-    groups = [
-        identities.setdefault(str(p.record.get("id", i)), len(identities)) for i, p in enumerate(prompts)
-    ]
+    groups = [identities.setdefault(str(p.record.get("id", i)), len(identities)) for i, p in enumerate(prompts)]
     return RolloutBatch(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,

@@ -122,12 +122,8 @@ class PPO:
         self.reward, self.tokenizer = reward, tokenizer
         self.config, self.sampling = config, sampling
         self.generator = torch.Generator().manual_seed(seed)
-        self.actor_optimiser = torch.optim.Adam(
-            policy.model.parameters(), lr=config.actor_lr, betas=config.adam_betas
-        )
-        self.critic_optimiser = torch.optim.Adam(
-            critic.parameters(), lr=config.critic_lr, betas=config.adam_betas
-        )
+        self.actor_optimiser = torch.optim.Adam(policy.model.parameters(), lr=config.actor_lr, betas=config.adam_betas)
+        self.critic_optimiser = torch.optim.Adam(critic.parameters(), lr=config.critic_lr, betas=config.adam_betas)
         reference.model.requires_grad_(False)
 
     def train(
@@ -145,13 +141,9 @@ class PPO:
             experience = self.experience(next(prompts))
             metrics = self.describe(experience)
             metrics |= self.update(experience, train_actor=step > self.config.critic_warmup)
-            bad = {
-                name: value for name, value in metrics.items() if value != value or abs(value) == float("inf")
-            }
+            bad = {name: value for name, value in metrics.items() if value != value or abs(value) == float("inf")}
             if bad:
-                raise NumericsError(
-                    f"step {step}: {bad} not finite; lower the learning rate or check the reward"
-                )
+                raise NumericsError(f"step {step}: {bad} not finite; lower the learning rate or check the reward")
             on_step(step, metrics, experience)
 
     def experience(self, prompts: list[EncodedPrompt]) -> Experience:

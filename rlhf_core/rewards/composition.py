@@ -122,9 +122,7 @@ class Reward:
         total = torch.stack(list(breakdown.values())).sum(dim=0)
         if not torch.isfinite(total).all():
             row = int(torch.nonzero(~torch.isfinite(total).all(dim=1))[0])
-            raise NumericsError(
-                f"reward is not finite for response {row} of the batch: {batch.texts[row]!r:.200}"
-            )
+            raise NumericsError(f"reward is not finite for response {row} of the batch: {batch.texts[row]!r:.200}")
         if self.clamp is not None:
             clamped = total.clamp(-self.clamp, self.clamp)
             breakdown["clamp"] = clamped - total

@@ -77,9 +77,7 @@ class SentenceMarkers:
         starts = torch.zeros_like(responses.mask)
         for row, pieces in enumerate(responses.pieces):
             for position in range(1, min(len(pieces), starts.shape[1])):
-                only_markers = (
-                    not pieces[position].strip() or set(pieces[position].strip()) <= SENTENCE_MARKERS
-                )
+                only_markers = not pieces[position].strip() or set(pieces[position].strip()) <= SENTENCE_MARKERS
                 after_marker = bool(set(pieces[position - 1]) & SENTENCE_MARKERS)
                 starts[row, position] = after_marker and not only_markers
         return from_starts(starts, dense_cover(responses))

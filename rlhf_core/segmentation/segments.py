@@ -66,13 +66,9 @@ def from_starts(starts: Tensor, covered: Tensor) -> Segmentation:
     if starts.shape[1]:
         starts = starts.clone()
         starts[:, 0] = covered[:, 0]
-    index = torch.where(
-        covered, starts.long().cumsum(dim=1) - 1, torch.full_like(starts, -1, dtype=torch.long)
-    )
+    index = torch.where(covered, starts.long().cumsum(dim=1) - 1, torch.full_like(starts, -1, dtype=torch.long))
     count = starts.sum(dim=1)
-    ends = torch.full(
-        (starts.shape[0], max(1, int(count.max()) if count.numel() else 1)), -1, dtype=torch.long
-    )
+    ends = torch.full((starts.shape[0], max(1, int(count.max()) if count.numel() else 1)), -1, dtype=torch.long)
     ends = ends.to(starts.device)
     following = torch.zeros_like(starts)
     following[:, :-1] = starts[:, 1:] | ~covered[:, 1:]
