@@ -107,7 +107,7 @@ def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
     """
     path = Path(path)
     with atomic_file(path) as raw:
-        stream: IO[bytes] = raw
+        stream: IO[bytes] | gzip.GzipFile = raw
         if path.suffix == ".gz":
             stream = gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0)
         for number, row in enumerate(rows, start=1):

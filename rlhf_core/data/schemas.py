@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard, cast
 
 import pandas as pd
 import pandera.pandas as pa
@@ -40,16 +40,20 @@ def _is_encodable(value: Any) -> bool:
     return True
 
 
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
-def _is_texts(value: Any) -> bool:
+def _is_texts(value: Any) -> TypeGuard[list[str]]:
     return isinstance(value, list) and all(isinstance(item, str) and item.strip() for item in value)
 
 
 _PRESENT = _check(lambda value: value is not None, "missing")
-_TEXT = _check(_when_present(lambda value: isinstance(value, str)), "not text")
+_TEXT = _check(_when_present(_is_text), "not text")
 _NOT_EMPTY = _check(lambda value: not isinstance(value, str) or bool(value.strip()), "empty")
 _ENCODABLE = _check(_is_encodable, "holds a lone surrogate, which no encoding can write")
 
@@ -80,8 +84,9 @@ def _rows(test: Callable[[Mapping[str, Any]], bool], field: str, reason: str) ->
     """A check over whole rows; `field` is the field the reader should look at."""
 
     def passes(frame: pd.DataFrame) -> pd.Series[bool]:
-        rows = frame.to_dict("records")
-        return pd.Series([test(row) for row in rows], index=frame.index, dtype=bool)
+        names = [str(name) for name in frame.columns]
+        rows = (dict(zip(names, values, strict=True)) for values in frame.itertuples(index=False, name=None))
+        return cast("pd.Series[bool]", pd.Series([test(row) for row in rows], index=frame.index, dtype=bool))
 
     return pa.Check(passes, ignore_na=False, error=f"{field}: {reason}", name="row")
 
@@ -122,7 +127,7 @@ def _spans_fit(row: Mapping[str, Any]) -> bool:
     return ends == sorted(ends) and ends[-1] <= len(text)
 
 
-def _are_spans(value: Any) -> bool:
+def _are_spans(value: Any) -> TypeGuard[list[list[int]]]:
     return isinstance(value, list) and all(
         isinstance(span, list) and len(span) == 2 and all(type(position) is int for position in span)
         for span in value
@@ -192,7 +197,8 @@ LONG_FORM = _record_type(
     {
         "question": _text(),
         "passages": _column(
-            lambda v: isinstance(v, list) and bool(v) and all(_is_texts(p) and p for p in v),
+            # An empty list is a question for which retrieval found nothing (QA-Feedback has some).
+            lambda v: isinstance(v, list) and all(_is_texts(p) and bool(p) for p in v),
             "not a list of passages, each [title, sentence, ...]",
         ),
         "gold_answer": _optional_text(),
