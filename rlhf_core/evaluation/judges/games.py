@@ -29,7 +29,7 @@ _MIRROR = {
     "B": "A",
     "N": "N",
 }
-_MODEL_IS_FIRST_SCORE = {
+_SCORE_OF_A = {
     "A>>B": 1.0,
     "A>B": 1.0,
     "A=B": 0.5,
@@ -88,10 +88,10 @@ class Game:
 
     @property
     def score_for_model(self) -> float:
-        """1 for a win of the model, .5 for a tie, 0 for a loss (a soft preference is thresholded); NaN if invalid."""
+        """1 if the model wins, .5 for a tie, 0 if it loses (soft preferences against 1.5); NaN if invalid."""
         label = self.label_for_model
         if label is not None:
-            return _MODEL_IS_FIRST_SCORE[label]
+            return _SCORE_OF_A[label]
         preference = self.preference_for_model
         if math.isnan(preference):
             return math.nan
@@ -271,7 +271,7 @@ def win_rate_of_outcomes(
 
 
 def soft_preferences(games: Sequence[Game]) -> dict[str, float]:
-    """Mean soft preference in [1, 2] per comparison (2 = the model wins); NaN if any of its games is invalid."""
+    """Mean soft preference in [1, 2] per comparison (2: the model wins); NaN if a game is invalid."""
     by_id: dict[str, list[float]] = {}
     for game in games:
         by_id.setdefault(game.id, []).append(game.preference_for_model)

@@ -75,7 +75,7 @@ def parse_alpaca_eval(text: str) -> Verdict:
 
 
 def preference_from_logprobs(logprobs: Mapping[str, float]) -> float | None:
-    """AlpacaEval's weighted annotator: `2 - p(m) / (p(m) + p(M))` from the first token's top log-probabilities.
+    """AlpacaEval's weighted annotator: `2 - p(m) / (p(m) + p(M))` of the first generated token.
 
     Args:
         logprobs: token -> log-probability (nats) of the first generated token.
