@@ -1,0 +1,172 @@
+"""The embedded world: dialogue data whose true reward is known for every clause.
+
+Everything is drawn from named random streams (world seed, version, call, seed, index), so a call with a
+larger `n` begins with the rows of the smaller one, and rows are the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.annotator import Annotator
+from rlhf_core.testbed.grammar import Located
+from rlhf_core.testbed.knowledge import KnowledgeBase, stream
+from rlhf_core.testbed.prompts import draw_follow_up, draw_request
+from rlhf_core.testbed.responses import draw_quality, expert_response, mixture_response
+from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, score, total
+
+VERSION = 1
+"""Version of the world: any change of what a seed produces steps it."""
+
+SOURCE = "testbed"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class WorldConfig:
+    """What defines a world.
+
+    Attributes:
+        seed: of the facts.
+        rewards: true reward of each kind of clause.
+        anchors: size of the fixed pool of graded answers behind a 1-to-10 rating.
+    """
+
+    seed: int = 0
+    rewards: ClauseRewards = field(default_factory=ClauseRewards)
+    anchors: int = 18
+
+    def __post_init__(self) -> None:
+        if self.anchors < 1:
+            raise RecipeError(f"anchors must be at least 1, not {self.anchors}")
+
+
+def clause_rows(clauses: Sequence[Clause]) -> list[list[Any]]:
+    """Clauses as JSON rows [start, end, kind, reward]."""
+    return [[clause.start, clause.end, clause.kind, clause.reward] for clause in clauses]
+
+
+class World:
+    """The embedded world of one configuration."""
+
+    def __init__(self, config: WorldConfig | None = None) -> None:
+        self.config = config or WorldConfig()
+        self.knowledge = KnowledgeBase.draw(self.config.seed, VERSION)
+        self._anchor_rewards: dict[tuple[str, ...], list[float]] = {}
+
+    def _stream(self, *names: object) -> Any:
+        return stream(VERSION, self.config.seed, *names)
+
+    # --- gold ----------------------------------------------------------------------------------------
+
+    def clauses(self, meta: Meta, text: str) -> list[Clause]:
+        """Gold parse of any text against a request: clauses whose character spans partition the text."""
+        return clauses_of(text, meta, self.knowledge, self.config.rewards)
+
+    def true_reward(self, meta: Meta, text: str) -> float:
+        """True reward of a response, in reward units: the sum of its clause rewards."""
+        return total(self.clauses(meta, text), self.config.rewards)
+
+    def _scored(self, located: Sequence[Located], meta: Meta) -> list[Clause]:
+        return score(located, meta, self.knowledge, self.config.rewards)
+
+    def expert_answer(self, meta: Meta, seed: int) -> str:
+        """A very good answer: every requested fact, true and once, and a closing."""
+        names = ("expert", seed, meta["entity"], *meta["requested"])
+        return expert_response(meta, self.knowledge, self._stream(*names))[0]
+
+    def mixture_answer(self, meta: Meta, seed: int, quality: float | None = None) -> str:
+        """An answer of the supervised mixture, at a given quality in [0, 1] or a drawn one."""
+        rng = self._stream("mixture", seed, meta["entity"], *meta["requested"])
+        drawn = draw_quality(rng)
+        return mixture_response(meta, self.knowledge, rng, drawn if quality is None else quality)[0]
+
+    # --- dialogue ------------------------------------------------------------------------------------
+
+    def sft_examples(self, n: int, seed: int) -> list[Row]:
+        """Supervised dialogue rows {id, prompt, response, source, meta}, of mixed quality."""
+        rows = []
+        for index in range(n):
+            rng = self._stream("sft", seed, index)
+            prompt, meta = draw_request("train", self.knowledge, rng, with_reserved=True)
+            text, located = mixture_response(meta, self.knowledge, rng, draw_quality(rng))
+            clauses = self._scored(located, meta)
+            meta |= {"clauses": clause_rows(clauses), "true": total(clauses, self.config.rewards)}
+            row_id = f"testbed-sft-{seed}-{index}"
+            rows.append({"id": row_id, "prompt": prompt, "response": text, "source": SOURCE, "meta": meta})
+        return rows
+
+    def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
+        """Prompt rows {id, prompt, source, meta}.
+
+        `mtbench` rows add `category`, `turns` (two prompts) and `reference` (two expert answers); their
+        meta is the first turn's, with both under `turns`. Prompts of an evaluation split are distinct as
+        long as the split has enough of them.
+        """
+        rows: list[Row] = []
+        seen: set[str] = set()
+        for index in range(n):
+            rng = self._stream("prompts", split, seed, index)
+            for _ in range(20):
+                prompt, meta = draw_request(split, self.knowledge, rng)
+                if split == "train" or prompt not in seen:
+                    break
+            seen.add(prompt)
+            row: Row = {"id": f"testbed-{split}-{seed}-{index}", "prompt": prompt, "source": SOURCE}
+            if split == "mtbench":
+                second, second_meta = draw_follow_up(meta, self.knowledge, rng)
+                metas = [dict(meta), second_meta]
+                row |= {"category": "facts", "turns": [prompt, second]}
+                row["reference"] = [self.expert_answer(each, seed) for each in metas]
+                meta["turns"] = metas
+            rows.append(row | {"meta": meta})
+        return rows
+
+    def preference_pairs(
+        self, n: int, seed: int, annotator: Annotator | None = None, split: str = "train"
+    ) -> list[Row]:
+        """Preference rows {id, prompt, chosen, rejected, source, meta}.
+
+        Both responses come from the supervised mixture; the annotator (default: unbiased) labels them. The
+        meta adds to the prompt's `chosen_clauses`, `rejected_clauses` (rows [start, end, kind, reward]),
+        `true_chosen` and `true_rejected`.
+        """
+        annotator = annotator or Annotator()
+        rows = []
+        for index in range(n):
+            row_id = f"testbed-pair-{split}-{seed}-{index}"
+            rng = self._stream("pairs", split, seed, index)
+            prompt, meta = draw_request(split, self.knowledge, rng)
+            first = self._candidate(meta, rng, split)
+            second = self._candidate(meta, rng, split)
+            while second[0] == first[0]:
+                second = self._candidate(meta, rng, split)
+            values = [annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)]
+            if not annotator.prefers_first(values[0], values[1], row_id):
+                first, second = second, first
+            meta |= {"chosen_clauses": clause_rows(first[1]), "rejected_clauses": clause_rows(second[1])}
+            meta |= {"true_chosen": first[2], "true_rejected": second[2]}
+            row = {"id": row_id, "prompt": prompt, "chosen": first[0], "rejected": second[0]}
+            rows.append(row | {"source": SOURCE, "meta": meta})
+        return rows
+
+    def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> tuple[str, list[Clause], float]:
+        text, located = mixture_response(
+            meta, self.knowledge, rng, draw_quality(rng), with_reserved=split == "ood"
+        )
+        clauses = self._scored(located, meta)
+        return text, clauses, total(clauses, self.config.rewards)
+
+    def anchor_rewards(self, meta: Meta) -> list[float]:
+        """Sorted true rewards of the prompt's fixed pool of graded answers (poor to expert)."""
+        key = (meta["entity"], *meta["requested"])
+        if key not in self._anchor_rewards:
+            count = self.config.anchors
+            texts = [self.mixture_answer(meta, 1000 + i, i / count) for i in range(count - 1)]
+            texts.append(self.expert_answer(meta, 1000))
+            self._anchor_rewards[key] = sorted(self.true_reward(meta, text) for text in texts)
+        return self._anchor_rewards[key]
