@@ -1,6 +1,7 @@
 """The embedded world with known rewards."""
 
 from rlhf_core.testbed.annotator import Annotator, bayes_ceiling
+from rlhf_core.testbed.judge import GoldJudge
 from rlhf_core.testbed.rewards import KINDS, Clause, ClauseRewards
 from rlhf_core.testbed.world import VERSION, World, WorldConfig
 
@@ -10,6 +11,7 @@ __all__ = [
     "Annotator",
     "Clause",
     "ClauseRewards",
+    "GoldJudge",
     "World",
     "WorldConfig",
     "bayes_ceiling",

@@ -112,7 +112,11 @@ _SPECIFIC: dict[str, tuple[str, ...]] = {
     "food": ("It eats {V}", "Give the {E} some {V} to eat", "They eat {V}"),
     "home": ("It lives near the {V}", "Find the {E} near the {V}", "They live near the {V}"),
     "weight": ("It weighs {V} kg", "On a scale, the {E} weighs {V} kg", "At {V} kg, it is well fed"),
-    "height": ("It grows to approx. {V} m", "From the ground, it grows to approx. {V} m", "At approx. {V} m, it is tall"),
+    "height": (
+        "It grows to approx. {V} m",
+        "From the ground, it grows to approx. {V} m",
+        "At approx. {V} m, it is tall",
+    ),
     "sound": ("It makes a {V}", "Listen for the {V} of the {E}", "They make a {V}"),
 }  # fmt: skip
 
@@ -154,7 +158,7 @@ class Located:
     statement: Statement
 
 
-_CLASSES: dict[str, str] = {entity: "{E}" for entity in ENTITIES} | {
+_CLASSES: dict[str, str] = dict.fromkeys(ENTITIES, "{E}") | {
     value: "{" + attribute + "}" for attribute, values in VALUES.items() for value in values
 }
 

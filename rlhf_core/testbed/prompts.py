@@ -126,5 +126,10 @@ def draw_follow_up(
         if name not in meta["requested"] and (meta["entity"], name) not in knowledge.reserved
     ]
     attribute, phrasing = rng.choice(usable), rng.choice(FOLLOW_UPS)
-    follow = {"entity": meta["entity"], "requested": [attribute], "split": meta["split"], "phrasing": phrasing}
+    follow = {
+        "entity": meta["entity"],
+        "requested": [attribute],
+        "split": meta["split"],
+        "phrasing": phrasing,
+    }
     return phrasing.replace("{N}", attribute), follow

@@ -145,7 +145,9 @@ class World:
             second = self._candidate(meta, rng, split)
             while second[0] == first[0]:
                 second = self._candidate(meta, rng, split)
-            values = [annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)]
+            values = [
+                annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)
+            ]
             if not annotator.prefers_first(values[0], values[1], row_id):
                 first, second = second, first
             meta |= {"chosen_clauses": clause_rows(first[1]), "rejected_clauses": clause_rows(second[1])}
