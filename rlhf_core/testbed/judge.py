@@ -135,7 +135,7 @@ class GoldJudge:
         count, form = _TEMPLATES[request.template]
         if len(request.answers) != count:
             raise JudgeError(
-                f"request {request.id}: {request.template} judges {count} answer(s), not {len(request.answers)}"
+                f"request {request.id}: {request.template} judges {count} answers, not {len(request.answers)}"
             )
         if "prompt" not in request.meta:
             raise JudgeError(f"request {request.id}: the gold judge needs the prompt's meta under 'prompt'")

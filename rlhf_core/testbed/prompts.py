@@ -117,13 +117,14 @@ def draw_request(
 
 
 def draw_follow_up(
-    meta: dict[str, Any], knowledge: KnowledgeBase, rng: random.Random
+    meta: dict[str, Any], knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool = False
 ) -> tuple[str, dict[str, Any]]:
     """A second turn: another attribute of the same entity, and its own meta."""
     usable = [
         name
         for name in ATTRIBUTES
-        if name not in meta["requested"] and (meta["entity"], name) not in knowledge.reserved
+        if name not in meta["requested"]
+        and (with_reserved or (meta["entity"], name) not in knowledge.reserved)
     ]
     attribute, phrasing = rng.choice(usable), rng.choice(FOLLOW_UPS)
     follow = {

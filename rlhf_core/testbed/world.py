@@ -87,17 +87,28 @@ class World:
 
     # --- dialogue ------------------------------------------------------------------------------------
 
-    def sft_examples(self, n: int, seed: int) -> list[Row]:
-        """Supervised dialogue rows {id, prompt, response, source, meta}, of mixed quality."""
+    def sft_examples(self, n: int, seed: int, follow_up_share: float = 0.0) -> list[Row]:
+        """Supervised dialogue rows {id, prompt, response, source, meta}, of mixed quality.
+
+        A share of rows may be second turns, as `mtbench` has them: their prompt is a follow-up question
+        and `history` holds the first turn as messages [{role, content}].
+        """
         rows = []
         for index in range(n):
             rng = self._stream("sft", seed, index)
             prompt, meta = draw_request("train", self.knowledge, rng, with_reserved=True)
+            history: list[dict[str, str]] = []
+            if rng.random() < follow_up_share:
+                text, _ = mixture_response(meta, self.knowledge, rng, draw_quality(rng))
+                history = [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
+                prompt, meta = draw_follow_up(meta, self.knowledge, rng, with_reserved=True)
             text, located = mixture_response(meta, self.knowledge, rng, draw_quality(rng))
             clauses = self._scored(located, meta)
             meta |= {"clauses": clause_rows(clauses), "true": total(clauses, self.config.rewards)}
-            row_id = f"testbed-sft-{seed}-{index}"
-            rows.append({"id": row_id, "prompt": prompt, "response": text, "source": SOURCE, "meta": meta})
+            row: Row = {"id": f"testbed-sft-{seed}-{index}", "prompt": prompt, "response": text}
+            if history:
+                row["history"] = history
+            rows.append(row | {"source": SOURCE, "meta": meta})
         return rows
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
