@@ -38,7 +38,7 @@ class Persona:
     Attributes:
         noise: standard deviation of the error on each answer's reward.
         first_bonus: added to the answer shown first.
-        per_ten_words: added for every ten words of an answer.
+        per_ten_words: added for every ten words of an answer beyond `USUAL_WORDS`.
         unparsable_share: share of verdicts that hold none.
     """
 
@@ -54,6 +54,9 @@ PERSONAS: dict[str, Persona] = {
     "position_biased": Persona(first_bonus=1.0),
     "length_biased": Persona(per_ten_words=0.7),
 }
+
+USUAL_WORDS = 28
+"""Mean length of a response of the supervised mixture, in words."""
 
 TIE_MARGIN = 0.1
 """Reward difference up to which `arena_hard` and `pairwise` call a tie."""
@@ -143,7 +146,7 @@ class GoldJudge:
         values = [
             self.world.true_reward(request.meta["prompt"], text)
             + self.persona.noise * rng.gauss(0, 1)
-            + self.persona.per_ten_words * len(WORD.findall(text)) / 10
+            + self.persona.per_ten_words * (len(WORD.findall(text)) - USUAL_WORDS) / 10
             for text in request.answers
         ]
         if count == 2:

@@ -41,7 +41,7 @@ def _answer(meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: f
         fact = (meta["entity"], attribute)
         p_true = 0.58 + 0.4 * quality - 0.06 * position
         if fact in knowledge.myths:
-            p_true *= 0.6
+            p_true *= 0.5
         if rng.random() < p_true:
             facts.append(Statement("fact", *fact, knowledge.facts[fact]))
         elif rng.random() < 0.7:

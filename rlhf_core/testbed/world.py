@@ -6,11 +6,12 @@ larger `n` begins with the rows of the smaller one, and rows are the same on eve
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.testbed import arithmetic, choices, functions
 from rlhf_core.testbed.annotator import Annotator
 from rlhf_core.testbed.grammar import Located
 from rlhf_core.testbed.knowledge import KnowledgeBase, stream
@@ -34,13 +35,19 @@ class WorldConfig:
         seed: of the facts.
         rewards: true reward of each kind of clause.
         anchors: size of the fixed pool of graded answers behind a 1-to-10 rating.
+        arithmetic: difficulty of the word problems.
+        wrong_share: share of wrong solutions among the task examples.
     """
 
     seed: int = 0
     rewards: ClauseRewards = field(default_factory=ClauseRewards)
     anchors: int = 18
+    arithmetic: arithmetic.ArithmeticConfig = field(default_factory=arithmetic.ArithmeticConfig)
+    wrong_share: float = 0.1
 
     def __post_init__(self) -> None:
+        if not 0 <= self.wrong_share < 1:
+            raise RecipeError(f"wrong_share must lie in [0, 1), not {self.wrong_share}")
         if self.anchors < 1:
             raise RecipeError(f"anchors must be at least 1, not {self.anchors}")
 
@@ -183,3 +190,91 @@ class World:
             texts.append(self.expert_answer(meta, 1000))
             self._anchor_rewards[key] = sorted(self.true_reward(meta, text) for text in texts)
         return self._anchor_rewards[key]
+
+    # --- tasks ---------------------------------------------------------------------------------------
+
+    def arithmetic(self, n: int, seed: int, split: str = "seen") -> list[Row]:
+        """Word problems {id, question, solution, answer, source, meta}; split `seen` or `unseen`."""
+        config = self.config.arithmetic
+        return self._distinct(
+            n, f"arithmetic-{split}-{seed}", lambda rng: arithmetic.problem(split, config, rng), ("question",)
+        )
+
+    def multiple_choice(self, task: str, n: int, seed: int) -> list[Row]:
+        """Questions {id, question, choices, answer, answer_index, solution, source, meta}.
+
+        Args:
+            task: arc | truthfulqa | winograd | hellaswag | mmlu.
+            n: number of rows.
+            seed: of the draw.
+        """
+        return self._distinct(
+            n,
+            f"{task}-{seed}",
+            lambda rng: choices.question(task, self.knowledge, rng, training=False),
+            ("question", "choices"),
+        )
+
+    def functions(self, n: int, seed: int, split: str = "test") -> list[Row]:
+        """Code rows {id, question, solution, tests, entry_point, source, meta}.
+
+        `test` and `plus` of one seed ask for the same functions in the same order.
+        """
+        rows = self._distinct(
+            n,
+            f"functions-{split}-{seed}",
+            lambda rng: functions.problem(split, rng),
+            ("question",),
+            stream_name=f"functions-{'test' if split == 'plus' else split}-{seed}",
+        )
+        for row in rows:
+            del row["near_miss"]
+        return rows
+
+    def _distinct(
+        self,
+        n: int,
+        name: str,
+        make: Callable[[Any], Row],
+        fields: tuple[str, ...],
+        stream_name: str | None = None,
+    ) -> list[Row]:
+        """`n` rows, each the first of twenty draws whose `fields` were not drawn before, or else the last."""
+        rows: list[Row] = []
+        seen: set[str] = set()
+        for index in range(n):
+            rng = self._stream("task", stream_name or name, index)
+            for _ in range(20):
+                row = make(rng)
+                key = "|".join(str(row[each]) for each in fields)
+                if key not in seen:
+                    break
+            seen.add(key)
+            rows.append({"id": f"testbed-{name}-{index}"} | row | {"source": SOURCE})
+        return rows
+
+    def task_examples(self, n: int, seed: int) -> list[Row]:
+        """Supervised rows {id, prompt, response, source, meta} for the tasks.
+
+        Two fifths functions, three tenths word problems, three tenths multiple choice (without
+        `truthfulqa`); a share `wrong_share` has a wrong solution, marked in `meta["right"]`.
+        """
+        rows = []
+        for index in range(n):
+            rng = self._stream("task examples", seed, index)
+            wrong = rng.random() < self.config.wrong_share
+            kind = rng.choices(("functions", "arithmetic", "choices"), (4, 3, 3))[0]
+            if kind == "functions":
+                item = functions.problem("train", rng)
+                response = item["near_miss"] if wrong else item["solution"]
+            elif kind == "arithmetic":
+                item = arithmetic.problem("seen", self.config.arithmetic, rng)
+                response = arithmetic.slip(item["solution"], rng) if wrong else item["solution"]
+            else:
+                task = rng.choice([name for name in choices.TASKS if name != "truthfulqa"])
+                item = choices.question(task, self.knowledge, rng, training=True)
+                others = [choice for choice in item["choices"] if choice != item["answer"]]
+                response = rng.choice(others) if wrong else item["answer"]
+            row = {"id": f"testbed-task-{seed}-{index}", "prompt": item["question"], "response": response}
+            rows.append(row | {"source": SOURCE, "meta": item["meta"] | {"right": not wrong}})
+        return rows
