@@ -1,7 +1,7 @@
 """Dialogues as chat messages: `[{"role": "user" | "assistant" | "system", "content": text}, ...]`.
 
-HH-RLHF prompts are whole dialogues, "Human: ...\\n\\nAssistant: ...\\n\\nHuman: ...\\n\\nAssistant:"; a "System:"
-turn may open them. Everything downstream uses messages; any other prompt is one user message.
+HH-RLHF prompts are whole dialogues, "Human: ...\\n\\nAssistant: ...\\n\\nHuman: ...\\n\\nAssistant:", and a
+"System:" turn may open them. Everything downstream uses messages; any other prompt is one user message.
 """
 
 from __future__ import annotations

@@ -302,7 +302,7 @@ def _apply(tokenizer: PreTrainedTokenizerBase, messages: Messages, *, answer_fol
 
 
 def _token_id(tokenizer: PreTrainedTokenizerBase, token: str, template: str) -> int:
-    index = tokenizer.convert_tokens_to_ids(token)
+    index: Any = tokenizer.convert_tokens_to_ids(token)
     if not isinstance(index, int) or (index == tokenizer.unk_token_id and token != tokenizer.unk_token):
         raise RecipeError(
             f"the tokenizer has no token '{token}', which the chat template '{template}' needs: "
