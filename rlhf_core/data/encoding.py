@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.data.templates import ChatTemplate
 from rlhf_core.data.truncation import CutCounts, Limits, truncate_prompt, truncate_sequence
 from rlhf_core.rollout import Responses
@@ -25,9 +26,11 @@ class EncodedSequence:
         return len(self.prompt) + len(self.response)
 
 
-def messages_of(row: Mapping[str, Any], prompt: str | None = None) -> list[dict[str, str]]:
-    """Messages of a row: its `history`, if any, then its prompt as the user's turn."""
-    return [*row.get("history", []), {"role": "user", "content": row["prompt"] if prompt is None else prompt}]
+def messages_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Messages of a row: its `history`, if any, then its prompt (a dialogue in one string is taken apart)."""
+    if row.get("history"):
+        return [*row["history"], {"role": "user", "content": row["prompt"]}]
+    return prompt_messages(row)
 
 
 @dataclass
