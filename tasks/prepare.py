@@ -71,7 +71,9 @@ def _testbed(spec: Mapping[str, Any], quarantine: Path) -> tuple[dict[str, list[
         "arithmetic.unseen": world.arithmetic(rows["arithmetic"], seed + 1, "unseen"),
     }
     for split, draw, offset in (("train", "train", 0), ("validation", "train", 1), ("ood", "ood", 2)):
-        sets[f"preference.{split}"] = world.preference_pairs(rows[f"preference_{split}"], seed + offset, annotator, draw)
+        sets[f"preference.{split}"] = world.preference_pairs(
+            rows[f"preference_{split}"], seed + offset, annotator, draw
+        )
     for name, split in (("alpaca", "test"), ("arena", "arena"), ("ood", "ood"), ("mtbench", "mtbench")):
         items = []
         for row in world.prompts(rows["benchmark"], seed + 1, split):

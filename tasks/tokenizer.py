@@ -27,7 +27,9 @@ def make_tokenizer(spec_path: Path, data: Path, out: Path, version: int | None =
         else:
             rows = read_jsonl(data / "sft.jsonl")
             texts = [text for row in rows for text in (row["prompt"], row["response"])]
-            texts += [text for row in read_jsonl(data / "preference.train.jsonl") for text in (row["chosen"], row["rejected"])]
+            texts += [
+                text for row in read_jsonl(data / "preference.train.jsonl") for text in (row["chosen"], row["rejected"])
+            ]
             tokenizer = train_byte_level_bpe(texts, spec["vocabulary"], full_byte_alphabet=spec["full_byte_alphabet"])
         check_padding(tokenizer, template)
         template.check_tokenizer(tokenizer)

@@ -55,12 +55,7 @@ class LengthBucketedBatches:
         position: Position | None = None,
     ) -> None:
         size = rows_per_batch if rows_per_batch is not None else tokens_per_batch
-        if (
-            (rows_per_batch is None) == (tokens_per_batch is None)
-            or size is None
-            or size < 1
-            or pool_batches < 1
-        ):
+        if (rows_per_batch is None) == (tokens_per_batch is None) or size is None or size < 1 or pool_batches < 1:
             raise RecipeError(
                 f"rows_per_batch={rows_per_batch}, tokens_per_batch={tokens_per_batch}, "
                 f"pool_batches={pool_batches}: give exactly one batch size, each at least 1"
@@ -140,9 +135,7 @@ def padding_waste(lengths: Sequence[int], batches: Iterable[Sequence[int]]) -> f
     return 1 - real / cells if cells else 0.0
 
 
-def left_pad(
-    rows: Sequence[Sequence[int]], pad_id: int, width: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
+def left_pad(rows: Sequence[Sequence[int]], pad_id: int, width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
     """Rows padded on the left, as prompts are for generation.
 
     Returns:

@@ -62,9 +62,7 @@ def check_messages(messages: Sequence[Mapping[str, str]]) -> None:
     for number, message in enumerate(messages, start=1):
         if message.get("role") not in _NAMES:
             known = ", ".join(_NAMES)
-            raise DataError(
-                f"message {number} has the role '{message.get('role')}'", remedy=f"Known roles: {known}"
-            )
+            raise DataError(f"message {number} has the role '{message.get('role')}'", remedy=f"Known roles: {known}")
         if not isinstance(message.get("content"), str):
             raise DataError(f"message {number} has no text", field="content", remedy="Content must be a text")
     if messages[-1]["role"] != "user":

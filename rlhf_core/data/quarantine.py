@@ -69,9 +69,7 @@ def find_faults(rows: Sequence[tuple[int, Record]], kind: RecordType) -> list[Ba
     if not rows:
         return []
     names = list(dict.fromkeys([*kind.schema.columns, *kind.unique_by]))
-    frame = pd.DataFrame(
-        {name: pd.Series([record.get(name) for _, record in rows], dtype=object) for name in names}
-    )
+    frame = pd.DataFrame({name: pd.Series([record.get(name) for _, record in rows], dtype=object) for name in names})
     try:
         kind.schema.validate(frame, lazy=True)
     except pandera.errors.SchemaErrors as errors:
@@ -80,11 +78,7 @@ def find_faults(rows: Sequence[tuple[int, Record]], kind: RecordType) -> list[Ba
         return []
     faults: dict[int, list[tuple[str, str]]] = {}
     for index, column, check in zip(failures["index"], failures["column"], failures["check"], strict=True):
-        fault = (
-            tuple(check.split(": ", 1))
-            if column not in kind.schema.columns or ": " in check
-            else (column, check)
-        )
+        fault = tuple(check.split(": ", 1)) if column not in kind.schema.columns or ": " in check else (column, check)
         known = faults.setdefault(int(index), [])
         if fault not in known:
             known.append(fault)  # type: ignore[arg-type]

@@ -129,8 +129,7 @@ def _spans_fit(row: Mapping[str, Any]) -> bool:
 
 def _are_spans(value: Any) -> TypeGuard[list[list[int]]]:
     return isinstance(value, list) and all(
-        isinstance(span, list) and len(span) == 2 and all(type(position) is int for position in span)
-        for span in value
+        isinstance(span, list) and len(span) == 2 and all(type(position) is int for position in span) for span in value
     )
 
 

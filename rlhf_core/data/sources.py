@@ -79,9 +79,7 @@ class DirectorySource:
     def available(self) -> dict[str, list[str]]:
         root = Path(self.root)
         if not root.is_dir():
-            raise DataError(
-                "no such folder", file=str(root), remedy="Name the folder that holds the data files"
-            )
+            raise DataError("no such folder", file=str(root), remedy="Name the folder that holds the data files")
         found: dict[str, list[str]] = {}
         for path in sorted(root.iterdir()):
             if match := _FILE_NAME.fullmatch(path.name):

@@ -166,15 +166,11 @@ class TokenizerTemplate(ChatTemplate):
         """The first special token after an answer in the tokenizer's own template, else its EOS."""
         dialogue = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "\ue0000\ue001"}]
         after = _apply(tokenizer, dialogue, answer_follows=False).partition("\ue0000\ue001")[2]
-        found = [
-            (after.index(token), -len(token), token) for token in control_tokens(tokenizer) if token in after
-        ]
+        found = [(after.index(token), -len(token), token) for token in control_tokens(tokenizer) if token in after]
         if found:
             return min(found)[2]
         if not tokenizer.eos_token:
-            raise RecipeError(
-                "the tokenizer has no end-of-sequence token: choose a chat template that names one"
-            )
+            raise RecipeError("the tokenizer has no end-of-sequence token: choose a chat template that names one")
         return str(tokenizer.eos_token)
 
 
@@ -291,9 +287,7 @@ def _apply(tokenizer: PreTrainedTokenizerBase, messages: Messages, *, answer_fol
         )
     conversation: Any = [dict(message) for message in messages]
     try:
-        return str(
-            tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=answer_follows)
-        )
+        return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=answer_follows))
     except TemplateError as error:
         raise DataError(
             f"the tokenizer's chat template refuses the dialogue ({error})",

@@ -80,9 +80,7 @@ def train_byte_level_bpe(
         unk_token=UNKNOWN,
         eos_token=eos_token,
         bos_token=bos_token,
-        additional_special_tokens=[
-            token for token in special if token not in (PAD, UNKNOWN, eos_token, bos_token)
-        ],
+        additional_special_tokens=[token for token in special if token not in (PAD, UNKNOWN, eos_token, bos_token)],
         clean_up_tokenization_spaces=False,
     )
 
@@ -160,9 +158,7 @@ def response_offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> list[Span
     Spans are those of `ChatTemplate.response_ids` without EOS. Tokens that share a character of several bytes
     share its span.
     """
-    encoded = tokenizer(
-        text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True
-    )
+    encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
     if not set(control_tokens(tokenizer).values()).isdisjoint(encoded["input_ids"]):
         raise DataError("the text holds a special token", remedy="Remove it from the data")
     return [(int(start), int(end)) for start, end in encoded["offset_mapping"]]

@@ -48,9 +48,7 @@ def clean_preferences(preferences: ArrayLike) -> Floats:
     Args:
         preferences: [n] numbers; None counts as NaN.
     """
-    values = np.array(
-        [np.nan if p is None else p for p in np.asarray(preferences, dtype=object)], dtype=float
-    )
+    values = np.array([np.nan if p is None else p for p in np.asarray(preferences, dtype=object)], dtype=float)
     values = np.where(values == 0.0, 1.5, values)
     with np.errstate(invalid="ignore"):
         return np.where((values >= 1.0) & (values <= 2.0), values, np.nan)
@@ -122,9 +120,7 @@ def read_instruction_difficulty(path: str | Path) -> dict[int, float]:
         frame = frame.rename(columns={frame.columns[0]: "index"})
     _require_columns(frame, ("index", "instruction_difficulty"), str(path))
     _require_finite(frame, "instruction_difficulty", str(path))
-    return dict(
-        zip(frame["index"].astype(int).tolist(), frame["instruction_difficulty"].astype(float), strict=True)
-    )
+    return dict(zip(frame["index"].astype(int).tolist(), frame["instruction_difficulty"].astype(float), strict=True))
 
 
 def read_calibration_rows(path: str | Path) -> pd.DataFrame:
@@ -251,9 +247,7 @@ def length_controlled_win_rate(
         hardness = np.asarray(difficulty, dtype=float)
     delta = standardised_length_difference(len_model, len_baseline)
     if not len(delta) == len(hardness) == n:
-        raise DataError(
-            f"{n} preferences, {len(delta)} lengths and {len(hardness)} difficulties differ in number"
-        )
+        raise DataError(f"{n} preferences, {len(delta)} lengths and {len(hardness)} difficulties differ in number")
     if not (np.isfinite(hardness).all() and np.isfinite(delta).all()):
         raise DataError("lengths and difficulties must be finite numbers", field="instruction_difficulty")
     if is_baseline:
@@ -339,9 +333,7 @@ def fit_difficulty(
         [
             sparse.csr_matrix((np.ones(len(keep)), (row, model_of[keep])), (len(keep), len(models))),
             sparse.csr_matrix((length[keep], (row, model_of[keep])), (len(keep), len(models))),
-            sparse.csr_matrix(
-                (np.ones(len(keep)), (row, instruction_of[keep])), (len(keep), len(instructions))
-            ),
+            sparse.csr_matrix((np.ones(len(keep)), (row, instruction_of[keep])), (len(keep), len(instructions))),
         ],
         format="csr",
     )
@@ -436,9 +428,7 @@ def _bootstrap_error(
         drawn = generator.integers(len(valid), size=len(valid))
         rows = np.concatenate([np.arange(n_extra), n_extra + drawn])
         features, labels, true_prob, true_weight = _doubled(x[rows], y[rows], weight[rows])
-        model = LogisticRegression(
-            C=strength, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=123
-        )
+        model = LogisticRegression(C=strength, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=123)
         model.fit(features, labels, sample_weight=true_prob * true_weight)
         rates.append(model.predict_proba(at_equal_length[valid[drawn]])[:, 1].mean())
     return float(np.std(rates, ddof=1) * 100.0)

@@ -92,9 +92,7 @@ def calibration(
 def _margins(chosen: ArrayLike, rejected: ArrayLike) -> NDArray[np.float64]:
     left, right = np.asarray(chosen, dtype=np.float64), np.asarray(rejected, dtype=np.float64)
     if left.shape != right.shape or left.ndim != 1:
-        raise DataError(
-            f"chosen and rejected must be two equally long lists, not {left.shape} and {right.shape}"
-        )
+        raise DataError(f"chosen and rejected must be two equally long lists, not {left.shape} and {right.shape}")
     if not (np.isfinite(left).all() and np.isfinite(right).all()):
         raise DataError("a reward is not finite", field="reward")
     return left - right

@@ -234,9 +234,7 @@ def direction_verdict(
     return DirectionVerdict(verdict, published, difference, p_value, n, paired)
 
 
-def _samples(
-    a: Mapping[int, float] | ArrayLike, b: Mapping[int, float] | ArrayLike
-) -> tuple[Floats, Floats, bool]:
+def _samples(a: Mapping[int, float] | ArrayLike, b: Mapping[int, float] | ArrayLike) -> tuple[Floats, Floats, bool]:
     if isinstance(a, Mapping) and isinstance(b, Mapping):
         shared = sorted(set(a) & set(b))
         if len(shared) >= 2:

@@ -62,10 +62,14 @@ def pair_loss(
     e, _, _ = evaluations(model, [*chosen, *rejected], pad_id)
     good, bad = e[: len(chosen)], e[len(chosen) :]
     right = float((good > bad).sum())
-    return bradley_terry_loss(good, bad).sum(), float(len(chosen)), {
-        "accuracy": right,
-        "margin": float((good - bad).detach().sum()),
-    }
+    return (
+        bradley_terry_loss(good, bad).sum(),
+        float(len(chosen)),
+        {
+            "accuracy": right,
+            "margin": float((good - bad).detach().sum()),
+        },
+    )
 
 
 @torch.no_grad()

@@ -132,9 +132,7 @@ class GoldJudge:
     def _verdict(self, request: Request) -> str:
         if request.template not in _TEMPLATES:
             known = ", ".join(_TEMPLATES)
-            raise JudgeError(
-                f"request {request.id}: unknown template '{request.template}', known are {known}"
-            )
+            raise JudgeError(f"request {request.id}: unknown template '{request.template}', known are {known}")
         count, form = _TEMPLATES[request.template]
         if len(request.answers) != count:
             raise JudgeError(

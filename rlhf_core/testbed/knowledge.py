@@ -61,11 +61,7 @@ class KnowledgeBase:
                 f"reserved_per_entity must be between 1 and {len(ATTRIBUTES) - 4}, not {reserved_per_entity}"
             )
         rng = stream("knowledge", version, seed)
-        facts = {
-            (entity, attribute): rng.choice(values)
-            for entity in ENTITIES
-            for attribute, values in VALUES.items()
-        }
+        facts = {(entity, attribute): rng.choice(values) for entity in ENTITIES for attribute, values in VALUES.items()}
         myths: dict[Fact, str] = {}
         reserved: set[Fact] = set()
         for entity in ENTITIES:
@@ -83,6 +79,4 @@ class KnowledgeBase:
         myth = self.myths.get((entity, attribute))
         if myth is not None and rng.random() < myth_share:
             return myth
-        return rng.choice(
-            [value for value in VALUES[attribute] if value not in (self.facts[entity, attribute], myth)]
-        )
+        return rng.choice([value for value in VALUES[attribute] if value not in (self.facts[entity, attribute], myth)])

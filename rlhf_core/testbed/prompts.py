@@ -123,8 +123,7 @@ def draw_follow_up(
     usable = [
         name
         for name in ATTRIBUTES
-        if name not in meta["requested"]
-        and (with_reserved or (meta["entity"], name) not in knowledge.reserved)
+        if name not in meta["requested"] and (with_reserved or (meta["entity"], name) not in knowledge.reserved)
     ]
     attribute, phrasing = rng.choice(usable), rng.choice(FOLLOW_UPS)
     follow = {

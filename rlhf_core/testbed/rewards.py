@@ -68,9 +68,7 @@ class Clause:
     reward: float
 
 
-def score(
-    located: Sequence[Located], meta: Meta, knowledge: KnowledgeBase, rewards: ClauseRewards
-) -> list[Clause]:
+def score(located: Sequence[Located], meta: Meta, knowledge: KnowledgeBase, rewards: ClauseRewards) -> list[Clause]:
     """Give each located statement its kind and reward."""
     entity, requested = meta["entity"], meta["requested"]
     said: set[tuple[str, str, str]] = set()

@@ -163,9 +163,7 @@ class World:
             second = self._candidate(meta, rng, split)
             while second[0] == first[0]:
                 second = self._candidate(meta, rng, split)
-            values = [
-                annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)
-            ]
+            values = [annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)]
             if not annotator.prefers_first(values[0], values[1], row_id):
                 first, second = second, first
             meta |= {"chosen_clauses": clause_rows(first[1]), "rejected_clauses": clause_rows(second[1])}
@@ -175,9 +173,7 @@ class World:
         return rows
 
     def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> tuple[str, list[Clause], float]:
-        text, located = mixture_response(
-            meta, self.knowledge, rng, draw_quality(rng), with_reserved=split == "ood"
-        )
+        text, located = mixture_response(meta, self.knowledge, rng, draw_quality(rng), with_reserved=split == "ood")
         clauses = self._scored(located, meta)
         return text, clauses, total(clauses, self.config.rewards)
 

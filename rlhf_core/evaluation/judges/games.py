@@ -239,9 +239,7 @@ def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "s
     return outcomes
 
 
-def win_rate_of_outcomes(
-    outcomes: Sequence[Outcome], ties: Literal["half", "leave_out"] = "half"
-) -> dict[str, float]:
+def win_rate_of_outcomes(outcomes: Sequence[Outcome], ties: Literal["half", "leave_out"] = "half") -> dict[str, float]:
     """Win rate in percent with counts.
 
     Args:
@@ -282,7 +280,5 @@ def _require_unique(ids: Sequence[str]) -> None:
     seen: set[str] = set()
     for row, id_ in enumerate(ids, start=1):
         if id_ in seen:
-            raise DataError(
-                f"duplicate id '{id_}'", row=row, field="id", remedy="Give each comparison its own id"
-            )
+            raise DataError(f"duplicate id '{id_}'", row=row, field="id", remedy="Give each comparison its own id")
         seen.add(id_)

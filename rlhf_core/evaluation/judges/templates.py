@@ -168,10 +168,7 @@ def _mt_bench_user(request: JudgeRequest) -> str:
 
 def _pairwise_user(request: JudgeRequest) -> str:
     first, second = request.answers
-    return (
-        f"<question>:\n{request.prompt}\n"
-        f"<Assistant-A response>:\n{first}\n<Assistant-B response>:\n{second}\n"
-    )
+    return f"<question>:\n{request.prompt}\n<Assistant-A response>:\n{first}\n<Assistant-B response>:\n{second}\n"
 
 
 _ALPACA_EVAL_SYSTEM = (
