@@ -24,7 +24,7 @@ class ScoredResponse:
     """One response with learned token rewards and true clauses.
 
     Attributes:
-        rewards: per-token learned rewards; None or NaN where no reward is defined (EOS of a dense segmentation).
+        rewards: per-token learned rewards; None or NaN where none is defined (EOS, dense).
         offsets: per-token [start, end) character spans in the response.
         clauses: (start, end, true reward) spans in order, not overlapping.
     """
