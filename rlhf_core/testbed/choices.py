@@ -90,7 +90,7 @@ def _hellaswag(knowledge: KnowledgeBase, rng: random.Random) -> Item:
         rng.shuffle(scrambled)
     prefix = clause(said, facts[entity, said]) + ". "
     endings = [prefix + text + "." for text in (right, false, unasked, " ".join(scrambled))]
-    question = f"Tell me {listing([said, owed])} of the {entity}."
+    question = f"Now say {listing([said, owed])} of the {entity}."
     return question, endings[0], endings[1:], f"{entity} {said} {owed}"
 
 

@@ -104,7 +104,7 @@ _GENERIC = (
     "One sure thing, its {N} is {P}",
     "That {E} has {P} as its {N}",
     "Indeed, its {N} is {P}",
-    "Any {E} has, as you may know, {P} as its {N}",
+    "Any {E} has, as you know, {P} as its {N}",
 )
 
 _SPECIFIC: dict[str, tuple[str, ...]] = {
