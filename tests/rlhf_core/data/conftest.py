@@ -31,7 +31,7 @@ def pair(number: int = 1, **changes: Any) -> dict[str, Any]:
 def tokenizer() -> Any:
     from rlhf_core.data.tokenizers import train_byte_level_bpe
 
-    return train_byte_level_bpe(TEXTS, 320)
+    return train_byte_level_bpe(TEXTS, 300)
 
 
 @pytest.fixture(scope="session")

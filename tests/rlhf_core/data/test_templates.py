@@ -140,7 +140,7 @@ def test_a_rewriting_template_refuses_special_tokens_in_text() -> None:
 def test_a_template_without_what_it_needs_is_refused(tokenizer: Any) -> None:
     with pytest.raises(RecipeError, match=r"no chat template of its own.*phi3"):
         TokenizerTemplate().prompt_ids(tokenizer, USER)
-    with pytest.raises(RecipeError, match="has no token '<|begin_of_text|>'"):
+    with pytest.raises(RecipeError, match=r"has no token '<\|begin_of_text\|>'"):
         chat_template("llama3").check_tokenizer(tokenizer)
     with pytest.raises(RecipeError, match="phi3, llama3, plain"):
         chat_template("phi-3")
