@@ -45,10 +45,14 @@ def render_dialogue(messages: Sequence[Mapping[str, str]]) -> str:
 
 
 def prompt_messages(record: Mapping[str, Any]) -> list[Message]:
-    """Messages of a record's prompt: its `messages` where a source kept them, else its parsed `prompt`."""
+    """Messages of a record's prompt.
+
+    These are its `messages` where a source kept them, else its `history` (earlier messages, where it has any)
+    followed by its parsed `prompt`.
+    """
     if "messages" in record:
         return [dict(message) for message in record["messages"]]
-    return parse_dialogue(record["prompt"])
+    return [*(dict(message) for message in record.get("history") or ()), *parse_dialogue(record["prompt"])]
 
 
 def check_messages(messages: Sequence[Mapping[str, str]]) -> None:

@@ -14,11 +14,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pandera.errors
 
 from rlhf_core.data.jsonl import BadRow, Lines, atomic_file
-from rlhf_core.data.schemas import Record, RecordType
+from rlhf_core.data.schemas import Record, RecordType, frame_of
 from rlhf_core.errors import DataError
 
 _LOG = logging.getLogger(__name__)
@@ -69,7 +68,7 @@ def find_faults(rows: Sequence[tuple[int, Record]], kind: RecordType) -> list[Ba
     if not rows:
         return []
     names = list(dict.fromkeys([*kind.schema.columns, *kind.unique_by]))
-    frame = pd.DataFrame({name: pd.Series([record.get(name) for _, record in rows], dtype=object) for name in names})
+    frame = frame_of([record for _, record in rows], names)
     try:
         kind.schema.validate(frame, lazy=True)
     except pandera.errors.SchemaErrors as errors:
@@ -78,10 +77,14 @@ def find_faults(rows: Sequence[tuple[int, Record]], kind: RecordType) -> list[Ba
         return []
     faults: dict[int, list[tuple[str, str]]] = {}
     for index, column, check in zip(failures["index"], failures["column"], failures["check"], strict=True):
-        fault = tuple(check.split(": ", 1)) if column not in kind.schema.columns or ": " in check else (column, check)
+        if index is None:
+            raise RuntimeError(f"a check of the {kind.name} schema failed to run: {check}")
+        # Checks over whole rows name their field in front of the reason.
+        field, colon, reason = check.partition(": ")
+        fault = (field, reason) if colon else (column, check)
         known = faults.setdefault(int(index), [])
         if fault not in known:
-            known.append(fault)  # type: ignore[arg-type]
+            known.append(fault)
     order = {name: position for position, name in enumerate(names)}
     bad = []
     for index in sorted(faults):

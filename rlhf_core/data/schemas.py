@@ -7,6 +7,7 @@ and a NaN as a value that is not finite (`ignore_na=False` throughout: pandas wo
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -30,14 +31,25 @@ def _when_present(test: _Test) -> _Test:
     return lambda value: value is None or test(value)
 
 
-def _is_encodable(value: Any) -> bool:
-    if not isinstance(value, str):
-        return True
+class Unwritable:
+    """Stands in a frame for a value with a lone surrogate, which pandas itself cannot hold."""
+
+
+def frame_of(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> pd.DataFrame:
+    """The named fields as object columns: None for an absent field, `Unwritable` for a lone surrogate."""
+    columns = {name: [_writable(record.get(name)) for record in records] for name in names}
+    return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
+
+
+def _writable(value: Any) -> Any:
     try:
-        value.encode("utf-8")
+        if isinstance(value, str):
+            value.encode("utf-8")
+        elif isinstance(value, list | dict):
+            json.dumps(value, ensure_ascii=False).encode("utf-8")
     except UnicodeEncodeError:
-        return False
-    return True
+        return Unwritable()
+    return value
 
 
 def _is_text(value: Any) -> bool:
@@ -53,19 +65,21 @@ def _is_texts(value: Any) -> TypeGuard[list[str]]:
 
 
 _PRESENT = _check(lambda value: value is not None, "missing")
-_TEXT = _check(_when_present(_is_text), "not text")
+_TEXT = _check(lambda value: value is None or isinstance(value, str | Unwritable), "not text")
 _NOT_EMPTY = _check(lambda value: not isinstance(value, str) or bool(value.strip()), "empty")
-_ENCODABLE = _check(_is_encodable, "holds a lone surrogate, which no encoding can write")
+_WRITABLE = _check(
+    lambda value: not isinstance(value, Unwritable), "holds a lone surrogate, which no encoding can write"
+)
 
 
 def _text() -> pa.Column:
     """Required text with at least one character that is not white space."""
-    return pa.Column(object, [_PRESENT, _TEXT, _NOT_EMPTY, _ENCODABLE], nullable=True)
+    return pa.Column(object, [_PRESENT, _TEXT, _NOT_EMPTY, _WRITABLE], nullable=True)
 
 
 def _optional_text() -> pa.Column:
     """Text that may be missing or empty (a solution without explanation)."""
-    return pa.Column(object, [_TEXT, _ENCODABLE], nullable=True, required=False)
+    return pa.Column(object, [_TEXT, _WRITABLE], nullable=True, required=False)
 
 
 def _number() -> pa.Column:
@@ -76,8 +90,9 @@ def _number() -> pa.Column:
 
 
 def _column(test: _Test, reason: str, *, required: bool = True) -> pa.Column:
-    checks = [_PRESENT] if required else []
-    return pa.Column(object, [*checks, _check(_when_present(test), reason)], nullable=True, required=required)
+    checks = [_PRESENT, _WRITABLE] if required else [_WRITABLE]
+    form = _check(lambda value: value is None or isinstance(value, Unwritable) or test(value), reason)
+    return pa.Column(object, [*checks, form], nullable=True, required=required)
 
 
 def _rows(test: Callable[[Mapping[str, Any]], bool], field: str, reason: str) -> pa.Check:
@@ -103,8 +118,8 @@ def _unique_by(keys: Sequence[str]) -> pa.Check:
 
 
 def _choices_hold_answer(row: Mapping[str, Any]) -> bool:
-    choices = row.get("choices")
-    return not _is_texts(choices) or row.get("answer") in choices
+    choices, answer = row.get("choices"), row.get("answer")
+    return not _is_texts(choices) or not isinstance(answer, str) or answer in choices
 
 
 def _index_names_answer(row: Mapping[str, Any]) -> bool:
@@ -244,7 +259,11 @@ JUDGEMENT = _record_type(
     unique_by=("id", "benchmark", "game", "turn", "baseline", "template"),
     source=False,
 )
-MODEL_OUTPUT = _record_type("model_output", {"question_id": _text(), "generator": _text(), "output": _text()})
+MODEL_OUTPUT = _record_type(
+    "model_output",
+    # A model may answer nothing at all; the comparison needs that answer, too.
+    {"question_id": _text(), "generator": _text(), "output": _column(_is_text, "not text")},
+)
 SENTENCES = _record_type(
     "sentences",
     {"text": _text(), "sentence_spans": _column(_are_spans, "not a list of [start, end] pairs")},

@@ -150,14 +150,14 @@ class HuggingFaceSource:
 
 @dataclass
 class TestbedSource:
-    """The embedded world. Set names: preferences, prompts, sft, tasks, arithmetic, functions.
+    """The embedded world: dialogue (`preferences`, `prompts`, `sft`) and task sets.
 
     Args:
         world: an `rlhf_core.testbed.World`; None builds the default one.
-        rows: {set name: rows to generate}, for sets that differ from `default_rows`.
+        rows: {set name: rows to generate in each split}, for sets that differ from `default_rows`.
         default_rows: rows of each other set.
         seed: seed of the draws; splits are drawn apart from each other by the world.
-        annotator: who labels preferences; None takes the testbed's default annotator.
+        annotator: an `rlhf_core.testbed.Annotator`; None takes the unbiased one.
     """
 
     __test__ = False  # its name would make pytest collect it
@@ -177,7 +177,8 @@ class TestbedSource:
             "sft": ["train"],
             "tasks": ["train"],
             "arithmetic": ["seen", "unseen"],
-            "functions": ["seen", "unseen"],
+            "multiple_choice": ["arc", "truthfulqa", "winograd", "hellaswag", "mmlu"],
+            "functions": ["train", "test", "plus", "live"],
         }
 
     def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
@@ -193,20 +194,14 @@ class TestbedSource:
     def _draws(self) -> dict[str, Callable[[int, str], Sequence[Record]]]:
         world, seed = self.world, self.seed
         return {
-            "preferences": lambda n, split: world.preference_pairs(n, seed, self._annotator(), split),
+            "preferences": lambda n, split: world.preference_pairs(n, seed, self.annotator, split),
             "prompts": lambda n, split: world.prompts(n, seed, split),
             "sft": lambda n, _: world.sft_examples(n, seed),
             "tasks": lambda n, _: world.task_examples(n, seed),
             "arithmetic": lambda n, split: world.arithmetic(n, seed, split=split),
+            "multiple_choice": lambda n, task: world.multiple_choice(task, n, seed),
             "functions": lambda n, split: world.functions(n, seed, split),
         }
-
-    def _annotator(self) -> Any:
-        if self.annotator is None:
-            from rlhf_core.testbed import Annotator
-
-            self.annotator = Annotator(noise=1.0)
-        return self.annotator
 
 
 def _inferred(lines: Lines) -> RecordType:
@@ -258,8 +253,8 @@ def _load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
         raise DataError(
             f"the hub cannot be reached ({error})",
             file=hub_set.path,
-            remedy="Go online (unset HF_HUB_OFFLINE), log in where the data set is gated, or save the data set "
-            "to a folder with save_to_disk on another machine and give that folder as path",
+            remedy="Go online (unset HF_HUB_OFFLINE), log in where the data set is gated, or save the data "
+            "set to a folder with save_to_disk on another machine and give that folder as path",
         ) from error
     except (
         FileNotFoundError,
@@ -272,7 +267,7 @@ def _load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
         raise DataError(
             f"cannot be loaded ({error})",
             file=f"{hub_set.path}:{split}",
-            remedy="Check path, configuration, revision and split; sets that need their own code are not supported",
+            remedy="Check path, configuration, revision and split; a data set's own code is never run",
         ) from error
 
 

@@ -168,7 +168,8 @@ def token_spans(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple
     """The text of generated ids and each token's character span in it.
 
     A policy may write a text with other tokens than the tokenizer would, and stop inside a character; so the
-    spans come from the ids. Special tokens have no text: their span is empty. Bytes that are no UTF-8 become
+    spans come from the ids. Special tokens, and ids beyond the vocabulary (embeddings may be padded), have no text: their span is
+    empty. Bytes that are no UTF-8 become
     U+FFFD.
 
     Args:
@@ -185,10 +186,11 @@ def token_spans(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple
     text, spans = "", []
     for token in tokenizer.convert_ids_to_tokens(list(ids)):
         start = len(text)
-        if token not in special:
+        has_text = token is not None and token not in special
+        if has_text:
             text += decoder.decode(bytes(bytes_of[letter] for letter in token))
         pending = bool(decoder.getstate()[0])
-        spans.append((start, len(text) + (pending and token not in special)))
+        spans.append((start, len(text) + (pending and has_text)))
     return text + decoder.decode(b"", final=True), spans
 
 
@@ -200,8 +202,10 @@ def _is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _spans_by_prefix(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple[str, list[Span]]:
-    """Spans for any other tokenizer (Phi-3's): what each prefix of the ids decodes to; quadratic in length."""
-    prefixes = [tokenizer.decode(list(ids[:end]), skip_special_tokens=True) for end in range(len(ids) + 1)]
+    """Spans for any other tokenizer (Phi-3's): what each prefix of the ids decodes to; quadratic."""
+    prefixes = [
+        str(tokenizer.decode(list(ids[:end]), skip_special_tokens=True)) for end in range(len(ids) + 1)
+    ]
     ends = [len(prefix) for prefix in prefixes]
     for position in range(len(ends) - 2, -1, -1):
         # The first bytes of a character count as several unknown ones until the last byte arrives.
