@@ -147,7 +147,8 @@ class HuggingFaceSource:
             record.setdefault("id", f"{name}-{split}-{number:06d}")
             record.setdefault("source", hub_set.path)
             lines.rows.append((number, record))
-        return self.screening.apply(lines, kind or hub_set.kind, self.summaries)
+        fits = infer_record_type([dict.fromkeys(hub_set.mapping)], file=label).name
+        return self.screening.apply(lines, kind or hub_set.kind or fits, self.summaries)
 
 
 @dataclass
