@@ -149,9 +149,8 @@ def length_controlled_win_rate(
         hardness = np.asarray(difficulty, dtype=float)
     delta = standardised_length_difference(len_model, len_baseline)
     if not len(delta) == len(hardness) == n:
-        raise DataError(
-            f"{n} preferences, {len(delta)} lengths and {len(hardness)} difficulties differ in number"
-        )
+        counts = f"{n} preferences, {len(delta)} lengths, {len(hardness)} difficulties"
+        raise DataError(f"{counts}: one of each per row is needed")
     if not (np.isfinite(hardness).all() and np.isfinite(delta).all()):
         raise DataError("lengths and difficulties must be finite numbers", field="instruction_difficulty")
     if is_baseline:

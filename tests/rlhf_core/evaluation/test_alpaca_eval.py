@@ -118,7 +118,7 @@ def test_the_fit_equals_the_procedure_written_out(with_gamed, seed):
 
 
 def test_length_control_takes_away_what_length_won():
-    preference, len_model, len_base, difficulty = world(n=600, effect=2.0, quality=0.0)
+    len_base = world(n=600)[2]
     longer = len_base + 300 + (np.arange(600) % 7) * 40
     delta = (len_base - longer) / np.std(len_base - longer, ddof=1)
     preference = 1 + 1 / (1 + np.exp(2.0 * np.tanh(delta)))
@@ -156,7 +156,7 @@ def test_difficulties_are_looked_up_by_instruction_id():
         preference, len_model, len_base, series, instruction_ids=ids
     ).lc_win_rate == pytest.approx(direct.lc_win_rate)
     del by_id["i7"]
-    with pytest.raises(DataError, match="no difficulty for 1 of 60 instructions, e.g. 'i7'"):
+    with pytest.raises(DataError, match=r"no difficulty for 1 of 60 instructions, e\.g\. 'i7'"):
         ae.length_controlled_win_rate(preference, len_model, len_base, by_id, instruction_ids=ids)
     with pytest.raises(DataError, match="no instruction_ids"):
         ae.length_controlled_win_rate(preference, len_model, len_base, by_id)

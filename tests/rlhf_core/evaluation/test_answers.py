@@ -161,7 +161,8 @@ def test_gold_solutions_of_gsm8k_are_right_by_every_rule():
     path = Path(os.environ.get("REWARDSMITH_DATA", default)) / "gsm8k.test.jsonl.gz"
     if not path.exists():
         pytest.skip("no data directory")
-    rows = [json.loads(line) for line in gzip.open(path, "rt", encoding="utf-8")][:300]
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file][:300]
     for row in rows:
         text = f"{row['solution'].split('####')[0]}\n#### {row['answer']}"
         assert solution_is_right(text, row["answer"])

@@ -24,6 +24,15 @@ from rlhf_core.evaluation.sandbox import (
 PROBLEM = isolation_problem()
 isolated = pytest.mark.skipif(PROBLEM is not None, reason=str(PROBLEM))
 GOOD = "def f(x):\n    return x + 1\n"
+SPRAY = """
+import os
+for i in range(3, 64):
+    try:
+        os.write(i, b"x\\npassed\\n2\\n")
+    except OSError:
+        pass
+os._exit(0)
+"""
 TESTS = ("assert f(1) == 2", "assert f(-1) == 0")
 
 
@@ -55,10 +64,7 @@ def status(sandbox, source, tests=TESTS):
         ("def f(x):\n raise KeyboardInterrupt", "error"),
         ("while True: pass", "timeout"),
         ("import time\ntime.sleep(100)", "timeout"),
-        (
-            "import signal\nsignal.alarm(0)\nwhile True:\n try:\n  while True: pass\n except BaseException: pass",
-            "timeout",
-        ),
+        ("while True:\n try:\n  while True: pass\n except BaseException: pass", "timeout"),
         ("x = []\nwhile True: x.append(bytearray(1 << 20))", "error"),
         ("x = 'a' * (1 << 33)", "error"),
         ("import os\nwhile True: os.fork()", "error"),
@@ -78,10 +84,7 @@ def status(sandbox, source, tests=TESTS):
         ("import os, signal\nos.kill(os.getpid(), signal.SIGKILL)", "timeout"),
         (f"import os\nos.kill(1, 9)\n{GOOD}", "passed"),
         (f"for _ in range(100_000): print('flood' * 20)\n{GOOD}", "passed"),
-        (
-            "import os\nfor i in range(3, 64):\n try: os.write(i, b'x\\npassed\\n2\\n')\n except OSError: pass\nos._exit(0)",
-            "exited",
-        ),
+        (SPRAY, "exited"),
         (f"import os, json\nos._exit = lambda *a: None\njson.dumps = None\n{GOOD}", "passed"),
         ("class E(Exception):\n def __str__(self): raise E\nraise E", "error"),
         ("raise ValueError('\\ud800 \\n' + 'x' * 10_000)", "error"),

@@ -31,9 +31,8 @@ def longer(r: JudgeRequest) -> str:
 def test_the_better_answer_wins_in_either_order():
     judge = FunctionJudge(longer)
     assert isinstance(judge, Judge)
-    games = play_games(
-        judge, [Comparison("x", "q", "long answer", "short"), Comparison("y", "q", "s", "long")], "pairwise"
-    )
+    pairs = [Comparison("x", "q", "long answer", "short"), Comparison("y", "q", "s", "long")]
+    games = play_games(judge, pairs, "pairwise")
     assert [g.first for g in games] == ["baseline", "model"] * 2
     assert [g.score_for_model for g in games] == [1, 1, 0, 0]
     assert [o.result for o in combine_orders(games)] == ["win", "loss"]
@@ -77,9 +76,8 @@ def test_unparsable_verdicts_are_asked_again_with_another_attempt_then_counted()
 
 def test_only_unparsable_games_are_asked_again():
     judge = FunctionJudge(lambda r: longer(r) if r.prompt == "good" else "?")
-    play_games(
-        judge, [Comparison("x", "good", "1", "22"), Comparison("y", "bad", "1", "22")], "pairwise", retries=1
-    )
+    pairs = [Comparison("x", "good", "1", "22"), Comparison("y", "bad", "1", "22")]
+    play_games(judge, pairs, "pairwise", retries=1)
     assert [r.prompt for r in judge.asked] == ["good", "good", "bad", "bad", "bad", "bad"]
 
 
@@ -89,17 +87,15 @@ def test_soft_preferences_are_turned_to_the_model_and_averaged():
     assert [g.preference_for_model for g in games] == pytest.approx([1.4, 1.2])
     assert soft_preferences(games)["x"] == pytest.approx(1.3)
     half_broken = FunctionJudge(lambda r: "preference: 2" if r.answers[0] == "model" else "?")
-    assert math.isnan(
-        soft_preferences(play_games(half_broken, [Comparison("x", "q", "model", "b")], "alpaca_eval"))["x"]
-    )
+    games = play_games(half_broken, [Comparison("x", "q", "model", "b")], "alpaca_eval")
+    assert math.isnan(soft_preferences(games)["x"])
 
 
 def test_win_rate_with_ties_as_half_or_left_out():
     judge = FunctionJudge(longer)
     pairs = [("aa", "b"), ("aa", "b"), ("a", "bb"), ("a", "b")]
-    outcomes = combine_orders(
-        play_games(judge, [Comparison(str(i), "q", *p) for i, p in enumerate(pairs)], "pairwise")
-    )
+    comparisons = [Comparison(str(i), "q", *pair) for i, pair in enumerate(pairs)]
+    outcomes = combine_orders(play_games(judge, comparisons, "pairwise"))
     assert win_rate_of_outcomes(outcomes)["win_rate"] == pytest.approx(62.5)
     assert win_rate_of_outcomes(outcomes, "leave_out")["win_rate"] == pytest.approx(200 / 3)
 

@@ -107,7 +107,8 @@ def test_mt_bench_takes_the_first_double_bracket_else_the_first_single(text, sco
 
 
 @pytest.mark.parametrize(
-    "text", ["", "8", "Rating: 8/10", "[[8/10]]", "[[eight]]", "[[11]]", "[[0]]", "[[-3]]", "[[٨]]"]
+    "text",
+    ["", "8", "Rating: 8/10", "[[8/10]]", "[[eight]]", "[[11]]", "[[0]]", "[[-3]]", "[[٨]]"],
 )
 def test_mt_bench_rejects(text):
     assert not parse_mt_bench(text).valid
