@@ -162,6 +162,22 @@ def test_difficulties_are_looked_up_by_instruction_id():
         ae.length_controlled_win_rate(preference, len_model, len_base, by_id)
 
 
+def test_difficulties_can_come_from_the_calibration_rows():
+    preference, len_model, len_base, _ = world(50)
+    gamed = calibration(60)
+    ids = list(range(50))
+    own = gamed.drop_duplicates("index").set_index("index")["instruction_difficulty"]
+    given_rows = ae.length_controlled_win_rate(
+        preference, len_model, len_base, None, gamed, instruction_ids=ids
+    )
+    by_hand = ae.length_controlled_win_rate(preference, len_model, len_base, own[ids].to_numpy(), gamed)
+    assert given_rows.lc_win_rate == by_hand.lc_win_rate
+    with pytest.raises(DataError, match="calibration rows that hold them"):
+        ae.length_controlled_win_rate(preference, len_model, len_base, None)
+    with pytest.raises(DataError, match="not a truth value"):
+        ae.check_calibration_rows(gamed.assign(not_gamed_baseline="False"))
+
+
 def test_inputs_that_do_not_fit_are_refused():
     with pytest.raises(DataError, match="3 preferences, 3 lengths, 2 difficulties"):
         ae.length_controlled_win_rate([1, 2, 1], [1, 2, 3], [1, 2, 4], [0, 0])

@@ -1,6 +1,8 @@
 """Generated code: what must not get out, what must not count as a pass, and pass@k."""
 
+import gzip
 import itertools
+import json
 import os
 import subprocess
 import sys
@@ -209,6 +211,24 @@ def test_code_is_taken_from_the_first_fence():
     assert extract_code("Sure:\n```python\nx = 1\n```\nand\n```\ny = 2\n```") == "x = 1\n"
     assert extract_code("```py\nx = 1") == "x = 1"
     assert extract_code("x = 1") == "x = 1"
+
+
+@isolated
+def test_gold_solutions_of_mbpp_pass():
+    default = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+    path = Path(os.environ.get("REWARDSMITH_DATA", default)) / "mbpp.test.jsonl.gz"
+    if not path.exists():
+        pytest.skip("no data directory")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in itertools.islice(file, 100)]
+    rows = [row for row in rows if row["id"] != "mbpp-123"]  # seconds of honest work
+    programs = [Program(row["solution"], (row["test_setup"] or "pass", *row["tests"])) for row in rows]
+    failed = [
+        (row["id"], result)
+        for row, result in zip(rows, run_programs(programs, Limits(seconds=30)), strict=True)
+        if not result.passed
+    ]
+    assert failed == []
 
 
 @isolated
