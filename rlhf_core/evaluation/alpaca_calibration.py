@@ -99,7 +99,7 @@ def check_calibration_rows(rows: pd.DataFrame, source: str = "calibration rows")
 
 
 def difficulty_of_calibration_rows(rows: pd.DataFrame) -> dict[Any, float]:
-    """Instruction id -> difficulty, from each instruction's first calibration row (as the official metric)."""
+    """Instruction id -> difficulty, from each instruction's first row (as the official metric)."""
     first = check_calibration_rows(rows).drop_duplicates("index")
     return dict(zip(first["index"].tolist(), first["instruction_difficulty"].astype(float), strict=True))
 
