@@ -15,7 +15,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.published.registry import Row, Table, paper, suggestion
+from rlhf_core.published.registry import Column, Row, Table, paper, suggestion
 
 FOLDER = Path(__file__).parent
 
@@ -90,3 +90,18 @@ def metric_name(table: Table, column_key: str) -> str:
     """The name in a run's metrics.json behind a column (its own key unless the map says otherwise)."""
     columns = (_file(table.paper) or {}).get("columns", {})
     return str(columns.get(column_key, column_key))
+
+
+def also_measured(table: Table) -> list[Column]:
+    """Columns that the paper does not print and that the testbed can measure, for this table."""
+    mapping = _file(table.paper) or {}
+    names = mapping.get("tables", {}).get(table.id, {}).get("also", [])
+    return [Column(key=name, **mapping["also"][name]) for name in names]
+
+
+def rows_of_paper(paper_key: str) -> list[RecipeRow]:
+    """Every row behind a paper's tables and figures, each once, in the order of the tables."""
+    mapping = _file(paper(paper_key).key) or {}
+    names = [name for entry in mapping.get("tables", {}).values() for name in entry["rows"].values()]
+    names += mapping.get("only_in_figures", [])
+    return [recipe_row(paper_key, name) for name in dict.fromkeys(names)]
