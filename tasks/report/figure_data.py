@@ -125,7 +125,13 @@ def curve(
 
 
 def curve_series(
-    label: str, outputs: Mapping[int, StageOutput], metric: str, *, colour: int, style: Style = "line", **options: str
+    label: str,
+    outputs: Mapping[int, StageOutput],
+    metric: str,
+    *,
+    colour: int,
+    style: Style = "line",
+    **options: str,
 ) -> list[Series]:
     """The curve of a metric as a list of one series, or of none where nothing was recorded."""
     x, y, error = curve(outputs, metric, **options)

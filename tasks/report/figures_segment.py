@@ -12,6 +12,7 @@ from tasks.report.figure_data import (
     FigureData,
     Panel,
     Series,
+    Style,
     curve,
     metric_by_seed,
     published_figure,
@@ -47,14 +48,18 @@ def figures(tree: ResultTree) -> list[FigureData]:
     models = [RecipeRow(name, "segment", "reward_model") for name in REWARD_MODELS]
     return [
         training_curves(
-            tree, policies, LABELS, COLOURS, "Means over seeds; the band is one standard error. Rows of Table 1."
+            tree,
+            policies,
+            LABELS,
+            COLOURS,
+            "Means over seeds; the band is one standard error. Rows of Table 1.",
         ),
         reward_models(
             tree,
             models,
-            "Accuracy on held-out pairs beside the Bayes ceiling of the annotator that labelled them; ECE is the "
-            "expected calibration error; fidelity is the correlation of learned segment rewards with the true "
-            "rewards of the clauses they cover.",
+            "Accuracy on held-out pairs beside the Bayes ceiling of the annotator that labelled them; ECE is "
+            "the expected calibration error; fidelity is the correlation of learned segment rewards with the "
+            "true rewards of the clauses they cover.",
         ),
         reward_colouring(tree),
         entropy_cutoffs(tree),
@@ -75,11 +80,13 @@ def reward_colouring(tree: ResultTree) -> FigureData:
     """Figure 2: the same responses under the segment, token and 5-gram models, a repetition among them."""
     figure = published_figure(
         "segment/2",
-        "Colour shows each model's reward on one scale per model, centred at 0: hover or tap a piece for its value. "
-        "All rewards are before normalisation.",
+        "Colour shows each model's reward before normalisation, on one scale per model and text, "
+        "centred at 0; hover over a piece for its value.",
         kind="coloured_text",
     )
-    models = {name: {row["id"]: row for row in _examples(tree, name)} for name in ("segment", "token", "ngram-5")}
+    models = {
+        name: {row["id"]: row for row in _examples(tree, name)} for name in ("segment", "token", "ngram-5")
+    }
     figure.missing = [f"reward_model/{name}" for name, rows in models.items() if not rows]
     present = {name: rows for name, rows in models.items() if rows}
     if not present:
@@ -125,8 +132,8 @@ def entropy_cutoffs(tree: ResultTree) -> FigureData:
     """Figure 3: scores of the policies and their mean segment length over the entropy cutoff."""
     figure = published_figure(
         "segment/3",
-        "The horizontal axis names the paper's cutoffs; at testbed scale each stands for the quantile of the SFT "
-        "entropy that gives the paper's ordering of segment lengths. Bars are one standard error over seeds.",
+        "The horizontal axis names the paper's cutoffs; at testbed scale each stands for the quantile of the "
+        "SFT entropy that gives the paper's ordering of segment lengths. Error bars: one standard error.",
     )
     metrics = (
         ("alpaca_wr", "AlpacaEval 2.0 WR", "percent"),
@@ -159,8 +166,8 @@ def kl_frontier(tree: ResultTree) -> FigureData:
     """Figure 4: win rate over KL to the SFT policy, from the checkpoints of each run."""
     figure = published_figure(
         "segment/4",
-        "One point per checkpoint of a run: length-controlled win rate against the SFT policy over its KL, means "
-        "over seeds with one standard error.",
+        "One point per checkpoint of a run: length-controlled win rate against the SFT policy over its KL, "
+        "means over seeds with one standard error.",
     )
     for prefix, title in (("phi31-", "Phi3.1-mini-SFT (as in the paper)"), ("", "Phi3-mini")):
         panel = Panel(title, "KL to the SFT policy, nats per response", "LC win rate vs SFT, %", [])
@@ -186,7 +193,9 @@ def kl_frontier(tree: ResultTree) -> FigureData:
 
 def code_bars(tree: ResultTree) -> FigureData:
     """Figure 5: pass@1 on the code benchmarks, by backbone and action space."""
-    figure = published_figure("segment/5", "pass@1 in percent; bars are means over seeds with one standard error.")
+    figure = published_figure(
+        "segment/5", "pass@1 in percent; bars are means over seeds with one standard error."
+    )
     for prefix, title in (("phi31-", "Phi3.1-mini-SFT"), ("llama3-", "Llama-3-8B-SFT")):
         panel = Panel(title, "", "pass@1, %", [])
         for method in ("bandit", "token", "segment"):
@@ -250,14 +259,14 @@ def segmentations(tree: ResultTree) -> list[FigureData]:
     code = [row for row in rows if row["kind"] == "code"]
     drawn = []
     for number, pool in ((6, dialogue), (7, dialogue), (8, dialogue), (9, dialogue), (10, code), (11, code)):
-        figure = published_figure(
-            f"segment/{number}",
-            "Left: the true clauses of the testbed, which stand for the human annotation. Right: segments by the "
-            "entropy of the SFT model" + (f", of reward model '{source}'." if source else "."),
-            kind="segmentation",
-        )
-        if number == 9:
-            figure.caption += " The paper's example is bilingual; the testbed has English only."
+        figure = published_figure(f"segment/{number}", "", kind="segmentation")
+        if number == 6:
+            figure.caption = (
+                "Left: the true clauses of the testbed, which stand for the human annotation. Right: "
+                f"segments by the entropy of the SFT model, as reward model '{source}' reads them."
+            )
+        elif number == 9:
+            figure.caption = "The paper's example is bilingual; the testbed has English only."
         index = number - (6 if pool is dialogue else 10)
         if index < len(pool):
             figure.blocks = [_segmentation_block(pool[index])]
@@ -267,26 +276,35 @@ def segmentations(tree: ResultTree) -> list[FigureData]:
     return drawn
 
 
-def _fit_panel(title: str, unit: str, bins: Mapping[str, Any], statistic: str, lines: Mapping[str, Any]) -> Panel:
-    location = list(bins["location"])
+def _fit_panel(
+    title: str, unit: str, bins: Mapping[str, Any], statistic: str, lines: Mapping[str, Any]
+) -> Panel:
+    """One statistic over the location: the bins, both regressions and, for the deviation, its floor."""
+    location: list[float] = list(bins["location"])
     series = [Series("bins", location, list(bins[statistic]), style="points", colour=5)]
-    for name, style, colour in (("huber", "line", 0), ("ols", "dashed", 1)):
-        fit = lines.get(name)
-        if fit:
-            heights = [fit[f"w_{statistic}"] * math.log(p) + fit[f"b_{statistic}"] for p in location]
-            series.append(Series({"huber": "Huber", "ols": "OLS"}[name], location, list(heights), style=style, colour=colour))  # type: ignore[arg-type]
-            if statistic == "std" and name == "huber":
-                series.append(Series("floor", location, [fit["floor"]] * len(location), style="dashed", colour=2))
+    styles: tuple[tuple[str, str, Style, int], ...] = (
+        ("huber", "Huber", "line", 0),
+        ("ols", "OLS", "dashed", 1),
+    )
+    for name, label, style, colour in styles:
+        fit = lines[name]
+        heights: list[float | None] = [
+            fit[f"w_{statistic}"] * math.log(p) + fit[f"b_{statistic}"] for p in location
+        ]
+        series.append(Series(label, location, heights, style=style, colour=colour))
+    if statistic == "std":
+        floor = lines["huber"]["floor"]
+        series.append(Series("floor", location, [floor] * len(location), style="dashed", colour=2))
     return Panel(title, "normalised location p = (t+1)/T", unit, series)
 
 
 def normaliser_fits(tree: ResultTree) -> FigureData:
-    """Mean and standard deviation of segment rewards over their location, with the fitted lines (Eq. 11, 12)."""
+    """Mean and standard deviation of segment rewards over their location, with the fits (Eq. 11, 12)."""
     figure = FigureData(
         key="normaliser-fits",
         title="Location-aware normaliser",
-        caption="Statistics of the segment rewards per bin of the normalised location, and the regressions on "
-        "log p (Eq. 11 and 12) that the normaliser uses; the floor keeps the standard deviation positive.",
+        caption="Statistics of the segment rewards per bin of the normalised location, and the regressions "
+        "on log p (Eq. 11 and 12) that the normaliser uses; the floor keeps the standard deviation positive.",
     )
     for name in ("segment", "token"):
         found: StageOutput | None = next(iter(tree.outputs("segment", "normaliser", name).values()), None)

@@ -76,7 +76,9 @@ class _Judged:
 
 def _alpaca_rows(output: StageOutput) -> _Judged | None:
     rows = [row for row in output.judgements if row["benchmark"] == "alpaca_eval"]
-    rows = [row for row in rows if row.get("model_chars") is not None and row.get("baseline_chars") is not None]
+    rows = [
+        row for row in rows if row.get("model_chars") is not None and row.get("baseline_chars") is not None
+    ]
     if not rows:
         return None
     return _Judged(
@@ -165,7 +167,9 @@ def _length_controlled_run(rows: _Judged, difficulty: Mapping[Any, float], calib
     effect = 1 / (1 + np.exp(-(level + length * delta))) - 1 / (1 + np.exp(-level))
     adjusted = np.array(rows.preferences) - 1 - effect
     prompts = {
-        prompt: float(value) for prompt, value in zip(rows.prompts, adjusted, strict=True) if np.isfinite(value)
+        prompt: float(value)
+        for prompt, value in zip(rows.prompts, adjusted, strict=True)
+        if np.isfinite(value)
     }
     return Measurement(fit.lc_win_rate, prompts)
 

@@ -95,7 +95,7 @@ class ResultTree:
         return self.outputs(row.group, row.kind, row.name)
 
     def alpaca_calibration(self) -> list[dict[str, Any]]:
-        """Judged verbose and concise variants of AlpacaEval's baseline; empty where the data stage has none."""
+        """Judged verbose and concise variants of AlpacaEval's baseline; empty where there are none."""
         path = self.root / "shared" / "data" / "result" / "alpaca_calibration.jsonl"
         return read_jsonl(path) if path.exists() else []
 
