@@ -26,7 +26,7 @@ from tasks.stage import argument_parser, run_stage
 
 VERSION = 1
 CURVE_METRICS = (
-    "proxy_reward",
+    "reward",
     "true_reward",
     "kl",
     "entropy",
@@ -170,18 +170,14 @@ def _rich_table(
     for printed, row in zip(published.rows, rows, strict=True):
         label = printed.label if several else printed.condition
         cells = [
-            _rich_cell(
-                str(printed.values.get(column["key"], "")), column, row, bool(data and data["is_result"])
-            )
+            _rich_cell(str(printed.values.get(column["key"], "")), column, row, bool(data and data["is_result"]))
             for column in columns
         ]
         table.add_row(label, *cells, style="bold" if row and row["is_main"] else None)
     return table
 
 
-def _rich_cell(
-    printed: str, column: Mapping[str, Any], row: Mapping[str, Any] | None, is_result: bool
-) -> Any:
+def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any] | None, is_result: bool) -> Any:
     """Published number, measured mean with marks, standard error: one line each."""
     from rich.text import Text
 

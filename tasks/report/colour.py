@@ -31,9 +31,7 @@ class Piece:
 
     @property
     def tooltip(self) -> str:
-        tokens = (
-            f"token {self.start}" if self.end == self.start + 1 else f"tokens {self.start} to {self.end - 1}"
-        )
+        tokens = f"token {self.start}" if self.end == self.start + 1 else f"tokens {self.start} to {self.end - 1}"
         return f"{tokens}: no reward" if self.reward is None else f"{tokens}: {self.reward:+.3f}"
 
 

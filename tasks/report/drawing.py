@@ -148,9 +148,7 @@ def panels_svg(figure_data: Mapping[str, Any]) -> str:
     height = rows * PANEL_HEIGHT + LEGEND_HEIGHT
     settings = {**STYLE, "svg.hashsalt": figure_data["key"]}
     with matplotlib.rc_context(settings):
-        figure, grid = pyplot.subplots(
-            rows, columns, figsize=(max(columns, 1.3) * PANEL_WIDTH, height), squeeze=False
-        )
+        figure, grid = pyplot.subplots(rows, columns, figsize=(max(columns, 1.3) * PANEL_WIDTH, height), squeeze=False)
         used = [axes for line in grid for axes in line]
         for axes, panel in zip(used, panels, strict=False):
             _draw_panel(axes, panel)

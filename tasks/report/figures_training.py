@@ -9,7 +9,7 @@ from tasks.report.figure_data import FigureData, Panel, curve_series, metric_by_
 from tasks.report.outputs import ResultTree
 
 CURVES = (
-    ("proxy_reward", "Proxy reward", "reward per response"),
+    ("reward", "Proxy reward", "reward per response"),
     ("true_reward", "True reward", "sum over clauses"),
     ("kl", "KL to the SFT policy", "nats per response"),
 )
@@ -19,6 +19,7 @@ REWARD_MODEL_COLUMNS = (
     ("ece", "ECE"),
     ("fidelity_pearson", "Fidelity (Pearson)"),
     ("fidelity_spearman", "Fidelity (Spearman)"),
+    ("boundary_f1", "Boundary F1"),
 )
 
 

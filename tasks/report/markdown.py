@@ -36,9 +36,7 @@ def _table(table: dict[str, Any]) -> list[str]:
         for column in table["columns"]:
             cell = row["cells"][column["key"]]
             parts = [cell["published"]] if cell["published"] is not None else []
-            cells.append(
-                " / ".join([*parts, cell_text(cell, column["decimals"])] if table["is_result"] else parts)
-            )
+            cells.append(" / ".join([*parts, cell_text(cell, column["decimals"])] if table["is_result"] else parts))
         lines.append(_row([label, *cells]))
     return [*lines, ""]
 

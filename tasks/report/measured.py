@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_core.published.registry import Column, Printed, Table
 from rlhf_core.published.row_map import MappedRow, also_measured, mapped_rows, metric_name
-from tasks.report.measurements import Measurements, measurements
+from tasks.report.measurements import Measurements, TableRuns, measurements
 from tasks.report.outputs import ResultTree, mean_and_standard_error
 from tasks.report.significance import compare, verdict
 
@@ -84,8 +84,9 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
     outputs = {row.recipe.name: tree.of(row.recipe) for row in rows if row.recipe}
     columns = [(column, metric_name(table, column.key)) for column in table.columns]
     columns += [(column, column.key) for column in also_measured(table)]
-    calibration = tree.alpaca_calibration()
-    values = {metric: measurements(outputs, metric, calibration) for _, metric in columns if table.is_result}
+    references = {row.recipe.name: tree.of(row.reference) for row in rows if row.recipe and row.reference}
+    behind = TableRuns(outputs, references, tree.alpaca_calibration())
+    values = {metric: measurements(behind, metric) for _, metric in columns if table.is_result}
     rendered = []
     for row in rows:
         runs = outputs.get(row.recipe.name, {}) if row.recipe else {}

@@ -94,14 +94,22 @@ def read_report(results: Path) -> Report:
             remedy="Run `python -m tasks.tables` first",
         )
     runs = runs_of(table for paper in papers for table in paper.tables)
-    constants = results / "shared" / "data" / "result" / "metrics.json"
+    facts = results / "shared" / "data" / "result" / "data.json"
     return Report(
         scale=results.name,
         papers=papers,
         runs=runs,
         provenance=provenance(runs.values()),
-        constants=read_json(constants) if constants.exists() else {},
+        constants=flat_facts(read_json(facts)) if facts.exists() else {},
     )
+
+
+def flat_facts(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The facts of the data set by dotted name: world version, Bayes ceilings, numbers of rows, limits."""
+    flat: dict[str, Any] = {}
+    for name, value in facts.items():
+        flat |= flat_facts(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def environment() -> Environment:
@@ -128,9 +136,7 @@ def environment() -> Environment:
 
 def runs_by_benchmark(columns: list[dict[str, Any]]) -> list[tuple[str | None, list[dict[str, Any]]]]:
     """Neighbouring columns of one benchmark, for the heading above them."""
-    return [
-        (name, list(run)) for name, run in itertools.groupby(columns, key=lambda column: column["benchmark"])
-    ]
+    return [(name, list(run)) for name, run in itertools.groupby(columns, key=lambda column: column["benchmark"])]
 
 
 def p_value(p: float | None) -> str:
