@@ -5,6 +5,7 @@ Every number here is invented: these are fixtures, not results.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -109,7 +110,11 @@ def training(quality: float, generator: np.random.Generator) -> tuple[list[dict[
         )  # fmt: skip
         if step % 5 == 0:
             checkpoints.append(
-                {"step": step, "kl": 4 * progress**2, "win_rate_vs_sft": 50 + 16 * quality * progress + generator.normal()}
+                {
+                    "step": step,
+                    "kl": 4 * progress**2,
+                    "win_rate_vs_sft": 50 + 16 * quality * progress + generator.normal(),
+                }
             )
     return history, checkpoints
 
@@ -122,7 +127,7 @@ def example(kind: str, number: int, name: str, generator: np.random.Generator) -
     width = {"token": 1, "ngram-5": 5}.get(name, 6)
     body = len(tokens) - 1
     cuts = [*range(0, body, width), body]
-    segments = [[a, b, float(np.mean(dense[a:b]))] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    segments = [[a, b, float(np.mean(dense[a:b]))] for a, b in itertools.pairwise(cuts)]
     ends = {b - 1: reward for _, b, reward in segments}
     stops = [i + 1 for i, character in enumerate(text) if character in ".!\n"] or [len(text)]
     stops = [stop for stop in stops if stop <= len(text.removesuffix("</s>"))]

@@ -33,9 +33,7 @@ def test_a_prompt_counts_once_however_many_seeds() -> None:
     generator = np.random.default_rng(1)
     first = {f"p{i}": float(v) for i, v in enumerate(generator.normal(size=60))}
     one = compare({0: run(1.0, first)}, {0: run(0.5, dict.fromkeys(first, 0.0))})
-    many = compare(
-        {s: run(1.0, first) for s in range(5)}, {s: run(0.5, dict.fromkeys(first, 0.0)) for s in range(5)}
-    )
+    many = compare({s: run(1.0, first) for s in range(5)}, {s: run(0.5, dict.fromkeys(first, 0.0)) for s in range(5)})
     assert one is not None
     assert many is not None
     assert one.p_prompts == pytest.approx(many.p_prompts)
