@@ -90,7 +90,7 @@ def train(
     """
     parameters = [p for p in model.parameters() if p.requires_grad]
     optimiser = torch.optim.AdamW(
-        parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
+        parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
     )
     model.train()
     for step, rows in zip(range(steps), batches, strict=False):

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 
 from rlhf_core.errors import RecipeError
 
-ENTITIES: tuple[str, ...] = (
-    "falcon", "fox", "bear", "wolf", "deer", "frog", "crow", "hare", "otter", "mole", "lynx", "seal",
-    "toad", "goose", "duck", "owl", "goat", "cat", "dog", "hen", "pig", "cow", "bat", "rat",
-)  # fmt: skip
+ENTITIES: tuple[str, ...] = ("falcon", "bear", "wolf", "frog", "goat", "cat")
 
 VALUES: dict[str, tuple[str, ...]] = {
     "color": ("red", "blue", "green", "black", "white", "gray", "brown", "gold"),
@@ -42,11 +39,14 @@ class KnowledgeBase:
     Attributes:
         facts: value of every (entity, attribute).
         myths: a popular false value for some facts (one per entity), over-represented in the data's errors.
+        mistakes: the usual false value of every fact (the myth where there is one), so that a reward model can
+            learn what is false from a few thousand pairs.
         reserved: facts that preference data never asks for or states; the `ood` split asks for them.
     """
 
     facts: dict[Fact, str]
     myths: dict[Fact, str]
+    mistakes: dict[Fact, str]
     reserved: frozenset[Fact]
 
     @classmethod
@@ -69,14 +69,18 @@ class KnowledgeBase:
             reserved.update((entity, attribute) for attribute in order[:reserved_per_entity])
             myth = (entity, order[reserved_per_entity])
             myths[myth] = rng.choice([value for value in VALUES[myth[1]] if value != facts[myth]])
-        return cls(facts, myths, frozenset(reserved))
+        mistakes = {
+            fact: myths.get(fact) or rng.choice([value for value in VALUES[fact[1]] if value != right])
+            for fact, right in facts.items()
+        }
+        return cls(facts, myths, mistakes, frozenset(reserved))
 
     def is_true(self, entity: str, attribute: str, value: str) -> bool:
         return self.facts[entity, attribute] == value
 
-    def false_value(self, entity: str, attribute: str, rng: random.Random, myth_share: float = 0.75) -> str:
-        """A wrong value; the popular myth with probability `myth_share` where there is one."""
-        myth = self.myths.get((entity, attribute))
-        if myth is not None and rng.random() < myth_share:
-            return myth
-        return rng.choice([value for value in VALUES[attribute] if value not in (self.facts[entity, attribute], myth)])
+    def false_value(self, entity: str, attribute: str, rng: random.Random, usual_share: float = 0.85) -> str:
+        """A wrong value: the usual mistake with probability `usual_share`."""
+        usual = self.mistakes[entity, attribute]
+        if rng.random() < usual_share:
+            return usual
+        return rng.choice([value for value in VALUES[attribute] if value not in (self.facts[entity, attribute], usual)])

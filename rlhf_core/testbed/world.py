@@ -19,7 +19,7 @@ from rlhf_core.testbed.prompts import draw_follow_up, draw_request
 from rlhf_core.testbed.responses import draw_quality, expert_response, mixture_response
 from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, score, total
 
-VERSION = 1
+VERSION = 2
 """Version of the world: any change of what a seed produces steps it."""
 
 SOURCE = "testbed"
