@@ -35,7 +35,9 @@ STAGES = ("prepare", "tokenizer", "sft", "entropies", "reward_model", "normalise
 #: Groups of stages made by `foreach`; `supervised` rows run `tasks.policy` without a reward model.
 GROUPS = ("sft", "entropies", "reward_model", "normaliser", "policy", "supervised")
 ROOT_SCALE = "testbed"
-NAME = re.compile(r"[a-z0-9][a-z0-9_-]*")
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+#: Arguments of stages that are no files.
+NOT_PATHS = ("seed", "seeds", "rows", "paper", "results")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
 
 #: What a stage needs while it runs, where params/scales/<scale>/resources.yaml says nothing.
@@ -119,7 +121,7 @@ def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
         values = load_yaml(path)
         name, where = path.stem, path.relative_to(root).as_posix()
         if not NAME.fullmatch(name):
-            raise RecipeError(f"{where}: a row's name may hold small letters, digits, '-' and '_' only")
+            raise RecipeError(f"{where}: a row's name may hold small letters, digits, '-', '_' and '.' only")
         kind, backbone = values.get("kind", "reward"), values.get("backbone")
         if kind not in ("reward", "supervised", "raw"):
             raise RecipeError(f"{where}: kind is '{kind}'; it must be reward, supervised or raw")
@@ -167,35 +169,34 @@ def reward_model_spec(root: Path, row: RowSpec) -> tuple[str, str]:
 def add_row(graph: Graph, root: Path, row: RowSpec, seed: int) -> None:
     """Adds a row's stage of one seed and everything above it."""
     place, groups, scale = f"results/{graph.scale}", graph.groups, f"params/scales/{graph.scale}"
-    shared = {"data": f"{place}/shared/data"}
-    base = f"{row.backbone}-{seed}"
-    sft, entropies = (f"{place}/shared/{kind}/{row.backbone}/{seed}" for kind in ("sft", "entropies"))
     spec = f"{scale}/backbones/{row.backbone}.yaml"
     if not (root / spec).exists():
         known = [path.stem for path in (root / scale / "backbones").glob("*.yaml")]
         raise RecipeError(f"{row.path}: unknown backbone '{row.backbone}'. {nearest(row.backbone, known)}")
-    tokenizer = f"{place}/shared/tokenizer"
-    groups["sft"][base] = {"spec": spec, "seed": seed, **shared, "tokenizer": tokenizer, "out": sft}
+    base = f"{row.backbone}-{seed}"
+    sft, entropies = (f"{place}/shared/{kind}/{row.backbone}/{seed}" for kind in ("sft", "entropies"))
+    groups["sft"][base] = {"spec": spec, "seed": seed, "out": sft}
     if row.kind == "raw":
         return
-    item: dict[str, Any] = {"row": row.path, "seed": seed, **shared, "sft": sft}
+    above = {"sft": f"{sft}/result"}
+    policy: dict[str, Any] = {"row": row.path, "seed": seed, **above}
     out = f"{place}/{row.paper}/policy/{row.name}/{seed}"
     if row.kind == "supervised":
-        groups["supervised"][f"{row.name}-{seed}"] = {**item, "out": out}
+        groups["supervised"][f"{row.name}-{seed}"] = {**policy, "out": out}
         return
     name, model_spec = reward_model_spec(root, row)
     model, normaliser = (f"{place}/{row.paper}/{kind}/{name}/{seed}" for kind in ("reward_model", "normaliser"))
-    above = {**shared, "sft": sft, "entropies": entropies}
-    groups["entropies"][base] = {"spec": spec, "seed": seed, **shared, "sft": sft, "out": entropies}
+    groups["entropies"][base] = {**above, "out": entropies}
+    above["entropies"] = f"{entropies}/result"
     groups["reward_model"][f"{name}-{seed}"] = {"spec": model_spec, "seed": seed, **above, "out": model}
-    groups["normaliser"][f"{name}-{seed}"] = {**above, "reward_model": model, "out": normaliser}
-    groups["policy"][f"{row.name}-{seed}"] = {**item, "reward_model": model, "normaliser": normaliser, "out": out}
+    groups["normaliser"][f"{name}-{seed}"] = {**above, "reward_model": f"{model}/result", "out": normaliser}
+    scored = {"reward_model": f"{model}/result", "normaliser": f"{normaliser}/result"}
+    groups["policy"][f"{row.name}-{seed}"] = {**policy, **scored, "out": out}
 
 
 def add_tables(graph: Graph, paper: str, rows: Iterable[RowSpec], seeds: Iterable[int], out: str) -> None:
-    """The tables stage, which reads the result of every row, reward model and backbone before it."""
-    read = ("sft", "reward_model", "policy", "supervised")
-    deps = sorted({f"{item['out']}/result" for group in read for item in graph.groups[group].values()})
+    """The tables stage, which reads the results of its rows and of everything before them."""
+    deps = sorted({f"{item['out']}/result" for items in graph.groups.values() for item in items.values()})
     names = sorted({row.name for row in rows})
     graph.tables[paper] = {"rows": names, "seeds": sorted(seeds), "deps": deps, "out": out}
 
@@ -258,73 +259,63 @@ def graph_file(root: Path, graph: Graph) -> dict[str, Any]:
     }
 
 
-def _stage(module: str, arguments: str, deps: list[str], out: str) -> dict[str, Any]:
+def _stage(module: str, arguments: Mapping[str, str], out: str) -> dict[str, Any]:
+    """One stage: its command line, and every file or directory among its arguments as a dependency."""
+    line = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in arguments.items())
     version = f"${{versions.{module}}}"
     return {
-        "cmd": f"python -m tasks.{module} {arguments} --out {out} --stage-version {version}",
-        "deps": deps,
+        "cmd": f"python -m tasks.{module} {line} --out {out} --stage-version {version}",
+        "deps": [value for name, value in arguments.items() if name not in NOT_PATHS],
         "outs": [f"{out}/result", f"{out}/record"],
+    }
+
+
+def _items(*names: str) -> dict[str, str]:
+    return {name: f"${{item.{name}}}" for name in names}
+
+
+def stage_templates(scale: str) -> dict[str, tuple[str, dict[str, str]]]:
+    """Module and arguments of each group of stages at a scale."""
+    params = f"params/scales/{scale}"
+    data = {"data": f"results/{scale}/shared/data/result"}
+    tokenizer = {"tokenizer": f"results/{scale}/shared/tokenizer/result"}
+    evaluation = {"evaluation": f"{params}/evaluation.yaml"}
+    policy = {**_items("row"), "scale": f"{params}/policy.yaml", **evaluation, **data, **_items("sft")}
+    return {
+        "prepare": ("prepare", {"spec": f"{params}/data.yaml"}),
+        "tokenizer": ("tokenizer", {"spec": f"{params}/tokenizer.yaml", **data}),
+        "sft": ("sft", {**_items("spec"), **evaluation, **data, **tokenizer, **_items("seed")}),
+        "entropies": ("entropies", {"spec": f"{params}/entropies.yaml", **data, **_items("sft")}),
+        "reward_model": (
+            "reward_model",
+            _items("spec") | {"scale": f"{params}/reward_model.yaml"} | data | _items("sft", "entropies", "seed"),
+        ),
+        "normaliser": (
+            "normaliser",
+            {"scale": f"{params}/normaliser.yaml", **data, **_items("sft", "entropies", "reward_model")},
+        ),
+        "policy": ("policy", policy | _items("reward_model", "normaliser", "seed")),
+        "supervised": ("policy", policy | _items("seed")),
     }
 
 
 def pipeline_file(graph: Graph, depth: int) -> dict[str, Any]:
     """Content of dvc.yaml for a graph that lies `depth` folders below the root."""
-    scale, place = f"params/scales/{graph.scale}", f"results/{graph.scale}/shared"
-    data, tokenizer, up = f"{place}/data", f"{place}/tokenizer", "../" * depth
-    paths = "--data ${item.data} --sft ${item.sft}"
-    templates = {
-        "sft": (
-            "sft",
-            f"--spec ${{item.spec}} --evaluation {scale}/evaluation.yaml --data ${{item.data}}"
-            " --tokenizer ${item.tokenizer} --seed ${item.seed}",
-            ["${item.spec}", f"{scale}/evaluation.yaml", "${item.data}/result", "${item.tokenizer}/result"],
-        ),
-        "entropies": (
-            "entropies",
-            f"--spec ${{item.spec}} {paths}",
-            ["${item.spec}", "${item.data}/result", "${item.sft}/result"],
-        ),
-        "reward_model": (
-            "reward_model",
-            f"--spec ${{item.spec}} --scale {scale}/reward_model.yaml {paths}"
-            " --entropies ${item.entropies} --seed ${item.seed}",
-            ["${item.spec}", f"{scale}/reward_model.yaml"]
-            + ["${item.data}/result", "${item.sft}/result", "${item.entropies}/result"],
-        ),
-        "normaliser": (
-            "normaliser",
-            f"--scale {scale}/normaliser.yaml {paths} --entropies ${{item.entropies}}"
-            " --reward-model ${item.reward_model}",
-            [f"{scale}/normaliser.yaml", "${item.data}/result", "${item.sft}/result"]
-            + ["${item.entropies}/result", "${item.reward_model}/result"],
-        ),
-    }
-    policy = f"--row ${{item.row}} --scale {scale}/policy.yaml --evaluation {scale}/evaluation.yaml {paths}"
-    policy_deps = ["${item.row}", f"{scale}/policy.yaml", f"{scale}/evaluation.yaml"]
-    policy_deps += ["${item.data}/result", "${item.sft}/result"]
-    templates["supervised"] = ("policy", f"{policy} --seed ${{item.seed}}", policy_deps)
-    templates["policy"] = (
-        "policy",
-        f"{policy} --reward-model ${{item.reward_model}} --normaliser ${{item.normaliser}} --seed ${{item.seed}}",
-        [*policy_deps, "${item.reward_model}/result", "${item.normaliser}/result"],
-    )
+    templates, up = stage_templates(graph.scale), "../" * depth
     stages: dict[str, Any] = {}
     if graph.shared_stages:
-        spec = f"{scale}/data.yaml"
-        stages["prepare"] = _stage("prepare", f"--spec {spec}", [spec], data)
-        spec = f"{scale}/tokenizer.yaml"
-        stages["tokenizer"] = _stage("tokenizer", f"--spec {spec} --data {data}", [spec, f"{data}/result"], tokenizer)
+        for name, folder in (("prepare", "data"), ("tokenizer", "tokenizer")):
+            stages[name] = _stage(*templates[name], f"results/{graph.scale}/shared/{folder}")
     for group in GROUPS:
         if graph.groups[group]:
-            module, arguments, deps = templates[group]
-            stages[group] = {"foreach": f"${{{group}}}", "do": _stage(module, arguments, deps, "${item.out}")}
+            stages[group] = {"foreach": f"${{{group}}}", "do": _stage(*templates[group], "${item.out}")}
     metrics, plots = [], []
     for paper, item in graph.tables.items():
-        rows, seeds = ",".join(item["rows"]), ",".join(map(str, item["seeds"]))
-        arguments = f"--paper {paper} --scale {graph.scale} --rows {rows} --seeds {seeds}"
-        stages[f"tables-{paper}"] = _stage("tables", arguments, item["deps"], item["out"])
+        chosen = {"rows": " ".join(item["rows"]), "seeds": " ".join(map(str, item["seeds"]))}
+        arguments = {"results": f"results/{graph.scale}", "paper": paper, **chosen}
+        stages[f"tables-{paper}"] = _stage("tables", arguments, item["out"]) | {"deps": item["deps"]}
         metrics.append(f"{up}{item['out']}/result/metrics.json")
-        plots.append({f"{up}{item['out']}/result/curves.csv": {"x": "step", "y": "true_reward"}})
+        plots.append({f"{up}{item['out']}/result/curves.csv": {"x": "step", "y": "value", "template": "curves"}})
     if depth:
         for stage in stages.values():
             stage.get("do", stage)["wdir"] = "/".join([".."] * depth)

@@ -28,13 +28,12 @@ def digest(path):
 def run(stage):
     parser = argparse.ArgumentParser()
     names = ("spec", "scale", "row", "evaluation", "data", "tokenizer", "sft", "entropies", "reward-model",
-             "normaliser", "paper", "rows", "seeds", "seed", "out", "stage-version")
+             "normaliser", "paper", "results", "rows", "seeds", "seed", "out", "stage-version")
     for name in names:
-        parser.add_argument(f"--{name}")
+        parser.add_argument(f"--{name}", nargs="*" if name in ("rows", "seeds") else None)
     options = vars(parser.parse_args())
     inputs = [Path(options[n]) for n in ("spec", "row", "scale", "evaluation", "data", "tokenizer", "sft",
               "entropies", "reward_model", "normaliser") if options.get(n) and Path(options[n]).exists()]
-    inputs = [p / "result" if p.is_dir() else p for p in inputs]
     text = Path(options["row"] or options["spec"] or os.devnull).read_text()
     work = Path(".work"); work.mkdir(exist_ok=True)
     with (work / "calls").open("a") as calls:
@@ -64,7 +63,7 @@ def run(stage):
         (out / "result" / "model").mkdir(exist_ok=True)
         (out / "result" / "model" / "model.safetensors").write_bytes(b"weights")
     if stage == "tables":
-        (out / "result" / "curves.csv").write_text("step,true_reward\\n0,0.1\\n1,0.2\\n")
+        (out / "result" / "curves.csv").write_text("row,seed,step,metric,value\\nsegment,0,0,kl,0.1\\nsegment,0,1,kl,0.2\\n")
         (out / "result" / "tables.json").write_text("{}")
     record = {"stage": stage, "version": int(options["stage_version"]), "seconds": 1.5, "started": time.time(),
               "commit": "0" * 40, "inputs": {p.as_posix(): digest(p) for p in inputs}}
@@ -116,7 +115,7 @@ def create(
 ) -> Path:
     """Writes such a repository, with its graph files, git and DVC, and returns its root."""
     for scale in scales:
-        for name in ("data", "tokenizer", "evaluation", "reward_model", "normaliser", "policy"):
+        for name in ("data", "tokenizer", "entropies", "evaluation", "reward_model", "normaliser", "policy"):
             write_yaml(root / "params" / "scales" / scale / f"{name}.yaml", {"size": 1, "name": name})
         for backbone in {row["backbone"] for row in rows.values()}:
             write_yaml(root / "params" / "scales" / scale / "backbones" / f"{backbone}.yaml", {"width": 8})
