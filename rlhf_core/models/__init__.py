@@ -1,1 +1,1 @@
-
+"""Models: loading, the policy adapter, sampling, log-probabilities, reward models and critics."""

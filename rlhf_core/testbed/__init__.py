@@ -1,1 +1,18 @@
 """The embedded world with known rewards."""
+
+from rlhf_core.testbed.annotator import Annotator, bayes_ceiling
+from rlhf_core.testbed.judge import GoldJudge
+from rlhf_core.testbed.rewards import KINDS, Clause, ClauseRewards
+from rlhf_core.testbed.world import VERSION, World, WorldConfig
+
+__all__ = [
+    "KINDS",
+    "VERSION",
+    "Annotator",
+    "Clause",
+    "ClauseRewards",
+    "GoldJudge",
+    "World",
+    "WorldConfig",
+    "bayes_ceiling",
+]

@@ -1,0 +1,105 @@
+"""Credit: how a signal's values are paid to response tokens.
+
+Every rule declares its gain, the factor between what a value is and what is paid for it in total.
+Source: Segment, §2.3 and Table 6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
+from rlhf_core.rollout import Responses
+
+
+def last_token(signal: Signal, responses: Responses) -> Tensor:
+    """The whole value on the last real token; nothing for an empty response. Gain 1."""
+    assert isinstance(signal, Sequence)
+    paid = torch.zeros(responses.ids.shape, dtype=torch.float32, device=responses.ids.device)
+    rows = torch.nonzero(responses.lengths > 0).squeeze(1)
+    paid[rows, responses.lengths[rows] - 1] = signal.values[rows].float()
+    return paid
+
+
+def every_token(signal: Signal, responses: Responses) -> Tensor:
+    """A sequence value on every real token. Gain n, the response's length."""
+    assert isinstance(signal, Sequence)
+    return signal.values.float()[:, None] * responses.mask
+
+
+def as_is(signal: Signal, responses: Responses) -> Tensor:
+    """Each token its own value. Gain 1."""
+    assert isinstance(signal, Tokens)
+    return torch.where(responses.mask, signal.values.float(), 0.0)
+
+
+def segment_end(signal: Signal, responses: Responses) -> Tensor:
+    """Each segment's value on its last token, 0 elsewhere ('No Interpolation'). Gain 1."""
+    assert isinstance(signal, Segments)
+    paid = torch.zeros(responses.ids.shape, dtype=torch.float32, device=responses.ids.device)
+    rows, segments = torch.nonzero(signal.segmentation.mask, as_tuple=True)
+    paid[rows, signal.segmentation.ends[rows, segments]] = signal.values[rows, segments].float()
+    return paid
+
+
+def repeat(signal: Signal, responses: Responses) -> Tensor:
+    """Each segment's value on each of its tokens ('Repeat Segment Reward'). Gain |segment|."""
+    assert isinstance(signal, Segments)
+    index = signal.segmentation.index
+    values = signal.values.float().gather(1, index.clamp(min=0))
+    return torch.where(index >= 0, values, 0.0)
+
+
+def even_split(signal: Signal, responses: Responses) -> Tensor:
+    """Each segment's value divided evenly among its tokens. Gain 1."""
+    assert isinstance(signal, Segments)
+    share = signal.values.float() / signal.segmentation.lengths.clamp(min=1)
+    return repeat(Segments(share, signal.segmentation), responses)
+
+
+@dataclass(frozen=True)
+class Credit:
+    """A credit rule: the signal it takes, how it pays, and the total it promises.
+
+    Args:
+        takes: the signal type.
+        pay: (signal, responses) -> [batch, response_len] float32.
+        gain: what a value is multiplied by in total: 'one', 'segment_length' or 'response_length'.
+    """
+
+    takes: SignalType
+    pay: Callable[[Signal, Responses], Tensor]
+    gain: str
+
+    def total(self, signal: Signal, responses: Responses) -> Tensor:
+        """[batch] float32: what the paid tokens must add up to."""
+        values = signal.values.float()
+        if isinstance(signal, Sequence):
+            n = responses.lengths.float()
+            return values * (n if self.gain == "response_length" else (n > 0).float())
+        if isinstance(signal, Segments):
+            weight = signal.segmentation.lengths.float() if self.gain == "segment_length" else 1.0
+            return (torch.where(signal.segmentation.mask, values, 0.0) * weight).sum(dim=1)
+        return torch.where(responses.mask, values, 0.0).sum(dim=1)
+
+
+CREDITS: dict[str, Credit] = {
+    "last_token": Credit(Sequence, last_token, "one"),
+    "every_token": Credit(Sequence, every_token, "response_length"),
+    "segment_end": Credit(Segments, segment_end, "one"),
+    "even_split": Credit(Segments, even_split, "one"),
+    "repeat": Credit(Segments, repeat, "segment_length"),
+    "as_is": Credit(Tokens, as_is, "one"),
+}
+
+
+def build_credit(name: str) -> Credit:
+    """Credit rule by name."""
+    if name not in CREDITS:
+        raise RecipeError(f"unknown credit '{name}'; known: {', '.join(CREDITS)}")
+    return CREDITS[name]

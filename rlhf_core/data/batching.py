@@ -1,0 +1,173 @@
+"""Length-bucketed batches that are the same for the same seed and can be resumed, and padding."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from rlhf_core.errors import DataError, RecipeError
+
+if TYPE_CHECKING:
+    import torch
+
+_SHUFFLE_STREAM = 7019  # keeps batch order apart from other draws with the same seed
+
+
+@dataclass(frozen=True)
+class Position:
+    """Where an iteration stands: `index` batches of `epoch` have been handed out."""
+
+    epoch: int = 0
+    index: int = 0
+
+
+class LengthBucketedBatches:
+    """Batches of row indices in which rows have similar lengths.
+
+    Each epoch shuffles the rows, sorts them by length within pools of `pool_batches` batches, cuts the pools
+    into batches and shuffles these; so every row comes exactly once an epoch, and order depends on
+    (lengths, seed, epoch) only.
+
+    Args:
+        lengths: tokens of each row (for a pair, of the longer of its two sequences).
+        seed: the seed of the order.
+        rows_per_batch: rows in a batch; the last batch of an epoch may be smaller.
+        tokens_per_batch: instead, the most tokens in a batch, padding included.
+        pool_batches: pool size in batches; larger means less padding and less shuffling.
+        position: where to go on.
+
+    Raises:
+        RecipeError: not exactly one of the two batch sizes, or one below 1.
+        DataError: no rows, or a row longer than `tokens_per_batch`.
+    """
+
+    def __init__(
+        self,
+        lengths: Sequence[int],
+        *,
+        seed: int,
+        rows_per_batch: int | None = None,
+        tokens_per_batch: int | None = None,
+        pool_batches: int = 16,
+        position: Position | None = None,
+    ) -> None:
+        size = rows_per_batch if rows_per_batch is not None else tokens_per_batch
+        if (rows_per_batch is None) == (tokens_per_batch is None) or size is None or size < 1 or pool_batches < 1:
+            raise RecipeError(
+                f"rows_per_batch={rows_per_batch}, tokens_per_batch={tokens_per_batch}, "
+                f"pool_batches={pool_batches}: give exactly one batch size, each at least 1"
+            )
+        if not lengths:
+            raise DataError("no rows to make batches of")
+        longest = int(np.argmax(lengths))
+        if tokens_per_batch is not None and lengths[longest] > tokens_per_batch:
+            raise DataError(
+                f"{lengths[longest]} tokens do not fit a batch of {tokens_per_batch}",
+                row=longest + 1,
+                remedy="Raise tokens_per_batch or lower the length limits",
+            )
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.seed, self.rows_per_batch, self.tokens_per_batch = seed, rows_per_batch, tokens_per_batch
+        self.pool_batches = pool_batches
+        self.position = position or Position()
+
+    def epoch(self, number: int) -> list[list[int]]:
+        """All batches of epoch `number` in order."""
+        rng = np.random.default_rng([_SHUFFLE_STREAM, self.seed, number])
+        order = rng.permutation(len(self.lengths))
+        pool_rows = self._pool_rows()
+        batches: list[list[int]] = []
+        for start in range(0, len(order), pool_rows):
+            pool = order[start : start + pool_rows]
+            batches += self._cut(pool[np.argsort(self.lengths[pool], kind="stable")])
+        return [batches[index] for index in rng.permutation(len(batches))]
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Batches from `position` on, epoch after epoch without end; `position` always names the next one."""
+        while True:
+            batches = self.epoch(self.position.epoch)
+            if self.position.index > len(batches):
+                raise DataError(
+                    f"cannot resume at batch {self.position.index}: the epoch has {len(batches)}",
+                    remedy="The data or the batch size changed since the position was saved; start afresh",
+                )
+            while self.position.index < len(batches):
+                batch = batches[self.position.index]
+                self.position = Position(self.position.epoch, self.position.index + 1)
+                yield batch
+            self.position = Position(self.position.epoch + 1, 0)
+
+    def padding_waste(self, epoch: int = 0) -> float:
+        """Share of an epoch's batch cells that are padding."""
+        return padding_waste(self.lengths.tolist(), self.epoch(epoch))
+
+    def _pool_rows(self) -> int:
+        if self.rows_per_batch is not None:
+            return self.rows_per_batch * self.pool_batches
+        assert self.tokens_per_batch is not None
+        mean = max(1.0, float(self.lengths.mean()))
+        return max(1, int(self.pool_batches * self.tokens_per_batch / mean))
+
+    def _cut(self, rows: np.ndarray) -> list[list[int]]:
+        """Consecutive batches of rows sorted by rising length."""
+        if self.rows_per_batch is not None:
+            step = self.rows_per_batch
+            return [rows[start : start + step].tolist() for start in range(0, len(rows), step)]
+        assert self.tokens_per_batch is not None
+        batches: list[list[int]] = [[]]
+        for row in rows.tolist():
+            if batches[-1] and (len(batches[-1]) + 1) * self.lengths[row] > self.tokens_per_batch:
+                batches.append([])
+            batches[-1].append(row)
+        return batches
+
+
+def padding_waste(lengths: Sequence[int], batches: Iterable[Sequence[int]]) -> float:
+    """Share of batch cells (rows x longest row) that are padding; 0 without cells."""
+    cells = real = 0
+    for batch in batches:
+        sizes = [lengths[row] for row in batch]
+        cells += max(sizes, default=0) * len(sizes)
+        real += sum(sizes)
+    return 1 - real / cells if cells else 0.0
+
+
+def left_pad(rows: Sequence[Sequence[int]], pad_id: int, width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows padded on the left, as prompts are for generation.
+
+    Returns:
+        ids int64 [batch, width] and mask bool [batch, width], True on real tokens; width defaults to the
+        longest row.
+
+    Raises:
+        ValueError: a row longer than `width`.
+    """
+    return _pad(rows, pad_id, width, left=True)
+
+
+def right_pad(
+    rows: Sequence[Sequence[int]], pad_id: int, width: int | None = None
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows padded on the right, as responses are; otherwise as `left_pad`."""
+    return _pad(rows, pad_id, width, left=False)
+
+
+def _pad(
+    rows: Sequence[Sequence[int]], pad_id: int, width: int | None, *, left: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    import torch
+
+    longest = max((len(row) for row in rows), default=0)
+    width = longest if width is None else width
+    if longest > width:
+        raise ValueError(f"a row of {longest} tokens does not fit a width of {width}")
+    ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
+    mask = torch.zeros((len(rows), width), dtype=torch.bool)
+    for number, row in enumerate(rows):
+        place = slice(width - len(row), width) if left else slice(0, len(row))
+        ids[number, place] = torch.tensor(row, dtype=torch.int64)
+        mask[number, place] = True
+    return ids, mask

@@ -1,0 +1,104 @@
+"""Rows to token ids: chat template, truncation, and responses as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core.data.dialogue import prompt_messages
+from rlhf_core.data.templates import ChatTemplate
+from rlhf_core.data.truncation import CutCounts, Limits, truncate_prompt, truncate_sequence
+from rlhf_core.rollout import Responses
+
+
+@dataclass(frozen=True)
+class EncodedSequence:
+    """Token ids of a prompt (template included) and a response (EOS included)."""
+
+    prompt: list[int]
+    response: list[int]
+
+    def __len__(self) -> int:
+        return len(self.prompt) + len(self.response)
+
+
+def messages_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
+    """Messages of a row: its `history`, if any, then its prompt (a dialogue in one string is taken apart)."""
+    if row.get("history"):
+        return [*row["history"], {"role": "user", "content": row["prompt"]}]
+    return prompt_messages(row)
+
+
+@dataclass
+class Encoder:
+    """Turns rows into token ids the same way everywhere.
+
+    Args:
+        tokenizer: any Hugging Face tokenizer.
+        template: the chat template.
+        limits: length caps; prompts are cut on the left, responses on the right.
+        counts: what was cut so far.
+    """
+
+    tokenizer: PreTrainedTokenizerBase
+    template: ChatTemplate
+    limits: Limits
+    counts: CutCounts = field(default_factory=CutCounts)
+
+    @property
+    def eos_id(self) -> int:
+        return self.template.eos_id(self.tokenizer)
+
+    @property
+    def pad_id(self) -> int:
+        pad = self.tokenizer.pad_token_id
+        assert isinstance(pad, int)
+        return pad
+
+    def prompt(self, row: Mapping[str, Any]) -> list[int]:
+        """Prompt ids of a row, up to and including the assistant's opening."""
+        ids = self.template.prompt_ids(self.tokenizer, messages_of(row))
+        return truncate_prompt(ids, self.limits, self.counts)
+
+    def sequence(self, row: Mapping[str, Any], response: str) -> EncodedSequence:
+        """Prompt and response ids of a row within the limits."""
+        prompt, answer = truncate_sequence(
+            self.template.prompt_ids(self.tokenizer, messages_of(row)),
+            self.template.response_ids(self.tokenizer, response),
+            self.limits,
+            self.eos_id,
+            self.counts,
+        )
+        return EncodedSequence(prompt, answer)
+
+    def pieces(self, ids: Sequence[int]) -> list[str]:
+        """Text of each token."""
+        return [str(self.tokenizer.decode([i])) for i in ids]
+
+    def responses(
+        self, sequences: Sequence[EncodedSequence], entropies: Sequence[Sequence[float]] | None = None
+    ) -> Responses:
+        """Responses as padded tensors, with their pieces and, if given, entropies."""
+        width = max((len(s.response) for s in sequences), default=0)
+        ids = torch.full((len(sequences), width), self.pad_id, dtype=torch.long)
+        mask = torch.zeros(ids.shape, dtype=torch.bool)
+        entropy = torch.zeros(ids.shape)
+        ended = torch.zeros(len(sequences), dtype=torch.bool)
+        for i, sequence in enumerate(sequences):
+            n = len(sequence.response)
+            ids[i, :n] = torch.tensor(sequence.response, dtype=torch.long)
+            mask[i, :n] = True
+            ended[i] = n > 0 and sequence.response[-1] == self.eos_id
+            if entropies is not None:
+                entropy[i, :n] = torch.as_tensor(entropies[i], dtype=torch.float32)
+        return Responses(
+            ids=ids,
+            mask=mask,
+            ended=ended,
+            pieces=[self.pieces(s.response) for s in sequences],
+            entropies=entropy if entropies is not None else None,
+        )

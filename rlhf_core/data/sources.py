@@ -1,0 +1,324 @@
+"""Sources of records, interchangeable: the embedded testbed, a folder of JSON Lines, a Hugging Face data set.
+
+Each has `available()` and `load(name, split)`; what `load` returns has been screened against the schema of
+its record type, bad rows being in the quarantine folder and counted in `summaries`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rlhf_core.data.dialogue import render_dialogue
+from rlhf_core.data.jsonl import Lines, read_jsonl, read_lines
+from rlhf_core.data.quarantine import Summary, screen
+from rlhf_core.data.schemas import Record, RecordType, infer_record_type, record_type
+from rlhf_core.errors import DataError
+
+if TYPE_CHECKING:
+    import datasets
+
+__all__ = ["DirectorySource", "HubSet", "HuggingFaceSource", "Source", "TestbedSource", "read_jsonl"]
+
+_FILE_NAME = re.compile(r"(?P<name>[^.]+)\.(?P<split>[^.]+)\.jsonl(\.gz)?")
+_SLICE = re.compile(r"(-?\d*):(-?\d*)")
+
+
+class Source(Protocol):
+    """Where records come from."""
+
+    summaries: list[Summary]
+
+    def available(self) -> dict[str, list[str]]:
+        """{set name: its splits}."""
+
+    def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
+        """The good records of one split.
+
+        Args:
+            name: set name.
+            split: split name.
+            kind: record type; None takes the one that fits the fields.
+
+        Raises:
+            DataError: an unknown set or split (with the nearest), or data that cannot be used.
+        """
+
+
+@dataclass
+class Screening:
+    """How a source treats bad rows.
+
+    Args:
+        quarantine_dir: folder for quarantine files; None refuses any bad row.
+        max_bad_share: the largest tolerated share of bad rows.
+    """
+
+    quarantine_dir: str | Path | None = None
+    max_bad_share: float = 0.1
+
+    def apply(self, lines: Lines, kind: str | None, summaries: list[Summary]) -> list[Record]:
+        chosen = record_type(kind) if kind else _inferred(lines)
+        screened = screen(lines, chosen, quarantine_dir=self.quarantine_dir, max_bad_share=self.max_bad_share)
+        summaries.append(screened.summary)
+        return screened.rows
+
+
+@dataclass
+class DirectorySource:
+    """A folder of `<name>.<split>.jsonl` or `<name>.<split>.jsonl.gz` files."""
+
+    root: str | Path
+    screening: Screening = field(default_factory=Screening)
+    summaries: list[Summary] = field(default_factory=list)
+
+    def available(self) -> dict[str, list[str]]:
+        root = Path(self.root)
+        if not root.is_dir():
+            raise DataError("no such folder", file=str(root), remedy="Name the folder that holds the data files")
+        found: dict[str, list[str]] = {}
+        for path in sorted(root.iterdir()):
+            if match := _FILE_NAME.fullmatch(path.name):
+                found.setdefault(match["name"], []).append(match["split"])
+        return found
+
+    def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
+        _check_known(self.available(), name, split, str(self.root))
+        paths = [Path(self.root) / f"{name}.{split}.jsonl{end}" for end in ("", ".gz")]
+        present = [path for path in paths if path.exists()]
+        if len(present) > 1:
+            raise DataError(
+                "exists both plain and compressed", file=str(present[0]), remedy="Remove one of the two files"
+            )
+        return self.screening.apply(read_lines(present[0]), kind, self.summaries)
+
+
+@dataclass(frozen=True)
+class HubSet:
+    """One Hugging Face data set and how its columns become our fields.
+
+    Args:
+        path: hub id, a folder written by `save_to_disk`, or a packaged loader ("json") with `data_files`.
+        mapping: {our field: their column, or a dotted path into it such as "chosen.1.content"}. A step may
+            be a key, an index (negative from the end) or a slice ("chosen.:-1"). A list of chat messages
+            given as `prompt` is kept as `messages`, and its text form becomes the prompt.
+        kind: record type; None takes the one that fits.
+        config: configuration name of the data set.
+        revision: commit or tag; pin it, or the data may change under a result.
+        splits: {our split: their split}.
+        data_files: files for a packaged loader.
+    """
+
+    path: str
+    mapping: Mapping[str, str]
+    kind: str | None = None
+    config: str | None = None
+    revision: str | None = None
+    splits: Mapping[str, str] = field(default_factory=lambda: {"train": "train", "test": "test"})
+    data_files: Mapping[str, str] | None = None
+
+
+@dataclass
+class HuggingFaceSource:
+    """Data sets read with the `datasets` library; their remote code is never run."""
+
+    sets: Mapping[str, HubSet]
+    screening: Screening = field(default_factory=Screening)
+    summaries: list[Summary] = field(default_factory=list)
+
+    def available(self) -> dict[str, list[str]]:
+        return {name: sorted(hub_set.splits) for name, hub_set in self.sets.items()}
+
+    def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
+        _check_known(self.available(), name, split, "the Hugging Face source")
+        hub_set = self.sets[name]
+        table = _load_split(hub_set, hub_set.splits[split])
+        label = f"{hub_set.path}:{hub_set.splits[split]}"
+        _check_columns(hub_set.mapping, table.column_names, label)
+        lines = Lines(label)
+        for number, row in enumerate(table, start=1):
+            record = _mapped(row, hub_set.mapping)
+            record.setdefault("id", f"{name}-{split}-{number:06d}")
+            record.setdefault("source", hub_set.path)
+            lines.rows.append((number, record))
+        return self.screening.apply(lines, kind or hub_set.kind, self.summaries)
+
+
+@dataclass
+class TestbedSource:
+    """The embedded world: dialogue (`preferences`, `prompts`, `sft`) and task sets.
+
+    Args:
+        world: an `rlhf_core.testbed.World`; None builds the default one.
+        rows: {set name: rows to generate in each split}, for sets that differ from `default_rows`.
+        default_rows: rows of each other set.
+        seed: seed of the draws; splits are drawn apart from each other by the world.
+        annotator: an `rlhf_core.testbed.Annotator`; None takes the unbiased one.
+    """
+
+    __test__ = False  # its name would make pytest collect it
+
+    world: Any = None
+    rows: Mapping[str, int] = field(default_factory=dict)
+    default_rows: int = 512
+    seed: int = 0
+    annotator: Any = None
+    screening: Screening = field(default_factory=Screening)
+    summaries: list[Summary] = field(default_factory=list)
+
+    def available(self) -> dict[str, list[str]]:
+        return {
+            "preferences": ["train", "test", "ood"],
+            "prompts": ["train", "test", "ood", "arena", "mtbench"],
+            "sft": ["train"],
+            "tasks": ["train"],
+            "arithmetic": ["seen", "unseen"],
+            "multiple_choice": ["arc", "truthfulqa", "winograd", "hellaswag", "mmlu"],
+            "functions": ["train", "test", "plus", "live"],
+        }
+
+    def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
+        _check_known(self.available(), name, split, "the testbed")
+        if self.world is None:
+            from rlhf_core.testbed import World, WorldConfig
+
+            self.world = World(WorldConfig(seed=0))
+        rows = self._draws()[name](self.rows.get(name, self.default_rows), split)
+        lines = Lines(f"testbed:{name}.{split}", rows=list(enumerate(rows, start=1)))
+        return self.screening.apply(lines, kind, self.summaries)
+
+    def _draws(self) -> dict[str, Callable[[int, str], Sequence[Record]]]:
+        world, seed = self.world, self.seed
+        return {
+            "preferences": lambda n, split: world.preference_pairs(n, seed, self.annotator, split),
+            "prompts": lambda n, split: world.prompts(n, seed, split),
+            "sft": lambda n, _: world.sft_examples(n, seed),
+            "tasks": lambda n, _: world.task_examples(n, seed),
+            "arithmetic": lambda n, split: world.arithmetic(n, seed, split=split),
+            "multiple_choice": lambda n, task: world.multiple_choice(task, n, seed),
+            "functions": lambda n, split: world.functions(n, seed, split),
+        }
+
+
+def _inferred(lines: Lines) -> RecordType:
+    if not lines.rows:
+        # No line is JSON: the fault lies in the lines, whatever the type.
+        return record_type("prompt")
+    return infer_record_type([record for _, record in lines.rows], file=lines.file)
+
+
+def _check_known(available: Mapping[str, Sequence[str]], name: str, split: str, where: str) -> None:
+    if name not in available:
+        raise DataError(
+            f"unknown data set '{name}'",
+            file=where,
+            remedy=_nearest(name, available) + f"Available: {', '.join(sorted(available)) or 'none'}",
+        )
+    if split not in available[name]:
+        raise DataError(
+            f"the data set '{name}' has no split '{split}'",
+            file=where,
+            remedy=_nearest(split, available[name]) + f"Available: {', '.join(available[name])}",
+        )
+
+
+def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
+    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(near)}? " if near else ""
+
+
+def _load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
+    """One split as a table; every way in which that can fail becomes a `DataError`."""
+    import datasets
+    from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
+
+    folder = Path(hub_set.path)
+    try:
+        if (folder / "dataset_dict.json").is_file():
+            return datasets.load_from_disk(str(folder))[split]
+        if (folder / "state.json").is_file():
+            return datasets.load_from_disk(str(folder))
+        return datasets.load_dataset(
+            hub_set.path,
+            hub_set.config,
+            split=split,
+            revision=hub_set.revision,
+            data_files=dict(hub_set.data_files) if hub_set.data_files else None,
+        )
+    except (ConnectionError, OfflineModeIsEnabled, HfHubHTTPError) as error:
+        raise DataError(
+            f"the hub cannot be reached ({error})",
+            file=hub_set.path,
+            remedy="Go online (unset HF_HUB_OFFLINE), log in where the data set is gated, or save the data "
+            "set to a folder with save_to_disk on another machine and give that folder as path",
+        ) from error
+    except (
+        FileNotFoundError,
+        KeyError,
+        ValueError,
+        RuntimeError,
+        datasets.exceptions.DatasetsError,
+        datasets.exceptions.DatasetGenerationError,
+    ) as error:
+        raise DataError(
+            f"cannot be loaded ({error})",
+            file=f"{hub_set.path}:{split}",
+            remedy="Check path, configuration, revision and split; a data set's own code is never run",
+        ) from error
+
+
+def _check_columns(mapping: Mapping[str, str], columns: Sequence[str], label: str) -> None:
+    for ours, theirs in mapping.items():
+        column = theirs if theirs in columns else theirs.split(".")[0]
+        if column not in columns:
+            raise DataError(
+                f"the column '{column}', mapped to '{ours}', does not exist",
+                file=label,
+                field=ours,
+                remedy=_nearest(column, columns) + f"Columns: {', '.join(columns)}",
+            )
+
+
+def _mapped(row: Mapping[str, Any], mapping: Mapping[str, str]) -> Record:
+    """Our record of their row; what a path does not reach is left out, so the schema reports it missing."""
+    record: Record = {}
+    for ours, theirs in mapping.items():
+        value = row[theirs] if theirs in row else _follow(row, theirs.split("."))
+        if ours == "prompt" and _is_messages(value):
+            record["messages"] = [{"role": turn["role"], "content": turn["content"]} for turn in value]
+            value = value[0]["content"] if len(value) == 1 else render_dialogue(value)
+        if value is not None:
+            record[ours] = value
+    return record
+
+
+def _follow(value: Any, steps: Sequence[str]) -> Any:
+    for step in steps:
+        if isinstance(value, Mapping):
+            value = value.get(step)
+        elif isinstance(value, list) and (match := _SLICE.fullmatch(step)):
+            start, end = (int(bound) if bound else None for bound in match.groups())
+            value = value[start:end]
+        elif isinstance(value, list) and re.fullmatch(r"-?\d+", step):
+            index = int(step)
+            value = value[index] if -len(value) <= index < len(value) else None
+        else:
+            return None
+    return value
+
+
+def _is_messages(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and bool(value)
+        and all(
+            isinstance(turn, Mapping)
+            and turn.get("role") in ("user", "assistant", "system")
+            and isinstance(turn.get("content"), str)
+            for turn in value
+        )
+    )

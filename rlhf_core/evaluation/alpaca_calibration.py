@@ -1,0 +1,168 @@
+"""Inputs of the length-controlled win rate: preferences, lengths, difficulties, calibration rows.
+
+The official files are `instruction_difficulty.csv` (index, instruction_difficulty) and `df_gamed.csv`
+(preference in [0, 1], index, std_delta_len, instruction_difficulty, not_gamed_baseline, model) of the
+AlpacaEval data set; rows of the same form can be made from any verbose and concise variants of a baseline.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from numpy.typing import ArrayLike, NDArray
+
+from rlhf_core.errors import DataError
+
+Floats = NDArray[np.float64]
+
+CALIBRATION_COLUMNS = (
+    "preference",
+    "index",
+    "std_delta_len",
+    "instruction_difficulty",
+    "not_gamed_baseline",
+)
+_OFFICIAL_ID = re.compile(r"(?:^|\D)0*([0-9]+)$")
+
+
+def clean_preferences(preferences: ArrayLike) -> Floats:
+    """Preferences as float64 with everything invalid as NaN.
+
+    0 is AlpacaEval's old mark of a draw and becomes 1.5; other values outside [1, 2] are invalid.
+
+    Args:
+        preferences: [n] numbers; None counts as NaN.
+    """
+    values = np.array(
+        [np.nan if p is None else p for p in np.asarray(preferences, dtype=object)], dtype=float
+    )
+    values = np.where(values == 0.0, 1.5, values)
+    with np.errstate(invalid="ignore"):
+        return np.where((values >= 1.0) & (values <= 2.0), values, np.nan)
+
+
+def official_index(instruction_id: Hashable) -> int:
+    """Position in the official 805 instructions from an id such as `alpacaeval-017` (or 17)."""
+    if isinstance(instruction_id, int | np.integer):
+        return int(instruction_id)
+    match = _OFFICIAL_ID.search(str(instruction_id))
+    if match is None:
+        raise DataError(f"instruction id '{instruction_id}' does not end in a number", field="index")
+    return int(match.group(1))
+
+
+def read_instruction_difficulty(path: str | Path) -> dict[int, float]:
+    """Read the official `instruction_difficulty.csv` (index, instruction_difficulty), keyed by index."""
+    frame = _read_csv(path)
+    if "index" not in frame.columns and len(frame.columns) == 2:  # an unnamed first column is the index
+        frame = frame.rename(columns={frame.columns[0]: "index"})
+    _require_columns(frame, ("index", "instruction_difficulty"), str(path))
+    _require_finite(frame, "instruction_difficulty", str(path))
+    return dict(
+        zip(frame["index"].astype(int).tolist(), frame["instruction_difficulty"].astype(float), strict=True)
+    )
+
+
+def read_calibration_rows(path: str | Path) -> pd.DataFrame:
+    """Read the official `df_gamed.csv`; see `check_calibration_rows`."""
+    return check_calibration_rows(_read_csv(path), str(path))
+
+
+def check_calibration_rows(rows: pd.DataFrame, source: str = "calibration rows") -> pd.DataFrame:
+    """Validate calibration rows (verbose and concise variants of the baseline judged against itself).
+
+    Columns: preference in [0, 1] (as in the official file, already shifted down by one), index,
+    std_delta_len, instruction_difficulty, not_gamed_baseline (False); others are ignored.
+    """
+    _require_columns(rows, CALIBRATION_COLUMNS, source)
+    for column in ("std_delta_len", "instruction_difficulty"):
+        _require_finite(rows, column, source)
+    preference = rows["preference"].astype(float)
+    outside = preference.notna() & ~preference.between(0.0, 1.0)
+    if bool(outside.any()):
+        raise DataError(
+            f"preference {preference[outside].iloc[0]:g} outside [0, 1]",
+            file=source,
+            row=int(np.flatnonzero(outside.to_numpy())[0]) + 1,
+            field="preference",
+            remedy="Calibration rows hold preferences shifted to [0, 1]; subtract 1",
+        )
+    return rows.loc[:, list(CALIBRATION_COLUMNS)].reset_index(drop=True)
+
+
+def standardised_length_difference(len_model: ArrayLike, len_baseline: ArrayLike) -> Floats:
+    """(len_baseline - len_model) / its standard deviation (ddof 1); all 0 if the difference is constant.
+
+    Args:
+        len_model, len_baseline: [n] lengths in characters.
+    """
+    delta = np.asarray(len_baseline, dtype=float) - np.asarray(len_model, dtype=float)
+    spread = float(delta.std(ddof=1)) if len(delta) > 1 else 0.0
+    return delta / spread if spread > 0 else np.zeros_like(delta)
+
+
+def make_calibration_rows(
+    instruction_ids: Sequence[Hashable],
+    preferences: ArrayLike,
+    len_gamed: ArrayLike,
+    len_baseline: ArrayLike,
+    difficulty: Mapping[Any, float],
+) -> pd.DataFrame:
+    """Calibration rows from one gamed baseline (verbose or concise) judged against the baseline.
+
+    Concatenate the frames of several gamed baselines with `pandas.concat`.
+
+    Args:
+        instruction_ids: [n] ids, looked up in `difficulty`.
+        preferences: [n] in [1, 2], 2 = the gamed variant wins.
+        len_gamed, len_baseline: [n] characters.
+        difficulty: instruction id -> difficulty.
+    """
+    rows = pd.DataFrame(
+        {
+            "preference": clean_preferences(preferences) - 1.0,
+            "index": list(instruction_ids),
+            "std_delta_len": standardised_length_difference(len_gamed, len_baseline),
+            "instruction_difficulty": look_up_difficulty(instruction_ids, difficulty),
+            "not_gamed_baseline": False,
+        }
+    )
+    return check_calibration_rows(rows)
+
+
+def look_up_difficulty(instruction_ids: Sequence[Hashable], difficulty: Mapping[Any, float]) -> Floats:
+    """Difficulty of each instruction id; DataError names the missing ones."""
+    missing = [id_ for id_ in instruction_ids if id_ not in difficulty]
+    if missing:
+        shown = ", ".join(repr(id_) for id_ in missing[:5])
+        raise DataError(
+            f"no difficulty for {len(missing)} of {len(instruction_ids)} instructions, e.g. {shown}",
+            field="instruction_difficulty",
+            remedy="Give one for every instruction id (official files are keyed by the index 0 to 804)",
+        )
+    return np.array([float(difficulty[id_]) for id_ in instruction_ids])
+
+
+def _read_csv(path: str | Path) -> pd.DataFrame:
+    try:
+        return pd.read_csv(path)
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        raise DataError(f"cannot be read as CSV ({error})", file=str(path)) from error
+
+
+def _require_columns(frame: pd.DataFrame, columns: Sequence[str], source: str) -> None:
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise DataError(f"missing columns {', '.join(missing)}", file=source)
+
+
+def _require_finite(frame: pd.DataFrame, column: str, source: str) -> None:
+    values = pd.to_numeric(frame[column], errors="coerce").to_numpy(dtype=float)
+    bad = np.flatnonzero(~np.isfinite(values))
+    if len(bad):
+        raise DataError("not a finite number", file=source, row=int(bad[0]) + 1, field=column)

@@ -1,0 +1,178 @@
+"""Reading answers out of generated solutions: numbers, boxed expressions, choice letters.
+
+`extract_number` follows the RLMEC evaluation; `harness_answer` and `harness_match` follow the task gsm8k
+(version 3.0) of lm-evaluation-harness.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from fractions import Fraction
+from typing import Literal
+
+NUMBER = re.compile(
+    r"(?<![\w.])[-+]?(?:\$\s?)?(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|(?<![\w.])[-+]?\.[0-9]+"
+)
+_NUMBER_ANYWHERE = re.compile(
+    r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"  # inside words: x2, 5kg3
+)
+_TRIGGER = re.compile(r"####|the answer is", re.IGNORECASE)
+_SIGNED = re.compile(r"[-+]?\$?\s?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:/[0-9]+)?")
+_LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?[0-9]+)\}\{([0-9]+)\}")
+
+_HARNESS = {
+    "strict": (re.compile(r"#### (\-?[0-9\.\,]+)"), 0),
+    "flexible": (re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)"), -1),
+}
+HARNESS_INVALID = "[invalid]"
+_HARNESS_IGNORED = (r",", r"\$", r"(?s).*#### ", r"\.$")
+
+
+def extract_number(text: str) -> str | None:
+    """The number a solution ends with, as plain digits (`-1234.5`), or None.
+
+    What follows the last `####` or `The answer is` (any case), then what follows the last `=` in it; the
+    first number there if a trigger was present, else the last. Without a trigger, a `\\boxed{}` takes the
+    trigger's place. If nothing but text follows the `=`, the part before it is searched.
+    """
+    text = text.replace("\N{MINUS SIGN}", "-").replace("\\$", "$").replace("{,}", ",")
+    triggers = list(_TRIGGER.finditer(text))
+    triggered = bool(triggers)
+    if triggers:
+        text = text[triggers[-1].end() :]
+    else:
+        boxed = extract_boxed(text)
+        if boxed is not None:
+            text, triggered = boxed, True
+    for part in (text.rsplit("=", 1)[-1], text):
+        numbers = _numbers(part)
+        if numbers:
+            return numbers[0] if triggered else numbers[-1]
+    return None
+
+
+def _numbers(text: str) -> list[str]:
+    found = [match.group() for match in NUMBER.finditer(text)] or _NUMBER_ANYWHERE.findall(text)
+    return [re.sub(r"[$,+\s]", "", number) for number in found]
+
+
+def extract_boxed(text: str) -> str | None:
+    """Content of the last complete `\\boxed{...}` (braces balanced), or None."""
+    start = text.rfind("\\boxed{")
+    while start != -1:
+        depth = 0
+        for i in range(start + len("\\boxed"), len(text)):
+            depth += {"{": 1, "}": -1}.get(text[i], 0)
+            if depth == 0:
+                return text[start + len("\\boxed{") : i].strip()
+        start = text.rfind("\\boxed{", 0, start)
+    return None
+
+
+def parse_number(text: str) -> Fraction | None:
+    """The value of a text that is one number with at most a currency sign, unit or percent sign around it.
+
+    `1,234.50`, `$18`, `18.0 dollars`, `3/4`, `\\frac{3}{4}` and `\\boxed{18}` are numbers; `18 or 20` is not.
+    """
+    boxed = extract_boxed(text)
+    cleaned = (boxed if boxed is not None else text).replace("\N{MINUS SIGN}", "-").strip()
+    cleaned = cleaned.replace("\\$", "$").replace("{,}", ",").replace("\\%", "%").strip("$ ")
+    cleaned = _LATEX_FRACTION.sub(r"\1/\2", cleaned)
+    match = _SIGNED.match(cleaned)
+    if match is None or re.search(r"[0-9]", cleaned[match.end() :]):
+        return None
+    number = re.sub(r"[$,+\s]", "", match.group()).rstrip(".")
+    try:
+        return Fraction(number)
+    except (ValueError, ZeroDivisionError):
+        return None
+
+
+def answers_equal(predicted: str | None, gold: str | None) -> bool:
+    """Equal as numbers (18.0 = 18, 1,000 = 1000, $5 = 5 dollars), else as text without space and case."""
+    if predicted is None or gold is None:
+        return False
+    left, right = parse_number(predicted), parse_number(gold)
+    if left is not None and right is not None:
+        return left == right
+    return _folded(predicted) == _folded(gold) != ""
+
+
+def _folded(text: str) -> str:
+    boxed = extract_boxed(text)
+    return re.sub(r"\s+", "", boxed if boxed is not None else text).casefold().strip("$.")
+
+
+def solution_is_right(solution: str, gold: str) -> bool:
+    """The number extracted from a generated solution equals the gold answer (itself or its `#### n` line)."""
+    target = gold if parse_number(gold) is not None else extract_number(gold)
+    return answers_equal(extract_number(solution), target)
+
+
+def harness_answer(text: str, mode: Literal["strict", "flexible"]) -> str:
+    """gsm8k's filters: `strict` the first `#### n`, `flexible` the last number; `[invalid]` without one."""
+    pattern, select = _HARNESS[mode]
+    found = pattern.findall(text)
+    if not found:
+        return HARNESS_INVALID
+    chosen = found[select]
+    if isinstance(chosen, tuple):
+        chosen = next(group for group in chosen if group)
+    return str(chosen).strip()
+
+
+def harness_match(text: str, gold: str, mode: Literal["strict", "flexible"]) -> bool:
+    """gsm8k's exact_match between a generation and a gold solution (whole, or only its final number)."""
+    return _harness_normalised(harness_answer(text, mode)) == _harness_normalised(gold)
+
+
+def _harness_normalised(text: str) -> str:
+    for pattern in _HARNESS_IGNORED:
+        text = re.sub(pattern, "", text)
+    return text.lower()
+
+
+def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = None) -> int | None:
+    """0-based index of the chosen answer in a generated multiple-choice solution, or None.
+
+    Looks after the last `The answer is` or `####`, else in the whole text, for, in this order: a letter in
+    parentheses; a letter that stands alone before punctuation or the line's end; the text of exactly one
+    choice; any capital letter that stands alone. After a trigger the first hit counts, else the last.
+
+    Args:
+        text: the generation.
+        n_choices: letters A to the n-th are valid (at most 26).
+        choices: the choices' texts, for answers given in words.
+    """
+    last = "ABCDEFGHIJKLMNOPQRSTUVWXYZ"[n_choices - 1]
+    triggers = list(_TRIGGER.finditer(text))
+    tail = text[triggers[-1].end() :] if triggers else text
+    select = 0 if triggers else -1
+    parenthesised = re.findall(rf"\(([A-{last}a-{last.lower()}])\)", tail)
+    if parenthesised:
+        return ord(parenthesised[select].upper()) - ord("A")
+    alone = re.findall(rf"(?<![\w'])([A-{last}])(?=[.):,;*]|[ \t]*(?:\n|$))", tail)
+    if alone:
+        return ord(alone[select]) - ord("A")
+    if choices is not None:
+        named = _named_choice(tail, choices)
+        if named is not None:
+            return named
+    letters = re.findall(rf"(?<![\w'])([A-{last}])(?![\w'])", tail)
+    return ord(letters[select]) - ord("A") if letters else None
+
+
+def _named_choice(text: str, choices: Sequence[str]) -> int | None:
+    """The only choice named in the text; a choice inside a longer named choice does not count."""
+    named = [
+        i
+        for i, choice in enumerate(choices)
+        if choice.strip() and re.search(rf"(?<!\w){re.escape(choice.strip())}(?!\w)", text, re.IGNORECASE)
+    ]
+    named = [
+        i
+        for i in named
+        if not any(j != i and choices[i].strip().lower() in choices[j].strip().lower() for j in named)
+    ]
+    return named[0] if len(named) == 1 else None

@@ -1,0 +1,134 @@
+"""Arena-Hard v0.1: two games per prompt, `>>` counts three times, win rate against one baseline.
+
+The published score is a Bradley-Terry fit; with one baseline its maximum-likelihood win rate equals the
+weighted mean score (a win 1, a tie 1/2, a loss 0), which is what is computed here. The published script
+returns 50 when every battle has the same outcome, because it cannot fit; here that is 100 or 0.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.judges.games import Game
+
+STRONG_WEIGHT = 3
+SCORES: dict[str, tuple[float, int]] = {
+    "A>>B": (1.0, STRONG_WEIGHT),
+    "A>B": (1.0, 1),
+    "A=B": (0.5, 1),
+    "B>A": (0.0, 1),
+    "B>>A": (0.0, STRONG_WEIGHT),
+}
+
+
+def score_of_label(label: str | None, weight: int = STRONG_WEIGHT) -> tuple[float, int]:
+    """(score of A, weight) of a verdict; (nan, 0) for a missing or unknown one."""
+    if label not in SCORES:
+        return math.nan, 0
+    score, times = SCORES[label]
+    return score, weight if times == STRONG_WEIGHT else times
+
+
+def arena_win_rate(
+    games: Sequence[Game],
+    *,
+    weight: int = STRONG_WEIGHT,
+    rounds: int = 100,
+    level: float = 0.95,
+    unit: Literal["battle", "prompt"] = "battle",
+    seed: int = 42,
+) -> dict[str, float]:
+    """Win rate against the baseline in percent, with a bootstrap interval.
+
+    Args:
+        games: games of template `arena_hard`, usually two per prompt with sides swapped. An invalid game is
+            left out and counted; the other game of its prompt still counts (as published).
+        weight: how often `>>` counts.
+        rounds: bootstrap resamples (published: 100).
+        level: of the percentile interval (published v0.1: .95).
+        unit: what is resampled: `battle` as published (a game that counts three times is three battles),
+            `prompt` keeps a prompt's games together, which respects their dependence.
+        seed: of the bootstrap.
+
+    Returns:
+        {win_rate, lower, upper, n_games, n_battles, n_invalid}; NaN rates without a valid game.
+    """
+    labels = [game.label_for_model for game in games]
+    pairs = [score_of_label(label, weight) for label in labels]
+    ids = [game.id for game in games]
+    scores = np.array([score for score, _ in pairs])
+    weights = np.array([times for _, times in pairs], dtype=float)
+    return weighted_win_rate(scores, weights, groups=ids, rounds=rounds, level=level, unit=unit, seed=seed)
+
+
+def weighted_win_rate(
+    scores: NDArray[np.float64],
+    weights: NDArray[np.float64],
+    *,
+    groups: Sequence[str] | None = None,
+    rounds: int = 100,
+    level: float = 0.95,
+    unit: Literal["battle", "prompt"] = "battle",
+    seed: int = 42,
+) -> dict[str, float]:
+    """As `arena_win_rate`, from [n] scores in {0, .5, 1} and [n] whole-number weights (0: invalid)."""
+    valid = weights > 0
+    if unit == "prompt" and groups is None:
+        raise DataError("unit 'prompt' needs the prompt of each game", field="groups")
+    result = {
+        "win_rate": math.nan,
+        "lower": math.nan,
+        "upper": math.nan,
+        "n_games": int(valid.sum()),
+        "n_battles": int(weights[valid].sum()),
+        "n_invalid": int((~valid).sum()),
+    }
+    if not valid.any():
+        return result
+    score, weight = scores[valid], weights[valid]
+    result["win_rate"] = 100.0 * float((score * weight).sum() / weight.sum())
+    if rounds < 1:
+        return result
+    generator = np.random.default_rng(seed)
+    if unit == "battle":
+        battles = np.repeat(score, weight.astype(int))
+        drawn = generator.integers(len(battles), size=(rounds, len(battles)))
+        rates = battles[drawn].mean(axis=1)
+    else:
+        names = np.array(list(groups or ()), dtype=object)[valid]
+        _, prompt = np.unique(names.astype(str), return_inverse=True)
+        total = np.bincount(prompt, weights=score * weight)
+        mass = np.bincount(prompt, weights=weight)
+        drawn = generator.integers(len(mass), size=(rounds, len(mass)))
+        rates = total[drawn].sum(axis=1) / mass[drawn].sum(axis=1)
+    tail = 100.0 * (1.0 - level) / 2.0
+    result["lower"], result["upper"] = (100.0 * float(np.percentile(rates, q)) for q in (tail, 100.0 - tail))
+    return result
+
+
+def bradley_terry_win_rate(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    """Win rate in percent from the Bradley-Terry likelihood by Newton's method (one model, one baseline).
+
+    Kept as the reference for the closed form in `weighted_win_rate`. Diverges (returns 0 or 100) when all
+    battles have one outcome.
+    """
+    valid = weights > 0
+    score, weight = scores[valid], weights[valid]
+    if not len(score):
+        return math.nan
+    if (score == 0).all() or (score == 1).all():
+        return 100.0 * float(score[0])
+    strength = 0.0
+    for _ in range(100):
+        p = 1.0 / (1.0 + math.exp(-strength))
+        step = float(((score - p) * weight).sum()) / (p * (1.0 - p) * float(weight.sum()))
+        strength += max(-2.0, min(2.0, step))
+        if abs(step) < 1e-12:
+            break
+    return 100.0 / (1.0 + math.exp(-strength))

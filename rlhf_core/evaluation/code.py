@@ -1,0 +1,86 @@
+"""pass@k for generated code; programs run in `sandbox`, never in this process."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Sequence
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.sandbox import Limits, Program, ProgramResult, run_programs
+
+_FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
+
+
+def extract_code(text: str) -> str:
+    """The first fenced block of a generation, or the whole text when nothing is fenced."""
+    match = _FENCE.search(text)
+    return match.group(1) if match else text
+
+
+def pass_at_k(n: int, c: int, k: int) -> float:
+    """Unbiased estimate 1 - C(n-c, k) / C(n, k) that one of k samples passes.
+
+    Args:
+        n: samples drawn. c: samples that passed. k: at most n.
+
+    Source: Chen et al. 2021, "Evaluating Large Language Models Trained on Code", equation 1.
+    """
+    if not (0 <= c <= n and 1 <= k <= n):
+        raise DataError(f"pass@k needs 0 <= c <= n and 1 <= k <= n, not n={n}, c={c}, k={k}")
+    if n - c < k:
+        return 1.0
+    return 1.0 - math.prod(1.0 - k / i for i in range(n - c + 1, n + 1))
+
+
+def judge_samples(
+    samples: Sequence[Sequence[str]],
+    tests: Sequence[Sequence[str]],
+    *,
+    setups: Sequence[str] | None = None,
+    limits: Limits | None = None,
+    workers: int = 1,
+) -> list[list[ProgramResult]]:
+    """Run every sample of every problem against the problem's tests.
+
+    Args:
+        samples: per problem the generated texts (fenced or plain code).
+        tests: per problem its test statements.
+        setups: per problem code to run first.
+        limits, workers: see `run_programs`.
+    """
+    setups = setups if setups is not None else [""] * len(samples)
+    if not len(samples) == len(tests) == len(setups):
+        raise DataError(
+            f"{len(samples)} problems with samples, {len(tests)} with tests, {len(setups)} setups"
+        )
+    programs = [
+        Program(extract_code(text), tuple(problem_tests), setup)
+        for texts, problem_tests, setup in zip(samples, tests, setups, strict=True)
+        for text in texts
+    ]
+    flat = iter(run_programs(programs, limits, workers=workers))
+    return [[next(flat) for _ in texts] for texts in samples]
+
+
+def summarise_passes(
+    results: Sequence[Sequence[ProgramResult]], ks: Sequence[int] = (1,)
+) -> dict[str, float]:
+    """Mean pass@k over problems, its standard error (ddof 1), counts by status.
+
+    Returns:
+        {pass@k, pass@k_se for each k, n_problems, n_<status>}; NaN without problems.
+    """
+    summary: dict[str, float] = {"n_problems": len(results)}
+    for k in ks:
+        values = [pass_at_k(len(row), sum(r.passed for r in row), k) for row in results]
+        n = len(values)
+        mean = sum(values) / n if n else math.nan
+        summary[f"pass@{k}"] = mean
+        summary[f"pass@{k}_se"] = (
+            math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n) if n > 1 else math.nan
+        )
+    for row in results:
+        for result in row:
+            summary[f"n_{result.status}"] = summary.get(f"n_{result.status}", 0) + 1
+    return summary

@@ -1,0 +1,207 @@
+"""Credit-assignment fidelity: do learned rewards pay the clauses that earn the true reward?
+
+The testbed knows every clause's true reward; learned rewards are per token. A token belongs to the clause
+that contains its first character (the middle of an empty span is that character, too).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from rlhf_core.errors import DataError
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True)
+class ScoredResponse:
+    """One response with learned token rewards and true clauses.
+
+    Attributes:
+        rewards: per-token learned rewards; None or NaN where none is defined (EOS, dense).
+        offsets: per-token [start, end) character spans in the response.
+        clauses: (start, end, true reward) spans in order, not overlapping.
+    """
+
+    rewards: Sequence[float | None]
+    offsets: Sequence[tuple[int, int]]
+    clauses: Sequence[tuple[int, int, float]]
+
+
+@dataclass(frozen=True)
+class Fidelity:
+    """Correlations between learned and true clause rewards.
+
+    Attributes:
+        pearson, spearman: pooled over all clauses of all responses.
+        within_pearson, within_spearman: after subtracting each response's mean (ranks: mean over responses of
+            the correlation inside each), so that knowing the response's total earns nothing.
+        n_clauses: clauses that received at least one token.
+        n_responses: responses with at least two such clauses.
+        n_unpaid: clauses without a token, left out.
+    """
+
+    pearson: float
+    spearman: float
+    within_pearson: float
+    within_spearman: float
+    n_clauses: int
+    n_responses: int
+    n_unpaid: int
+
+
+@dataclass(frozen=True)
+class BoundaryScore:
+    """Precision, recall and F1 of predicted starts (character positions) against true ones."""
+
+    precision: float
+    recall: float
+    f1: float
+    n_predicted: int
+    n_true: int
+
+
+def clause_rewards(response: ScoredResponse, aggregate: str = "sum") -> tuple[Floats, Floats]:
+    """Learned and true reward of each clause.
+
+    Args:
+        response: rewards, offsets and clauses.
+        aggregate: `sum` of the clause's token rewards, or their `mean`.
+
+    Returns:
+        ([n_clauses] learned, NaN for a clause without any token reward; [n_clauses] true).
+
+    Raises:
+        DataError: rewards and offsets that differ in number, clauses out of order, an unknown aggregate.
+    """
+    if aggregate not in ("sum", "mean"):
+        raise DataError(f"aggregate must be 'sum' or 'mean', not '{aggregate}'")
+    if len(response.rewards) != len(response.offsets):
+        raise DataError(f"{len(response.rewards)} rewards but {len(response.offsets)} offsets")
+    starts = np.array([start for start, _, _ in response.clauses], dtype=int)
+    ends = np.array([end for _, end, _ in response.clauses], dtype=int)
+    if (starts[1:] < ends[:-1]).any() or (ends < starts).any():
+        raise DataError("clauses overlap or are out of order", field="clauses")
+    totals, counts = np.zeros(len(starts)), np.zeros(len(starts))
+    for reward, (start, _) in zip(response.rewards, response.offsets, strict=True):
+        if reward is None or math.isnan(reward):
+            continue
+        index = int(np.searchsorted(starts, start, side="right")) - 1
+        if 0 <= index < len(starts) and start < ends[index]:
+            totals[index] += reward
+            counts[index] += 1
+    with np.errstate(invalid="ignore", divide="ignore"):
+        learned = totals / counts if aggregate == "mean" else totals
+    learned = np.where(counts > 0, learned, np.nan)
+    return learned, np.array([value for _, _, value in response.clauses], dtype=np.float64)
+
+
+def fidelity(responses: Sequence[ScoredResponse], aggregate: str = "sum") -> Fidelity:
+    """Correlate learned with true clause rewards over responses.
+
+    A correlation is NaN when it is undefined: fewer than two clauses, or one side constant. A response with
+    fewer than two clauses, or with one side constant, is left out of the within-response means of ranks.
+    """
+    learned_all: list[Floats] = []
+    true_all: list[Floats] = []
+    centred: list[tuple[Floats, Floats]] = []
+    ranks: list[float] = []
+    n_unpaid = 0
+    for response in responses:
+        learned, true = clause_rewards(response, aggregate)
+        paid = ~np.isnan(learned)
+        n_unpaid += int((~paid).sum())
+        learned, true = learned[paid], true[paid]
+        learned_all.append(learned)
+        true_all.append(true)
+        if len(learned) >= 2:
+            centred.append((learned - learned.mean(), true - true.mean()))
+            rank = _spearman(learned, true)
+            if not math.isnan(rank):
+                ranks.append(rank)
+    learned, true = _joined(learned_all), _joined(true_all)
+    within = _pearson(_joined([x for x, _ in centred]), _joined([y for _, y in centred]))
+    return Fidelity(
+        pearson=_pearson(learned, true),
+        spearman=_spearman(learned, true),
+        within_pearson=within,
+        within_spearman=float(np.mean(ranks)) if ranks else math.nan,
+        n_clauses=len(learned),
+        n_responses=len(centred),
+        n_unpaid=n_unpaid,
+    )
+
+
+def boundary_scores(
+    predicted: Sequence[Sequence[int]],
+    true: Sequence[Sequence[int]],
+    *,
+    tolerance: int = 0,
+    ignore_first: bool = True,
+) -> BoundaryScore:
+    """Micro-averaged precision, recall and F1 of segment starts.
+
+    Args:
+        predicted, true: per response the start character positions; duplicates count once.
+        tolerance: characters a predicted start may be off; each true start is matched at most once, nearest
+            in order.
+        ignore_first: leave out position 0, where every segmentation starts.
+
+    Returns:
+        Scores over all responses. Nothing predicted and nothing true: all 1. Otherwise precision is 0
+        without predictions, recall 0 without true starts, and F1 0 when both are 0.
+    """
+    if len(predicted) != len(true):
+        raise DataError(f"{len(predicted)} predicted and {len(true)} true segmentations")
+    hits = n_predicted = n_true = 0
+    for guess, truth in zip(predicted, true, strict=True):
+        left, right = sorted(set(guess)), sorted(set(truth))
+        if ignore_first:
+            left, right = [p for p in left if p != 0], [p for p in right if p != 0]
+        n_predicted, n_true = n_predicted + len(left), n_true + len(right)
+        hits += _matches(left, right, tolerance)
+    if n_predicted == 0 and n_true == 0:
+        return BoundaryScore(1.0, 1.0, 1.0, 0, 0)
+    precision = hits / n_predicted if n_predicted else 0.0
+    recall = hits / n_true if n_true else 0.0
+    f1 = 2 * precision * recall / (precision + recall) if hits else 0.0
+    return BoundaryScore(precision, recall, f1, n_predicted, n_true)
+
+
+def _matches(predicted: Sequence[int], true: Sequence[int], tolerance: int) -> int:
+    """Largest number of one-to-one matches within the tolerance (both sorted: greedy is optimal)."""
+    i = j = hits = 0
+    while i < len(predicted) and j < len(true):
+        if abs(predicted[i] - true[j]) <= tolerance:
+            hits, i, j = hits + 1, i + 1, j + 1
+        elif predicted[i] < true[j]:
+            i += 1
+        else:
+            j += 1
+    return hits
+
+
+def _joined(parts: Sequence[Floats]) -> Floats:
+    return np.concatenate(parts) if parts else np.zeros(0)
+
+
+def _constant(x: Floats) -> bool:
+    return len(x) < 2 or float(np.ptp(x)) <= 1e-12 * max(1.0, float(np.abs(x).max()))
+
+
+def _pearson(x: Floats, y: Floats) -> float:
+    if _constant(x) or _constant(y):
+        return math.nan
+    return float(np.corrcoef(x, y)[0, 1])
+
+
+def _spearman(x: Floats, y: Floats) -> float:
+    if _constant(x) or _constant(y):
+        return math.nan
+    return _pearson(stats.rankdata(x), stats.rankdata(y))

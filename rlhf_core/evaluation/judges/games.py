@@ -1,0 +1,284 @@
+"""Playing games: both orders of a pair, bounded retries, ties without asking, and their combination.
+
+Sources: PAR (both orders, 1 / .5 / 0, higher total wins), ALARM (a verdict counts only if both orders
+agree), Arena-Hard v0.1 (two games with sides swapped, the baseline first in game 1), AlpacaEval 2.0 (soft
+preferences).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rlhf_core.errors import DataError, JudgeError
+from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest, Verdict
+from rlhf_core.evaluation.judges.templates import get_template
+
+Side = Literal["model", "baseline"]
+Result = Literal["win", "tie", "loss", "invalid"]
+
+_MIRROR = {
+    "A>>B": "B>>A",
+    "A>B": "B>A",
+    "A=B": "A=B",
+    "B>A": "A>B",
+    "B>>A": "A>>B",
+    "A": "B",
+    "B": "A",
+    "N": "N",
+}
+_SCORE_OF_A = {
+    "A>>B": 1.0,
+    "A>B": 1.0,
+    "A=B": 0.5,
+    "B>A": 0.0,
+    "B>>A": 0.0,
+    "A": 1.0,
+    "B": 0.0,
+    "N": 0.5,
+}
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """A pair to judge: the model's answer against the baseline's answer to one prompt."""
+
+    id: str
+    prompt: str
+    model_answer: str
+    baseline_answer: str
+    meta: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Game:
+    """One judged game.
+
+    Attributes:
+        id: the comparison's (or answer's) id.
+        first: which side was shown first (`model` for single answers).
+        template: template name.
+        verdict: the parsed verdict, as seen by the judge (A is the side shown first).
+        raw: the raw verdict text of the last attempt ('' when not asked).
+        attempts: how often the judge was asked (0: identical texts, tied without asking).
+    """
+
+    id: str
+    first: Side
+    template: str
+    verdict: Verdict
+    raw: str
+    attempts: int
+
+    @property
+    def label_for_model(self) -> str | None:
+        """The label with the model as A; None when invalid or soft."""
+        if self.verdict.label is None:
+            return None
+        return self.verdict.label if self.first == "model" else _MIRROR[self.verdict.label]
+
+    @property
+    def preference_for_model(self) -> float:
+        """Soft preference in [1, 2], 2 = the model wins; NaN when invalid or not soft."""
+        if not self.verdict.valid or self.verdict.value is None:
+            return math.nan
+        return 3.0 - self.verdict.value if self.first == "model" else self.verdict.value
+
+    @property
+    def score_for_model(self) -> float:
+        """1 if the model wins, .5 for a tie, 0 if it loses (soft preferences against 1.5); NaN if invalid."""
+        label = self.label_for_model
+        if label is not None:
+            return _SCORE_OF_A[label]
+        preference = self.preference_for_model
+        if math.isnan(preference):
+            return math.nan
+        return 0.5 if preference == 1.5 else float(preference > 1.5)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A comparison's result over its games; `total` is the model's sum of 1 / .5 / 0."""
+
+    id: str
+    result: Result
+    total: float
+    n_unparsable: int
+
+
+_TIES: dict[str, Verdict] = {
+    "alpaca_eval": Verdict(valid=True, value=1.5),
+    "arena_hard": Verdict(valid=True, label="A=B"),
+    "pairwise": Verdict(valid=True, label="N"),
+}
+
+
+def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[Verdict, str, int]]:
+    """Ask, parse, and ask again what cannot be parsed, at most `retries` more times."""
+    results: list[tuple[Verdict, str, int]] = [(Verdict.invalid("not asked"), "", 0)] * len(requests)
+    pending = list(range(len(requests)))
+    for attempt in range(retries + 1):
+        if not pending:
+            break
+        batch = [
+            requests[i]
+            if attempt == 0
+            else JudgeRequest(
+                id=requests[i].id,
+                prompt=requests[i].prompt,
+                answers=requests[i].answers,
+                template=requests[i].template,
+                meta={**requests[i].meta, "attempt": attempt},
+            )
+            for i in pending
+        ]
+        texts = judge.answer(batch)
+        if len(texts) != len(batch):
+            raise JudgeError(f"judge '{judge.name}' answered {len(texts)} of {len(batch)} requests")
+        for i, text in zip(pending, texts, strict=True):
+            results[i] = (get_template(requests[i].template).parse(text), text, attempt + 1)
+        pending = [i for i in pending if not results[i][0].valid]
+    return results
+
+
+def play_games(
+    judge: Judge,
+    comparisons: Sequence[Comparison],
+    template: str,
+    *,
+    orders: Sequence[Side] = ("baseline", "model"),
+    retries: int = 2,
+) -> list[Game]:
+    """Judge every comparison once per order.
+
+    Args:
+        judge: who answers.
+        comparisons: pairs with unique ids.
+        template: a pairwise template (`alpaca_eval`, `arena_hard`, `pairwise`).
+        orders: which side is shown first, per game; the default plays both orders, baseline first.
+        retries: how often an unparsable verdict is asked again (`meta["attempt"]` tells judges and caches
+            that it is another attempt); afterwards the game is invalid.
+
+    Returns:
+        len(comparisons) * len(orders) games, grouped by comparison. Identical texts tie without asking.
+
+    Raises:
+        DataError: duplicate ids. RecipeError: unknown template. JudgeError: a judge that miscounts.
+    """
+    if get_template(template).n_answers != 2:
+        raise DataError(f"template '{template}' does not compare two answers")
+    _require_unique([c.id for c in comparisons])
+    requests: list[JudgeRequest] = []
+    slots: list[tuple[int, Side]] = []
+    games: list[Game | None] = [None] * (len(comparisons) * len(orders))
+    for i, comparison in enumerate(comparisons):
+        for j, first in enumerate(orders):
+            if comparison.model_answer == comparison.baseline_answer:
+                games[i * len(orders) + j] = Game(comparison.id, first, template, _TIES[template], "", 0)
+                continue
+            pair = (comparison.model_answer, comparison.baseline_answer)
+            requests.append(
+                JudgeRequest(
+                    id=f"{comparison.id}/{first}-first",
+                    prompt=comparison.prompt,
+                    answers=pair if first == "model" else pair[::-1],
+                    template=template,
+                    meta=comparison.meta,
+                )
+            )
+            slots.append((i * len(orders) + j, first))
+    for (slot, first), request, (verdict, raw, attempts) in zip(
+        slots, requests, _ask(judge, requests, retries), strict=True
+    ):
+        games[slot] = Game(request.id.rsplit("/", 1)[0], first, template, verdict, raw, attempts)
+    return [game for game in games if game is not None]
+
+
+def grade_answers(
+    judge: Judge, answers: Sequence[tuple[str, str, str, Mapping[str, Any]]], *, retries: int = 2
+) -> list[Game]:
+    """Single-answer grading (MT-Bench): `answers` are (id, prompt, answer, meta); one game each."""
+    _require_unique([row[0] for row in answers])
+    requests = [JudgeRequest(id_, prompt, (text,), "mt_bench", meta) for id_, prompt, text, meta in answers]
+    return [
+        Game(request.id, "model", "mt_bench", verdict, raw, attempts)
+        for request, (verdict, raw, attempts) in zip(requests, _ask(judge, requests, retries), strict=True)
+    ]
+
+
+def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "sum") -> list[Outcome]:
+    """Combine a comparison's games into one outcome.
+
+    Args:
+        games: games of any number of comparisons, in any order.
+        rule: `sum` (PAR): 1 / .5 / 0 per game, above half of the games wins, exactly half is a tie.
+            `agreement` (ALARM): a win or loss only if every order says so, otherwise a tie.
+
+    Returns:
+        One outcome per id, in order of first appearance. A comparison with an unparsable game is `invalid`:
+        reported, never a win.
+    """
+    by_id: dict[str, list[Game]] = {}
+    for game in games:
+        by_id.setdefault(game.id, []).append(game)
+    outcomes = []
+    for id_, group in by_id.items():
+        scores = [game.score_for_model for game in group]
+        n_unparsable = sum(math.isnan(score) for score in scores)
+        if n_unparsable:
+            outcomes.append(Outcome(id_, "invalid", math.nan, n_unparsable))
+            continue
+        total, half = sum(scores), len(scores) / 2
+        if rule == "sum":
+            result: Result = "tie" if total == half else "win" if total > half else "loss"
+        else:
+            result = "win" if min(scores) == 1.0 else "loss" if max(scores) == 0.0 else "tie"
+        outcomes.append(Outcome(id_, result, total, 0))
+    return outcomes
+
+
+def win_rate_of_outcomes(outcomes: Sequence[Outcome], ties: Literal["half", "leave_out"] = "half") -> dict[str, float]:
+    """Win rate in percent with counts.
+
+    Args:
+        outcomes: combined outcomes.
+        ties: `half` (PAR): a tie is half a win. `leave_out` (ALARM): wins / (wins + losses).
+
+    Returns:
+        {win_rate, standard_error, n, wins, ties, losses, n_invalid}; win_rate is 50 when nothing decides;
+        the standard error (ddof 1, percent) is NaN below two counted outcomes.
+    """
+    count = {kind: sum(o.result == kind for o in outcomes) for kind in ("win", "tie", "loss", "invalid")}
+    scores = [1.0] * count["win"] + [0.0] * count["loss"]
+    if ties == "half":
+        scores += [0.5] * count["tie"]
+    n = len(scores)
+    mean = sum(scores) / n if n else 0.5
+    spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / (n - 1) / n) if n > 1 else math.nan
+    return {
+        "win_rate": 100.0 * mean,
+        "standard_error": 100.0 * spread,
+        "n": n,
+        "wins": count["win"],
+        "ties": count["tie"],
+        "losses": count["loss"],
+        "n_invalid": count["invalid"],
+    }
+
+
+def soft_preferences(games: Sequence[Game]) -> dict[str, float]:
+    """Mean soft preference in [1, 2] per comparison (2: the model wins); NaN if a game is invalid."""
+    by_id: dict[str, list[float]] = {}
+    for game in games:
+        by_id.setdefault(game.id, []).append(game.preference_for_model)
+    return {id_: sum(values) / len(values) for id_, values in by_id.items()}
+
+
+def _require_unique(ids: Sequence[str]) -> None:
+    seen: set[str] = set()
+    for row, id_ in enumerate(ids, start=1):
+        if id_ in seen:
+            raise DataError(f"duplicate id '{id_}'", row=row, field="id", remedy="Give each comparison its own id")
+        seen.add(id_)

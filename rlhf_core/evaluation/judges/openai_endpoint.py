@@ -1,0 +1,350 @@
+"""A language model as judge over any OpenAI-compatible chat endpoint.
+
+Answers are cached on disk as they arrive, so an interrupted run resumes without paying twice. The key comes
+from an environment variable and reaches nothing but the request header.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+
+from rlhf_core.errors import JudgeError
+from rlhf_core.evaluation.judges.cache import AnswerCache, digest
+from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.judges.templates import get_template, preference_from_logprobs, render
+
+_TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
+_CONFIGURATION = {401, 402, 403, 404, 405}
+
+
+@dataclass(frozen=True)
+class EndpointConfig:
+    """Where and how to ask.
+
+    Attributes:
+        base_url: up to and including the version, e.g. `http://127.0.0.1:8000/v1`; without credentials.
+        model: model name to send.
+        api_key_variable: environment variable that holds the key, or None for an endpoint without one.
+        timeout_s: of one call, seconds.
+        retries: further tries of a call after a passing failure (connection, timeout, 408, 429, 5xx, an
+            answer that is not a chat completion).
+        backoff_s, max_backoff_s: first and longest pause between tries; doubles; `Retry-After` is respected
+            up to the longest.
+        concurrency: calls under way at once.
+        cache_path: answer cache, or None.
+        use_logprobs: ask for log-probabilities where the template reads them (alpaca_eval).
+        extra_body: further fields of the request body (`seed`, `top_p`, provider options).
+        input_price, output_price: per million tokens, for the cost count.
+        on_failure: `raise` a JudgeError when a call fails for good (what was answered stays cached), or
+            `empty`: its answer is the empty text, which counts as unparsable.
+    """
+
+    base_url: str
+    model: str
+    api_key_variable: str | None = "OPENAI_API_KEY"
+    timeout_s: float = 120.0
+    retries: int = 5
+    backoff_s: float = 1.0
+    max_backoff_s: float = 60.0
+    concurrency: int = 8
+    cache_path: str | Path | None = None
+    use_logprobs: bool = True
+    extra_body: Mapping[str, Any] = field(default_factory=dict)
+    input_price: float = 0.0
+    output_price: float = 0.0
+    on_failure: Literal["raise", "empty"] = "raise"
+
+    def __post_init__(self) -> None:
+        url = httpx.URL(self.base_url)
+        if url.scheme not in ("http", "https") or not url.host:
+            raise JudgeError(f"base_url must be an http or https address, not '{self.base_url}'")
+        if url.userinfo:
+            raise JudgeError("base_url must not hold credentials; name an environment variable instead")
+        if self.retries < 0 or self.concurrency < 1 or self.timeout_s <= 0:
+            raise JudgeError("retries must be 0 or more, concurrency 1 or more, timeout_s above 0")
+
+
+@dataclass
+class Usage:
+    """What a judge has cost so far: calls that reached the endpoint, tokens as it reported them, money."""
+
+    calls: int = 0
+    tries_again: int = 0
+    from_cache: int = 0
+    failed: int = 0
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost: float = 0.0
+
+
+@dataclass(frozen=True)
+class _Answer:
+    text: str
+    input_tokens: int
+    output_tokens: int
+
+
+class _Failure(Exception):
+    """A call that failed; `wait` is the pause the endpoint asked for, `final` that trying again is useless."""
+
+    def __init__(self, reason: str, *, final: bool = False, stop: bool = False, wait: float = 0.0) -> None:
+        super().__init__(reason)
+        self.final, self.stop, self.wait = final, stop, wait
+
+
+class EndpointJudge:
+    """Judge over an OpenAI-compatible endpoint; implements `Judge`.
+
+    Args:
+        config: where and how to ask.
+        progress: called as (done, total, usage) after each answer, from one thread at a time.
+        sleep: pauses between tries (tests pass their own).
+    """
+
+    def __init__(
+        self,
+        config: EndpointConfig,
+        *,
+        progress: Callable[[int, int, Usage], None] | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self.config = config
+        self.name = config.model
+        self.usage = Usage()
+        self._progress = progress
+        self._sleep = sleep
+        self._lock = threading.Lock()
+        self._cache = AnswerCache(config.cache_path) if config.cache_path is not None else None
+        self._key = ""
+        if config.api_key_variable is not None:
+            self._key = os.environ.get(config.api_key_variable, "").strip()
+            if not self._key:
+                raise JudgeError(
+                    f"environment variable {config.api_key_variable} is not set; put the endpoint's key there "
+                    "or set api_key_variable to null for an endpoint without one"
+                )
+
+    def __repr__(self) -> str:
+        return f"EndpointJudge({self.config!r})"
+
+    def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
+        """Verdict texts in order; equal requests are asked once.
+
+        Raises:
+            JudgeError: wrong address, key or model; or, with `on_failure='raise'`, a call that failed for
+                good. Answers already given are in the cache.
+        """
+        bodies = [self._body(request) for request in requests]
+        keys = [self._cache_key(request, body) for request, body in zip(requests, bodies, strict=True)]
+        texts: dict[str, str] = {}
+        missing: dict[str, dict[str, Any]] = {}
+        for key, body in zip(keys, bodies, strict=True):
+            row = self._cache.get(key) if self._cache is not None else None
+            if row is not None:
+                texts.setdefault(key, row["text"])
+                self.usage.from_cache += 1
+            else:
+                missing[key] = body
+        names = {key: request.template for key, request in zip(keys, requests, strict=True)}
+        if missing:
+            texts.update(self._ask_all(missing, names, len(texts)))
+        return [texts[key] for key in keys]
+
+    def _ask_all(
+        self, missing: Mapping[str, dict[str, Any]], templates: Mapping[str, str], n_known: int
+    ) -> dict[str, str]:
+        """Ask everything that is not cached, side by side; store each answer as it arrives."""
+        texts: dict[str, str] = {}
+        failures: list[str] = []
+        total = n_known + len(missing)
+        headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
+        limits = httpx.Limits(max_connections=self.config.concurrency)
+        with (
+            httpx.Client(timeout=self.config.timeout_s, headers=headers, limits=limits) as client,
+            ThreadPoolExecutor(self.config.concurrency) as pool,
+        ):
+            pending: dict[Future[_Answer], str] = {
+                pool.submit(self._ask, client, body, templates[key]): key for key, body in missing.items()
+            }
+            try:
+                for future in as_completed(pending):
+                    key = pending[future]
+                    try:
+                        answer = future.result()
+                    except _Failure as failure:
+                        self.usage.failed += 1
+                        failures.append(str(failure))
+                        if failure.stop or self.config.on_failure == "raise":
+                            raise JudgeError(self._failure_message(failures, len(texts), total)) from None
+                        texts[key] = ""
+                    else:
+                        self._count(answer)
+                        texts[key] = answer.text
+                        self._store(key, templates[key], answer)
+                    if self._progress is not None:
+                        self._progress(n_known + len(texts), total, self.usage)
+            finally:
+                pool.shutdown(wait=True, cancel_futures=True)
+                self._keep_finished(pending, texts, templates)
+        return texts
+
+    def _keep_finished(
+        self,
+        pending: Mapping[Future[_Answer], str],
+        texts: Mapping[str, str],
+        templates: Mapping[str, str],
+    ) -> None:
+        """Cache answers that arrived while the run was being stopped."""
+        for future, key in pending.items():
+            if key not in texts and future.done() and not future.cancelled() and not future.exception():
+                self._count(future.result())
+                self._store(key, templates[key], future.result())
+
+    def _failure_message(self, failures: Sequence[str], n_answered: int, total: int) -> str:
+        kept = "; the answers so far are in the cache, run again to resume" if self._cache is not None else ""
+        return f"judge '{self.name}' failed: {failures[0]} ({n_answered} of {total} answered{kept})"
+
+    def _body(self, request: JudgeRequest) -> dict[str, Any]:
+        template = get_template(request.template)
+        system, user = render(request)
+        body: dict[str, Any] = {
+            "model": self.config.model,
+            "messages": [{"role": "system", "content": system}, {"role": "user", "content": user}],
+            "temperature": template.temperature,
+            "max_tokens": template.max_tokens,
+        }
+        if template.label_tokens is not None and self.config.use_logprobs:
+            body |= {"logprobs": True, "top_logprobs": 5}
+        return body | dict(self.config.extra_body)
+
+    def _cache_key(self, request: JudgeRequest, body: Mapping[str, Any]) -> str:
+        """Digest of endpoint, model, template, text, sampling, and the attempt after an unparsable answer."""
+        attempt = request.meta.get("attempt", 0)
+        return digest(
+            {
+                "url": self.config.base_url.rstrip("/"),
+                "template": request.template,
+                "body": body,
+                "attempt": attempt,
+            }
+        )
+
+    def _ask(self, client: httpx.Client, body: Mapping[str, Any], template: str) -> _Answer:
+        """One request with its bounded tries."""
+        pause = self.config.backoff_s
+        for attempt in range(self.config.retries + 1):
+            try:
+                return self._call(client, body, template)
+            except _Failure as failure:
+                if failure.final or attempt == self.config.retries:
+                    raise
+                with self._lock:
+                    self.usage.tries_again += 1
+                wait = max(failure.wait, pause * (1.0 + 0.25 * random.random()))
+                self._sleep(min(wait, self.config.max_backoff_s))
+                pause *= 2.0
+        raise AssertionError("unreachable")
+
+    def _call(self, client: httpx.Client, body: Mapping[str, Any], template: str) -> _Answer:
+        with self._lock:
+            self.usage.calls += 1
+        try:
+            response = client.post(self.config.base_url.rstrip("/") + "/chat/completions", json=dict(body))
+        except (httpx.TransportError, httpx.DecodingError) as error:
+            raise _Failure(f"{type(error).__name__}: {self._redacted(str(error))}") from None
+        status = response.status_code
+        if status != 200:
+            reason = f"HTTP {status}: {self._redacted(_error_text(response))}"
+            again = status in _TRY_AGAIN or status >= 500
+            raise _Failure(
+                reason, final=not again, stop=status in _CONFIGURATION, wait=_retry_after(response)
+            )
+        try:
+            payload = response.json()
+        except (ValueError, RecursionError):
+            raise _Failure("the answer is not JSON") from None
+        answer = _read_completion(payload, get_template(template).label_tokens is not None)
+        if answer is None:
+            raise _Failure("the answer is not a chat completion")
+        return answer
+
+    def _redacted(self, text: str) -> str:
+        return (text.replace(self._key, "***") if self._key else text)[:200]
+
+    def _count(self, answer: _Answer) -> None:
+        with self._lock:
+            self.usage.input_tokens += answer.input_tokens
+            self.usage.output_tokens += answer.output_tokens
+            self.usage.cost += (
+                answer.input_tokens * self.config.input_price
+                + answer.output_tokens * self.config.output_price
+            ) / 1e6
+
+    def _store(self, key: str, template: str, answer: _Answer) -> None:
+        if self._cache is not None:
+            self._cache.put(
+                key,
+                answer.text,
+                model=self.config.model,
+                template=template,
+                input_tokens=answer.input_tokens,
+                output_tokens=answer.output_tokens,
+            )
+
+
+def _read_completion(payload: Any, wants_logprobs: bool) -> _Answer | None:
+    """Text and token counts of a chat completion; None if it has another form."""
+    try:
+        choice = payload["choices"][0]
+        content = choice["message"]["content"]
+    except (KeyError, IndexError, TypeError):
+        return None
+    if content is not None and not isinstance(content, str):
+        return None
+    text = content or ""
+    if wants_logprobs:
+        preference = preference_from_logprobs(_first_token_logprobs(choice))
+        if preference is not None:
+            text = f"preference: {preference:.12f}"
+    usage = payload.get("usage")
+    usage = usage if isinstance(usage, dict) else {}
+    return _Answer(text, _count_of(usage, "prompt_tokens"), _count_of(usage, "completion_tokens"))
+
+
+def _first_token_logprobs(choice: Mapping[str, Any]) -> dict[str, float]:
+    """token -> log-probability of the first generated token; empty when the endpoint gave none."""
+    try:
+        top = choice["logprobs"]["content"][0]["top_logprobs"]
+        return {str(row["token"]): float(row["logprob"]) for row in top}
+    except (KeyError, IndexError, TypeError, ValueError):
+        return {}
+
+
+def _count_of(usage: Mapping[str, Any], name: str) -> int:
+    value = usage.get(name)
+    return value if isinstance(value, int) and value >= 0 else 0
+
+
+def _error_text(response: httpx.Response) -> str:
+    try:
+        payload = response.json()
+        return str(payload["error"]["message"])
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return response.reason_phrase or "no reason given"
+
+
+def _retry_after(response: httpx.Response) -> float:
+    try:
+        return max(0.0, float(response.headers.get("retry-after", "0")))
+    except ValueError:
+        return 0.0

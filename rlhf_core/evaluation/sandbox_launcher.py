@@ -1,0 +1,179 @@
+"""Builds the sandbox and becomes its runner; executed as a script by `sandbox.py`, standard library only.
+
+Order: new user namespace (when not root), mount, network, PID, IPC and UTS namespaces; a tmpfs root with
+the Python installation and system libraries read-only, three devices and a small writable `/work`; pivot
+into it; drop to an unprivileged user; replace this process by the runner. Any step that fails ends with
+exit status 97 and one line on standard error, before any generated code is read.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import platform
+import sys
+from typing import Any, NoReturn
+
+REFUSED = 97
+NOBODY = 65534
+
+CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC = 0x00020000, 0x04000000, 0x08000000
+CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWNET = 0x10000000, 0x20000000, 0x40000000
+MS_RDONLY, MS_NOSUID, MS_NODEV, MS_NOEXEC, MS_REMOUNT = 1, 2, 4, 8, 32
+MS_BIND, MS_REC, MS_PRIVATE = 4096, 16384, 1 << 18
+MNT_DETACH = 2
+PR_SET_PDEATHSIG, PR_SET_NO_NEW_PRIVS = 1, 38
+SYS_MOUNT_SETATTR, AT_RECURSIVE, AT_FDCWD = 442, 0x8000, -100
+MOUNT_ATTR_RDONLY, MOUNT_ATTR_NOSUID = 0x1, 0x2
+SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+DEVICES = ("/dev/null", "/dev/zero", "/dev/urandom")
+LIBRARIES = ("/usr", "/lib", "/lib32", "/lib64", "/etc/ld.so.cache")
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class MountAttributes(ctypes.Structure):
+    """`struct mount_attr` of mount_setattr(2)."""
+
+    _fields_ = [
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    ]
+
+
+def refuse(step: str, error: int | None = None) -> NoReturn:
+    """End with one line that says which step of the isolation this machine does not allow."""
+    reason = os.strerror(ctypes.get_errno() if error is None else error)
+    sys.stderr.write(f"{step}: {reason}\n")
+    sys.stderr.flush()
+    os._exit(REFUSED)
+
+
+def check(result: int, step: str) -> None:
+    """Refuse when a C call returned an error."""
+    if result != 0:
+        refuse(step)
+
+
+def enter_namespaces() -> None:
+    """Leave the host's mounts, network, processes and IPC; as an ordinary user through a user namespace."""
+    kinds = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
+    user, group = os.geteuid(), os.getegid()
+    if user == 0 and libc.unshare(kinds) == 0:
+        return
+    check(libc.unshare(CLONE_NEWUSER | kinds), "unshare (user namespaces are off or not allowed)")
+    try:
+        with open("/proc/self/setgroups", "w") as file:
+            file.write("deny")
+        with open("/proc/self/uid_map", "w") as file:
+            file.write(f"{NOBODY} {user} 1")
+        with open("/proc/self/gid_map", "w") as file:
+            file.write(f"{NOBODY} {group} 1")
+    except OSError as error:
+        refuse("map user ids", error.errno)
+
+
+def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
+    """mount(2), refusing on failure."""
+    result = libc.mount(
+        source.encode(),
+        target.encode(),
+        kind.encode() if kind else None,
+        ctypes.c_ulong(flags),
+        options.encode() if options else None,
+    )
+    check(result, f"mount {target}")
+
+
+def make_read_only(target: str) -> None:
+    """Make a mount and all below it read-only and free of set-user-id programs."""
+    attributes = MountAttributes(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, 0, 0, 0)
+    done = libc.syscall(
+        SYS_MOUNT_SETATTR,
+        AT_FDCWD,
+        target.encode(),
+        AT_RECURSIVE,
+        ctypes.byref(attributes),
+        ctypes.sizeof(attributes),
+    )
+    if done != 0:  # before Linux 5.12: this mount only
+        mount("none", target, None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID)
+
+
+def bind(root: str, source: str, target: str | None = None, *, read_only: bool = True) -> None:
+    """Show a host file or folder inside the new root."""
+    place = root + (target or source)
+    if os.path.isdir(source):
+        os.makedirs(place, exist_ok=True)
+    else:
+        os.makedirs(os.path.dirname(place), exist_ok=True)
+        os.close(os.open(place, os.O_CREAT | os.O_RDONLY, 0o644))
+    mount(source, place, None, MS_BIND | MS_REC)
+    if read_only:
+        make_read_only(place)
+
+
+def build_root(config: dict[str, Any]) -> None:
+    """Mount the new root and move into it; nothing else of the host stays reachable."""
+    root = str(config["root"])
+    mount("none", "/", None, MS_REC | MS_PRIVATE)
+    mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
+    for path in LIBRARIES:
+        if os.path.islink(path):
+            os.symlink(os.readlink(path), root + path)
+        elif os.path.exists(path):
+            bind(root, path)
+    prefix = str(config["prefix"])
+    if not prefix.startswith("/usr/") and prefix != "/usr":
+        bind(root, prefix)
+    for device in DEVICES:
+        bind(root, device, read_only=False)
+    bind(root, str(config["runner"]), "/runner.py")
+    os.makedirs(root + "/work")
+    options = f"size={int(config['work_mb'])}m,nr_inodes=512,mode=1777"
+    mount("tmpfs", root + "/work", "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC, options)
+    pivot = SYS_PIVOT_ROOT.get(platform.machine())
+    if pivot is None:
+        refuse(f"pivot_root on {platform.machine()}", 38)
+    os.chdir(root)
+    check(libc.syscall(pivot, b".", b"."), "pivot_root")
+    check(libc.umount2(b".", MNT_DETACH), "leave the old root")
+    os.chdir("/")
+    mount("none", "/", None, MS_REMOUNT | MS_BIND | MS_RDONLY | MS_NOSUID | MS_NODEV)
+
+
+def drop_privileges() -> None:
+    """Become nobody; an inner non-root user of a user namespace loses its capabilities at exec."""
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(NOBODY, NOBODY, NOBODY)
+        os.setresuid(NOBODY, NOBODY, NOBODY)
+    check(libc.prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "no new privileges")
+    check(libc.prctl(PR_SET_PDEATHSIG, 9, 0, 0, 0), "die with the parent")
+
+
+def main() -> None:
+    """Build the sandbox described by the JSON in the first argument and run its runner as process 1."""
+    config = json.loads(sys.argv[1])
+    enter_namespaces()
+    child = os.fork()
+    if child:
+        _, status = os.waitpid(child, 0)
+        os._exit(os.waitstatus_to_exitcode(status) & 0xFF)
+    try:
+        build_root(config)
+        drop_privileges()
+        os.chdir("/work")
+        os.closerange(3, 4096)
+        python = str(config["python"])
+        environment = {"PATH": "/nonexistent", "HOME": "/work", "LANG": "C.UTF-8", "PYTHONHASHSEED": "0"}
+        os.execve(python, [python, "-I", "-S", "-B", "/runner.py"], environment)
+    except OSError as error:
+        refuse(f"build the sandbox ({error.filename or error.strerror})", error.errno or 0)
+
+
+if __name__ == "__main__":
+    main()

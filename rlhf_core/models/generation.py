@@ -1,0 +1,138 @@
+"""Sampling: never recomputes the prompt, drops rows that ended, stops when all have."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.models.loading import decoder_of
+from rlhf_core.models.logprobs import project
+from rlhf_core.models.policy import DecoderPolicy, position_ids
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How responses are drawn.
+
+    Args:
+        max_new_tokens: longest response, EOS included.
+        temperature: 0 is greedy.
+        top_p: nucleus mass in (0, 1], 1 keeps all.
+        top_k: number of most likely tokens kept, 0 keeps all.
+    """
+
+    max_new_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+
+    def __post_init__(self) -> None:
+        if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
+            raise RecipeError(f"sampling settings out of range: {self}")
+
+
+@dataclass(frozen=True)
+class Generated:
+    """Sampled responses, right-padded to the longest.
+
+    Attributes:
+        ids: [batch, response_len] int64.
+        mask: [batch, response_len] bool, EOS included.
+        ended: [batch] bool, False where the length limit cut the response.
+        logprobs: [batch, response_len] float32 under the untruncated distribution at temperature 1.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    ended: Tensor
+    logprobs: Tensor
+
+
+def truncate(scores: Tensor, sampling: Sampling) -> Tensor:
+    """Log-scores with what top-k and top-p exclude set to -inf; scores are already divided by temperature."""
+    if sampling.top_k and sampling.top_k < scores.shape[-1]:
+        kth = scores.topk(sampling.top_k, dim=-1).values[:, -1:]
+        scores = scores.masked_fill(scores < kth, -torch.inf)
+    if sampling.top_p < 1:
+        ordered, order = scores.sort(dim=-1, descending=True)
+        p = ordered.softmax(dim=-1)
+        drop = p.cumsum(dim=-1) - p >= sampling.top_p
+        scores = scores.masked_fill(drop.gather(1, order.argsort(dim=-1)), -torch.inf)
+    return scores
+
+
+def _choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
+    """[batch] int64: one token per row, by inverting the cumulative distribution at `uniform` [batch]."""
+    if sampling.temperature == 0:
+        return logits.argmax(dim=-1)
+    scores = truncate(logits / sampling.temperature, sampling)
+    cumulative = scores.softmax(dim=-1).cumsum(dim=-1)
+    target = uniform[:, None] * cumulative[:, -1:]
+    return torch.searchsorted(cumulative, target, right=True).squeeze(1).clamp(max=logits.shape[-1] - 1)
+
+
+@torch.no_grad()
+def generate(
+    policy: DecoderPolicy,
+    prompt_ids: Tensor,
+    prompt_mask: Tensor,
+    sampling: Sampling,
+    generator: torch.Generator,
+) -> Generated:
+    """Samples one response per row.
+
+    The random numbers of a step are drawn for all rows, so that a row's response depends neither on which other
+    rows have ended nor on when they are dropped.
+
+    Args:
+        policy: the model to sample from.
+        prompt_ids, prompt_mask: [batch, prompt_len], left-padded.
+        sampling: how.
+        generator: CPU generator, the only source of randomness.
+    """
+    model, batch = policy.model, prompt_ids.shape[0]
+    was_training = model.training
+    model.eval()
+    decoder, output = decoder_of(model), model.get_output_embeddings()
+    ids = torch.full((batch, sampling.max_new_tokens), policy.pad_id, dtype=torch.long, device=prompt_ids.device)
+    logprobs = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
+    mask = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
+    rows = torch.arange(batch, device=ids.device)
+    attention, alive = prompt_mask.clone(), torch.ones(batch, dtype=torch.bool, device=ids.device)
+    step_ids, positions, cache = prompt_ids, position_ids(prompt_mask), None
+    for step in range(sampling.max_new_tokens):
+        result = decoder(
+            input_ids=step_ids,
+            attention_mask=attention.long(),
+            position_ids=positions,
+            past_key_values=cache,
+            use_cache=True,
+        )
+        cache = result.past_key_values
+        logits = project(result.last_hidden_state[:, -1], output, policy.softcap)
+        uniform = torch.rand(batch, generator=generator).to(ids.device)[rows]
+        chosen = _choose(logits, uniform, sampling)
+        log_p = logits.log_softmax(dim=-1).gather(1, chosen[:, None]).squeeze(1)
+        ids[rows[alive], step] = chosen[alive]
+        logprobs[rows[alive], step] = log_p[alive]
+        mask[rows[alive], step] = True
+        alive = alive & (chosen != policy.eos_id)
+        if step + 1 == sampling.max_new_tokens or not alive.any():
+            break
+        attention = torch.cat([attention, alive[:, None]], dim=1)
+        positions = positions[:, -1:] + 1
+        step_ids = chosen[:, None]
+        if int(alive.sum()) <= 0.75 * len(rows):
+            keep = torch.nonzero(alive).squeeze(1)
+            cache.batch_select_indices(keep)
+            rows, alive, attention = rows[keep], alive[keep], attention[keep]
+            positions, step_ids = positions[keep], step_ids[keep]
+    if not torch.isfinite(logprobs).all():
+        raise NumericsError("the policy's log-probabilities are not finite while sampling; lower the learning rate")
+    model.train(was_training)
+    longest = max(1, int(mask.sum(dim=1).max())) if batch else 1
+    ended = (ids == policy.eos_id).logical_and(mask).any(dim=1)
+    return Generated(ids[:, :longest], mask[:, :longest], ended, logprobs[:, :longest])

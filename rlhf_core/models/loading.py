@@ -1,0 +1,80 @@
+"""Models by description: built from a small configuration, loaded from a local folder, or from a hub id."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+)
+
+from rlhf_core.errors import DataError, RecipeError
+
+
+def build_causal_lm(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
+    """A randomly initialised decoder.
+
+    Args:
+        architecture: `{model_type: llama, hidden_size: 96, ...}`, fields of the transformers configuration.
+        tokenizer: gives vocabulary size and special token ids.
+        seed: of the initial weights.
+    """
+    options = dict(architecture)
+    model_type = options.pop("model_type", None)
+    if model_type is None:
+        raise RecipeError("architecture names no 'model_type' (llama, gemma2, qwen2, ...)")
+    config = AutoConfig.for_model(
+        model_type,
+        vocab_size=len(tokenizer),
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+        **options,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+
+
+def load_causal_lm(source: Path | str, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A decoder from a local folder or hub id; safetensors only, no remote code."""
+    try:
+        return AutoModelForCausalLM.from_pretrained(
+            str(source), dtype=dtype, use_safetensors=True, trust_remote_code=False
+        )
+    except OSError as error:
+        raise DataError(
+            f"model cannot be loaded ({str(error).splitlines()[0]})",
+            file=str(source),
+            remedy="Give a folder with config.json and safetensors, or a hub id while the hub can be reached",
+        ) from None
+
+
+def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:
+    """A tokenizer from a local folder or hub id; no remote code."""
+    try:
+        return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
+    except (OSError, ValueError) as error:
+        raise DataError(
+            f"tokenizer cannot be loaded ({str(error).splitlines()[0]})",
+            file=str(source),
+            remedy="Give a folder with tokenizer files, or a hub id while the hub can be reached",
+        ) from None
+
+
+def decoder_of(model: PreTrainedModel) -> nn.Module:
+    """The transformer below the output projection."""
+    decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
+    return decoder if decoder is not None else model.base_model
+
+
+def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
+    return [p for p in model.parameters() if p.requires_grad]

@@ -1,0 +1,68 @@
+"""Log-probabilities and entropies at chosen positions, chunked so that [tokens, vocabulary] is never held whole."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+#: Above this vocabulary, training recomputes each chunk's logits in the backward pass instead of keeping them.
+RECOMPUTE_VOCABULARY = 8192
+
+
+def project(hidden: Tensor, output: nn.Module, softcap: float | None) -> Tensor:
+    """Logits [tokens, vocabulary] float32 of hidden states [tokens, hidden]."""
+    logits: Tensor = output(hidden).float()
+    return softcap * torch.tanh(logits / softcap) if softcap else logits
+
+
+def _chunk(
+    hidden: Tensor, targets: Tensor, output: nn.Module, softcap: float | None, with_entropy: bool
+) -> tuple[Tensor, Tensor]:
+    log_p = project(hidden, output, softcap).log_softmax(dim=-1)
+    chosen = log_p.gather(1, targets[:, None]).squeeze(1)
+    if not with_entropy:
+        return chosen, torch.zeros_like(chosen)
+    return chosen, -(log_p.exp() * log_p).sum(dim=-1)
+
+
+def token_statistics(
+    hidden: Tensor,
+    targets: Tensor,
+    output: nn.Module,
+    *,
+    softcap: float | None = None,
+    chunk: int = 4096,
+    with_entropy: bool = True,
+) -> tuple[Tensor, Tensor]:
+    """Log-probability of each target and Shannon entropy of its predictive distribution, temperature 1.
+
+    Args:
+        hidden: [tokens, hidden] states that predict the targets.
+        targets: [tokens] int64.
+        output: the output projection.
+        softcap: Gemma 2's logit soft cap.
+        chunk: tokens per chunk.
+        with_entropy: zeros are returned for the entropy otherwise.
+
+    Returns:
+        (log-probabilities [tokens], entropies in nats [tokens]), float32.
+    """
+    recompute = torch.is_grad_enabled() and getattr(output, "out_features", 0) > RECOMPUTE_VOCABULARY
+    logprobs, entropies = [], []
+    for start in range(0, max(1, hidden.shape[0]), chunk):
+        piece, wanted = hidden[start : start + chunk], targets[start : start + chunk]
+        if recompute:
+            result = checkpoint(_chunk, piece, wanted, output, softcap, with_entropy, use_reentrant=False)
+        else:
+            result = _chunk(piece, wanted, output, softcap, with_entropy)
+        logprobs.append(result[0])
+        entropies.append(result[1])
+    return torch.cat(logprobs), torch.cat(entropies)
+
+
+def token_statistics_naive(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+    """The same from full logits [tokens, vocabulary]: the reference for tests."""
+    p = torch.softmax(logits.double(), dim=-1)
+    chosen = torch.stack([p[i, t].log() for i, t in enumerate(targets.tolist())]) if len(targets) else p.new_zeros(0)
+    return chosen.float(), (-(p * p.clamp(min=1e-300).log()).sum(dim=-1)).float()

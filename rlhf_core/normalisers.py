@@ -1,0 +1,252 @@
+"""Reward normalisers: (r - mean)/std with statistics of a calibration set.
+
+`LocationAware` generalises the scalar mean and std to functions of a segment's normalised location
+p = (t+1)/T in (0, 1]: Mean(p) = w_mu log p + b_mu, Std(p) = w_sigma log p + b_sigma.
+Source: Segment, Eq. 6, 11, 12 and appendix F.
+
+Deviations: Std(p) is floored, since the printed form becomes negative at small p and flips the reward's
+sign; bins with fewer than two samples are dropped and counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType
+
+Floats = NDArray[np.float64]
+ANY: tuple[SignalType, ...] = (Sequence, Segments)
+
+
+@dataclass(frozen=True)
+class NoNormaliser:
+    """Leaves the signal as it is."""
+
+    takes = ANY
+
+    def __call__(self, signal: Signal) -> Signal:
+        return signal
+
+
+@dataclass(frozen=True)
+class Scalar:
+    """(r - mean)/std with one mean and one std.
+
+    Args:
+        mean, std: statistics of the calibration set; std must be positive.
+    """
+
+    mean: float
+    std: float
+    takes = ANY
+
+    def __post_init__(self) -> None:
+        if not (np.isfinite(self.mean) and np.isfinite(self.std) and self.std > 0):
+            raise RecipeError(
+                f"normaliser statistics are mean {self.mean}, std {self.std}: the reward model is constant or "
+                "diverged on the calibration set"
+            )
+
+    def __call__(self, signal: Signal) -> Signal:
+        values = (signal.values - self.mean) / self.std
+        if isinstance(signal, Segments):
+            return Segments(torch.where(signal.segmentation.mask, values, 0.0), signal.segmentation)
+        return type(signal)(values)
+
+
+@dataclass
+class LocationAware:
+    """(r - Mean(p))/max(Std(p), floor) with p the segment's normalised location.
+
+    Args:
+        w_mean, b_mean, w_std, b_std: regression coefficients on log p.
+        floor: smallest standard deviation in use, in reward units; must be positive.
+
+    Attributes:
+        floor_uses: how many segments met the floor so far.
+        segments: how many segments were normalised so far.
+    """
+
+    w_mean: float
+    b_mean: float
+    w_std: float
+    b_std: float
+    floor: float
+    floor_uses: int = 0
+    segments: int = 0
+    takes = (Segments,)
+
+    def __post_init__(self) -> None:
+        values = (self.w_mean, self.b_mean, self.w_std, self.b_std, self.floor)
+        if not all(np.isfinite(values)) or self.floor <= 0:
+            raise RecipeError(f"location-aware normaliser: coefficients {values} must be finite, the floor positive")
+
+    def statistics(self, location: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Mean and unfloored std at locations in (0, 1], float32."""
+        log_p = location.float().log()
+        return self.w_mean * log_p + self.b_mean, self.w_std * log_p + self.b_std
+
+    def __call__(self, signal: Signal) -> Signal:
+        assert isinstance(signal, Segments)
+        mask = signal.segmentation.mask
+        mean, std = self.statistics(signal.segmentation.location)
+        self.floor_uses += int(((std < self.floor) & mask).sum())
+        self.segments += int(mask.sum())
+        values = (signal.values - mean) / std.clamp(min=self.floor)
+        return Segments(torch.where(mask, values, 0.0), signal.segmentation)
+
+
+Normaliser = NoNormaliser | Scalar | LocationAware
+NORMALISERS = ("none", "global", "last", "sequence", "location_aware")
+
+
+@dataclass(frozen=True)
+class Bins:
+    """Per-location statistics: the regression's data set D_norm.
+
+    Attributes:
+        location: [bins] p rounded to 3 decimals, ascending.
+        mean, std: [bins] sample mean and population standard deviation (ddof 0) of segment rewards.
+        samples: [bins] segments per bin.
+        dropped: bins left out for having fewer than `min_samples` segments.
+    """
+
+    location: Floats
+    mean: Floats
+    std: Floats
+    samples: NDArray[np.int64]
+    dropped: int
+
+
+def location_bins(locations: Floats, rewards: Floats, min_samples: int = 2, decimals: int = 3) -> Bins:
+    """Bins segment rewards by rounded location. Source: Segment, appendix F."""
+    keys, inverse = np.unique(np.round(locations, decimals), return_inverse=True)
+    samples = np.bincount(inverse, minlength=len(keys))
+    mean = np.bincount(inverse, weights=rewards, minlength=len(keys)) / samples
+    centred = rewards - mean[inverse]
+    std = np.sqrt(np.bincount(inverse, weights=centred**2, minlength=len(keys)) / samples)
+    keep = samples >= min_samples
+    return Bins(keys[keep], mean[keep], std[keep], samples[keep], int((~keep).sum()))
+
+
+Estimator = Literal["huber", "ols"]
+
+
+def fit_line(log_p: Floats, values: Floats, estimator: Estimator) -> tuple[float, float]:
+    """Slope and intercept of `values` on `log_p`, one unweighted row per bin.
+
+    `huber` is scikit-learn's HuberRegressor(epsilon=1.35) (appendix F), `ols` least squares (§2.3).
+    """
+    from sklearn.linear_model import HuberRegressor, LinearRegression
+
+    if len(np.unique(log_p)) < 2:
+        return 0.0, float(values.mean())
+    if estimator == "huber":
+        model = HuberRegressor(epsilon=1.35, max_iter=1000)
+    elif estimator == "ols":
+        model = LinearRegression()
+    else:
+        raise RecipeError(f"unknown regression '{estimator}'; known: huber, ols")
+    model.fit(log_p[:, None], values)
+    return float(model.coef_[0]), float(model.intercept_)
+
+
+def fit_location_aware(
+    locations: Floats,
+    rewards: Floats,
+    *,
+    estimator: Estimator = "huber",
+    floor_fraction: float = 0.1,
+    min_samples: int = 2,
+) -> tuple[LocationAware, Bins]:
+    """Fits Mean(p) and Std(p) on pooled calibration segments.
+
+    Args:
+        locations: [segments] p in (0, 1].
+        rewards: [segments] rewards of the same segments.
+        estimator: 'huber' or 'ols'.
+        floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
+        min_samples: bins with fewer segments are dropped.
+
+    Raises:
+        RecipeError: no bin is left, or all rewards are equal.
+    """
+    bins = location_bins(locations, rewards, min_samples)
+    pooled = float(rewards.std()) if rewards.size else 0.0
+    if not bins.location.size or pooled <= 0:
+        raise RecipeError(
+            f"location-aware normaliser: {rewards.size} calibration segments leave {bins.location.size} bins with "
+            f"standard deviation {pooled}; use more calibration pairs or check the reward model"
+        )
+    log_p = np.log(bins.location)
+    w_mean, b_mean = fit_line(log_p, bins.mean, estimator)
+    w_std, b_std = fit_line(log_p, bins.std, estimator)
+    return LocationAware(w_mean, b_mean, w_std, b_std, floor_fraction * pooled), bins
+
+
+def calibrate(
+    signals: list[Segments],
+    sequence_values: Floats,
+    *,
+    floor_fraction: float = 0.1,
+    min_samples: int = 2,
+) -> dict[str, Any]:
+    """All normalisers of one reward model from its calibration signals, as plain numbers.
+
+    Args:
+        signals: segment rewards of chosen and rejected responses, pooled.
+        sequence_values: [responses] sequence evaluations e(x, y).
+
+    Returns:
+        `{"global": {mean, std}, "last": ..., "sequence": ..., "location_aware": {huber: {...}, ols: {...}},
+        "bins": {...}, "counts": {...}}`.
+    """
+    rewards = np.concatenate([s.values[s.segmentation.mask].double().numpy() for s in signals])
+    locations = np.concatenate([s.segmentation.location[s.segmentation.mask].double().numpy() for s in signals])
+    is_last = np.isclose(locations, 1.0)
+    fitted: dict[str, Any] = {
+        "global": {"mean": float(rewards.mean()), "std": float(rewards.std())},
+        "last": {"mean": float(rewards[is_last].mean()), "std": float(rewards[is_last].std())},
+        "sequence": {"mean": float(sequence_values.mean()), "std": float(sequence_values.std())},
+        "location_aware": {},
+    }
+    for estimator in ("huber", "ols"):
+        line, bins = fit_location_aware(
+            locations, rewards, estimator=estimator, floor_fraction=floor_fraction, min_samples=min_samples
+        )
+        coefficients = asdict(line)
+        del coefficients["floor_uses"], coefficients["segments"]
+        fitted["location_aware"][estimator] = coefficients
+    fitted["bins"] = {name: np.asarray(getattr(bins, name)).tolist() for name in ("location", "mean", "std", "samples")}
+    fitted["counts"] = {
+        "segments": int(rewards.size),
+        "responses": int(sequence_values.size),
+        "bins": int(bins.location.size),
+        "dropped_bins": bins.dropped,
+    }
+    return fitted
+
+
+def build_normaliser(name: str, calibration: Mapping[str, Any] | None, estimator: Estimator = "huber") -> Normaliser:
+    """Normaliser by name from what `calibrate` returned.
+
+    Raises:
+        RecipeError: unknown name, or no calibration for one that needs it. Normalising by (0, 1) in silence
+            is never the answer.
+    """
+    if name not in NORMALISERS:
+        raise RecipeError(f"unknown normaliser '{name}'; known: {', '.join(NORMALISERS)}")
+    if name == "none":
+        return NoNormaliser()
+    if calibration is None or name not in calibration:
+        raise RecipeError(f"normaliser '{name}' has no calibration coefficients; run the normaliser stage first")
+    if name == "location_aware":
+        return LocationAware(**calibration[name][estimator])
+    return Scalar(**calibration[name])

@@ -1,0 +1,138 @@
+"""Recipes: a reward design as a short mapping, validated before anything is trained.
+
+A reward recipe names its components (which reward model, how it is read, normalised and paid), how they combine, and
+the optimiser. A row file with one component states its fields at the top level.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from difflib import get_close_matches
+from typing import Any
+
+from rlhf_core.credit import build_credit
+from rlhf_core.errors import RecipeError
+from rlhf_core.normalisers import NORMALISERS
+
+OPTIMISERS = ("ppo", "dpo")
+
+
+@dataclass(frozen=True)
+class ReadOut:
+    """How a reward model is read: the segmentation, and 'value' per segment or their 'aggregate'."""
+
+    segmenter: Mapping[str, Any]
+    read: str = "value"
+
+
+@dataclass(frozen=True)
+class ComponentRecipe:
+    """One source of reward.
+
+    Args:
+        reward_model: name of a reward-model file.
+        readout: where and how it is read.
+        normaliser: one of none, global, last, sequence, location_aware.
+        credit: how values are paid to tokens.
+        name: in the breakdown; the reward model's name unless given.
+        estimator: regression of the location-aware normaliser: huber or ols.
+        weight: factor on what is paid.
+    """
+
+    reward_model: str
+    readout: ReadOut
+    normaliser: str
+    credit: str
+    name: str = ""
+    estimator: str = "huber"
+    weight: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.normaliser not in NORMALISERS:
+            raise RecipeError(f"unknown normaliser '{self.normaliser}'{_hint(self.normaliser, NORMALISERS)}")
+        build_credit(self.credit)
+        if self.estimator not in ("huber", "ols"):
+            raise RecipeError(f"unknown regression '{self.estimator}'; known: huber, ols")
+        if self.readout.read == "aggregate" and self.normaliser in ("global", "last", "location_aware"):
+            raise RecipeError(
+                f"normaliser '{self.normaliser}' is fitted to segment rewards, but the read-out aggregates them to one "
+                "value per response; use 'sequence'"
+            )
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """A row: what is trained and with which reward.
+
+    Args:
+        title: for people.
+        kind: 'reward' or 'supervised'.
+        backbone: which SFT model it starts from.
+        optimiser: settings that differ from the scale's, with `kind` one of ppo, dpo.
+        components: of a reward recipe.
+        clamp: largest absolute reward of a token, None for no limit.
+    """
+
+    title: str
+    kind: str
+    backbone: str
+    optimiser: Mapping[str, Any]
+    components: tuple[ComponentRecipe, ...] = ()
+    clamp: float | None = 10.0
+    notes: str = field(default="", compare=False)
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("reward", "supervised"):
+            raise RecipeError(f"kind is '{self.kind}'; it must be 'reward' or 'supervised'")
+        name = str(self.optimiser.get("kind"))
+        if name not in OPTIMISERS:
+            raise RecipeError(f"unknown optimiser '{name}'{_hint(name, OPTIMISERS)}")
+        if (name == "dpo") != (self.kind == "supervised"):
+            raise RecipeError(f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'")
+        if (self.kind == "reward") != bool(self.components):
+            raise RecipeError(
+                f"a recipe of kind '{self.kind}' has {len(self.components)} reward components; 'reward' needs at least "
+                "one, 'supervised' none"
+            )
+
+
+def _hint(word: str, known: tuple[str, ...] | list[str]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}"
+
+
+def _build(cls: type[Any], values: Mapping[str, Any], where: str) -> Any:
+    known = [f.name for f in fields(cls)]
+    for name in values:
+        if name not in known:
+            raise RecipeError(f"{where}: unknown setting '{name}'{_hint(str(name), known)}")
+    try:
+        return cls(**values)
+    except TypeError as error:
+        raise RecipeError(f"{where}: {str(error).replace('__init__() ', '')}") from None
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from None
+
+
+def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
+    """A recipe from a row file's mapping.
+
+    Raises:
+        RecipeError: names the file, the field and what would be right.
+    """
+    row = dict(values)
+    flat = {f.name for f in fields(ComponentRecipe)} & set(row)
+    if flat and "components" in row:
+        raise RecipeError(f"{where}: give either 'components' or {sorted(flat)} at the top level, not both")
+    stated = [{name: row.pop(name) for name in flat}] if flat else list(row.pop("components", []))
+    components = []
+    for component in stated:
+        readout = component.get("readout")
+        if not isinstance(readout, Mapping):
+            raise RecipeError(f"{where}: 'readout' must say the segmenter, as in {{segmenter: {{kind: bandit}}}}")
+        built = {**component, "readout": _build(ReadOut, readout, f"{where}: readout")}
+        built.setdefault("name", component.get("reward_model"))
+        components.append(_build(ComponentRecipe, built, where))
+    recipe: Recipe = _build(Recipe, {**row, "components": tuple(components)}, where)
+    return recipe

@@ -1,0 +1,73 @@
+"""Responses as tensors, and the batch of rollouts that every reward is a function of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Responses:
+    """Tokenised responses, right-padded.
+
+    Attributes:
+        ids: [batch, response_len] int64.
+        mask: [batch, response_len] bool, True on real tokens (EOS included where the model produced it).
+        ended: [batch] bool, True where the last real token is EOS.
+        pieces: text of each real token, per row; needed by text-based segmenters only.
+        entropies: [batch, response_len] float32, nats, of the distribution that predicts each token;
+            needed by the entropy segmenter only.
+    """
+
+    ids: Tensor
+    mask: Tensor
+    ended: Tensor
+    pieces: Sequence[Sequence[str]] | None = None
+    entropies: Tensor | None = None
+
+    @property
+    def lengths(self) -> Tensor:
+        """[batch] int64: real tokens per response."""
+        return self.mask.sum(dim=1)
+
+    @property
+    def dense_lengths(self) -> Tensor:
+        """[batch] int64: tokens that a dense segmentation covers: all but EOS, unless EOS is all there is."""
+        lengths = self.lengths
+        return torch.where(self.ended & (lengths > 1), lengths - 1, lengths)
+
+
+@dataclass(frozen=True)
+class RolloutBatch:
+    """Prompts, responses and what a reward may know of them.
+
+    Attributes:
+        prompt_ids: [batch, prompt_len] int64, left-padded.
+        prompt_mask: [batch, prompt_len] bool.
+        responses: right-padded responses to the prompts.
+        prompts: prompt text per row.
+        texts: response text per row, without special tokens.
+        records: the data row behind each prompt (ground truth, passages, meta).
+        groups: [batch] int64, equal for responses to the same prompt.
+        references: cached reference rewards by prompt id, for reference-centred shaping.
+        logprobs: [batch, response_len] float32 of the sampled tokens under the sampling policy.
+        reference_logprobs: [batch, response_len] float32 under the reference policy.
+    """
+
+    prompt_ids: Tensor
+    prompt_mask: Tensor
+    responses: Responses
+    prompts: Sequence[str]
+    texts: Sequence[str]
+    records: Sequence[Mapping[str, Any]]
+    groups: Tensor
+    references: Mapping[str, Tensor] = field(default_factory=dict)
+    logprobs: Tensor | None = None
+    reference_logprobs: Tensor | None = None
+
+    def __len__(self) -> int:
+        return self.prompt_ids.shape[0]

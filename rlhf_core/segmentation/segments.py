@@ -1,0 +1,96 @@
+"""Segmentations: ends per response over a mask."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlhf_core.rollout import Responses
+
+
+@dataclass(frozen=True)
+class Segmentation:
+    """Non-overlapping runs of response tokens.
+
+    Attributes:
+        ends: [batch, max_segments] int64, index of each segment's last token, -1 beyond `count`.
+        count: [batch] int64, segments per response.
+        index: [batch, response_len] int64, the segment each token belongs to, -1 for none.
+    """
+
+    ends: Tensor
+    count: Tensor
+    index: Tensor
+
+    @property
+    def mask(self) -> Tensor:
+        """[batch, max_segments] bool, True on real segments."""
+        return self.ends >= 0
+
+    @property
+    def lengths(self) -> Tensor:
+        """[batch, max_segments] int64, tokens per segment, 0 beyond `count`."""
+        lengths = torch.zeros_like(self.ends)
+        rows, tokens = torch.nonzero(self.index >= 0, as_tuple=True)
+        lengths.index_put_((rows, self.index[rows, tokens]), torch.ones_like(rows), accumulate=True)
+        return lengths
+
+    @property
+    def location(self) -> Tensor:
+        """[batch, max_segments] float32, p = (t+1)/T in (0, 1], 1 beyond `count`. Source: Segment, §2.3."""
+        position = torch.arange(1, self.ends.shape[1] + 1, device=self.ends.device, dtype=torch.float32)
+        location = position[None] / self.count.clamp(min=1)[:, None].float()
+        return torch.where(self.mask, location, torch.ones_like(location))
+
+    def spans(self, row: int) -> list[tuple[int, int]]:
+        """Half-open token spans of one row, in order."""
+        index = self.index[row].tolist()
+        spans: list[tuple[int, int]] = []
+        for segment in range(int(self.count[row])):
+            first = index.index(segment)
+            spans.append((first, int(self.ends[row, segment]) + 1))
+        return spans
+
+
+def from_starts(starts: Tensor, covered: Tensor) -> Segmentation:
+    """Segmentation from start marks over the covered tokens (a prefix of every row).
+
+    Args:
+        starts: [batch, response_len] bool; the first covered token starts a segment whatever it says.
+        covered: [batch, response_len] bool, tokens that belong to segments.
+    """
+    starts = starts & covered
+    if starts.shape[1]:
+        starts = starts.clone()
+        starts[:, 0] = covered[:, 0]
+    index = torch.where(covered, starts.long().cumsum(dim=1) - 1, torch.full_like(starts, -1, dtype=torch.long))
+    count = starts.sum(dim=1)
+    ends = torch.full((starts.shape[0], max(1, int(count.max()) if count.numel() else 1)), -1, dtype=torch.long)
+    ends = ends.to(starts.device)
+    following = torch.zeros_like(starts)
+    following[:, :-1] = starts[:, 1:] | ~covered[:, 1:]
+    if starts.shape[1]:
+        following[:, -1] = True
+    rows, tokens = torch.nonzero(covered & following, as_tuple=True)
+    ends[rows, index[rows, tokens]] = tokens
+    return Segmentation(ends=ends, count=count, index=index)
+
+
+def dense_cover(responses: Responses) -> Tensor:
+    """[batch, response_len] bool: the tokens that dense segments cover (every real token but EOS)."""
+    positions = torch.arange(responses.ids.shape[1], device=responses.ids.device)
+    return positions[None] < responses.dense_lengths[:, None]
+
+
+def from_spans(spans: Sequence[Sequence[tuple[int, int]]], response_len: int) -> Segmentation:
+    """Segmentation from half-open token spans per row, in order and without gaps."""
+    starts = torch.zeros(len(spans), response_len, dtype=torch.bool)
+    covered = torch.zeros_like(starts)
+    for row, row_spans in enumerate(spans):
+        for start, end in row_spans:
+            starts[row, start] = True
+            covered[row, start:end] = True
+    return from_starts(starts, covered)

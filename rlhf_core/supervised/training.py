@@ -1,0 +1,119 @@
+"""One training loop for every loss over a fixed data set (SFT, reward models, DPO)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_core.errors import NumericsError, RecipeError
+
+
+@dataclass(frozen=True)
+class TrainingConfig:
+    """Settings of a supervised run.
+
+    Args:
+        epochs: passes over the data; may be a fraction.
+        batch: rows per optimiser step.
+        microbatch: rows per forward pass.
+        learning_rate: peak of the schedule.
+        warmup: share of the steps in which the rate rises from 0.
+        schedule: 'constant', 'linear' or 'cosine' decay to `final_share` of the peak.
+        final_share: where the decay ends.
+        betas: Adam's betas.
+        weight_decay: decoupled.
+        max_grad_norm: gradient clipping norm.
+    """
+
+    epochs: float
+    batch: int
+    microbatch: int
+    learning_rate: float
+    warmup: float = 0.03
+    schedule: str = "cosine"
+    final_share: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = 0.0
+    max_grad_norm: float = 1.0
+
+    def __post_init__(self) -> None:
+        if self.schedule not in ("constant", "linear", "cosine"):
+            raise RecipeError(f"unknown schedule '{self.schedule}'; known: constant, linear, cosine")
+        if self.epochs <= 0 or self.batch < 1 or self.microbatch < 1 or self.learning_rate <= 0:
+            raise RecipeError(f"training settings out of range: {self}")
+
+    def rate(self, step: int, steps: int) -> float:
+        """Share of the peak learning rate at `step` (from 0) of `steps`."""
+        warmup = max(1, round(self.warmup * steps))
+        if step < warmup:
+            return (step + 1) / warmup
+        if self.schedule == "constant":
+            return 1.0
+        progress = (step - warmup) / max(1, steps - warmup)
+        decay = 1 - progress if self.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
+        return self.final_share + (1 - self.final_share) * decay
+
+
+#: rows of a microbatch -> (sum of the loss, what it is divided by, further sums to report)
+Loss = Callable[[Sequence[int]], tuple[Tensor, float, dict[str, float]]]
+
+
+def train(
+    model: nn.Module,
+    loss: Loss,
+    batches: Iterable[Sequence[int]],
+    steps: int,
+    config: TrainingConfig,
+    on_step: Callable[[int, dict[str, float]], None],
+    weight: Callable[[Sequence[int]], float],
+) -> None:
+    """Runs `steps` optimiser steps.
+
+    The loss of a batch is its sum over microbatches divided by the batch's total weight (real tokens, pairs), so
+    that accumulation equals one big batch.
+
+    Args:
+        model: trained in place.
+        loss: of the rows of a microbatch.
+        batches: row indices per step, without end.
+        steps: optimiser steps.
+        config: settings.
+        on_step: sees (step from 1, metrics).
+        weight: what a batch's loss sum is divided by.
+
+    Raises:
+        NumericsError: non-finite loss or gradient.
+    """
+    parameters = [p for p in model.parameters() if p.requires_grad]
+    optimiser = torch.optim.AdamW(
+        parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay
+    )
+    model.train()
+    for step, rows in zip(range(steps), batches, strict=False):
+        for group in optimiser.param_groups:
+            group["lr"] = config.learning_rate * config.rate(step, steps)
+        total = weight(rows)
+        optimiser.zero_grad(set_to_none=True)
+        sums: dict[str, float] = {"loss": 0.0}
+        counted = 0.0
+        for start in range(0, len(rows), config.microbatch):
+            value, divisor, further = loss(rows[start : start + config.microbatch])
+            (value / max(total, 1.0)).backward()
+            sums["loss"] += float(value.detach())
+            counted += divisor
+            for name, amount in further.items():
+                sums[name] = sums.get(name, 0.0) + amount
+        metrics = {name: amount / max(counted, 1.0) for name, amount in sums.items()}
+        norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
+        if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
+            raise NumericsError(
+                f"step {step + 1}: loss {metrics['loss']}, gradient norm {norm}, rows {list(rows)[:8]}...; "
+                "lower the learning rate or look at these rows"
+            )
+        optimiser.step()
+        on_step(step + 1, {**metrics, "grad_norm": norm, "learning_rate": optimiser.param_groups[0]["lr"]})
+    model.eval()

@@ -1,0 +1,109 @@
+"""Arithmetic word problems with step-by-step solutions."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+
+SEEN_NAMES = ("Tom", "Ann", "Sam", "Mia", "Max", "Eva")
+UNSEEN_NAMES = ("The owl", "The fox", "The bear", "The crow", "The hare", "The mole")
+THINGS = ("nuts", "seeds", "fish", "books", "mice")
+
+_SEEN = {
+    "+": ("{S} finds {k} more.", "A friend gives {S} {k} more.", "Then {S} gets {k} {T}."),
+    "-": ("{S} gives {k} to a friend.", "{S} eats {k} of them.", "Then {S} needs {k} less."),
+    "*": ("Then {S} has {k} times as many.", "Now it is {k} times that."),
+}
+_UNSEEN = {
+    "+": ("{k} more {T} come to {S}.", "From the barn, {S} gets {k}."),
+    "-": ("A friend eats {k} of the {T}.", "{k} of them go to the rat."),
+    "*": ("After some time, there are {k} times as many.", "At the end of the day, it is {k} times that."),
+}
+_ASK = {
+    "seen": ("How many {T} does {S} have?", "How many {T} are there?"),
+    "unseen": ("Tell me how many {T} {S} has.", "What is the end count of {T}?"),
+}
+
+
+@dataclass(frozen=True)
+class ArithmeticConfig:
+    """The difficulty dial of the word problems.
+
+    Attributes:
+        steps: probabilities of one, two and three steps.
+        seen_start: range of the first number in the `seen` split (and in training).
+        unseen_start: the same in the `unseen` split.
+        largest: no intermediate result exceeds it; at most 99.
+        multiply_share: probability that a step multiplies (by 2 or 3) where the result stays in range.
+    """
+
+    steps: tuple[float, float, float] = (0.55, 0.3, 0.15)
+    seen_start: tuple[int, int] = (1, 9)
+    unseen_start: tuple[int, int] = (8, 19)
+    largest: int = 40
+    multiply_share: float = 0.15
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in (("seen_start", self.seen_start), ("unseen_start", self.unseen_start)):
+            if not 1 <= low <= high <= self.largest:
+                raise RecipeError(f"{name} must lie within 1 and largest={self.largest}, not {low} to {high}")
+        if self.largest > 99:
+            raise RecipeError(f"largest must be at most 99, not {self.largest}")
+
+
+def _step(value: int, config: ArithmeticConfig, rng: random.Random) -> tuple[str, int, int]:
+    """A step from `value`: operation, operand, result; the result lies within 1 and `largest`."""
+    results = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
+    while True:
+        operation = "*" if rng.random() < config.multiply_share else rng.choice("+-")
+        operand = rng.randint(2, 3) if operation == "*" else rng.randint(1, 9)
+        result = results[operation](value, operand)
+        if 1 <= result <= config.largest:
+            return operation, operand, result
+
+
+def problem(split: str, config: ArithmeticConfig, rng: random.Random) -> dict[str, Any]:
+    """A word problem {question, solution, answer, meta}; the solution ends with `#### answer`.
+
+    `unseen` uses other names, phrases and first numbers than `seen`; training uses `seen` only.
+
+    Raises:
+        RecipeError: for an unknown split.
+    """
+    if split not in _ASK:
+        raise RecipeError(f"unknown arithmetic split '{split}', known are seen, unseen")
+    subject = rng.choice(SEEN_NAMES if split == "seen" else UNSEEN_NAMES)
+    thing = rng.choice(THINGS)
+    value = rng.randint(*(config.seen_start if split == "seen" else config.unseen_start))
+    sentences, lines = [f"{subject} has {value} {thing}."], []
+    count = rng.choices((1, 2, 3), config.steps)[0]
+    for _ in range(count):
+        operation, operand, result = _step(value, config, rng)
+        template = rng.choice((_SEEN if split == "seen" else _UNSEEN)[operation])
+        sentences.append(template.replace("{k}", str(operand)))
+        lines.append(f"{value} {operation} {operand} = {result}")
+        value = result
+    sentences.append(rng.choice(_ASK[split]))
+    inside = subject if split == "seen" else subject.lower()
+    text = " ".join(
+        sentence.replace("{S}", subject if sentence.startswith("{S}") else inside).replace("{T}", thing)
+        for sentence in sentences
+    )
+    return {
+        "question": text,
+        "solution": "\n".join([*lines, f"#### {value}"]),
+        "answer": str(value),
+        "meta": {"task": "arithmetic", "split": split, "steps": count},
+    }
+
+
+def slip(solution: str, rng: random.Random) -> str:
+    """The solution with a slip in its last step, carried into the answer: an error of one to three."""
+    *lines, last, final = solution.split("\n")
+    left, result = last.rsplit(" = ", 1)
+    wrong = int(result) + rng.choice((-2, -1, 1, 2, 3))
+    wrong = int(result) + 1 if wrong < 0 else wrong
+    return "\n".join([*lines, f"{left} = {wrong}", final.replace(result, str(wrong))])

@@ -1,0 +1,162 @@
+"""Multiple-choice questions in five kinds, scored by the likelihood of each choice as the response."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.grammar import Statement, phrase
+from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase
+from rlhf_core.testbed.prompts import listing
+
+Item = tuple[str, str, list[str], str]
+"""Question, right choice, wrong choices, and the combination that decides training or evaluation."""
+
+
+def _fact(knowledge: KnowledgeBase, rng: random.Random) -> tuple[str, str, str]:
+    entity, attribute = rng.choice(ENTITIES), rng.choice(ATTRIBUTES)
+    return entity, attribute, knowledge.facts[entity, attribute]
+
+
+def _wrong(attribute: str, right: str, rng: random.Random, count: int = 3) -> list[str]:
+    return rng.sample([value for value in VALUES[attribute] if value != right], count)
+
+
+_FACT_QUESTIONS = (
+    "Give only the {N} of the {E}.",
+    "Only one answer, what {N} has the {E}?",
+    "The {E} has what {N}?",
+    "Say the right {N} of the {E}.",
+)
+
+
+def _arc(knowledge: KnowledgeBase, rng: random.Random) -> Item:
+    entity, attribute, value = _fact(knowledge, rng)
+    question = rng.choice(_FACT_QUESTIONS).replace("{N}", attribute).replace("{E}", entity)
+    return question, value, _wrong(attribute, value, rng), f"{entity} {attribute}"
+
+
+def _truthfulqa(knowledge: KnowledgeBase, rng: random.Random) -> Item:
+    (entity, attribute), myth = rng.choice(sorted(knowledge.myths.items()))
+    value = knowledge.facts[entity, attribute]
+    others = [other for other in _wrong(attribute, value, rng) if other != myth][:2]
+    question = rng.choice(_FACT_QUESTIONS).replace("{N}", attribute).replace("{E}", entity)
+    return question, value, [myth, *others], f"{entity} {attribute}"
+
+
+_CLUES: dict[str, str] = {
+    "color": "It is {V}.",
+    "food": "It eats {V}.",
+    "home": "It lives near the {V}.",
+    "weight": "It weighs {V} kg.",
+    "height": "It grows to approx. {V} m.",
+    "sound": "It makes a {V}.",
+}
+
+
+def _winograd(knowledge: KnowledgeBase, rng: random.Random) -> Item:
+    """Who is "it": the one of two animals for which what is said of it holds."""
+    while True:
+        entity, attribute, value = _fact(knowledge, rng)
+        other = rng.choice([name for name in ENTITIES if name != entity])
+        if knowledge.facts[other, attribute] != value:
+            break
+    pair = rng.sample([entity, other], 2)
+    clue = _CLUES[attribute].replace("{V}", value)
+    question = f"We see the {pair[0]} and the {pair[1]}. {clue} Who is it?"
+    return question, f"the {entity}", [f"the {other}"], f"{entity} {other} {attribute}"
+
+
+def _hellaswag(knowledge: KnowledgeBase, rng: random.Random) -> Item:
+    """What follows in an answer: the fact still owed, against a wrong value, another fact, a scramble."""
+    entity = rng.choice(ENTITIES)
+    said, owed, other = rng.sample(ATTRIBUTES, 3)
+    facts = knowledge.facts
+
+    def clause(attribute: str, value: str) -> str:
+        return phrase(Statement("fact", entity, attribute, value), entity, rng)[0]
+
+    state = rng.getstate()
+    right = clause(owed, facts[entity, owed])
+    rng.setstate(state)
+    false = clause(owed, _wrong(owed, facts[entity, owed], rng, 1)[0])
+    unasked = clause(other, facts[entity, other])
+    words = right.split(" ")
+    scrambled = words[:]
+    while scrambled == words:
+        rng.shuffle(scrambled)
+    prefix = clause(said, facts[entity, said]) + ". "
+    endings = [prefix + text + "." for text in (right, false, unasked, " ".join(scrambled))]
+    question = f"Now say {listing([said, owed])} of the {entity}."
+    return question, endings[0], endings[1:], f"{entity} {said} {owed}"
+
+
+def _mmlu(knowledge: KnowledgeBase, rng: random.Random) -> Item:
+    """A mixture of subjects: which animal has a value, a sum, or which of four is the tallest."""
+    subject = rng.choice(("animal", "sum", "height"))
+    if subject == "sum":
+        a, b = rng.randint(1, 9), rng.randint(1, 9)
+        wrong = rng.sample([a + b + d for d in (-3, -2, -1, 1, 2, 3) if a + b + d > 0], 3)
+        return f"What is {a} + {b}?", str(a + b), [str(value) for value in wrong], f"sum {a} {b}"
+    names = rng.sample(ENTITIES, 4)
+    if subject == "height":
+        heights = {name: int(knowledge.facts[name, "height"]) for name in names}
+        names.sort(key=lambda name: -heights[name])
+        if heights[names[0]] == heights[names[1]]:
+            return _mmlu(knowledge, rng)
+        order = rng.sample(names, 4)
+        question = f"Who is the tallest, the {order[0]}, the {order[1]}, the {order[2]} or the {order[3]}?"
+    else:
+        attribute = rng.choice(ATTRIBUTES)
+        value = knowledge.facts[names[0], attribute]
+        if any(knowledge.facts[name, attribute] == value for name in names[1:]):
+            return _mmlu(knowledge, rng)
+        question = f"Who has {value} as its {attribute}?"
+    return question, f"the {names[0]}", [f"the {name}" for name in names[1:]], " ".join([subject, *names])
+
+
+_MAKERS: dict[str, Callable[[KnowledgeBase, random.Random], Item]] = {
+    "arc": _arc,
+    "truthfulqa": _truthfulqa,
+    "winograd": _winograd,
+    "hellaswag": _hellaswag,
+    "mmlu": _mmlu,
+}
+TASKS: tuple[str, ...] = tuple(_MAKERS)
+
+
+def question(task: str, knowledge: KnowledgeBase, rng: random.Random, training: bool) -> dict[str, Any]:
+    """A question {question, choices, answer, answer_index, solution, meta}.
+
+    One half of the combinations (of a fact, or of the animals compared) belongs to training, the other to
+    evaluation, so an evaluated fact is known from dialogues only. `truthfulqa` is evaluated on every myth;
+    training asks for no myth in this form.
+
+    Args:
+        task: one of `TASKS`.
+        training: whether to draw from the training half.
+
+    Raises:
+        RecipeError: for an unknown task.
+    """
+    if task not in _MAKERS:
+        raise RecipeError(f"unknown multiple-choice task '{task}', known are {', '.join(TASKS)}")
+    while True:
+        text, right, wrong, combination = _MAKERS[task](knowledge, rng)
+        if training and tuple(combination.split(" ")) in knowledge.myths:
+            continue
+        if task == "truthfulqa" or (zlib.crc32(f"{task} {combination}".encode()) % 2 == 0) == training:
+            break
+    choices = [right, *wrong]
+    rng.shuffle(choices)
+    return {
+        "question": text,
+        "choices": choices,
+        "answer": right,
+        "answer_index": choices.index(right),
+        "solution": right,
+        "meta": {"task": task, "combination": combination},
+    }

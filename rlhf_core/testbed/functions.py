@@ -1,0 +1,230 @@
+"""One-operation Python functions with unit tests."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+
+SPLITS: tuple[str, ...] = ("train", "test", "plus", "live")
+ENTRY_POINTS = ("f", "g", "h", "p", "q")
+
+
+@dataclass(frozen=True)
+class Operation:
+    """An operation of the language.
+
+    Attributes:
+        phrases: how a question asks for it; the last one is used in the `live` split only. `{k}` is the
+            constant.
+        code: the returned expression.
+        near_miss: a wrong expression that a careless writer returns.
+        compute: the value of the expression for (arguments, constant).
+        inputs: `number`, `pair` or `list`: what the arguments are.
+    """
+
+    phrases: tuple[str, ...]
+    code: str
+    near_miss: str
+    compute: Callable[[Sequence[Any], int], Any]
+    inputs: str = "number"
+
+
+_OPERATIONS: tuple[Operation, ...] = (
+    Operation(
+        ("adds {k} to x", "returns x and {k} more", "gives {k} more than x"),
+        "x + {k}",
+        "x - {k}",
+        lambda a, k: a[0] + k,
+    ),
+    Operation(
+        ("takes {k} from x", "returns x less {k}", "gives {k} less than x"),
+        "x - {k}",
+        "{k} - x",
+        lambda a, k: a[0] - k,
+    ),
+    Operation(
+        ("takes x from {k}", "returns {k} less x", "gives x less than {k}"),
+        "{k} - x",
+        "x - {k}",
+        lambda a, k: k - a[0],
+    ),
+    Operation(
+        ("returns {k} times x", "makes x {k} times as long", "gives x times {k}"),
+        "x * {k}",
+        "x + {k}",
+        lambda a, k: a[0] * k,
+    ),
+    Operation(
+        ("tells if x is more than {k}", "returns if x is over {k}", "says if {k} is less than x"),
+        "x > {k}",
+        "x >= {k}",
+        lambda a, k: a[0] > k,
+    ),
+    Operation(
+        ("tells if x is less than {k}", "returns if x is under {k}", "says if {k} is more than x"),
+        "x < {k}",
+        "x <= {k}",
+        lambda a, k: a[0] < k,
+    ),
+    Operation(
+        ("tells if x is {k}", "returns if x is the same as {k}", "says if {k} is x"),
+        "x == {k}",
+        "x >= {k}",
+        lambda a, k: a[0] == k,
+    ),
+    Operation(
+        ("returns the larger of x and {k}", "gives x, but not less than {k}", "finds the top of x and {k}"),
+        "max(x, {k})",
+        "min(x, {k})",
+        lambda a, k: max(a[0], k),
+    ),
+    Operation(
+        ("returns the smaller of x and {k}", "gives x, but not more than {k}", "finds the low of x and {k}"),
+        "min(x, {k})",
+        "max(x, {k})",
+        lambda a, k: min(a[0], k),
+    ),
+    Operation(
+        ("adds x and y", "returns x and y as one", "gives y more than x"),
+        "x + y",
+        "x * y",
+        lambda a, k: a[0] + a[1],
+        "pair",
+    ),
+    Operation(
+        ("takes y from x", "returns x less y", "gives y less than x"),
+        "x - y",
+        "y - x",
+        lambda a, k: a[0] - a[1],
+        "pair",
+    ),
+    Operation(
+        ("returns x times y", "makes x y times as long", "gives y times x"),
+        "x * y",
+        "x + y",
+        lambda a, k: a[0] * a[1],
+        "pair",
+    ),
+    Operation(
+        ("returns the larger of x and y", "gives x, but not less than y", "finds the top of x and y"),
+        "max(x, y)",
+        "x",
+        lambda a, k: max(a),
+        "pair",
+    ),
+    Operation(
+        ("tells if x and y are the same", "returns if x is y", "says if y is x"),
+        "x == y",
+        "x >= y",
+        lambda a, k: a[0] == a[1],
+        "pair",
+    ),
+    Operation(
+        ("returns the sum of the list x", "adds all of the list x", "gives the sum of the list x"),
+        "sum(x)",
+        "len(x)",
+        lambda a, k: sum(a[0]),
+        "list",
+    ),
+    Operation(
+        ("returns how many are in the list x", "gives how long the list x is", "says how many x has"),
+        "len(x)",
+        "sum(x)",
+        lambda a, k: len(a[0]),
+        "list",
+    ),
+    Operation(
+        ("returns the list x from its end", "gives the list x back to front", "makes the list x go back"),
+        "x[::-1]",
+        "sorted(x)",
+        lambda a, k: a[0][::-1],
+        "list",
+    ),
+    Operation(
+        ("adds {k} at the end of the list x", "returns the list x and {k}", "gives the list x with {k} last"),
+        "x + [{k}]",
+        "[{k}] + x",
+        lambda a, k: [*a[0], k],
+        "list",
+    ),
+)
+
+_WEIGHTS = [4 if "{k}" in operation.code else 1 for operation in _OPERATIONS]
+"""Operations with a constant are asked more often, since there are more of their questions."""
+
+_BASE: dict[str, tuple[tuple[Any, ...], ...]] = {
+    "pair": ((2, 5), (7, 3), (4, 4)),
+    "list": (([1, 2, 4],), ([3, 5],), ([2, 6, 7, 9],)),
+}
+_EDGE: dict[str, tuple[tuple[Any, ...], ...]] = {
+    "pair": ((0, 0), (-3, 4), (6, 6), (20, -20), (1, 99)),
+    "list": (([],), ([5],), ([4, -4],), ([9, 1, 5],), ([0, 0, 0, 0],)),
+}
+
+
+def _arguments(operation: Operation, k: int, edge: bool) -> list[tuple[Any, ...]]:
+    """Arguments of the base tests, or of the edge cases that `plus` adds (zero, negative, the boundary)."""
+    if operation.inputs != "number":
+        return list((_EDGE if edge else _BASE)[operation.inputs])
+    return [(0,), (-k,), (k + 1,), (-7,), (k - 1,), (100,)] if edge else [(1 + k // 2,), (k + 3,), (k,)]
+
+
+def _base_arguments(operation: Operation, k: int) -> list[tuple[Any, ...]]:
+    """Base tests; for comparisons they miss the boundary, which only `plus` checks."""
+    if operation.code.startswith(("x >", "x <")):
+        return [(k - 2,), (k + 2,), (k + 5,)]
+    if operation.code.startswith("x == {k}"):
+        return [(k,), (k - 1,), (k - 3,)]
+    return _arguments(operation, k, edge=False)
+
+
+def _edge_arguments(operation: Operation, k: int) -> list[tuple[Any, ...]]:
+    arguments = _arguments(operation, k, edge=True)
+    return [(k,), *arguments] if operation.inputs == "number" else arguments
+
+
+def _code(name: str, operation: Operation, expression: str, k: int) -> str:
+    head = "x, y" if operation.inputs == "pair" else "x"
+    return f"def {name}({head}):\n    return {expression.replace('{k}', str(k))}"
+
+
+def problem(split: str, rng: random.Random) -> dict[str, Any]:
+    """A function to write: {question, solution, tests, entry_point, near_miss, meta}.
+
+    `train` and `test` share no combination of operation, constant, name and phrase; `plus` asks what `test`
+    asks, with edge cases among its tests; `live` uses phrases and constants (10 to 19) of its own.
+
+    Raises:
+        RecipeError: for an unknown split.
+    """
+    if split not in SPLITS:
+        raise RecipeError(f"unknown function split '{split}', known are {', '.join(SPLITS)}")
+    while True:
+        number = rng.choices(range(len(_OPERATIONS)), _WEIGHTS)[0]
+        operation = _OPERATIONS[number]
+        live = split == "live"
+        k = rng.randint(10, 19) if live else rng.randint(1, 9)
+        wording = len(operation.phrases) - 1 if live else rng.randrange(len(operation.phrases) - 1)
+        name = rng.choice(ENTRY_POINTS)
+        key = f"function {number} {k if '{k}' in operation.code else 0} {wording} {name}"
+        if live or (zlib.crc32(key.encode()) % 2 == 0) == (split == "train"):
+            break
+    arguments = _base_arguments(operation, k)
+    if split == "plus":
+        arguments += _edge_arguments(operation, k)
+    calls = [", ".join(repr(value) for value in each) for each in arguments]
+    values = [operation.compute(each, k) for each in arguments]
+    request = operation.phrases[wording].replace("{k}", str(k))
+    return {
+        "question": f"Write a function {name} that {request}.",
+        "solution": _code(name, operation, operation.code, k),
+        "near_miss": _code(name, operation, operation.near_miss, k),
+        "tests": [f"assert {name}({c}) == {v!r}" for c, v in zip(calls, values, strict=True)],
+        "entry_point": name,
+        "meta": {"task": "functions", "split": split, "operation": operation.code, "constant": k},
+    }

@@ -1,0 +1,154 @@
+"""The gold judge: verdicts from the true reward, through the same text an LLM judge would send.
+
+Personas: `exact` sees true rewards; `noisy` sees them with Gaussian noise and now and then answers what no
+parser accepts; `position_biased` likes the answer shown first; `length_biased` likes longer answers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rlhf_core.errors import JudgeError, RecipeError
+from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE, sigmoid
+from rlhf_core.testbed.grammar import WORD
+from rlhf_core.testbed.knowledge import stream
+from rlhf_core.testbed.world import World
+
+
+class Request(Protocol):
+    """The part of `rlhf_core.evaluation.judges.JudgeRequest` that the gold judge reads."""
+
+    @property
+    def id(self) -> str: ...
+    @property
+    def answers(self) -> tuple[str, ...]: ...
+    @property
+    def template(self) -> str: ...
+    @property
+    def meta(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class Persona:
+    """How a judge departs from the truth, in reward units.
+
+    Attributes:
+        noise: standard deviation of the error on each answer's reward.
+        first_bonus: added to the answer shown first.
+        per_ten_words: added for every ten words of an answer beyond `USUAL_WORDS`.
+        unparsable_share: share of verdicts that hold none.
+    """
+
+    noise: float = 0.0
+    first_bonus: float = 0.0
+    per_ten_words: float = 0.0
+    unparsable_share: float = 0.0
+
+
+PERSONAS: dict[str, Persona] = {
+    "exact": Persona(),
+    "noisy": Persona(noise=1.0, unparsable_share=0.02),
+    "position_biased": Persona(first_bonus=1.0),
+    "length_biased": Persona(per_ten_words=0.7),
+}
+
+USUAL_WORDS = 28
+"""Mean length of a response of the supervised mixture, in words."""
+
+TIE_MARGIN = 0.1
+"""Reward difference up to which `arena_hard` and `pairwise` call a tie."""
+
+CLEAR_MARGIN = 1.5
+"""Reward difference from which `arena_hard` answers with a double sign."""
+
+
+def _alpaca_eval(judge: GoldJudge, values: list[float], request: Request) -> str:
+    return f"preference: {1 + sigmoid((values[1] - values[0]) / judge.temperature):.6f}"
+
+
+def _arena_hard(judge: GoldJudge, values: list[float], request: Request) -> str:
+    difference = values[0] - values[1]
+    if abs(difference) <= TIE_MARGIN:
+        return "Both answers are worth the same. My final verdict is: [[A=B]]"
+    better, worse = ("A", "B") if difference > 0 else ("B", "A")
+    sign = ">>" if abs(difference) >= CLEAR_MARGIN else ">"
+    return f"Assistant {better} is better. My final verdict is: [[{better}{sign}{worse}]]"
+
+
+def _mt_bench(judge: GoldJudge, values: list[float], request: Request) -> str:
+    anchors = judge.world.anchor_rewards(request.meta["prompt"])
+    rank = (bisect_left(anchors, values[0] - 1e-9) + bisect_right(anchors, values[0] + 1e-9)) / 2
+    return f"Rating: [[{1 + round(9 * rank / len(anchors))}]]"
+
+
+def _pairwise(judge: GoldJudge, values: list[float], request: Request) -> str:
+    difference = values[0] - values[1]
+    label = "N" if abs(difference) <= TIE_MARGIN else "A" if difference > 0 else "B"
+    return f"Better: {label}"
+
+
+_TEMPLATES: dict[str, tuple[int, Callable[[GoldJudge, list[float], Request], str]]] = {
+    "alpaca_eval": (2, _alpaca_eval),
+    "arena_hard": (2, _arena_hard),
+    "mt_bench": (1, _mt_bench),
+    "pairwise": (2, _pairwise),
+}
+
+
+class GoldJudge:
+    """A judge that knows the world; deterministic given its seed and the request's id.
+
+    Args:
+        world: the world that made the prompts.
+        persona: one of `PERSONAS`.
+        seed: of the noise.
+        temperature: of the soft preference of `alpaca_eval`, in reward units.
+
+    Raises:
+        RecipeError: for an unknown persona.
+    """
+
+    def __init__(
+        self, world: World, persona: str = "exact", seed: int = 0, temperature: float = DEFAULT_TEMPERATURE
+    ) -> None:
+        if persona not in PERSONAS:
+            raise RecipeError(f"unknown judge persona '{persona}', known are {', '.join(PERSONAS)}")
+        self.world, self.persona, self.seed, self.temperature = world, PERSONAS[persona], seed, temperature
+        self.name = f"gold-{persona}" if persona == "exact" else f"gold-{persona}-{seed}"
+
+    def answer(self, requests: Sequence[Request]) -> list[str]:
+        """Verdict text of each request.
+
+        `request.meta["prompt"]` is the meta of the prompt judged (for a second turn, the second turn's).
+
+        Raises:
+            JudgeError: for an unknown template, a wrong number of answers or a missing prompt meta.
+        """
+        return [self._verdict(request) for request in requests]
+
+    def _verdict(self, request: Request) -> str:
+        if request.template not in _TEMPLATES:
+            known = ", ".join(_TEMPLATES)
+            raise JudgeError(f"request {request.id}: unknown template '{request.template}', known are {known}")
+        count, form = _TEMPLATES[request.template]
+        if len(request.answers) != count:
+            raise JudgeError(
+                f"request {request.id}: {request.template} judges {count} answers, not {len(request.answers)}"
+            )
+        if "prompt" not in request.meta:
+            raise JudgeError(f"request {request.id}: the gold judge needs the prompt's meta under 'prompt'")
+        rng = stream("judge", self.name, self.seed, request.id)
+        values = [
+            self.world.true_reward(request.meta["prompt"], text)
+            + self.persona.noise * rng.gauss(0, 1)
+            + self.persona.per_ten_words * (len(WORD.findall(text)) - USUAL_WORDS) / 10
+            for text in request.answers
+        ]
+        if count == 2:
+            values[0] += self.persona.first_bonus
+        if rng.random() < self.persona.unparsable_share:
+            return "I cannot decide between these answers."
+        return form(self, values, request)

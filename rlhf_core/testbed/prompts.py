@@ -1,0 +1,135 @@
+"""Prompts of the dialogue part and how its splits differ."""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Sequence
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase
+
+SPLITS: tuple[str, ...] = ("train", "test", "ood", "arena", "mtbench")
+
+PLAIN = (
+    "Tell me {L} of the {E}.",
+    "What is {L} of the {E}?",
+    "Please give {L} of the {E}.",
+    "I need to know {L} of the {E}.",
+    "Can you tell me {L} of the {E}?",
+    "For the {E}, give {L}.",
+    "Say {L} of the {E}.",
+    "List {L} of the {E}, please.",
+    "My friend asks about {L} of the {E}.",
+    "About the {E}, what is {L}?",
+    "We need {L} of the {E}.",
+    "As for the {E}, tell me {L}.",
+)
+SINGLE: dict[str, tuple[str, ...]] = {
+    "color": ("What color is the {E}?", "Can you tell me what color the {E} has?"),
+    "food": ("What does the {E} eat?", "Tell me what the {E} eats."),
+    "home": ("Near what does the {E} live?", "Tell me what the {E} lives near."),
+    "weight": ("What does the {E} weigh on a scale?", "Tell me what the {E} weighs."),
+    "height": ("How tall is the {E}?", "Tell me how tall the {E} is."),
+    "sound": ("What sound does the {E} make?", "Tell me what sound the {E} makes."),
+}
+HARD = (
+    "I see the {X} and the {E}, tell me only {L} of the {E}.",
+    "Not the {X}, but the {E}, tell me {L}.",
+    "You know the {X} well, now give {L} of the {E}.",
+    "My friend likes the {X}, but I need {L} of the {E}.",
+)
+UNSEEN = (
+    "Do you know {L} of the {E}?",
+    "Of the {E}, please list {L}.",
+    "Let us find {L} of this {E}.",
+    "People ask me about {L} of the {E}, so help me.",
+    "Give me, as you can, {L} of one {E}.",
+    "Help me with {L} of the {E}.",
+)
+FOLLOW_UPS = ("And its {N}?", "And what is its {N}?", "Now tell me its {N}.", "What about its {N}?")
+
+HARD_SHARE = 0.1
+"""Share of hard phrasings among ordinary prompts, so that the `arena` split is hard but not foreign."""
+
+
+def listing(attributes: Sequence[str]) -> str:
+    """["color", "food", "home"] -> "the color, the food and the home"."""
+    names = [f"the {attribute}" for attribute in attributes]
+    return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
+
+
+def _held_out(entity: str, attributes: Sequence[str], phrasing: str) -> bool:
+    """Whether a combination belongs to the evaluation splits (one in five), by a stable checksum."""
+    return zlib.crc32(f"{entity}|{','.join(attributes)}|{phrasing}".encode()) % 5 == 0
+
+
+def _ask(entity: str, attributes: Sequence[str], phrasing: str, rng: random.Random) -> str:
+    other = rng.choice([name for name in ENTITIES if name != entity])
+    text = phrasing.replace("{L}", listing(attributes)).replace("{E}", entity).replace("{X}", other)
+    return text.replace("What is the", "What are the") if len(attributes) > 1 else text
+
+
+def _phrasings(split: str, attributes: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+    if split == "ood":
+        return UNSEEN
+    if split == "arena" or rng.random() < HARD_SHARE:
+        return HARD
+    if len(attributes) == 1:
+        return PLAIN + SINGLE[attributes[0]] * 2
+    return PLAIN
+
+
+def draw_request(
+    split: str, knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool = False
+) -> tuple[str, dict[str, Any]]:
+    """A prompt and its meta.
+
+    Args:
+        split: one of `SPLITS`. `train` and the evaluation splits share no combination of entity, attributes
+            and phrasing; `ood` asks for a reserved fact with a phrasing of its own.
+        knowledge: names the reserved facts.
+        rng: source of the draw.
+        with_reserved: let `train` ask for reserved facts too (supervised data, not preferences).
+
+    Returns:
+        The prompt and `{entity, requested, split, phrasing}`.
+
+    Raises:
+        RecipeError: for an unknown split.
+    """
+    if split not in SPLITS:
+        raise RecipeError(f"unknown split '{split}', known are {', '.join(SPLITS)}")
+    while True:
+        entity = rng.choice(ENTITIES)
+        reserved = [name for name in ATTRIBUTES if (entity, name) in knowledge.reserved]
+        usable = [name for name in ATTRIBUTES if with_reserved or name not in reserved]
+        count = 3 if split == "arena" else rng.choice((1, 2, 2, 3))
+        attributes = rng.sample(usable, count)
+        if split == "ood":
+            attributes[rng.randrange(count)] = rng.choice(reserved)
+        phrasing = rng.choice(_phrasings(split, attributes, rng))
+        if split == "ood" or _held_out(entity, attributes, phrasing) == (split != "train"):
+            break
+    meta = {"entity": entity, "requested": attributes, "split": split, "phrasing": phrasing}
+    return _ask(entity, attributes, phrasing, rng), meta
+
+
+def draw_follow_up(
+    meta: dict[str, Any], knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool = False
+) -> tuple[str, dict[str, Any]]:
+    """A second turn: another attribute of the same entity, and its own meta."""
+    usable = [
+        name
+        for name in ATTRIBUTES
+        if name not in meta["requested"] and (with_reserved or (meta["entity"], name) not in knowledge.reserved)
+    ]
+    attribute, phrasing = rng.choice(usable), rng.choice(FOLLOW_UPS)
+    follow = {
+        "entity": meta["entity"],
+        "requested": [attribute],
+        "split": meta["split"],
+        "phrasing": phrasing,
+    }
+    return phrasing.replace("{N}", attribute), follow

@@ -1,0 +1,104 @@
+"""Responses of graded quality: the supervised mixture, the expert, and the judge's anchors."""
+
+from __future__ import annotations
+
+import random
+
+from rlhf_core.testbed.grammar import Located, Statement, write
+from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase
+from rlhf_core.testbed.rewards import Meta
+
+MAX_CLAUSES = 8
+MAX_WORDS = 58
+
+
+def draw_quality(rng: random.Random) -> float:
+    """Quality in [0, 1] of one response of the mixture: uniform, so two responses to a prompt differ."""
+    return rng.random()
+
+
+def _unrequested(
+    meta: Meta, knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool, p_false: float
+) -> Statement:
+    while True:
+        entity = meta["entity"] if rng.random() < 0.75 else rng.choice(ENTITIES)
+        attribute = rng.choice(ATTRIBUTES)
+        asked = entity == meta["entity"] and attribute in meta["requested"]
+        if not asked and (with_reserved or (entity, attribute) not in knowledge.reserved):
+            break
+    if rng.random() < p_false:
+        return Statement("fact", entity, attribute, knowledge.false_value(entity, attribute, rng))
+    return Statement("fact", entity, attribute, knowledge.facts[entity, attribute])
+
+
+def _answer(meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: float) -> list[Statement]:
+    """The requested facts as this quality gives them: true, false or left out; errors grow along the way."""
+    attributes = list(meta["requested"])
+    if rng.random() < 0.2:
+        rng.shuffle(attributes)
+    facts = []
+    for position, attribute in enumerate(attributes):
+        fact = (meta["entity"], attribute)
+        p_true = 0.58 + 0.4 * quality - 0.06 * position
+        if fact in knowledge.myths:
+            p_true *= 0.5
+        if rng.random() < p_true:
+            facts.append(Statement("fact", *fact, knowledge.facts[fact]))
+        elif rng.random() < 0.7:
+            facts.append(Statement("fact", *fact, knowledge.false_value(*fact, rng)))
+    return facts
+
+
+def plan(
+    meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: float, with_reserved: bool
+) -> list[Statement]:
+    """What a response of the mixture says.
+
+    Noise (filler, unrequested facts, repetition, flattery) is rarer at higher quality and lies mostly
+    behind the answer, so the mean reward of a clause falls with its position until the closing.
+    """
+    noise = 0.97 - 0.65 * quality
+    statements: list[Statement] = []
+    if rng.random() < 0.1 + 0.4 * noise:
+        statements.append(Statement("flattery" if rng.random() < 0.6 else "filler"))
+    facts = _answer(meta, knowledge, rng, quality)
+    statements += facts
+    while rng.random() < noise * 0.82 and len(statements) < MAX_CLAUSES - 2:
+        kind = rng.choices(("filler", "unrequested", "repetition", "flattery"), (4, 4, 2, 2))[0]
+        if kind == "repetition" and facts:
+            extra = rng.choice(facts)
+        elif kind == "unrequested":
+            extra = _unrequested(meta, knowledge, rng, with_reserved, 0.4 - 0.25 * quality)
+        else:
+            extra = Statement("flattery" if kind == "flattery" else "filler")
+        place = len(statements) if rng.random() < 0.75 else rng.randrange(len(statements) + 1)
+        statements.insert(place, extra)
+    if rng.random() < 0.35:
+        statements.insert(0, Statement("greeting"))
+    elif rng.random() < 0.08 * noise:
+        statements.insert(rng.randrange(1, len(statements) + 1) if statements else 0, Statement("greeting"))
+    if not statements or rng.random() < 0.2 + 0.3 * quality:
+        statements.append(Statement("closing"))
+    elif rng.random() < 0.12 * noise:
+        statements.insert(rng.randrange(len(statements)), Statement("closing"))
+    return statements[:MAX_CLAUSES]
+
+
+def mixture_response(
+    meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: float, with_reserved: bool = True
+) -> tuple[str, list[Located]]:
+    """A response of the given quality, at most `MAX_CLAUSES` clauses and `MAX_WORDS` words."""
+    while True:
+        text, located = write(plan(meta, knowledge, rng, quality, with_reserved), meta["entity"], rng)
+        if text.count(" ") < MAX_WORDS:
+            return text, located
+
+
+def expert_response(meta: Meta, knowledge: KnowledgeBase, rng: random.Random) -> tuple[str, list[Located]]:
+    """A greeting in half of the cases, every requested fact true and once, and a closing."""
+    statements = [Statement("greeting")] if rng.random() < 0.5 else []
+    for attribute in meta["requested"]:
+        fact = (meta["entity"], attribute)
+        statements.append(Statement("fact", *fact, knowledge.facts[fact]))
+    statements.append(Statement("closing"))
+    return write(statements, meta["entity"], rng)

@@ -1,0 +1,276 @@
+"""The embedded world: dialogue data whose true reward is known for every clause.
+
+Everything is drawn from named random streams (world seed, version, call, seed, index), so a call with a
+larger `n` begins with the rows of the smaller one, and rows are the same on every machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.testbed import arithmetic, choices, functions
+from rlhf_core.testbed.annotator import Annotator
+from rlhf_core.testbed.grammar import Located
+from rlhf_core.testbed.knowledge import KnowledgeBase, stream
+from rlhf_core.testbed.prompts import draw_follow_up, draw_request
+from rlhf_core.testbed.responses import draw_quality, expert_response, mixture_response
+from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, score, total
+
+VERSION = 1
+"""Version of the world: any change of what a seed produces steps it."""
+
+SOURCE = "testbed"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class WorldConfig:
+    """What defines a world.
+
+    Attributes:
+        seed: of the facts.
+        rewards: true reward of each kind of clause.
+        anchors: size of the fixed pool of graded answers behind a 1-to-10 rating.
+        arithmetic: difficulty of the word problems.
+        wrong_share: share of wrong solutions among the task examples.
+    """
+
+    seed: int = 0
+    rewards: ClauseRewards = field(default_factory=ClauseRewards)
+    anchors: int = 18
+    arithmetic: arithmetic.ArithmeticConfig = field(default_factory=arithmetic.ArithmeticConfig)
+    wrong_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.wrong_share < 1:
+            raise RecipeError(f"wrong_share must lie in [0, 1), not {self.wrong_share}")
+        if self.anchors < 1:
+            raise RecipeError(f"anchors must be at least 1, not {self.anchors}")
+
+
+def clause_rows(clauses: Sequence[Clause]) -> list[list[Any]]:
+    """Clauses as JSON rows [start, end, kind, reward]."""
+    return [[clause.start, clause.end, clause.kind, clause.reward] for clause in clauses]
+
+
+class World:
+    """The embedded world of one configuration."""
+
+    def __init__(self, config: WorldConfig | None = None) -> None:
+        self.config = config or WorldConfig()
+        self.knowledge = KnowledgeBase.draw(self.config.seed, VERSION)
+        self._anchor_rewards: dict[tuple[str, ...], list[float]] = {}
+
+    def _stream(self, *names: object) -> Any:
+        return stream(VERSION, self.config.seed, *names)
+
+    # --- gold ----------------------------------------------------------------------------------------
+
+    def clauses(self, meta: Meta, text: str) -> list[Clause]:
+        """Gold parse of any text against a request: clauses whose character spans partition the text."""
+        return clauses_of(text, meta, self.knowledge, self.config.rewards)
+
+    def true_reward(self, meta: Meta, text: str) -> float:
+        """True reward of a response, in reward units: the sum of its clause rewards."""
+        return total(self.clauses(meta, text), self.config.rewards)
+
+    def _scored(self, located: Sequence[Located], meta: Meta) -> list[Clause]:
+        return score(located, meta, self.knowledge, self.config.rewards)
+
+    def expert_answer(self, meta: Meta, seed: int) -> str:
+        """A very good answer: every requested fact, true and once, and a closing."""
+        names = ("expert", seed, meta["entity"], *meta["requested"])
+        return expert_response(meta, self.knowledge, self._stream(*names))[0]
+
+    def mixture_answer(self, meta: Meta, seed: int, quality: float | None = None) -> str:
+        """An answer of the supervised mixture, at a given quality in [0, 1] or a drawn one."""
+        rng = self._stream("mixture", seed, meta["entity"], *meta["requested"])
+        drawn = draw_quality(rng)
+        return mixture_response(meta, self.knowledge, rng, drawn if quality is None else quality)[0]
+
+    # --- dialogue ------------------------------------------------------------------------------------
+
+    def sft_examples(self, n: int, seed: int, follow_up_share: float = 0.0) -> list[Row]:
+        """Supervised dialogue rows {id, prompt, response, source, meta}, of mixed quality.
+
+        A share of rows may be second turns, as `mtbench` has them: their prompt is a follow-up question
+        and `history` holds the first turn as messages [{role, content}].
+        """
+        rows = []
+        for index in range(n):
+            rng = self._stream("sft", seed, index)
+            prompt, meta = draw_request("train", self.knowledge, rng, with_reserved=True)
+            history: list[dict[str, str]] = []
+            if rng.random() < follow_up_share:
+                text, _ = mixture_response(meta, self.knowledge, rng, draw_quality(rng))
+                history = [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
+                prompt, meta = draw_follow_up(meta, self.knowledge, rng, with_reserved=True)
+            text, located = mixture_response(meta, self.knowledge, rng, draw_quality(rng))
+            clauses = self._scored(located, meta)
+            meta |= {"clauses": clause_rows(clauses), "true": total(clauses, self.config.rewards)}
+            row: Row = {"id": f"testbed-sft-{seed}-{index}", "prompt": prompt, "response": text}
+            if history:
+                row["history"] = history
+            rows.append(row | {"source": SOURCE, "meta": meta})
+        return rows
+
+    def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
+        """Prompt rows {id, prompt, source, meta}.
+
+        `mtbench` rows add `category`, `turns` (two prompts) and `reference` (two expert answers); their
+        meta is the first turn's, with both under `turns`. Prompts of an evaluation split are distinct as
+        long as the split has enough of them.
+        """
+        rows: list[Row] = []
+        seen: set[str] = set()
+        for index in range(n):
+            rng = self._stream("prompts", split, seed, index)
+            for _ in range(20):
+                prompt, meta = draw_request(split, self.knowledge, rng)
+                if split == "train" or prompt not in seen:
+                    break
+            seen.add(prompt)
+            row: Row = {"id": f"testbed-{split}-{seed}-{index}", "prompt": prompt, "source": SOURCE}
+            if split == "mtbench":
+                second, second_meta = draw_follow_up(meta, self.knowledge, rng)
+                metas = [dict(meta), second_meta]
+                row |= {"category": "facts", "turns": [prompt, second]}
+                row["reference"] = [self.expert_answer(each, seed) for each in metas]
+                meta["turns"] = metas
+            rows.append(row | {"meta": meta})
+        return rows
+
+    def preference_pairs(
+        self, n: int, seed: int, annotator: Annotator | None = None, split: str = "train"
+    ) -> list[Row]:
+        """Preference rows {id, prompt, chosen, rejected, source, meta}.
+
+        Both responses come from the supervised mixture; the annotator (default: unbiased) labels them. The
+        meta adds to the prompt's `chosen_clauses`, `rejected_clauses` (rows [start, end, kind, reward]),
+        `true_chosen` and `true_rejected`.
+        """
+        annotator = annotator or Annotator()
+        rows = []
+        for index in range(n):
+            row_id = f"testbed-pair-{split}-{seed}-{index}"
+            rng = self._stream("pairs", split, seed, index)
+            prompt, meta = draw_request(split, self.knowledge, rng)
+            first = self._candidate(meta, rng, split)
+            second = self._candidate(meta, rng, split)
+            while second[0] == first[0]:
+                second = self._candidate(meta, rng, split)
+            values = [annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)]
+            if not annotator.prefers_first(values[0], values[1], row_id):
+                first, second = second, first
+            meta |= {"chosen_clauses": clause_rows(first[1]), "rejected_clauses": clause_rows(second[1])}
+            meta |= {"true_chosen": first[2], "true_rejected": second[2]}
+            row = {"id": row_id, "prompt": prompt, "chosen": first[0], "rejected": second[0]}
+            rows.append(row | {"source": SOURCE, "meta": meta})
+        return rows
+
+    def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> tuple[str, list[Clause], float]:
+        text, located = mixture_response(meta, self.knowledge, rng, draw_quality(rng), with_reserved=split == "ood")
+        clauses = self._scored(located, meta)
+        return text, clauses, total(clauses, self.config.rewards)
+
+    def anchor_rewards(self, meta: Meta) -> list[float]:
+        """Sorted true rewards of the prompt's fixed pool of graded answers (poor to expert)."""
+        key = (meta["entity"], *meta["requested"])
+        if key not in self._anchor_rewards:
+            count = self.config.anchors
+            texts = [self.mixture_answer(meta, 1000 + i, i / count) for i in range(count - 1)]
+            texts.append(self.expert_answer(meta, 1000))
+            self._anchor_rewards[key] = sorted(self.true_reward(meta, text) for text in texts)
+        return self._anchor_rewards[key]
+
+    # --- tasks ---------------------------------------------------------------------------------------
+
+    def arithmetic(self, n: int, seed: int, split: str = "seen") -> list[Row]:
+        """Word problems {id, question, solution, answer, source, meta}; split `seen` or `unseen`."""
+        config = self.config.arithmetic
+        return self._distinct(
+            n, f"arithmetic-{split}-{seed}", lambda rng: arithmetic.problem(split, config, rng), ("question",)
+        )
+
+    def multiple_choice(self, task: str, n: int, seed: int) -> list[Row]:
+        """Questions {id, question, choices, answer, answer_index, solution, source, meta}.
+
+        Args:
+            task: arc | truthfulqa | winograd | hellaswag | mmlu.
+            n: number of rows.
+            seed: of the draw.
+        """
+        return self._distinct(
+            n,
+            f"{task}-{seed}",
+            lambda rng: choices.question(task, self.knowledge, rng, training=False),
+            ("question", "choices"),
+        )
+
+    def functions(self, n: int, seed: int, split: str = "test") -> list[Row]:
+        """Code rows {id, question, solution, tests, entry_point, source, meta}.
+
+        `test` and `plus` of one seed ask for the same functions in the same order.
+        """
+        rows = self._distinct(
+            n,
+            f"functions-{split}-{seed}",
+            lambda rng: functions.problem(split, rng),
+            ("question",),
+            stream_name=f"functions-{'test' if split == 'plus' else split}-{seed}",
+        )
+        for row in rows:
+            del row["near_miss"]
+        return rows
+
+    def _distinct(
+        self,
+        n: int,
+        name: str,
+        make: Callable[[Any], Row],
+        fields: tuple[str, ...],
+        stream_name: str | None = None,
+    ) -> list[Row]:
+        """`n` rows, each the first of twenty draws whose `fields` were not drawn before, or else the last."""
+        rows: list[Row] = []
+        seen: set[str] = set()
+        for index in range(n):
+            rng = self._stream("task", stream_name or name, index)
+            for _ in range(20):
+                row = make(rng)
+                key = "|".join(str(row[each]) for each in fields)
+                if key not in seen:
+                    break
+            seen.add(key)
+            rows.append({"id": f"testbed-{name}-{index}"} | row | {"source": SOURCE})
+        return rows
+
+    def task_examples(self, n: int, seed: int) -> list[Row]:
+        """Supervised rows {id, prompt, response, source, meta} for the tasks.
+
+        Two fifths functions, three tenths word problems, three tenths multiple choice (without
+        `truthfulqa`); a share `wrong_share` has a wrong solution, marked in `meta["right"]`.
+        """
+        rows = []
+        for index in range(n):
+            rng = self._stream("task examples", seed, index)
+            wrong = rng.random() < self.config.wrong_share
+            kind = rng.choices(("functions", "arithmetic", "choices"), (4, 3, 3))[0]
+            if kind == "functions":
+                item = functions.problem("train", rng)
+                response = item["near_miss"] if wrong else item["solution"]
+            elif kind == "arithmetic":
+                item = arithmetic.problem("seen", self.config.arithmetic, rng)
+                response = arithmetic.slip(item["solution"], rng) if wrong else item["solution"]
+            else:
+                task = rng.choice([name for name in choices.TASKS if name != "truthfulqa"])
+                item = choices.question(task, self.knowledge, rng, training=True)
+                others = [choice for choice in item["choices"] if choice != item["answer"]]
+                response = rng.choice(others) if wrong else item["answer"]
+            row = {"id": f"testbed-task-{seed}-{index}", "prompt": item["question"], "response": response}
+            rows.append(row | {"source": SOURCE, "meta": item["meta"] | {"right": not wrong}})
+        return rows

@@ -1,0 +1,114 @@
+"""Stage `entropies`: the SFT model's predictive entropies on all preference responses, computed once.
+
+Four entropy cutoffs cost this one pass. Entropies are stored flat, in the order of the data's rows, chosen then
+rejected. A cutoff may be stated as a quantile of the training responses' entropies (testbed scale); what it comes to
+in nats is resolved here.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.supervised.sft import sequence_statistics
+from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
+from tasks.loading import load_encoder, load_policy
+from tasks.settings import read_settings
+from tasks.stage import argument_parser, run_stage, set_threads
+
+VERSION = 1
+STAGE = "entropies"
+
+SPLITS = ("train", "validation", "ood")
+
+
+@torch.no_grad()
+def pair_entropies(
+    policy: DecoderPolicy, encoder: Encoder, pairs: list[dict[str, Any]], batch: int = 64
+) -> list[torch.Tensor]:
+    """[2 * pairs] entropies per response token (EOS included): all chosen, then all rejected."""
+    sequences = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in pairs]
+    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
+    result: list[torch.Tensor] = [torch.zeros(0)] * len(sequences)
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        statistics, mask = sequence_statistics(policy, [sequences[i] for i in rows], with_entropy=True)
+        for i, values, real in zip(rows, statistics.entropies.cpu(), mask.cpu(), strict=True):
+            result[i] = values[real].clone()
+    return result
+
+
+def resolve_cutoffs(spec: dict[str, Any], entropies: torch.Tensor) -> dict[str, float]:
+    """Cutoffs in nats by the name a recipe uses: `1.75: {quantile: .7}` or `1.75: {nats: 1.75}`."""
+    resolved = {}
+    for name, rule in spec.items():
+        if set(rule) == {"nats"}:
+            resolved[str(name)] = float(rule["nats"])
+        elif set(rule) == {"quantile"}:
+            resolved[str(name)] = float(torch.quantile(entropies[:1_000_000], float(rule["quantile"])))
+        else:
+            raise RecipeError(f"entropy cutoff {name}: give either 'quantile' or 'nats', not {sorted(rule)}")
+    return resolved
+
+
+def measure(spec_path: Path, sft: Path, data: Path, out: Path, version: int | None = None) -> None:
+    """Writes entropies of every preference split and the cutoffs in nats."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    spec = read_settings(spec_path)
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, sft, data]) as result:
+        encoder = load_encoder(data, sft / "model")
+        policy = load_policy(sft / "model", encoder)
+        stored: dict[str, torch.Tensor] = {}
+        for split in SPLITS:
+            values = pair_entropies(policy, encoder, read_jsonl(data / f"preference.{split}.jsonl"))
+            stored[f"{split}.values"] = torch.cat(values)
+            stored[f"{split}.lengths"] = torch.tensor([len(v) for v in values])
+        save_file(stored, result / "entropies.safetensors")
+        train = stored["train.values"]
+        write_json(result / "cutoffs.json", resolve_cutoffs(spec["cutoffs"], train))
+        levels = {f"entropy_q{q}": float(torch.quantile(train[:1_000_000], q / 100)) for q in (10, 25, 50, 75, 90)}
+        write_json(result / "metrics.json", {"entropy_mean": float(train.mean()), **levels})
+
+
+def load_entropies(folder: Path, split: str) -> list[list[float]]:
+    """Entropies per response of a split: all chosen, then all rejected."""
+    stored = load_file(folder / "entropies.safetensors")
+    return [row.tolist() for row in stored[f"{split}.values"].split(stored[f"{split}.lengths"].tolist())]
+
+
+def resolve_segmenter(spec: dict[str, Any], entropies: Path) -> dict[str, Any]:
+    """A segmenter spec with its entropy cutoff in nats."""
+    if spec.get("kind") != "entropy":
+        return spec
+    cutoffs = read_json(entropies / "cutoffs.json")
+    name = str(spec.get("cutoff"))
+    if name not in cutoffs:
+        raise DataError(
+            f"entropy cutoff {name} is not among {sorted(cutoffs)}",
+            file=str(entropies / "cutoffs.json"),
+            remedy="Add it to the scale's entropies.yaml",
+        )
+    return {**spec, "cutoff": cutoffs[name]}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argument_parser(
+        "tasks.entropies",
+        measure.__doc__ or "",
+        spec="cutoffs (YAML)",
+        sft="result of `sft`",
+        data="result of `prepare`",
+    )
+    given = parser.parse_args(arguments)
+    measure(given.spec, given.sft, given.data, given.out, given.stage_version)
+
+
+if __name__ == "__main__":
+    run_stage(main)

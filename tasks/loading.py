@@ -1,0 +1,66 @@
+"""Loading what upstream stages wrote: data, tokenizer with template, policies, judges."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.templates import chat_template
+from rlhf_core.data.tokenizers import check_padding
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.loading import load_causal_lm, load_tokenizer
+from rlhf_core.models.policy import DecoderPolicy
+from tasks.artifacts import read_json
+
+if TYPE_CHECKING:
+    from rlhf_core.evaluation.judges.protocol import Judge
+    from rlhf_core.testbed import World
+
+
+def load_encoder(data: Path, tokenizer_folder: Path) -> Encoder:
+    """The encoder of a data set; refuses a pad token that would mask real tokens."""
+    facts = read_json(data / "data.json")
+    template = chat_template(facts["template"])
+    tokenizer = load_tokenizer(tokenizer_folder)
+    check_padding(tokenizer, template)
+    return Encoder(tokenizer, template, Limits(**facts["limits"]))
+
+
+def load_policy(model_folder: Path, encoder: Encoder) -> DecoderPolicy:
+    return DecoderPolicy(load_causal_lm(model_folder), pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+
+
+def load_world(data: Path) -> World | None:
+    """The world behind a testbed data set, None for real data."""
+    facts = read_json(data / "data.json")
+    if facts["source"] != "testbed":
+        return None
+    from rlhf_core.testbed import World, WorldConfig
+
+    return World(WorldConfig(seed=facts["world"]["seed"]))
+
+
+def load_judge(spec: Mapping[str, Any] | None, world: World | None) -> Judge | None:
+    """The judge of an evaluation spec.
+
+    `{kind: gold, persona: exact}` needs the testbed's world; `{kind: endpoint, url: ..., model: ...,
+    key_variable: ...}` is any OpenAI-compatible endpoint; None leaves judged metrics out.
+    """
+    if spec is None:
+        return None
+    options = dict(spec)
+    kind = options.pop("kind", None)
+    if kind == "gold":
+        if world is None:
+            raise RecipeError("a gold judge knows the testbed only; name an endpoint judge for real data, or none")
+        from rlhf_core.testbed.judge import GoldJudge
+
+        return GoldJudge(world, **options)
+    if kind == "endpoint":
+        from rlhf_core.evaluation.judges.openai_endpoint import EndpointJudge
+
+        return EndpointJudge(**options)
+    raise RecipeError(f"unknown judge kind '{kind}'; known: gold, endpoint")

@@ -1,0 +1,85 @@
+"""Stage `normaliser`: calibration of a reward model's rewards, and the regression of Mean(p) and Std(p).
+
+Segments of chosen and rejected training responses are pooled. All normalisers of the paper are fitted at once (global,
+last, sequence, location-aware by Huber and by least squares), so that their ablation costs one pass.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.normalisers import calibrate
+from rlhf_core.rewards.preference_training import score_all
+from rlhf_core.rewards.signals import Segments
+from rlhf_core.segmentation import build_segmenter, from_spans
+from tasks.artifacts import check_version, read_jsonl, stage_output, write_json
+from tasks.entropies import load_entropies
+from tasks.loading import load_encoder
+from tasks.reward_model import segment_pairs
+from tasks.settings import read_settings
+from tasks.stage import argument_parser, run_stage, set_threads
+
+VERSION = 1
+STAGE = "normaliser"
+
+
+def fit_normalisers(
+    scale_path: Path, data: Path, sft: Path, entropies: Path, reward_model: Path, out: Path, version: int | None = None
+) -> None:
+    """Writes normaliser.json: coefficients, bins and counts of one reward model."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    spec = read_settings(scale_path)
+    with stage_output(
+        out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft, entropies, reward_model]
+    ) as result:
+        encoder = load_encoder(data, sft / "model")
+        model, trained = ScalarModel.load(reward_model / "model")
+        model.eval()
+        segmenter = build_segmenter(trained["segmenter"])
+        rows = read_jsonl(data / "preference.train.jsonl")
+        count = min(spec["pairs"], len(rows))
+        values = load_entropies(entropies, "train") if segmenter.needs_entropies else None
+        if values is not None:
+            values = values[:count] + values[len(rows) : len(rows) + count]
+        pairs = segment_pairs(rows[:count], encoder, segmenter, values)
+        e, segments = score_all(model, pairs.sequences, encoder.pad_id)
+        segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
+        padded = torch.zeros(segmentation.ends.shape)
+        for i, row in enumerate(segments):
+            padded[i, : len(row)] = torch.tensor(row)
+        fitted = calibrate(
+            [Segments(padded, segmentation)],
+            e.double().numpy(),
+            floor_fraction=spec["floor_fraction"],
+            min_samples=spec["min_samples"],
+        )
+        write_json(result / "normaliser.json", fitted)
+        chosen = fitted["location_aware"][spec["estimator"]]
+        metrics = {**fitted["counts"], **chosen, "global_mean": fitted["global"]["mean"]}
+        metrics |= {"global_std": fitted["global"]["std"], "sequence_mean": fitted["sequence"]["mean"]}
+        metrics |= {"sequence_std": fitted["sequence"]["std"]}
+        write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argument_parser(
+        "tasks.normaliser",
+        fit_normalisers.__doc__ or "",
+        scale="calibration settings (YAML)",
+        data="result of `prepare`",
+        sft="result of `sft`",
+        entropies="result of `entropies`",
+        reward_model="result of `reward_model`",
+    )
+    given = parser.parse_args(arguments)
+    fit_normalisers(
+        given.scale, given.data, given.sft, given.entropies, given.reward_model, given.out, given.stage_version
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)

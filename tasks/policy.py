@@ -1,0 +1,291 @@
+"""Stage `policy`: one row's policy training (PPO on its reward, or DPO), with its own evaluation.
+
+Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
+(a few rollouts with the reward of every token and its breakdown), generations.jsonl, judgements.jsonl.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.credit import build_credit
+from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.generation import Sampling
+from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.normalisers import LocationAware, build_normaliser
+from rlhf_core.policy_optimisation.experience import EncodedPrompt
+from rlhf_core.policy_optimisation.ppo import PPO, Experience, PPOConfig
+from rlhf_core.recipe import Recipe, parse_recipe
+from rlhf_core.rewards.composition import Component, Reward
+from rlhf_core.rewards.readout import RewardModelScorer
+from rlhf_core.segmentation import build_segmenter
+from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
+from rlhf_core.supervised.training import TrainingConfig, train
+from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.benchmarks import EvaluationConfig, Evaluator, win_rates_over_reference
+from tasks.entropies import resolve_segmenter
+from tasks.loading import load_encoder, load_judge, load_policy, load_world
+from tasks.progress import progress
+from tasks.settings import read_settings, typed
+from tasks.stage import argument_parser, run_stage, set_threads
+
+VERSION = 1
+STAGE = "policy"
+
+Row = dict[str, Any]
+
+
+@dataclass
+class Run:
+    """What training and its periodic evaluation share.
+
+    Attributes:
+        policy: being trained.
+        reference: the frozen SFT model.
+        encoder: tokenizer and template.
+        evaluator: benchmarks.
+        baseline: the SFT model's generations.
+        history, checkpoints, rollouts: what is written at the end.
+    """
+
+    policy: DecoderPolicy
+    reference: DecoderPolicy
+    encoder: Encoder
+    evaluator: Evaluator
+    baseline: list[Row]
+    history: list[Row]
+    checkpoints: list[Row]
+    rollouts: list[Row]
+
+    def checkpoint(self, step: int, kl: float, prompts: int) -> None:
+        """Win rate over the SFT model on some prompts, at this KL."""
+        rows = self.evaluator.generate_dialogue(self.policy, "alpaca", prompts)
+        rates = win_rates_over_reference(rows, self.baseline)
+        chars = {row["id"]: row["n_chars"] for row in self.baseline if row["benchmark"] == "alpaca"}
+        longer = sum(row["n_chars"] - chars[row["id"]] for row in rows) / max(1, len(rows))
+        self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates})
+
+
+def build_reward(recipe: Recipe, entropies: Path, reward_model: Path, normaliser: Path, microbatch: int) -> Reward:
+    """The reward of a recipe from its trained artifacts."""
+    components = []
+    for part in recipe.components:
+        model, _ = ScalarModel.load(reward_model / "model")
+        model.requires_grad_(False)
+        segmenter = build_segmenter(resolve_segmenter(dict(part.readout.segmenter), entropies))
+        scorer = RewardModelScorer(model, segmenter, part.readout.read, microbatch=microbatch)  # type: ignore[arg-type]
+        fitted = read_json(normaliser / "normaliser.json")
+        components.append(
+            Component(
+                name=part.name,
+                scorer=scorer,
+                credit=build_credit(part.credit),
+                normaliser=build_normaliser(part.normaliser, fitted, part.estimator),  # type: ignore[arg-type]
+                weight=part.weight,
+            )
+        )
+    return Reward(tuple(components), recipe.clamp)
+
+
+def prompt_batches(rows: list[Row], encoder: Encoder, size: int, seed: int) -> Iterator[list[EncodedPrompt]]:
+    """Batches of encoded prompts without end; every prompt once before any comes again."""
+    rng = random.Random(f"prompts-{seed}")
+    encoded = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows]
+    pending: list[EncodedPrompt] = []
+    while True:
+        while len(pending) < size:
+            pending += rng.sample(encoded, len(encoded))
+        yield pending[:size]
+        pending = pending[size:]
+
+
+def run_ppo(run: Run, recipe: Recipe, reward: Reward, scale: dict[str, Any], prompts: list[Row], seed: int) -> Row:
+    """PPO; returns summary metrics."""
+    overrides = {k: v for k, v in recipe.optimiser.items() if k != "kind"}
+    config = typed(PPOConfig, {**scale["ppo"], **overrides}, "ppo settings")
+    sampling = typed(Sampling, scale["sampling"], "sampling settings")
+    critic = ScalarModel.from_causal_lm(copy.deepcopy(run.reference.model), heads=("value",), seed=seed, bias=True)
+    critic.requires_grad_(True)
+    ppo = PPO(run.policy, run.reference, critic, reward, run.encoder.tokenizer, config, sampling, seed)
+    world = run.evaluator.world
+    every = max(1, config.iterations // scale["checkpoints"])
+    label = f"ppo {recipe.title} seed {seed}"
+    with progress(label, config.iterations) as advance:
+
+        def on_step(step: int, metrics: dict[str, float], experience: Experience) -> None:
+            batch = experience.batch
+            if world is not None:
+                true = [world.true_reward(r["meta"], t) for r, t in zip(batch.records, batch.texts, strict=True)]
+                metrics["true_reward"] = sum(true) / len(true)
+            run.history.append({"step": step, **metrics})
+            advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
+            if step in (1, config.iterations):
+                run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, scale["rollout_samples"]))
+            if scale["checkpoint_prompts"] and step % every == 0 and step < config.iterations:
+                run.checkpoint(step, metrics["kl"], scale["checkpoint_prompts"])
+
+        ppo.train(prompt_batches(prompts, run.encoder, config.rollout_batch, seed), on_step)
+    last = run.history[-1]
+    summary: Row = {name: last[name] for name in ("kl", "reward", "entropy", "response_length", "truncated")}
+    summary |= {f"train_{k}": v for k, v in last.items() if k.startswith("proxy/") or k == "true_reward"}
+    for component in reward.components:
+        normaliser = component.normaliser
+        if isinstance(normaliser, LocationAware):
+            summary["normaliser_floor_uses"] = normaliser.floor_uses
+            summary["normaliser_floor_share"] = normaliser.floor_uses / max(1, normaliser.segments)
+    return summary
+
+
+def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: Any, count: int) -> list[Row]:
+    batch, rows = experience.batch, []
+    for i in range(min(count, len(batch))):
+        n = int(batch.responses.lengths[i])
+        rows.append(
+            {
+                "step": step,
+                "id": batch.records[i].get("id"),
+                "prompt": batch.prompts[i],
+                "response": batch.texts[i],
+                "tokens": encoder.pieces(batch.responses.ids[i, :n].tolist()),
+                "rewards": experience.reward.total[i, :n].tolist(),
+                "breakdown": {name: part[i, :n].tolist() for name, part in experience.reward.breakdown.items()},
+                "advantages": experience.advantages[i, :n].tolist(),
+                "true_reward": world.true_reward(batch.records[i]["meta"], batch.texts[i]) if world else None,
+            }
+        )
+    return rows
+
+
+def run_dpo(run: Run, recipe: Recipe, scale: dict[str, Any], pairs: list[Row], seed: int) -> Row:
+    """DPO on the preference pairs that reward models are trained on; returns summary metrics."""
+    options = {**scale["dpo"], **{k: v for k, v in recipe.optimiser.items() if k != "kind"}}
+    beta = float(options.pop("beta"))
+    config = typed(TrainingConfig, options, "dpo settings")
+    sides = {side: [run.encoder.sequence(row, row[side]) for row in pairs] for side in ("chosen", "rejected")}
+    before = {side: reference_logprobs(run.reference, rows) for side, rows in sides.items()}
+    lengths = [max(len(a), len(b)) for a, b in zip(sides["chosen"], sides["rejected"], strict=True)]
+    batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
+    steps = max(1, round(config.epochs * len(pairs) / config.batch))
+    with progress(f"dpo {recipe.title} seed {seed}", steps) as advance:
+
+        def loss(indices: Any) -> tuple[torch.Tensor, float, dict[str, float]]:
+            rows = [*(sides["chosen"][i] for i in indices), *(sides["rejected"][i] for i in indices)]
+            logprobs = sequence_logprobs(run.policy, rows)
+            chosen, rejected = logprobs[: len(indices)], logprobs[len(indices) :]
+            losses, margins = dpo_loss(
+                chosen, rejected, before["chosen"][list(indices)], before["rejected"][list(indices)], beta
+            )
+            right = float((margins > 0).sum())
+            return losses.sum(), float(len(indices)), {"accuracy": right, "margin": float(margins.sum())}
+
+        def on_step(step: int, metrics: dict[str, float]) -> None:
+            advance(loss=metrics["loss"], accuracy=metrics["accuracy"])
+            if step % 5 == 0 or step == steps:
+                run.history.append({"step": step, **metrics})
+
+        train(run.policy.model, loss, batches, steps, config, on_step, weight=lambda indices: float(len(indices)))
+    return {f"dpo_{name}": run.history[-1][name] for name in ("loss", "accuracy", "margin")}
+
+
+def train_policy(
+    row_path: Path,
+    scale_path: Path,
+    evaluation_path: Path,
+    data: Path,
+    sft: Path,
+    entropies: Path | None,
+    reward_model: Path | None,
+    normaliser: Path | None,
+    seed: int,
+    out: Path,
+    version: int | None = None,
+) -> None:
+    """Trains a row's policy and evaluates it."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    recipe = parse_recipe(read_settings(row_path), str(row_path))
+    scale = read_settings(scale_path)
+    given = [path for path in (entropies, reward_model, normaliser) if path is not None]
+    if recipe.kind == "reward" and len(given) < 3:
+        raise RecipeError(f"{row_path}: a reward recipe needs --entropies, --reward-model and --normaliser")
+    inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
+        encoder = load_encoder(data, sft / "model")
+        world = load_world(data)
+        evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
+        evaluator = Evaluator(data, encoder, evaluation_spec, load_judge(evaluation_spec.judge, world), world)
+        run = Run(
+            policy=load_policy(sft / "model", encoder),
+            reference=load_policy(sft / "model", encoder),
+            encoder=encoder,
+            evaluator=evaluator,
+            baseline=read_jsonl(sft / "generations.jsonl"),
+            history=[],
+            checkpoints=[],
+            rollouts=[],
+        )
+        run.reference.model.requires_grad_(False)
+        run.reference.model.eval()
+        run.policy.model.eval()
+        if recipe.kind == "reward":
+            assert entropies is not None
+            assert reward_model is not None
+            assert normaliser is not None
+            reward = build_reward(recipe, entropies, reward_model, normaliser, scale["ppo"]["microbatch"])
+            summary = run_ppo(run, recipe, reward, scale, read_jsonl(data / "prompts.jsonl"), seed)
+        else:
+            summary = run_dpo(run, recipe, scale, read_jsonl(data / "preference.train.jsonl"), seed)
+        run.policy.model.eval()
+        evaluation = evaluator.evaluate(run.policy, run.baseline)
+        run.policy.model.save_pretrained(result / "model", safe_serialization=True)
+        encoder.tokenizer.save_pretrained(result / "model")
+        for name in ("history", "checkpoints", "rollouts"):
+            write_jsonl(result / f"{name}.jsonl", getattr(run, name))
+        write_jsonl(result / "generations.jsonl", evaluation.generations)
+        write_jsonl(result / "judgements.jsonl", evaluation.judgements)
+        write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argument_parser(
+        "tasks.policy",
+        train_policy.__doc__ or "",
+        row="row file (YAML)",
+        scale="optimiser settings (YAML)",
+        evaluation="evaluation spec (YAML)",
+        data="result of `prepare`",
+        sft="result of `sft`",
+        entropies="result of `entropies` [optional]",
+        reward_model="result of `reward_model` [optional]",
+        normaliser="result of `normaliser` [optional]",
+    )
+    parser.add_argument("--seed", type=int, required=True)
+    given = parser.parse_args(arguments)
+    train_policy(
+        given.row,
+        given.scale,
+        given.evaluation,
+        given.data,
+        given.sft,
+        given.entropies,
+        given.reward_model,
+        given.normaliser,
+        given.seed,
+        given.out,
+        given.stage_version,
+    )
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,36 @@
+"""A progress bar for long work; plain lines when the output is not a terminal."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+LINES = 5
+
+
+@contextmanager
+def progress(label: str, steps: int) -> Iterator[Callable[..., None]]:
+    """Yields `advance(**figures)`, to be called once a step."""
+    if sys.stderr.isatty():
+        from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+        columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
+        with Progress(*columns, TimeRemainingColumn()) as bar:
+            task = bar.add_task(label, total=steps, figures="")
+            yield lambda **figures: bar.update(task, advance=1, figures=_text(figures))
+        return
+    done, started = 0, time.monotonic()
+
+    def advance(**figures: float) -> None:
+        nonlocal done
+        done += 1
+        if done == steps or done % max(1, steps // LINES) == 0:
+            print(f"{label}: {done}/{steps} {_text(figures)} {time.monotonic() - started:.0f} s", file=sys.stderr)
+
+    yield advance
+
+
+def _text(figures: dict[str, float]) -> str:
+    return " ".join(f"{name} {value:.3f}" for name, value in figures.items())

@@ -1,0 +1,110 @@
+"""Stage `sft`: supervised fine-tuning of a backbone, and its own evaluation (the raw-backbone row).
+
+A backbone is built from a small configuration (`architecture`) or loaded (`source`: folder or hub id); a loaded one
+is fine-tuned only when its spec has a `training` section.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.models.loading import build_causal_lm, load_causal_lm
+from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.supervised.sft import mean_nll, sft_loss
+from rlhf_core.supervised.training import TrainingConfig, train
+from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.benchmarks import EvaluationConfig, Evaluator
+from tasks.loading import load_encoder, load_judge, load_world
+from tasks.progress import progress
+from tasks.settings import read_settings, typed
+from tasks.stage import argument_parser, run_stage, set_threads
+
+VERSION = 1
+STAGE = "sft"
+
+
+def fine_tune(
+    spec_path: Path,
+    evaluation_path: Path,
+    data: Path,
+    tokenizer: Path,
+    seed: int,
+    out: Path,
+    version: int | None = None,
+) -> None:
+    """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history and generations."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    spec = read_settings(spec_path)
+    with stage_output(
+        out, stage=STAGE, version=VERSION, inputs=[spec_path, evaluation_path, data, tokenizer]
+    ) as result:
+        encoder = load_encoder(data, tokenizer)
+        if "source" in spec:
+            model = load_causal_lm(spec["source"])
+        else:
+            model = build_causal_lm(spec["architecture"], encoder.tokenizer, seed)
+        policy = DecoderPolicy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+        history: list[dict[str, float]] = []
+        if "training" in spec:
+            config = typed(TrainingConfig, spec["training"], f"{spec_path}: training")
+            rows = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "sft.jsonl")]
+            batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
+            steps = max(1, round(config.epochs * len(rows) / config.batch))
+            with progress(f"sft {spec_path.stem} seed {seed}", steps) as advance:
+
+                def on_step(step: int, metrics: dict[str, float]) -> None:
+                    advance(loss=metrics["loss"])
+                    if step % 10 == 0 or step == steps:
+                        history.append({"step": step, **metrics})
+
+                def loss(indices: list[int] | tuple[int, ...]):  # type: ignore[no-untyped-def]
+                    value, tokens = sft_loss(policy, [rows[i] for i in indices])
+                    return value, tokens, {}
+
+                train(
+                    model,
+                    loss,
+                    batches,
+                    steps,
+                    config,
+                    on_step,
+                    weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
+                )
+        model.eval()
+        held_out = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "sft.validation.jsonl")]
+        metrics = {
+            "validation_nll": mean_nll(policy, held_out),
+            "parameters": float(sum(p.numel() for p in model.parameters())),
+            "prompts_cut": float(encoder.counts.prompts_cut),
+            "responses_cut": float(encoder.counts.responses_cut),
+        }
+        evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
+        world = load_world(data)
+        evaluator = Evaluator(data, encoder, evaluation_spec, load_judge(evaluation_spec.judge, world), world)
+        evaluation = evaluator.evaluate(policy, None)
+        model.save_pretrained(result / "model", safe_serialization=True)
+        encoder.tokenizer.save_pretrained(result / "model")
+        write_jsonl(result / "history.jsonl", history)
+        write_jsonl(result / "generations.jsonl", evaluation.generations)
+        write_jsonl(result / "judgements.jsonl", evaluation.judgements)
+        write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argument_parser(
+        "tasks.sft",
+        fine_tune.__doc__ or "",
+        spec="backbone spec (YAML)",
+        evaluation="evaluation spec (YAML)",
+        data="result of `prepare`",
+        tokenizer="result of `tokenizer`",
+    )
+    parser.add_argument("--seed", type=int, required=True)
+    given = parser.parse_args(arguments)
+    fine_tune(given.spec, given.evaluation, given.data, given.tokenizer, given.seed, given.out, given.stage_version)
+
+
+if __name__ == "__main__":
+    run_stage(main)

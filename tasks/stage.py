@@ -1,0 +1,48 @@
+"""What every stage's command line shares: threads, errors and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RewardsmithError
+
+#: Exit code for an error that the caller has to fix; a scheduler does not retry it.
+USER_ERROR = 2
+
+
+def argument_parser(module: str, description: str, **paths: str) -> argparse.ArgumentParser:
+    """A parser with the stage's path arguments (name=help), `--out` and `--stage-version`.
+
+    A help text that ends in '[optional]' makes its argument optional.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
+    for name, text in paths.items():
+        optional = text.endswith("[optional]")
+        parser.add_argument(f"--{name.replace('_', '-')}", type=Path, required=not optional, help=text)
+    parser.add_argument("--out", type=Path, required=True, help="output directory: result/ and record/ go there")
+    parser.add_argument("--stage-version", type=int, help="expected VERSION of the stage's code")
+    return parser
+
+
+def set_threads() -> int:
+    """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage."""
+    import torch
+
+    threads = int(os.environ.get("REWARDSMITH_THREADS", "1"))
+    torch.set_num_threads(threads)
+    return threads
+
+
+def run_stage(main: Callable[[list[str] | None], Any]) -> None:
+    """Runs a stage's main function; an error of the caller's prints one line and exits with USER_ERROR."""
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    try:
+        main(None)
+    except RewardsmithError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)

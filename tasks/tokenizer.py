@@ -1,0 +1,49 @@
+"""Stage `tokenizer`: a byte-level BPE trained on the prepared data, or one from a local folder or hub id."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhf_core.data.templates import chat_template
+from rlhf_core.data.tokenizers import add_pad_token, check_padding, train_byte_level_bpe
+from rlhf_core.models.loading import load_tokenizer
+from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
+from tasks.settings import read_settings
+from tasks.stage import argument_parser, run_stage
+
+VERSION = 1
+STAGE = "tokenizer"
+
+
+def make_tokenizer(spec_path: Path, data: Path, out: Path, version: int | None = None) -> None:
+    """Trains or loads the tokenizer that a spec describes and checks it against the chat template."""
+    check_version(STAGE, VERSION, version)
+    spec = read_settings(spec_path)
+    template = chat_template(read_json(data / "data.json")["template"])
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:
+        if "source" in spec:
+            tokenizer = load_tokenizer(spec["source"])
+            add_pad_token(tokenizer, template)
+        else:
+            rows = read_jsonl(data / "sft.jsonl")
+            texts = [text for row in rows for text in (row["prompt"], row["response"])]
+            texts += [
+                text for row in read_jsonl(data / "preference.train.jsonl") for text in (row["chosen"], row["rejected"])
+            ]
+            tokenizer = train_byte_level_bpe(texts, spec["vocabulary"], full_byte_alphabet=spec["full_byte_alphabet"])
+        check_padding(tokenizer, template)
+        template.check_tokenizer(tokenizer)
+        tokenizer.save_pretrained(result)
+        write_json(result / "metrics.json", {"vocabulary": len(tokenizer)})
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argument_parser(
+        "tasks.tokenizer", make_tokenizer.__doc__ or "", spec="tokenizer spec (YAML)", data="result of `prepare`"
+    )
+    given = parser.parse_args(arguments)
+    make_tokenizer(given.spec, given.data, given.out, given.stage_version)
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.data.dialogue import prompt_messages
+from rlhf_core.data.jsonl import write_jsonl
+from rlhf_core.data.sources import (
+    DirectorySource,
+    HubSet,
+    HuggingFaceSource,
+    Screening,
+    Source,
+    TestbedSource,
+)
+from rlhf_core.errors import DataError
+
+from .conftest import pair
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_jsonl(tmp_path / "hh_helpful.train.jsonl.gz", [pair(n) for n in range(4)])
+    write_jsonl(tmp_path / "hh_helpful.test.jsonl", [pair(1)])
+    write_jsonl(tmp_path / "hh_harmless.train.jsonl", [pair(1)])
+    (tmp_path / "README.md").write_text("not data")
+    return tmp_path
+
+
+def test_a_folder_names_its_sets_and_splits(folder: Path) -> None:
+    source: Source = DirectorySource(folder)
+    assert source.available() == {"hh_helpful": ["test", "train"], "hh_harmless": ["train"]}
+    assert source.load("hh_helpful", "train") == [pair(n) for n in range(4)]
+    assert str(source.summaries[0]).endswith("0 of 4 rows quarantined")
+
+
+@pytest.mark.parametrize(
+    ("name", "split", "message"),
+    [
+        (
+            "hh_helpfull",
+            "train",
+            r"unknown data set 'hh_helpfull'. Did you mean hh_helpful .*Available: hh_harmless",
+        ),
+        ("zzz", "train", r"unknown data set 'zzz'. Available: hh_harmless, hh_helpful"),
+        ("hh_helpful", "tests", r"no split 'tests'. Did you mean test\? Available: test, train"),
+    ],
+)
+def test_an_unknown_name_gets_suggestions(folder: Path, name: str, split: str, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        DirectorySource(folder).load(name, split)
+
+
+def test_a_folder_that_does_not_exist_or_is_ambiguous_is_refused(folder: Path) -> None:
+    with pytest.raises(DataError, match="no such folder"):
+        DirectorySource(folder / "none").load("hh_helpful", "train")
+    write_jsonl(folder / "hh_helpful.test.jsonl.gz", [pair(1)])
+    with pytest.raises(DataError, match="both plain and compressed"):
+        DirectorySource(folder).load("hh_helpful", "test")
+
+
+def test_bad_rows_are_quarantined_or_refused_by_the_screening(folder: Path) -> None:
+    write_jsonl(folder / "mixed.train.jsonl", [*(pair(n) for n in range(9)), pair(1)])
+    with pytest.raises(DataError, match="row 10, field 'id': duplicate id"):
+        DirectorySource(folder).load("mixed", "train")
+    source = DirectorySource(folder, Screening(folder / "quarantine"))
+    assert len(source.load("mixed", "train")) == 9
+    assert source.summaries[0].quarantined == 1
+
+
+def test_a_named_record_type_is_enforced(folder: Path) -> None:
+    with pytest.raises(DataError, match="row 1, field 'response': missing"):
+        DirectorySource(folder).load("hh_helpful", "train", "sft")
+
+
+def test_a_file_without_one_json_line_is_refused(folder: Path) -> None:
+    (folder / "text.train.jsonl").write_text("plain text\nmore text\n")
+    with pytest.raises(DataError, match="row 1: broken JSON"):
+        DirectorySource(folder, Screening(folder / "quarantine")).load("text", "train")
+
+
+def hub_rows(tmp_path: Path, rows: list[dict[str, Any]]) -> dict[str, str]:
+    path = tmp_path / "theirs.json"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return {"train": str(path)}
+
+
+def their_row(number: int) -> dict[str, Any]:
+    opening = [{"role": "user", "content": f"Q{number}"}]
+    if number % 2:
+        opening += [{"role": "assistant", "content": "Yes?"}, {"role": "user", "content": "More."}]
+    return {
+        "chosen": [*opening, {"role": "assistant", "content": "good"}],
+        "rejected": [*opening, {"role": "assistant", "content": "bad"}],
+        "info": {"score": float(number)},
+    }
+
+
+MAPPING = {
+    "prompt": "chosen.:-1",
+    "chosen": "chosen.-1.content",
+    "rejected": "rejected.-1.content",
+    "score_chosen": "info.score",
+}
+
+
+def hub_source(tmp_path: Path, mapping: Mapping[str, str], rows: list[dict[str, Any]]) -> HuggingFaceSource:
+    hub_set = HubSet("json", mapping, data_files=hub_rows(tmp_path, rows), splits={"train": "train"})
+    return HuggingFaceSource({"theirs": hub_set}, Screening(tmp_path / "bad", max_bad_share=0.5))
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+
+    monkeypatch.setattr(datasets.config, "HF_DATASETS_CACHE", tmp_path / "cache")
+
+
+def test_columns_are_mapped_by_dotted_paths(tmp_path: Path) -> None:
+    source = hub_source(tmp_path, MAPPING, [their_row(n) for n in range(2)])
+    first, second = source.load("theirs", "train")
+    assert (first["prompt"], first["chosen"], first["rejected"]) == ("Q0", "good", "bad")
+    assert (first["id"], first["source"], second["score_chosen"]) == ("theirs-train-000001", "json", 1.0)
+    assert second["prompt"] == "Human: Q1\n\nAssistant: Yes?\n\nHuman: More.\n\nAssistant:"
+    assert prompt_messages(second) == their_row(1)["chosen"][:-1]
+
+
+def test_a_path_that_leads_nowhere_is_a_missing_field_of_that_row(tmp_path: Path) -> None:
+    rows = [their_row(0), their_row(1) | {"rejected": []}]
+    source = hub_source(tmp_path, MAPPING, rows)
+    assert len(source.load("theirs", "train")) == 1
+    assert source.summaries[0].reasons == {"rejected: missing": 1}
+
+
+def test_a_column_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    source = hub_source(tmp_path, MAPPING | {"chosen": "choosen.1.content"}, [their_row(0)])
+    with pytest.raises(
+        DataError, match="column 'choosen', mapped to 'chosen', does not exist. Did you mean chosen"
+    ):
+        source.load("theirs", "train")
+
+
+def test_a_data_set_saved_to_disk_is_read(tmp_path: Path) -> None:
+    import datasets
+
+    table = datasets.Dataset.from_list([pair(n) for n in range(3)])
+    datasets.DatasetDict({"train_prefs": table}).save_to_disk(str(tmp_path / "saved"))
+    mapping = {name: name for name in pair(1)}
+    hub_set = HubSet(str(tmp_path / "saved"), mapping, "preference", splits={"train": "train_prefs"})
+    source: Source = HuggingFaceSource({"saved": hub_set})
+    assert source.load("saved", "train") == [pair(n) for n in range(3)]
+    with pytest.raises(DataError, match="cannot be loaded"):
+        HuggingFaceSource({"saved": HubSet(hub_set.path, mapping)}).load("saved", "test")
+
+
+def test_offline_hub_data_says_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    import datasets
+    import huggingface_hub
+
+    monkeypatch.setattr(datasets.config, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    source = HuggingFaceSource({"far": HubSet("nobody/nothing-here", {"prompt": "prompt"})})
+    with pytest.raises(DataError, match=r"nobody/nothing-here.*save_to_disk"):
+        source.load("far", "train")
+
+
+class SmallWorld:
+    """Stands in for the testbed: what matters here is which call a set and split lead to."""
+
+    def preference_pairs(self, n: int, seed: int, annotator: Any, split: str) -> list[dict[str, Any]]:
+        return [pair(index, source=f"{split} {seed} {annotator}") for index in range(n)]
+
+    def prompts(self, n: int, seed: int, split: str) -> list[dict[str, Any]]:
+        return [{"id": str(index), "prompt": split, "source": "world", "meta": {}} for index in range(n)]
+
+
+def test_the_testbed_is_a_source_like_the_others() -> None:
+    source: Source = TestbedSource(
+        SmallWorld(), rows={"preferences": 3}, default_rows=2, seed=7, annotator="Ann"
+    )
+    assert [row["source"] for row in source.load("preferences", "ood")] == ["ood 7 Ann"] * 3
+    assert [row["prompt"] for row in source.load("prompts", "arena")] == ["arena"] * 2
+    with pytest.raises(DataError, match="Did you mean prompts"):
+        source.load("prompt", "train")
+
+
+def test_every_set_of_the_real_testbed_passes_its_schema() -> None:
+    testbed = pytest.importorskip("rlhf_core.testbed")
+    if not hasattr(testbed, "World"):
+        pytest.skip("the testbed is not there")
+    source = TestbedSource(default_rows=6)
+    for name, splits in source.available().items():
+        for split in splits:
+            assert len(source.load(name, split)) == 6
