@@ -16,9 +16,12 @@ import torch
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.evaluation.alpaca_eval import win_rate
+from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.arena_hard import arena_win_rate
+from rlhf_core.evaluation.code import judge_samples, summarise_passes
 from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
 from rlhf_core.evaluation.mt_bench import mt_bench_scores
+from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
 from rlhf_core.evaluation.statistics import binomial_test
 from rlhf_core.models.generation import Sampling, generate
 from rlhf_core.models.policy import DecoderPolicy, pad_rows
@@ -221,44 +224,46 @@ class Evaluator:
         return judgements, metrics
 
     @torch.no_grad()
-    def likelihoods(self, policy: DecoderPolicy, prompts: Sequence[str], answers: Sequence[str]) -> list[float]:
-        """Summed log-probability of each answer (EOS left out) after its prompt."""
+    def likelihoods(
+        self, policy: DecoderPolicy, prompts: Sequence[str], answers: Sequence[str]
+    ) -> tuple[list[float], list[int]]:
+        """Summed log-probability and tokens of each answer (EOS left out) after its prompt."""
         sequences = []
         for prompt, text in zip(prompts, answers, strict=True):
             full = self.encoder.sequence({"prompt": prompt}, text)
             sequences.append(EncodedSequence(full.prompt, full.response[:-1]))
         order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
-        result = [0.0] * len(sequences)
+        sums = [0.0] * len(sequences)
         for start in range(0, len(order), self.config.batch):
             chosen = order[start : start + self.config.batch]
             statistics, _ = sequence_statistics(policy, [sequences[i] for i in chosen])
             for i, value in zip(chosen, statistics.logprobs.sum(dim=1).tolist(), strict=True):
-                result[i] = value
-        return result
+                sums[i] = value
+        return sums, [len(sequence.response) for sequence in sequences]
 
     def choices(self, policy: DecoderPolicy) -> dict[str, float]:
         """Accuracy in percent of every multiple-choice task, by likelihood per character."""
-        from rlhf_core.evaluation.multiple_choice import score_multiple_choice
-
         metrics = {}
         for task in CHOICE_TASKS:
-            items = self.items(f"choices/{task}")
+            items = [
+                ChoiceItem(row["id"], (row["question"],), tuple(row["choices"]), row["answer_index"])
+                for row in self.items(f"choices/{task}")
+            ]
             if items:
-                metrics[task] = 100 * score_multiple_choice(
-                    items, lambda prompts, answers: self.likelihoods(policy, prompts, answers)
+                results = score_items(
+                    items, lambda prompts, answers: self.likelihoods(policy, prompts, answers), delimiter=""
                 )
+                metrics[task] = 100 * summarise_choices(items, results)["acc_norm"]
         return metrics
 
     def arithmetic(self, policy: DecoderPolicy, generations: list[Row]) -> dict[str, float]:
         """Accuracy in percent on seen and unseen word problems; `gsm8k` is their mean."""
-        from rlhf_core.evaluation.answers import maths_correct
-
         metrics = {}
         for split in ("seen", "unseen"):
             items = self.items(f"arithmetic.{split}")
             if items:
                 right = [
-                    maths_correct(text, item["answer"]) for item, text in self._solve(policy, items, split, generations)
+                    solution_is_right(text, item["answer"]) for item, text in self._solve(policy, items, split, generations)
                 ]
                 metrics[f"arithmetic_{split}"] = 100 * _mean(right)
         if metrics:
@@ -267,16 +272,15 @@ class Evaluator:
 
     def code(self, policy: DecoderPolicy, generations: list[Row]) -> dict[str, float]:
         """pass@1 in percent, each program in a limited process without network."""
-        from rlhf_core.evaluation.code import run_programs
-
         metrics: dict[str, float] = {}
         if not self.config.isolated_code:
             return metrics
         for name in ("mbpp_base", "mbpp_plus", "livecode"):
             items = self.items(f"functions.{name}")
             if items:
-                programs = [(text, item["tests"]) for item, text in self._solve(policy, items, name, generations)]
-                metrics[name] = 100 * _mean([outcome.passed for outcome in run_programs(programs)])
+                solved = self._solve(policy, items, name, generations)
+                results = judge_samples([[text] for _, text in solved], [item["tests"] for item, _ in solved])
+                metrics[name] = 100 * summarise_passes(results)["pass@1"]
         return metrics
 
     def _solve(

@@ -86,8 +86,8 @@ def train_reward_model(
     unknown = set(spec) - {"title", "backbone", "segmenter", "aggregation", "loss"}
     if unknown or spec.get("aggregation") != "mean" or spec.get("loss") != "bradley_terry":
         raise RecipeError(
-            f"{spec_path}: unknown settings {sorted(unknown)}; aggregation must be mean (is {spec.get("aggregation")}), "
-            f"loss 'bradley_terry' (is {spec.get('loss')})"
+            f"{spec_path}: unknown settings {sorted(unknown)}; aggregation must be mean (is "
+            f"{spec.get('aggregation')}), loss bradley_terry (is {spec.get('loss')})"
         )
     with stage_output(
         out, stage=STAGE, version=VERSION, inputs=[spec_path, scale_path, data, sft, entropies]
