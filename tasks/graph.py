@@ -105,7 +105,11 @@ def stage_version(root: Path, stage: str) -> int | str:
     path = root / "tasks" / f"{stage}.py"
     if not path.exists():
         return 1
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    try:
+        body = ast.parse(path.read_text(encoding="utf-8")).body
+    except SyntaxError as error:
+        raise DataError(f"not valid Python ({error.msg})", file=str(path), row=error.lineno) from None
+    for node in body:
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == "VERSION" for target in targets):
             value = getattr(node, "value", None)
@@ -190,7 +194,7 @@ def add_row(graph: Graph, root: Path, row: RowSpec, seed: int) -> None:
     above["entropies"] = f"{entropies}/result"
     groups["reward_model"][f"{name}-{seed}"] = {"spec": model_spec, "seed": seed, **above, "out": model}
     groups["normaliser"][f"{name}-{seed}"] = {**above, "reward_model": f"{model}/result", "out": normaliser}
-    scored = {"reward_model": f"{model}/result", "normaliser": f"{normaliser}/result"}
+    scored = {"entropies": f"{entropies}/result", "reward_model": f"{model}/result", "normaliser": f"{normaliser}/result"}
     groups["policy"][f"{row.name}-{seed}"] = {**policy, **scored, "out": out}
 
 
@@ -231,7 +235,8 @@ def build(root: Path) -> dict[Path, Graph]:
         for scale in scales:
             full = Graph(scale)
             seeds = suite_seeds if scale == ROOT_SCALE else settings["suite"].get("scale_seeds", [0])
-            names = {**rows, **{n: row_named(root, paper, n, rows) for n in demo_rows[paper]}}
+            raw = {row.backbone for row in rows.values()} | set(demo_rows[paper])
+            names = rows | {name: row_named(root, paper, name, rows) for name in raw}
             for row in names.values():
                 for seed in seeds:
                     add_row(full, root, row, seed)
@@ -294,7 +299,7 @@ def stage_templates(scale: str) -> dict[str, tuple[str, dict[str, str]]]:
             "normaliser",
             {"scale": f"{params}/normaliser.yaml", **data, **_items("sft", "entropies", "reward_model")},
         ),
-        "policy": ("policy", policy | _items("reward_model", "normaliser", "seed")),
+        "policy": ("policy", policy | _items("entropies", "reward_model", "normaliser", "seed")),
         "supervised": ("policy", policy | _items("seed")),
     }
 
