@@ -1,0 +1,260 @@
+"""The published results of the five papers: tables, figures, hyperparameters and open questions, as data.
+
+Every number is kept as the string that the paper prints, so trailing zeros and dashes survive; `Printed.mean`
+gives the number where there is one.
+
+    from rlhf_core.published import registry
+    registry.table("segment/1").row(condition="Segment (Ours)").values["alpaca_lc"].text   # "31.05"
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_core.errors import RecipeError
+
+FOLDER = Path(__file__).parent
+PAPERS = ("segment", "sentence", "alarm", "rlmec", "par")
+
+_ROW_FIELDS = ("condition", "backbone", "values")
+
+
+@dataclass(frozen=True)
+class Printed:
+    """One printed cell: the string as printed and, where the paper gives one, its standard error."""
+
+    text: str
+    standard_error: str | None = None
+
+    @property
+    def mean(self) -> float | None:
+        """The number, in the column's unit; None for a dash or words."""
+        try:
+            return float(self.text)
+        except ValueError:
+            return None
+
+    def __str__(self) -> str:
+        return f"{self.text} ± {self.standard_error}" if self.standard_error else self.text
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column: `key` is its name in `values`, `direction` is 'up', 'down' or None (no better side)."""
+
+    key: str
+    printed: str
+    unit: str
+    direction: str | None = None
+    benchmark: str | None = None
+    source: str | None = None
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: a condition (or the name of a hyperparameter), its backbone and the printed cells."""
+
+    condition: str
+    backbone: str | None
+    values: Mapping[str, Printed]
+    extra: Mapping[str, str]
+
+    @property
+    def label(self) -> str:
+        """Condition and everything that sets it apart from the same condition elsewhere in the table."""
+        return " · ".join(part for part in (self.condition, self.backbone) if part)
+
+
+@dataclass(frozen=True)
+class Table:
+    """One published table."""
+
+    paper: str
+    id: str
+    title: str
+    kind: str
+    columns: tuple[Column, ...]
+    rows: tuple[Row, ...]
+    varied: tuple[Mapping[str, Any], ...]
+
+    @property
+    def name(self) -> str:
+        """The short name, such as 'segment/1'."""
+        return f"{self.paper}/{self.id.removeprefix('Table ')}"
+
+    @property
+    def is_result(self) -> bool:
+        """Whether the table holds measurements (rather than settings, prompts or examples)."""
+        return self.kind.startswith("results")
+
+    def row(self, condition: str, backbone: str | None = None) -> Row:
+        """The row of a condition, and of a backbone where the table has several.
+
+        Raises:
+            RecipeError: no such row, or several.
+        """
+        found = [
+            row
+            for row in self.rows
+            if row.condition == condition and (backbone is None or row.backbone == backbone)
+        ]
+        if len(found) == 1:
+            return found[0]
+        wanted = f"row '{condition}'" + (f" with backbone '{backbone}'" if backbone else "")
+        if found:
+            raise RecipeError(f"{self.name} has {len(found)} of {wanted}: name the backbone as well")
+        hint = suggestion(condition, (row.condition for row in self.rows))
+        raise RecipeError(f"{self.name} has no {wanted}{hint}")
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One published figure: what it varies and claims (figures carry no plotted values here)."""
+
+    paper: str
+    id: str
+    title: str
+    kind: str
+    claims: tuple[str, ...]
+    details: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Paper:
+    """One paper: everything that it prints and that the project compares with."""
+
+    key: str
+    title: str
+    seeds_reported: str
+    tables: tuple[Table, ...]
+    figures: tuple[Figure, ...]
+    hyperparameters: tuple[Mapping[str, Any], ...]
+    notes: tuple[Mapping[str, str], ...]
+    experiment_matrix: Mapping[str, Any]
+
+
+def suggestion(name: str, known: Iterable[str]) -> str:
+    """'; did you mean ...?' with the nearest known name, else the list of known names."""
+    names = list(dict.fromkeys(known))
+    lowered = {other.lower(): other for other in names}
+    near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
+    if near:
+        return f"; did you mean '{lowered[near[0]]}'?"
+    return f"; known: {', '.join(names)}" if names else ""
+
+
+def _printed(value: Any) -> Printed:
+    if isinstance(value, Mapping):
+        return Printed(str(value["mean"]), str(value["se"]))
+    return Printed(str(value))
+
+
+def _row(raw: Mapping[str, Any]) -> Row:
+    condition = str(raw.get("condition", raw.get("hyperparameter", "")))
+    return Row(
+        condition=condition,
+        backbone=raw.get("backbone"),
+        values={key: _printed(value) for key, value in raw["values"].items()},
+        extra={k: str(v) for k, v in raw.items() if k not in _ROW_FIELDS and k != "hyperparameter"},
+    )
+
+
+def _table(paper_key: str, raw: Mapping[str, Any]) -> Table:
+    columns = tuple(
+        Column(
+            key=column["key"],
+            printed=column["printed"],
+            unit=column["unit"],
+            direction=column.get("direction"),
+            benchmark=column.get("benchmark"),
+            source=column.get("judge_or_source"),
+        )
+        for column in raw["columns"]
+    )
+    return Table(
+        paper=paper_key,
+        id=raw["id"],
+        title=raw["title"],
+        kind=raw["kind"],
+        columns=columns,
+        rows=tuple(_row(row) for row in raw["rows"]),
+        varied=tuple(raw["varied"]),
+    )
+
+
+def _figure(paper_key: str, raw: Mapping[str, Any]) -> Figure:
+    named = ("id", "title", "kind", "claims")
+    return Figure(
+        paper=paper_key,
+        id=raw["id"],
+        title=raw["title"],
+        kind=raw["kind"],
+        claims=tuple(raw.get("claims", ())),
+        details={key: value for key, value in raw.items() if key not in named},
+    )
+
+
+@cache
+def paper(key: str) -> Paper:
+    """A paper by its key ('segment', 'sentence', 'alarm', 'rlmec', 'par'), in any case.
+
+    Raises:
+        RecipeError: an unknown key, with the nearest known one.
+    """
+    name = key.strip().lower()
+    if name not in PAPERS:
+        raise RecipeError(f"unknown paper '{key}'{suggestion(name, PAPERS)}")
+    raw = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    return Paper(
+        key=name,
+        title=raw["title"],
+        seeds_reported=raw["seeds_reported"],
+        tables=tuple(_table(name, table) for table in raw["tables"]),
+        figures=tuple(_figure(name, figure) for figure in raw["figures"]),
+        hyperparameters=tuple(raw["hyperparameters"]),
+        notes=tuple(raw["notes"]),
+        experiment_matrix=raw["experiment_matrix"],
+    )
+
+
+def _split(name: str, kind: str) -> tuple[Paper, str]:
+    paper_key, slash, rest = name.partition("/")
+    if not slash or not rest.strip():
+        raise RecipeError(f"'{name}' does not name a {kind}: write <paper>/<number>, such as 'segment/1'")
+    number = rest.strip().lower().removeprefix(kind).strip()
+    return paper(paper_key), f"{kind.capitalize()} {number}"
+
+
+def table(name: str) -> Table:
+    """A table by name: 'segment/1' or 'Segment/Table 1'.
+
+    Raises:
+        RecipeError: an unknown paper or table, with the nearest known one.
+    """
+    owner, wanted = _split(name, "table")
+    for found in owner.tables:
+        if found.id == wanted:
+            return found
+    hint = suggestion(wanted, (found.id for found in owner.tables))
+    raise RecipeError(f"paper '{owner.key}' has no {wanted}{hint}")
+
+
+def figure(name: str) -> Figure:
+    """A figure by name: 'segment/4' or 'Segment/Figure 4'.
+
+    Raises:
+        RecipeError: an unknown paper or figure, with the nearest known one.
+    """
+    owner, wanted = _split(name, "figure")
+    for found in owner.figures:
+        if found.id == wanted:
+            return found
+    hint = suggestion(wanted, (found.id for found in owner.figures))
+    raise RecipeError(f"paper '{owner.key}' has no {wanted}{hint}")

@@ -1,0 +1,107 @@
+"""Which row of this project stands behind each row of a published table.
+
+One file per paper (`segment.yaml`, ...). A paper without a file has no rows yet: its tables are then printed
+as published, every measured cell "not run".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.published.registry import Column, Row, Table, paper, suggestion
+
+FOLDER = Path(__file__).parent
+
+
+@dataclass(frozen=True)
+class RecipeRow:
+    """Where one row's results lie: `results/<scale>/<group>/<kind>/<name>/<seed>/`."""
+
+    name: str
+    group: str
+    kind: str
+
+
+@dataclass(frozen=True)
+class MappedRow:
+    """One published row, the recipe row behind it (None: unmapped) and the main row it is compared with."""
+
+    published: Row
+    recipe: RecipeRow | None
+    main: str | None
+
+    @property
+    def is_main(self) -> bool:
+        return self.recipe is not None and self.recipe.name == self.main
+
+
+@cache
+def _file(paper_key: str) -> Mapping[str, Any] | None:
+    path = FOLDER / f"{paper_key}.yaml"
+    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+
+
+def recipe_row(paper_key: str, name: str) -> RecipeRow:
+    """Where the results of a paper's row of that name lie."""
+    mapping = _file(paper(paper_key).key) or {}
+    place = mapping.get("rows", {}).get(name, {})
+    return RecipeRow(
+        name=name,
+        group=place.get("group", mapping.get("group", paper_key)),
+        kind=place.get("kind", mapping.get("kind", "policy")),
+    )
+
+
+def _main_row(entry: Mapping[str, Any], row: Row) -> str | None:
+    main = entry.get("main")
+    return main.get(row.backbone) if isinstance(main, Mapping) else main
+
+
+def mapped_rows(table: Table) -> list[MappedRow]:
+    """The rows of a published table in printed order, each with its recipe row where the map names one.
+
+    Raises:
+        RecipeError: the map names a condition that the table does not print.
+    """
+    entry = (_file(table.paper) or {}).get("tables", {}).get(table.id, {})
+    names: dict[str, str] = dict(entry.get("rows", {}))
+    found = []
+    for row in table.rows:
+        name = names.pop(f"{row.condition} @ {row.backbone}", None) or names.pop(row.condition, None)
+        recipe = recipe_row(table.paper, name) if name else None
+        found.append(MappedRow(published=row, recipe=recipe, main=_main_row(entry, row)))
+    if names:
+        wrong = next(iter(names))
+        raise RecipeError(
+            f"row map of {table.name} names '{wrong}', which the table does not print"
+            f"{suggestion(wrong, (row.label for row in table.rows))}"
+        )
+    return found
+
+
+def metric_name(table: Table, column_key: str) -> str:
+    """The name in a run's metrics.json behind a column (its own key unless the map says otherwise)."""
+    columns = (_file(table.paper) or {}).get("columns", {})
+    return str(columns.get(column_key, column_key))
+
+
+def also_measured(table: Table) -> list[Column]:
+    """Columns that the paper does not print and that the testbed can measure, for this table."""
+    mapping = _file(table.paper) or {}
+    names = mapping.get("tables", {}).get(table.id, {}).get("also", [])
+    return [Column(key=name, **mapping["also"][name]) for name in names]
+
+
+def rows_of_paper(paper_key: str) -> list[RecipeRow]:
+    """Every row behind a paper's tables and figures, each once, in the order of the tables."""
+    mapping = _file(paper(paper_key).key) or {}
+    names = [name for entry in mapping.get("tables", {}).values() for name in entry["rows"].values()]
+    names += mapping.get("only_in_figures", [])
+    return [recipe_row(paper_key, name) for name in dict.fromkeys(names)]

@@ -1,0 +1,41 @@
+"""Renders the report: one self-contained page and a Markdown file.
+
+    python -m tasks.report --results results/testbed --out report/
+
+Reads what the tables stages wrote (`python -m tasks.tables`) and the records of the runs behind them; the
+page opens from disk, without network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+
+from tasks.report import markdown, page
+from tasks.stage import run_stage
+
+
+def write_report(results: Path, out: Path) -> Path:
+    """Writes `<out>/index.html` and `<out>/report.md`, each whole or not at all; returns the page's path."""
+    report = page.read_report(results)
+    out.mkdir(parents=True, exist_ok=True)
+    for name, text in (("report.md", markdown.render(report)), ("index.html", page.render(report))):
+        partial = out / f".{name}.{os.getpid()}"
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(out / name)
+    return out / "index.html"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--results", type=Path, required=True, help="results of one scale: results/testbed")
+    parser.add_argument("--out", type=Path, required=True, help="folder for index.html and report.md")
+    options = parser.parse_args(arguments)
+    print(f"report: {write_report(options.results, options.out)}")
+
+
+if __name__ == "__main__":
+    run_stage(main)

@@ -1,0 +1,184 @@
+"""Panels as inline SVG, in one style, readable on a light and on a dark page.
+
+Text stays text (selectable, in the page's font). Colours are written as CSS variables with their light value
+as fallback, so the page switches them with its theme.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+#: Okabe and Ito's palette, which colour-blind readers tell apart; slot 0 is a paper's own method.
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#b98500", "#4c9fd4", "#6b6b6b", "#8c564b")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+INK, RULE, PAPER = "#1b1f24", "#d9dde2", "#fefefd"
+COLUMNS = 3
+PANEL_WIDTH, PANEL_HEIGHT, LEGEND_HEIGHT = 3.5, 2.55, 0.42
+
+STYLE: dict[str, Any] = {
+    "svg.fonttype": "none",
+    "font.family": "DejaVu Sans",
+    "font.size": 9.5,
+    "axes.titlesize": 10.5,
+    "axes.titleweight": "bold",
+    "axes.titlelocation": "left",
+    "axes.titlepad": 9,
+    "axes.labelsize": 9,
+    "xtick.labelsize": 8.5,
+    "ytick.labelsize": 8.5,
+    "legend.fontsize": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.edgecolor": INK,
+    "axes.linewidth": 0.7,
+    "axes.labelcolor": INK,
+    "text.color": INK,
+    "xtick.color": INK,
+    "ytick.color": INK,
+    "axes.grid": True,
+    "axes.grid.axis": "y",
+    "grid.color": RULE,
+    "grid.linewidth": 0.7,
+    "axes.axisbelow": True,
+    "lines.linewidth": 1.7,
+    "lines.markersize": 4.2,
+    "figure.facecolor": "none",
+    "axes.facecolor": "none",
+    "savefig.facecolor": "none",
+}
+DASHED = (0, (4, 2.2))
+
+
+def _colour(series: Mapping[str, Any], position: int) -> tuple[str, str]:
+    slot = series["colour"] if series["colour"] is not None else position
+    return PALETTE[slot % len(PALETTE)], MARKERS[slot % len(MARKERS)]
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    return [float("nan") if value is None else float(value) for value in values]
+
+
+def _draw_line(axes: Any, series: Mapping[str, Any], position: int) -> None:
+    import numpy as np
+
+    colour, marker = _colour(series, position)
+    x, y = _numbers(series["x"]), np.array(_numbers(series["y"]))
+    if series["style"] == "points":
+        axes.scatter(x, y, s=11, color=colour, alpha=0.65, linewidths=0, label=series["label"])
+        return
+    few = len(x) <= 12
+    dash = DASHED if series["style"] == "dashed" else "-"
+    plain = series["style"] == "dashed" or not few
+    axes.plot(
+        x, y, color=colour, linestyle=dash, marker=None if plain else marker, label=series["label"],
+        markeredgecolor=PAPER, markeredgewidth=0.6,
+    )  # fmt: skip
+    if series["error"] and any(error is not None for error in series["error"]):
+        error = np.array(_numbers(series["error"]))
+        if few:
+            axes.errorbar(x, y, yerr=error, fmt="none", ecolor=colour, elinewidth=1, capsize=2.5)
+        else:
+            axes.fill_between(x, y - error, y + error, color=colour, alpha=0.16, linewidth=0)
+
+
+def _draw_bars(axes: Any, panel: Mapping[str, Any]) -> None:
+    groups = list(dict.fromkeys(group for series in panel["series"] for group in series["x"]))
+    width = 0.78 / len(panel["series"])
+    for number, series in enumerate(panel["series"]):
+        colour, _ = _colour(series, number)
+        offset = (number - (len(panel["series"]) - 1) / 2) * width
+        positions = [groups.index(group) + offset for group in series["x"]]
+        error = _numbers(series["error"]) if series["error"] and None not in series["error"] else None
+        axes.bar(
+            positions, _numbers(series["y"]), width * 0.92, color=colour, label=series["label"], yerr=error,
+            error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
+        )  # fmt: skip
+    axes.set_xticks(range(len(groups)), groups)
+    axes.tick_params(axis="x", length=0)
+
+
+def _draw_panel(axes: Any, panel: Mapping[str, Any]) -> None:
+    if any(series["style"] == "bars" for series in panel["series"]):
+        _draw_bars(axes, panel)
+    else:
+        for number, series in enumerate(panel["series"]):
+            _draw_line(axes, series, number)
+        positions = sorted({x for series in panel["series"] for x in series["x"]})
+        if len(positions) <= 5:
+            axes.set_xticks(positions, [f"{x:g}" for x in positions])
+        axes.margins(x=0.04, y=0.12)
+    axes.set_title(panel["title"])
+    axes.set_xlabel(panel["x_label"])
+    axes.set_ylabel(panel["y_label"])
+
+
+def _legend(figure: Any, all_axes: Sequence[Any], height: float) -> None:
+    handles: dict[str, Any] = {}
+    for axes in all_axes:
+        for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
+            handles.setdefault(label, handle)
+    if len(handles) > 1:
+        figure.legend(
+            handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=min(6, len(handles)),
+            frameon=False, handlelength=1.6, columnspacing=1.6, borderaxespad=0.2,
+        )  # fmt: skip
+
+
+def panels_svg(figure_data: Mapping[str, Any]) -> str:
+    """A figure of kind `panels` as an SVG element for the inside of a page.
+
+    Args:
+        figure_data: what `FigureData.to_json` made; its key becomes the prefix of every id in the SVG.
+    """
+    import matplotlib
+
+    matplotlib.use("agg")
+    from matplotlib import pyplot
+
+    panels = figure_data["panels"]
+    columns = min(len(panels), COLUMNS) if len(panels) != 4 else 2
+    rows = -(-len(panels) // columns)
+    height = rows * PANEL_HEIGHT + LEGEND_HEIGHT
+    settings = {**STYLE, "svg.hashsalt": figure_data["key"]}
+    with matplotlib.rc_context(settings):
+        figure, grid = pyplot.subplots(
+            rows, columns, figsize=(max(columns, 1.6) * PANEL_WIDTH, height), squeeze=False
+        )
+        used = [axes for line in grid for axes in line]
+        for axes, panel in zip(used, panels, strict=False):
+            _draw_panel(axes, panel)
+        for axes in used[len(panels) :]:
+            axes.remove()
+        _legend(figure, used[: len(panels)], height)
+        figure.tight_layout(rect=(0, 0, 1, 1 - LEGEND_HEIGHT / height), w_pad=2.2, h_pad=1.8)
+        buffer = io.StringIO()
+        figure.savefig(buffer, format="svg", metadata={"Date": None})
+        pyplot.close(figure)
+    return inline_svg(buffer.getvalue(), figure_data["key"], figure_data["title"])
+
+
+def inline_svg(svg: str, prefix: str, title: str) -> str:
+    """A stand-alone SVG made fit for a page: own ids, theme colours, no fixed size, an accessible name."""
+    from html import escape
+
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
+    svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
+    svg = re.sub(r'(href="#|url\(#)([^")]+)', rf"\1{prefix}-\2", svg)
+    svg = svg.replace(INK, "currentColor").replace(RULE, f"var(--rule, {RULE})")
+    svg = svg.replace(PAPER, f"var(--paper, {PAPER})")
+    for slot, colour in enumerate(PALETTE):
+        svg = svg.replace(colour, f"var(--series-{slot}, {colour})")
+    svg = re.sub(r"font: ([^;\"]*?)(\d[\d.]*px) [^;\"]+", r"font: \1\2 var(--sans)", svg)
+    return re.sub(
+        r'<svg([^>]*?)\swidth="[^"]*"([^>]*?)\sheight="[^"]*"|<svg([^>]*?)\sheight="[^"]*"([^>]*?)\swidth="[^"]*"',
+        lambda m: (
+            f'<svg role="img" aria-label="{escape(title)}"'
+            f"{m.group(1) or m.group(3) or ''}{m.group(2) or m.group(4) or ''}"
+        ),
+        svg,
+        count=1,
+    )

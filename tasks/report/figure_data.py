@@ -1,0 +1,141 @@
+"""The data behind a figure, as plain values: what the tables stage writes and the report draws.
+
+Four kinds cover the papers' figures: `panels` (lines, points and bars on axes), `coloured_text` (one response
+under several reward models), `segmentation` (true and found boundaries of one response) and `table`.
+A new figure is data of one of these kinds; the page needs no change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from rlhf_core.published import registry
+from tasks.report.outputs import StageOutput, mean_and_standard_error
+
+Style = Literal["line", "dashed", "points", "bars"]
+
+
+@dataclass
+class Series:
+    """One line, cloud of points or set of bars.
+
+    Args:
+        label: name in the legend; series of one label share a colour.
+        x: positions (numbers) or bar groups (words).
+        y: heights; None leaves a gap.
+        error: standard error per height; None where there is one seed.
+        colour: slot in the palette (0 is the paper's own method); None takes the next free one.
+    """
+
+    label: str
+    x: list[Any]
+    y: list[float | None]
+    error: list[float | None] | None = None
+    style: Style = "line"
+    colour: int | None = None
+
+
+@dataclass
+class Panel:
+    """One pair of axes."""
+
+    title: str
+    x_label: str
+    y_label: str
+    series: list[Series]
+
+
+@dataclass
+class FigureData:
+    """One figure.
+
+    Args:
+        key: anchor on the page, such as 'figure-4'.
+        title: heading.
+        caption: what is shown, from which rows and seeds, in a sentence or two.
+        kind: panels | coloured_text | segmentation | table.
+        claims: what the paper's figure claims, as printed in the registry.
+        panels: for kind panels.
+        blocks: for the other kinds: plain mappings as the page's template of that kind reads them.
+        missing: rows that the figure needs and that were not run.
+    """
+
+    key: str
+    title: str
+    caption: str
+    kind: str = "panels"
+    claims: list[str] = field(default_factory=list)
+    panels: list[Panel] = field(default_factory=list)
+    blocks: list[dict[str, Any]] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+
+    @property
+    def drawn(self) -> bool:
+        return bool(self.blocks) or any(panel.series for panel in self.panels)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain data; panels without a series are left out, `status` says whether anything was measured."""
+        self.panels = [panel for panel in self.panels if panel.series]
+        return {**asdict(self), "status": "measured" if self.drawn else "not run"}
+
+
+def published_figure(name: str, caption: str, kind: str = "panels") -> FigureData:
+    """Empty data of a published figure ('segment/4'), with its title and claims from the registry."""
+    figure = registry.figure(name)
+    return FigureData(
+        key=figure.id.lower().replace(" ", "-"),
+        title=f"{figure.id}. {figure.title}",
+        caption=caption,
+        kind=kind,
+        claims=[*figure.claims, *map(str, figure.details.get("numbers_in_text", []))],
+    )
+
+
+def metric_by_seed(outputs: Mapping[int, StageOutput], metric: str) -> tuple[float, float | None] | None:
+    """Mean and standard error of a metric over seeds; None where no run has it."""
+    values = [out.metrics[metric] for out in outputs.values() if metric in out.metrics]
+    return mean_and_standard_error(values) if values else None
+
+
+def curve(
+    outputs: Mapping[int, StageOutput], metric: str, *, file: str = "history.jsonl", x: str = "step"
+) -> tuple[list[float], list[float | None], list[float | None]]:
+    """A metric over training: x, mean over seeds and standard error, aligned by `step`.
+
+    Steps that only some of the seeds have are left out, so that a mean never changes its seeds on the way.
+
+    Args:
+        outputs: runs by seed.
+        metric: field of the rows of `file`.
+        x: field for the horizontal axis; its mean over seeds is taken.
+    """
+    by_seed = [
+        {int(row["step"]): row for row in out.rows(file) if row.get(metric) is not None and x in row}
+        for out in outputs.values()
+    ]
+    by_seed = [rows for rows in by_seed if rows]
+    if not by_seed:
+        return [], [], []
+    steps = sorted(set.intersection(*(set(rows) for rows in by_seed)))
+    points = [mean_and_standard_error([float(rows[step][metric]) for rows in by_seed]) for step in steps]
+    positions = [sum(float(rows[step][x]) for rows in by_seed) / len(by_seed) for step in steps]
+    return positions, [mean for mean, _ in points], [error for _, error in points]
+
+
+def curve_series(
+    label: str, outputs: Mapping[int, StageOutput], metric: str, *, colour: int, style: Style = "line", **options: str
+) -> list[Series]:
+    """The curve of a metric as a list of one series, or of none where nothing was recorded."""
+    x, y, error = curve(outputs, metric, **options)
+    return [Series(label, x, y, error, style=style, colour=colour)] if x else []
+
+
+def token_spans(tokens: Sequence[str]) -> list[tuple[int, int]]:
+    """Half-open character spans of tokens whose texts concatenate to the response."""
+    spans, position = [], 0
+    for token in tokens:
+        spans.append((position, position + len(token)))
+        position += len(token)
+    return spans

@@ -1,0 +1,302 @@
+"""Figures 2 to 11 of *Segmenting Text and Learning Their Rewards*, and what the testbed shows beside them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf_core.published.row_map import RecipeRow, recipe_row
+from tasks.artifacts import read_json
+from tasks.report.figure_data import (
+    FigureData,
+    Panel,
+    Series,
+    curve,
+    metric_by_seed,
+    published_figure,
+    token_spans,
+)
+from tasks.report.figures_training import reward_models, training_curves
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+
+METHODS = ("segment", "bandit", "token", "sentence", "bandit-as-segment", "segment-as-bandit")
+LABELS = {
+    "segment": "Segment (Ours)",
+    "bandit": "Bandit",
+    "token": "Token",
+    "sentence": "Sentence",
+    "bandit-as-segment": "Bandit as Segment",
+    "segment-as-bandit": "Segment as Bandit",
+    "ngram-5": "5-gram",
+}
+#: Palette slots; the method keeps its colour in every figure.
+COLOURS = {name: slot for slot, name in enumerate(METHODS)}
+CUTOFFS = {"cutoff-1.5": 1.5, "segment": 1.75, "cutoff-2.0": 2.0, "cutoff-2.25": 2.25}
+REWARD_MODELS = (
+    *("bandit", "sentence", "token", "segment", "ngram-2", "ngram-5", "ngram-10", "ngram-20"),
+    *("cutoff-1.5", "cutoff-2.0", "cutoff-2.25"),
+    *("phi31-bandit", "phi31-token", "phi31-segment", "llama3-bandit", "llama3-token", "llama3-segment"),
+)
+CODE_BENCHMARKS = {"mbpp_base": "MBPP Base", "mbpp_plus": "MBPP Plus", "livecode": "LiveCode"}
+
+
+def figures(tree: ResultTree) -> list[FigureData]:
+    """All figures in the order of the page."""
+    policies = [recipe_row("segment", name) for name in METHODS]
+    models = [RecipeRow(name, "segment", "reward_model") for name in REWARD_MODELS]
+    return [
+        training_curves(
+            tree, policies, LABELS, COLOURS, "Means over seeds; the band is one standard error. Rows of Table 1."
+        ),
+        reward_models(
+            tree,
+            models,
+            "Accuracy on held-out pairs beside the Bayes ceiling of the annotator that labelled them; ECE is the "
+            "expected calibration error; fidelity is the correlation of learned segment rewards with the true "
+            "rewards of the clauses they cover.",
+        ),
+        reward_colouring(tree),
+        entropy_cutoffs(tree),
+        kl_frontier(tree),
+        code_bars(tree),
+        *segmentations(tree),
+        normaliser_fits(tree),
+    ]
+
+
+def _examples(tree: ResultTree, name: str) -> list[dict[str, Any]]:
+    """The example responses of a reward model, first seed that was run."""
+    outputs = tree.outputs("segment", "reward_model", name)
+    return next(iter(outputs.values())).rows("examples.jsonl") if outputs else []
+
+
+def reward_colouring(tree: ResultTree) -> FigureData:
+    """Figure 2: the same responses under the segment, token and 5-gram models, a repetition among them."""
+    figure = published_figure(
+        "segment/2",
+        "Colour shows each model's reward on one scale per model, centred at 0: hover or tap a piece for its value. "
+        "All rewards are before normalisation.",
+        kind="coloured_text",
+    )
+    models = {name: {row["id"]: row for row in _examples(tree, name)} for name in ("segment", "token", "ngram-5")}
+    figure.missing = [f"reward_model/{name}" for name, rows in models.items() if not rows]
+    present = {name: rows for name, rows in models.items() if rows}
+    if not present:
+        return figure
+    shared = set.intersection(*(set(rows) for rows in present.values()))
+    first = next(iter(present.values()))
+    for kind, title in (("normal", "Normal text"), ("repetition", "Text with repetition")):
+        example = next((i for i, row in first.items() if row["kind"] == kind and i in shared), None)
+        if example is None:
+            continue
+        figure.blocks.append(
+            {
+                "title": title,
+                "prompt": first[example]["prompt"],
+                "models": [
+                    {
+                        "name": LABELS[name],
+                        "tokens": rows[example]["tokens"],
+                        "rewards": rows[example]["rewards"],
+                        "segments": rows[example]["segments"],
+                    }
+                    for name, rows in present.items()
+                ],
+            }
+        )
+    return figure
+
+
+def _segment_length(tree: ResultTree, name: str) -> tuple[float, float | None] | None:
+    """Mean tokens per segment of the policy's own responses, else of the reward model's examples."""
+    measured = metric_by_seed(tree.outputs("segment", "policy", name), "mean_segment_length")
+    if measured:
+        return measured
+    lengths = []
+    for output in tree.outputs("segment", "reward_model", name).values():
+        tokens = [end - start for row in output.rows("examples.jsonl") for start, end, _ in row["segments"]]
+        if tokens:
+            lengths.append(sum(tokens) / len(tokens))
+    return mean_and_standard_error(lengths) if lengths else None
+
+
+def entropy_cutoffs(tree: ResultTree) -> FigureData:
+    """Figure 3: scores of the policies and their mean segment length over the entropy cutoff."""
+    figure = published_figure(
+        "segment/3",
+        "The horizontal axis names the paper's cutoffs; at testbed scale each stands for the quantile of the SFT "
+        "entropy that gives the paper's ordering of segment lengths. Bars are one standard error over seeds.",
+    )
+    metrics = (
+        ("alpaca_wr", "AlpacaEval 2.0 WR", "percent"),
+        ("arena_wr", "Arena-Hard WR", "percent"),
+        ("mtbench", "MT-Bench", "score 1 to 10"),
+    )
+    runs = {name: tree.outputs("segment", "policy", name) for name in CUTOFFS}
+    figure.missing = [name for name, outputs in runs.items() if not outputs]
+    points: list[tuple[str, str, dict[str, tuple[float, float | None]]]] = []
+    for metric, title, unit in metrics:
+        found = {name: metric_by_seed(outputs, metric) for name, outputs in runs.items()}
+        points.append((title, unit, {name: value for name, value in found.items() if value}))
+    lengths = {name: _segment_length(tree, name) for name in CUTOFFS}
+    points.append(("Mean segment length", "tokens", {name: v for name, v in lengths.items() if v}))
+    for title, unit, values in points:
+        names = [name for name in CUTOFFS if name in values]
+        if names:
+            series = Series(
+                "Segment (Ours)",
+                [CUTOFFS[name] for name in names],
+                [values[name][0] for name in names],
+                [values[name][1] for name in names],
+                colour=0,
+            )
+            figure.panels.append(Panel(title, "entropy cutoff c_ent", unit, [series]))
+    return figure
+
+
+def kl_frontier(tree: ResultTree) -> FigureData:
+    """Figure 4: win rate over KL to the SFT policy, from the checkpoints of each run."""
+    figure = published_figure(
+        "segment/4",
+        "One point per checkpoint of a run: length-controlled win rate against the SFT policy over its KL, means "
+        "over seeds with one standard error.",
+    )
+    for prefix, title in (("phi31-", "Phi3.1-mini-SFT (as in the paper)"), ("", "Phi3-mini")):
+        panel = Panel(title, "KL to the SFT policy, nats per response", "LC win rate vs SFT, %", [])
+        for method in ("segment", "bandit", "token"):
+            outputs = tree.outputs("segment", "policy", prefix + method)
+            if not outputs:
+                figure.missing.append(prefix + method)
+            x, y, error = curve(outputs, "lc_win_rate", file="checkpoints.jsonl", x="kl")
+            if x:
+                order = sorted(range(len(x)), key=x.__getitem__)
+                panel.series.append(
+                    Series(
+                        LABELS[method],
+                        [x[i] for i in order],
+                        [y[i] for i in order],
+                        [error[i] for i in order],
+                        colour=COLOURS[method],
+                    )
+                )
+        figure.panels.append(panel)
+    return figure
+
+
+def code_bars(tree: ResultTree) -> FigureData:
+    """Figure 5: pass@1 on the code benchmarks, by backbone and action space."""
+    figure = published_figure("segment/5", "pass@1 in percent; bars are means over seeds with one standard error.")
+    for prefix, title in (("phi31-", "Phi3.1-mini-SFT"), ("llama3-", "Llama-3-8B-SFT")):
+        panel = Panel(title, "", "pass@1, %", [])
+        for method in ("bandit", "token", "segment"):
+            outputs = tree.outputs("segment", "policy", prefix + method)
+            if not outputs:
+                figure.missing.append(prefix + method)
+                continue
+            values = {label: metric_by_seed(outputs, metric) for metric, label in CODE_BENCHMARKS.items()}
+            found = {label: value for label, value in values.items() if value}
+            if found:
+                panel.series.append(
+                    Series(
+                        LABELS[method],
+                        list(found),
+                        [mean for mean, _ in found.values()],
+                        [error for _, error in found.values()],
+                        style="bars",
+                        colour=COLOURS[method],
+                    )
+                )
+        figure.panels.append(panel)
+    return figure
+
+
+def boundary_f1(true_starts: set[int], found_starts: set[int], tolerance: int = 1) -> float:
+    """F1 of inner boundaries (character offsets; the start of the text counts for neither side).
+
+    A found boundary is right if a true one lies within `tolerance` characters (a token may carry the space
+    before its word).
+    """
+    true, found = true_starts - {0}, found_starts - {0}
+    if not true and not found:
+        return 1.0
+    hits = sum(any(abs(f - t) <= tolerance for t in true) for f in found)
+    covered = sum(any(abs(f - t) <= tolerance for f in found) for t in true)
+    if not hits or not covered:
+        return 0.0
+    precision, recall = hits / len(found), covered / len(true)
+    return 2 * precision * recall / (precision + recall)
+
+
+def _segmentation_block(row: Mapping[str, Any]) -> dict[str, Any]:
+    spans = token_spans(row["tokens"])
+    text = "".join(row["tokens"])
+    found = [(spans[start][0], spans[end - 1][1]) for start, end, _ in row["segments"]]
+    true = [(start, end, kind, reward) for start, end, kind, reward in row["true_clauses"]]
+    return {
+        "prompt": row["prompt"],
+        "true": [{"text": text[s:e], "kind": kind, "reward": reward} for s, e, kind, reward in true],
+        "found": [{"text": text[s:e]} for s, e in found],
+        "rest": text[found[-1][1] :] if found else text,
+        "f1": boundary_f1({s for s, *_ in true}, {s for s, _ in found}),
+    }
+
+
+def segmentations(tree: ResultTree) -> list[FigureData]:
+    """Figures 6 to 11: true clause boundaries beside entropy boundaries, dialogue and code."""
+    source = next((name for name in ("cutoff-1.5", "segment") if _examples(tree, name)), None)
+    rows = _examples(tree, source) if source else []
+    dialogue = [row for row in rows if row["kind"] == "normal"]
+    code = [row for row in rows if row["kind"] == "code"]
+    drawn = []
+    for number, pool in ((6, dialogue), (7, dialogue), (8, dialogue), (9, dialogue), (10, code), (11, code)):
+        figure = published_figure(
+            f"segment/{number}",
+            "Left: the true clauses of the testbed, which stand for the human annotation. Right: segments by the "
+            "entropy of the SFT model" + (f", of reward model '{source}'." if source else "."),
+            kind="segmentation",
+        )
+        if number == 9:
+            figure.caption += " The paper's example is bilingual; the testbed has English only."
+        index = number - (6 if pool is dialogue else 10)
+        if index < len(pool):
+            figure.blocks = [_segmentation_block(pool[index])]
+        elif not rows:
+            figure.missing = ["reward_model/cutoff-1.5"]
+        drawn.append(figure)
+    return drawn
+
+
+def _fit_panel(title: str, unit: str, bins: Mapping[str, Any], statistic: str, lines: Mapping[str, Any]) -> Panel:
+    location = list(bins["location"])
+    series = [Series("bins", location, list(bins[statistic]), style="points", colour=5)]
+    for name, style, colour in (("huber", "line", 0), ("ols", "dashed", 1)):
+        fit = lines.get(name)
+        if fit:
+            heights = [fit[f"w_{statistic}"] * math.log(p) + fit[f"b_{statistic}"] for p in location]
+            series.append(Series({"huber": "Huber", "ols": "OLS"}[name], location, list(heights), style=style, colour=colour))  # type: ignore[arg-type]
+            if statistic == "std" and name == "huber":
+                series.append(Series("floor", location, [fit["floor"]] * len(location), style="dashed", colour=2))
+    return Panel(title, "normalised location p = (t+1)/T", unit, series)
+
+
+def normaliser_fits(tree: ResultTree) -> FigureData:
+    """Mean and standard deviation of segment rewards over their location, with the fitted lines (Eq. 11, 12)."""
+    figure = FigureData(
+        key="normaliser-fits",
+        title="Location-aware normaliser",
+        caption="Statistics of the segment rewards per bin of the normalised location, and the regressions on "
+        "log p (Eq. 11 and 12) that the normaliser uses; the floor keeps the standard deviation positive.",
+    )
+    for name in ("segment", "token"):
+        found: StageOutput | None = next(iter(tree.outputs("segment", "normaliser", name).values()), None)
+        if found is None:
+            figure.missing.append(f"normaliser/{name}")
+            continue
+        fitted = read_json(found.result / "normaliser.json")
+        lines = fitted["location_aware"]
+        figure.panels += [
+            _fit_panel(f"{LABELS[name]}: mean", "reward", fitted["bins"], "mean", lines),
+            _fit_panel(f"{LABELS[name]}: standard deviation", "reward", fitted["bins"], "std", lines),
+        ]
+    return figure

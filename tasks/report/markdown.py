@@ -1,0 +1,67 @@
+"""The report as Markdown: tables and verdicts for a reader without the page."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tasks.report.page import Report
+from tasks.tables import cell_text
+
+LEGEND = (
+    "Each cell: published / measured (mean ± standard error over seeds). `*` differs from the table's main row "
+    "(p < .05); ✓ confirms, ✗ contradicts, · leaves undecided the paper's ordering of the row and the main row."
+)
+
+
+def escape(text: str) -> str:
+    """Text for a Markdown table cell: no pipes, no line breaks, no HTML."""
+    for character, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("\n", " ")):
+        text = text.replace(character, safe)
+    return text
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(escape(cell) for cell in cells) + " |"
+
+
+def _table(table: dict[str, Any]) -> list[str]:
+    lines = [f"### {table['id']}. {table['title']}", ""]
+    lines += [
+        _row(["row", *(column["printed"] for column in table["columns"])]),
+        "|" + " --- |" * (len(table["columns"]) + 1),
+    ]
+    for row in table["rows"]:
+        label = " · ".join(part for part in (row["condition"], row["backbone"]) if part)
+        cells = []
+        for column in table["columns"]:
+            cell = row["cells"][column["key"]]
+            parts = [cell["published"]] if cell["published"] is not None else []
+            cells.append(" / ".join([*parts, cell_text(cell)] if table["is_result"] else parts))
+        lines.append(_row([label, *cells]))
+    return [*lines, ""]
+
+
+def render(report: Report) -> str:
+    """The report as a Markdown string."""
+    made = report.provenance
+    lines = [f"# Rewardsmith report, scale {report.scale}", ""]
+    if made.commits:
+        lines += [
+            f"Commits {', '.join(made.commits)}; {made.first} to {made.last}; {', '.join(made.devices)}; "
+            f"{made.minutes:.0f} minutes of stages.",
+            "",
+        ]
+    lines += [LEGEND, ""]
+    for paper in report.papers:
+        counts = paper.counts
+        lines += [
+            f"## {paper.title}",
+            "",
+            f"Seeds {', '.join(map(str, paper.seeds))}. Of {counts['measured']} measured cells with a published "
+            f"value, {counts['confirmed']} confirm the paper's ordering, {counts['contradicted']} contradict it and "
+            f"{counts['undecided']} leave it undecided; {counts['not run']} published cells have no run.",
+            "",
+        ]
+        for table in paper.result_tables:
+            lines += _table(table)
+    return "\n".join(lines)

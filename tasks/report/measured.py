@@ -1,0 +1,135 @@
+"""The cells of a published table with what was measured beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from rlhf_core.published.registry import Column, Table
+from rlhf_core.published.row_map import MappedRow, also_measured, mapped_rows, metric_name
+from tasks.report.measurements import Measurements, measurements
+from tasks.report.outputs import ResultTree, mean_and_standard_error
+from tasks.report.significance import compare, verdict
+
+@dataclass
+class Cell:
+    """One cell: what the paper prints and what was measured.
+
+    Attributes:
+        published: the cell as printed; None where the paper has no such column.
+        status: 'measured', 'not run' (no run of this row) or 'not measured' (the run has no such metric).
+        mean, se: over seeds, in the column's unit; se is None with one seed.
+        seeds: value by seed.
+        difference, p_seeds, p_prompts, significant: against the table's main row; None on the main row.
+        verdict: 'confirmed', 'contradicted' or 'undecided'; None where the paper orders nothing.
+    """
+
+    published: str | None
+    status: str
+    mean: float | None = None
+    se: float | None = None
+    seeds: dict[str, float] = field(default_factory=dict)
+    difference: float | None = None
+    p_seeds: float | None = None
+    p_prompts: float | None = None
+    significant: bool | None = None
+    verdict: str | None = None
+
+
+def _cell(
+    mapped: MappedRow,
+    published: Mapping[str, MappedRow],
+    column: Column,
+    values: Measurements,
+    was_run: bool,
+) -> Cell:
+    printed = mapped.published.values.get(column.key)
+    cell = Cell(published=str(printed) if printed else None, status="not run")
+    if mapped.recipe is None or not was_run:
+        return cell
+    own = values.get(mapped.recipe.name, {})
+    if not own:
+        cell.status = "not measured"
+        return cell
+    cell.status = "measured"
+    cell.mean, cell.se = mean_and_standard_error([own[seed].value for seed in sorted(own)])
+    cell.seeds = {str(seed): own[seed].value for seed in sorted(own)}
+    main = mapped.main
+    if main is None or mapped.is_main or not values.get(main):
+        return cell
+    comparison = compare(own, values[main])
+    if comparison is None:
+        return cell
+    cell.difference, cell.significant = comparison.difference, comparison.significant
+    cell.p_seeds, cell.p_prompts = comparison.p_seeds, comparison.p_prompts
+    if column.direction and main in published:
+        main_printed = published[main].published.values.get(column.key)
+        cell.verdict = verdict(
+            printed.mean if printed else None, main_printed.mean if main_printed else None, comparison
+        )
+    return cell
+
+
+def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
+    """A table as plain data: columns, and per row its recipe row, runs and cells.
+
+    Args:
+        table: the published table.
+        tree: the stage outputs to read.
+    """
+    rows = mapped_rows(table)
+    published = {row.recipe.name: row for row in rows if row.recipe}
+    outputs = {row.recipe.name: tree.of(row.recipe) for row in rows if row.recipe}
+    columns = [(column, metric_name(table, column.key)) for column in table.columns]
+    columns += [(column, column.key) for column in also_measured(table)]
+    calibration = tree.alpaca_calibration()
+    values = {metric: measurements(outputs, metric, calibration) for _, metric in columns if table.is_result}
+    rendered = []
+    for row in rows:
+        runs = outputs.get(row.recipe.name, {}) if row.recipe else {}
+        rendered.append(
+            {
+                "condition": row.published.condition,
+                "backbone": row.published.backbone,
+                "extra": dict(row.published.extra),
+                "name": row.recipe.name if row.recipe else None,
+                "group": row.recipe.group if row.recipe else None,
+                "kind": row.recipe.kind if row.recipe else None,
+                "main": row.main,
+                "is_main": row.is_main,
+                "runs": {str(seed): out.path.as_posix() for seed, out in runs.items()},
+                "cells": {
+                    column.key: asdict(_cell(row, published, column, values.get(metric, {}), bool(runs)))
+                    for column, metric in columns
+                },
+            }
+        )
+    printed = {column.key for column in table.columns}
+    return {
+        "name": table.name,
+        "id": table.id,
+        "title": table.title,
+        "kind": table.kind,
+        "is_result": table.is_result,
+        "columns": [
+            {**asdict(column), "metric": metric, "published": column.key in printed} for column, metric in columns
+        ],
+        "rows": rendered,
+    }
+
+
+def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
+    """How many cells confirm, contradict or leave undecided the paper's ordering, and how many were not run."""
+    counts = {"confirmed": 0, "contradicted": 0, "undecided": 0, "not run": 0, "measured": 0}
+    for table in tables:
+        if not table["is_result"]:
+            continue
+        for row in table["rows"]:
+            for cell in row["cells"].values():
+                if cell["published"] is None:
+                    continue
+                counts["measured" if cell["status"] == "measured" else "not run"] += 1
+                if cell["verdict"]:
+                    counts[cell["verdict"]] += 1
+    return counts

@@ -1,0 +1,112 @@
+"""Reading the outputs of stages: `<results>/<group>/<kind>/<name>/<seed>/{result,record}/`.
+
+Only `result/` is read here; `record/` says how a result was made and is read by the report page alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation import statistics
+from rlhf_core.published.row_map import RecipeRow
+from tasks.artifacts import read_json, read_jsonl
+
+
+@dataclass(frozen=True)
+class StageOutput:
+    """One finished stage: a row (or reward model, ...) at one seed."""
+
+    path: Path
+    seed: int
+
+    @property
+    def result(self) -> Path:
+        return self.path / "result"
+
+    @cached_property
+    def metrics(self) -> dict[str, float]:
+        """The flat numbers of `metrics.json`.
+
+        Raises:
+            DataError: a value that is not a number.
+        """
+        raw = read_json(self.result / "metrics.json")
+        for name, value in raw.items():
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise DataError(
+                    f"{value!r} is not a number", file=str(self.result / "metrics.json"), field=name
+                )
+        return {name: float(value) for name, value in raw.items()}
+
+    def rows(self, file: str) -> list[dict[str, Any]]:
+        """Rows of a JSON Lines file of the result; empty where the stage wrote none."""
+        path = self.result / file
+        return read_jsonl(path) if path.exists() else []
+
+    @cached_property
+    def judgements(self) -> list[dict[str, Any]]:
+        return self.rows("judgements.jsonl")
+
+    @cached_property
+    def history(self) -> list[dict[str, Any]]:
+        return self.rows("history.jsonl")
+
+
+@dataclass(frozen=True)
+class ResultTree:
+    """All stage outputs of one scale, for the seeds that are reported.
+
+    Args:
+        root: the scale's results, such as `results/testbed`.
+        seeds: the seeds that are read; others are ignored.
+    """
+
+    root: Path
+    seeds: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        if not self.root.is_dir():
+            raise DataError(
+                "results folder does not exist",
+                file=str(self.root),
+                remedy="Run a paper first, for example `rewardsmith run segment`",
+            )
+        if not self.seeds or len(set(self.seeds)) != len(self.seeds):
+            raise DataError(f"seeds are {list(self.seeds)}", field="seeds", remedy="Give each seed once")
+
+    def folder(self, group: str, kind: str, name: str, seed: int) -> Path:
+        return self.root / group / kind / name / str(seed)
+
+    def outputs(self, group: str, kind: str, name: str) -> dict[int, StageOutput]:
+        """The finished outputs by seed; empty where nothing was run."""
+        found = {}
+        for seed in self.seeds:
+            path = self.folder(group, kind, name, seed)
+            if (path / "result" / "metrics.json").exists():
+                found[seed] = StageOutput(path, seed)
+        return found
+
+    def of(self, row: RecipeRow) -> dict[int, StageOutput]:
+        return self.outputs(row.group, row.kind, row.name)
+
+    def alpaca_calibration(self) -> list[dict[str, Any]]:
+        """Judged verbose and concise variants of AlpacaEval's baseline; empty where the data stage has none."""
+        path = self.root / "shared" / "data" / "result" / "alpaca_calibration.jsonl"
+        return read_jsonl(path) if path.exists() else []
+
+    def stage_folders(self, rows: Iterable[RecipeRow]) -> Iterator[Path]:
+        """The `result/` folders of rows that were run: what the tables stage depends on."""
+        for row in rows:
+            for output in self.of(row).values():
+                yield output.result
+
+
+def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:
+    """Mean and standard error over seeds (ddof 1); None for a single seed, where there is no spread."""
+    found = statistics.mean_and_standard_error(values)
+    return found.mean, found.standard_error if found.n > 1 else None

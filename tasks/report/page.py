@@ -1,0 +1,150 @@
+"""The report as one HTML file that needs nothing else: styles, script and figures are inside.
+
+Everything that comes from models, data or judges is escaped by jinja2; the content-security policy allows no
+network and no script but the page's own, by digest.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from rlhf_core.errors import DataError
+from rlhf_core.published import registry
+from tasks.artifacts import read_json
+from tasks.report.colour import coloured_tokens, colour_scale, pieces, scale_legend
+from tasks.report.drawing import panels_svg
+from tasks.report.records import Provenance, Run, provenance, run_anchor, runs_of
+from tasks.tables import format_number
+
+TEMPLATES = Path(__file__).parent / "templates"
+
+
+@dataclass(frozen=True)
+class PaperReport:
+    """What the report shows of one paper.
+
+    Attributes:
+        tables: parsed `tables.json` of its tables stage.
+        figures: the figures of `figures.json`.
+    """
+
+    key: str
+    title: str
+    seeds: list[int]
+    counts: dict[str, int]
+    tables: list[dict[str, Any]]
+    figures: list[dict[str, Any]]
+
+    @property
+    def result_tables(self) -> list[dict[str, Any]]:
+        return [table for table in self.tables if table["is_result"]]
+
+    @property
+    def disagreements(self) -> list[str]:
+        """Where the paper's own parts do not agree."""
+        return [note["text"] for note in registry.paper(self.key).notes if note["type"] == "disagreement"]
+
+
+@dataclass(frozen=True)
+class Report:
+    """Everything that the page and the Markdown show."""
+
+    scale: str
+    papers: list[PaperReport]
+    runs: dict[str, Run]
+    provenance: Provenance
+    constants: dict[str, Any]
+
+
+def read_report(results: Path) -> Report:
+    """Collects the tables stages under `<results>/<paper>/tables`, in the registry's order of papers.
+
+    Raises:
+        DataError: no paper has its tables yet.
+    """
+    papers = []
+    for key in registry.PAPERS:
+        folder = results / key / "tables" / "result"
+        if not (folder / "tables.json").exists():
+            continue
+        data = read_json(folder / "tables.json")
+        figures = read_json(folder / "figures.json")["figures"]
+        papers.append(PaperReport(key, data["title"], data["seeds"], data["counts"], data["tables"], figures))
+    if not papers:
+        raise DataError(
+            "no tables stage has finished here", file=str(results), remedy="Run `python -m tasks.tables` first"
+        )
+    runs = runs_of(table for paper in papers for table in paper.tables)
+    constants = results / "shared" / "data" / "result" / "metrics.json"
+    return Report(
+        scale=results.name,
+        papers=papers,
+        runs=runs,
+        provenance=provenance(runs.values()),
+        constants=read_json(constants) if constants.exists() else {},
+    )
+
+
+def environment() -> Environment:
+    """The jinja2 environment of the report: escaping everywhere, an undefined name is an error."""
+    env = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    env.filters["number"] = format_number
+    env.filters["p_value"] = p_value
+    env.globals.update(
+        coloured=_coloured, colour_limit=_limit, scale_legend=scale_legend, run_anchor=run_anchor, svg=_svg, tip=_tip
+    )
+    return env
+
+
+def p_value(p: float | None) -> str:
+    """'p < .001', 'p = .042'; 'no test' without one."""
+    if p is None:
+        return "no test"
+    return "p < .001" if p < 0.001 else f"p = {p:.3f}".replace("0.", ".", 1)
+
+
+def _coloured(model: dict[str, Any], limit: float) -> Markup:
+    return coloured_tokens(model["tokens"], model["rewards"], model["segments"], scale=limit)
+
+
+def _limit(model: dict[str, Any]) -> float:
+    return colour_scale(pieces(model["tokens"], model["rewards"], model["segments"]))
+
+
+def _svg(figure: dict[str, Any]) -> Markup:
+    return Markup(panels_svg(figure))  # noqa: S704 - matplotlib escapes its labels
+
+
+def _tip(cell: dict[str, Any]) -> str:
+    """The tooltip of a measured cell: seeds and tests, one per line."""
+    lines = [f"seed {seed}: {format_number(value)}" for seed, value in cell["seeds"].items()]
+    if cell["difference"] is not None:
+        lines.append(f"against the main row: {cell['difference']:+.3g}")
+        lines.append(f"over prompts: {p_value(cell['p_prompts'])}")
+        lines.append(f"over seeds: {p_value(cell['p_seeds'])}")
+    return "\n".join(lines)
+
+
+def render(report: Report) -> str:
+    """The page as a string."""
+    env = environment()
+    script = (TEMPLATES / "script.js.j2").read_text(encoding="utf-8")
+    return env.get_template("page.html.j2").render(
+        report=report,
+        style=Markup((TEMPLATES / "style.css.j2").read_text(encoding="utf-8")),  # noqa: S704 - the project's own
+        script=Markup(script),  # noqa: S704 - the project's own
+        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )

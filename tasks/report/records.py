@@ -1,0 +1,92 @@
+"""How a result was made: what the report says about the run behind a measured cell."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tasks.artifacts import read_json
+
+
+@dataclass(frozen=True)
+class Run:
+    """One row at one seed.
+
+    Attributes:
+        anchor: id on the page.
+        row, seed: whose run it is.
+        path: the stage's folder, as given to the tables stage.
+        record: `record/record.json`; empty where there is none (a result restored without its record).
+        metrics: the run's own flat metrics.
+    """
+
+    anchor: str
+    row: str
+    seed: str
+    path: str
+    record: dict[str, Any]
+    metrics: dict[str, float]
+
+    @property
+    def digest(self) -> str:
+        return str(self.record.get("result_digest", ""))
+
+    @property
+    def commit(self) -> str:
+        commit = str(self.record.get("commit", ""))[:12]
+        return f"{commit} (with changes)" if commit and self.record.get("dirty") else commit
+
+
+def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
+    return f"run-{group}-{kind}-{name}-{seed}".replace(".", "_")
+
+
+def read_run(anchor: str, row: str, seed: str, path: str) -> Run:
+    folder = Path(path)
+    record, metrics = folder / "record" / "record.json", folder / "result" / "metrics.json"
+    return Run(
+        anchor=anchor,
+        row=row,
+        seed=seed,
+        path=path,
+        record=read_json(record) if record.exists() else {},
+        metrics=read_json(metrics) if metrics.exists() else {},
+    )
+
+
+def runs_of(tables: Iterable[dict[str, Any]]) -> dict[str, Run]:
+    """Every run behind a table's cells, by anchor, in the order of the tables."""
+    found: dict[str, Run] = {}
+    for table in tables:
+        for row in table["rows"]:
+            for seed, path in row["runs"].items():
+                anchor = run_anchor(row["group"], row["kind"], row["name"], seed)
+                if anchor not in found:
+                    found[anchor] = read_run(anchor, row["name"], seed, path)
+    return found
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """The page's header: from which commits, devices and days the results are."""
+
+    commits: list[str]
+    devices: list[str]
+    first: str
+    last: str
+    minutes: float
+
+
+def provenance(runs: Iterable[Run]) -> Provenance:
+    records = [run.record for run in runs if run.record]
+    days = sorted(str(record["started"])[:10] for record in records if record.get("started"))
+    commits = [f"{r['commit'][:12]}{'+' if r.get('dirty') else ''}" for r in records if r.get("commit")]
+    return Provenance(
+        commits=list(dict.fromkeys(commits)),
+        devices=list(dict.fromkeys(str(r["device"]) for r in records if r.get("device"))),
+        first=days[0] if days else "",
+        last=days[-1] if days else "",
+        minutes=sum(float(r.get("seconds", 0)) for r in records) / 60,
+    )

@@ -1,0 +1,163 @@
+"""Tables stage: what a paper prints beside what its rows measured, and the data of its figures.
+
+    python -m tasks.tables --results results/testbed --paper segment --seeds 0 1 \\
+        --out results/testbed/segment/tables
+
+Reads the outputs of the rows that exist and writes `tables.json` (cells, see `tasks.report.measured`),
+`metrics.json` (flat), `curves.csv` (row, seed, step, metric, value) and `figures.json`. Rows that were not
+run stay "not run": nothing is filled in.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib
+import importlib.util
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.published import registry
+from rlhf_core.published.row_map import rows_of_paper
+from tasks.artifacts import check_version, read_json, stage_output, write_json
+from tasks.report.measured import measured_table, verdict_counts
+from tasks.report.outputs import ResultTree
+from tasks.stage import argument_parser, run_stage
+
+VERSION = 1
+CURVE_METRICS = ("proxy_reward", "true_reward", "kl", "entropy", "response_length", "policy_loss", "value_loss")
+MARKS = {"confirmed": "✓", "contradicted": "✗", "undecided": "·"}
+
+
+def paper_tables(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
+    """All tables of a paper with their measured cells."""
+    return [measured_table(table, tree) for table in registry.paper(paper_key).tables]
+
+
+def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
+    """The data of a paper's figures, from its module `tasks.report.figures_<paper>`; none without one."""
+    module = f"tasks.report.figures_{paper_key}"
+    if importlib.util.find_spec(module) is None:
+        return []
+    return [figure.to_json() for figure in importlib.import_module(module).figures(tree)]
+
+
+def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
+    """'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; and the verdict counts."""
+    flat: dict[str, float] = {}
+    for table in tables:
+        anchor = table["id"].lower().replace(" ", "-")
+        for row in table["rows"]:
+            for key, cell in row["cells"].items():
+                if cell["status"] == "measured":
+                    flat[f"{anchor}/{row['name']}/{key}"] = cell["mean"]
+                    if cell["se"] is not None:
+                        flat[f"{anchor}/{row['name']}/{key}_se"] = cell["se"]
+    return flat | {f"verdicts/{name}": count for name, count in verdict_counts(tables).items()}
+
+
+def write_curves(path: Path, paper_key: str, tree: ResultTree) -> None:
+    """Training curves of every row in long form, for DVC plots."""
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.writer(file)
+        writer.writerow(["row", "seed", "step", "metric", "value"])
+        for row in rows_of_paper(paper_key):
+            for seed, output in tree.of(row).items():
+                for entry in output.history:
+                    for metric in CURVE_METRICS:
+                        if entry.get(metric) is not None:
+                            writer.writerow([row.name, seed, entry["step"], metric, entry[metric]])
+
+
+def build(results: Path, paper_key: str, seeds: tuple[int, ...], out: Path) -> None:
+    """Runs the stage.
+
+    Args:
+        results: the scale's results, such as `results/testbed`.
+        paper_key: a paper of the registry.
+        seeds: the seeds to average over.
+        out: the stage's output directory.
+    """
+    paper = registry.paper(paper_key)
+    tree = ResultTree(results, seeds)
+    inputs = list(tree.stage_folders(rows_of_paper(paper.key)))
+    with stage_output(out, stage="tables", version=VERSION, inputs=inputs) as folder:
+        tables = paper_tables(paper.key, tree)
+        header = {"paper": paper.key, "title": paper.title, "scale": results.name, "seeds": list(seeds)}
+        write_json(folder / "tables.json", {**header, "counts": verdict_counts(tables), "tables": tables})
+        write_json(folder / "figures.json", {**header, "figures": paper_figures(paper.key, tree)})
+        write_json(folder / "metrics.json", flat_metrics(tables))
+        write_curves(folder / "curves.csv", paper.key, tree)
+
+
+def cell_text(cell: Mapping[str, Any]) -> str:
+    """A measured cell in short: mean, standard error, significance star and direction mark."""
+    if cell["status"] != "measured":
+        return str(cell["status"])
+    text = format_number(cell["mean"])
+    if cell["se"] is not None:
+        text += f" ± {format_number(cell['se'])}"
+    return text + ("*" if cell["significant"] else "") + (f" {MARKS[cell['verdict']]}" if cell["verdict"] else "")
+
+
+def format_number(value: float) -> str:
+    """Four significant places at most, whole numbers from 1000 on, no trailing exponent."""
+    if abs(value) >= 1000:
+        return f"{value:.0f}"
+    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
+
+
+def print_table(tables_json: Path, name: str) -> None:
+    """Prints one table ('segment/1') to the terminal, published and measured in turn.
+
+    Args:
+        tables_json: the `tables.json` of the paper's tables stage; where the file does not exist, the
+            published cells are printed alone.
+        name: the table's name.
+
+    Raises:
+        RecipeError: an unknown paper or table.
+    """
+    from rich.console import Console
+
+    Console().print(rich_table(tables_json, name))
+
+
+def rich_table(tables_json: Path, name: str) -> Any:
+    """The rich table that `print_table` prints."""
+    from rich.table import Table
+
+    published = registry.table(name)
+    measured = read_json(tables_json)["tables"] if tables_json.exists() else []
+    data = next((table for table in measured if table["name"] == published.name), None)
+    caption = (
+        "published above, measured below: mean ± standard error over seeds; * differs from the main row "
+        "(p < .05); ✓ confirms, ✗ contradicts, · leaves the paper's ordering undecided"
+        if data
+        else f"published only: {tables_json} does not exist; run the paper first"
+    )
+    table = Table(title=f"{published.name}  {published.title}", caption=caption, header_style="bold", expand=False)
+    table.add_column("row")
+    columns = data["columns"] if data else [{"key": c.key, "printed": c.printed} for c in published.columns]
+    for column in columns:
+        table.add_column(column["printed"], justify="right")
+    rows = data["rows"] if data else [None] * len(published.rows)
+    for printed, row in zip(published.rows, rows, strict=True):
+        cells = [str(printed.values.get(column["key"], "")) for column in columns]
+        table.add_row(printed.label, *cells, style="bold" if row and row["is_main"] else None)
+        if row and data and data["is_result"]:
+            table.add_row("", *(cell_text(row["cells"][column["key"]]) for column in columns), style="cyan")
+    return table
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argument_parser("tasks.tables", __doc__ or "", results="results of one scale")
+    parser.add_argument("--paper", required=True, help="paper of the registry: segment, sentence, ...")
+    parser.add_argument("--seeds", type=int, nargs="+", required=True, help="seeds to average over")
+    options = parser.parse_args(arguments)
+    check_version("tables", VERSION, options.stage_version)
+    build(options.results, options.paper, tuple(options.seeds), options.out)
+
+
+if __name__ == "__main__":
+    run_stage(main)

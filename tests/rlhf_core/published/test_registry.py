@@ -1,0 +1,96 @@
+"""The registry holds what the papers print, string for string."""
+
+from __future__ import annotations
+
+import pytest
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.published import registry, row_map
+
+
+def test_cells_are_strings_as_printed() -> None:
+    segment = registry.table("segment/1").row("Segment (Ours)")
+    assert segment.values["alpaca_lc"].text == "31.05"
+    assert segment.values["arena_wr"].text == "34.0"  # the trailing zero is kept
+    assert segment.values["alpaca_lc"].mean == pytest.approx(31.05)
+
+
+def test_every_paper_is_there_with_its_tables_and_figures() -> None:
+    papers = [registry.paper(key) for key in registry.PAPERS]
+    assert sum(len(p.tables) for p in papers) == 40
+    assert sum(len({f.id.rstrip("abcdef") for f in p.figures}) for p in papers) == 42
+    assert sum(len(t.rows) for p in papers for t in p.tables) == 261
+    assert sum(len(p.experiment_matrix["policy_trainings"]) for p in papers) >= 130
+
+
+def test_every_cell_belongs_to_a_column() -> None:
+    for key in registry.PAPERS:
+        for table in registry.paper(key).tables:
+            columns = {column.key for column in table.columns}
+            for row in table.rows:
+                assert set(row.values) <= columns, (table.name, row.label)
+
+
+def test_a_mean_with_its_standard_error_and_a_dash() -> None:
+    holistic = registry.table("alarm/1").rows[0].values
+    assert str(holistic["vs_factuality"]) == "55.86 ± 4.22"
+    assert holistic["vs_holistic"].mean is None
+
+
+@pytest.mark.parametrize("name", ["segment/1", "Segment/Table 1", "SEGMENT/table 1", "segment/ 1"])
+def test_names_of_a_table(name: str) -> None:
+    assert registry.table(name).name == "segment/1"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("segmnet/1", "did you mean 'segment'"),
+        ("segment/44", "did you mean 'Table 4'"),
+        ("segment", "segment/1"),
+    ],
+)
+def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> None:
+    with pytest.raises(RecipeError, match=hint):
+        registry.table(name)
+
+
+def test_an_unknown_row_and_an_ambiguous_row_are_refused() -> None:
+    with pytest.raises(RecipeError, match="did you mean 'Segment \\(Ours\\)'"):
+        registry.table("segment/1").row("Segmnt (Ours)")
+    with pytest.raises(RecipeError, match="name the backbone"):
+        registry.table("segment/2").row("Token")
+
+
+def test_figures_carry_their_claims() -> None:
+    assert "higher win rate" in registry.figure("segment/4").claims[0]
+
+
+def test_segment_rows_are_those_of_the_experiment_matrix() -> None:
+    rows = [
+        mapped
+        for table in registry.paper("segment").tables
+        if table.is_result
+        for mapped in row_map.mapped_rows(table)
+    ]
+    assert all(mapped.recipe for mapped in rows)
+    policies = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "policy"}
+    raw = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "sft"}
+    only_in_figure_3 = {"cutoff-1.5", "cutoff-2.0", "cutoff-2.25"}
+    matrix = registry.paper("segment").experiment_matrix
+    assert len(policies | only_in_figure_3) == len(matrix["policy_trainings"]) == 27
+    assert len(raw) == len(matrix["eval_only"]) == 3
+
+
+def test_the_same_cell_in_two_tables_is_the_same_row() -> None:
+    cells: dict[tuple[str, str], str] = {}
+    for table in registry.paper("segment").tables:
+        for mapped in row_map.mapped_rows(table):
+            for key, printed in mapped.published.values.items():
+                if mapped.recipe:
+                    assert cells.setdefault((mapped.recipe.name, key), printed.text) == printed.text
+
+
+def test_main_rows_per_backbone() -> None:
+    mains = {m.published.backbone: m.main for m in row_map.mapped_rows(registry.table("segment/2"))}
+    assert mains == {"Phi3.1-mini-SFT (3.8B)": "phi31-segment", "Llama-3-8B-SFT (8B)": "llama3-segment"}

@@ -1,0 +1,209 @@
+"""Made-up stage outputs in the real layout, so that tables and pages can be tested without training.
+
+Every number here is invented: these are fixtures, not results.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+#: Invented quality per row: higher wins more games.
+QUALITY = {
+    "phi3-mini": 0.0,
+    "bandit": 0.5,
+    "sentence": 0.6,
+    "token": 0.4,
+    "segment": 1.1,
+    "bandit-as-segment": -0.6,
+    "segment-as-bandit": 1.08,
+    "ngram-5": 0.7,
+    "normaliser-none": 0.2,
+    "cutoff-1.5": 0.6,
+    "cutoff-2.0": 1.0,
+    "cutoff-2.25": 0.95,
+    "phi31-mini-sft": 0.1,
+    "phi31-bandit": 0.5,
+    "phi31-token": 0.45,
+    "phi31-segment": 0.9,
+}
+PROMPTS = 96
+TOKENS = ["The", " capital", " of", " Lor", " is", " Mira", ".", " It", " has", " 4", " gates", ".", " I", " hope",
+          " this", " helps", "!", "</s>"]  # fmt: skip
+REPEATED = ["Lor", " has", " 4", " gates", ".", " Lor", " has", " 4", " gates", ".", " Lor", " has", " 4", " gates",
+            ".", "</s>"]  # fmt: skip
+CODE = ["def", " double", "(", "x", "):", "\n", "   ", " return", " x", " *", " 2", "\n", "</s>"]
+SCRIPT = "<script>document.title = 'taken over'</script>"
+
+
+def write(path: Path, rows: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if isinstance(rows, Mapping):
+        path.write_text(json.dumps(rows), encoding="utf-8")
+    else:
+        path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+
+def judgements(quality: float, generator: np.random.Generator) -> list[dict[str, Any]]:
+    """AlpacaEval and MT-Bench rows; prompt difficulty is shared by all rows, so pairing has something to gain."""
+    hardness = np.random.default_rng(99).normal(size=PROMPTS)
+    rows: list[dict[str, Any]] = []
+    for prompt in range(PROMPTS):
+        p = 1 / (1 + math.exp(-(quality - 0.8 + hardness[prompt] + 0.6 * generator.normal())))
+        chars = int(80 + 18 * quality + 10 * generator.normal())
+        rows.append(
+            {"benchmark": "alpaca_eval", "id": f"a-{prompt}", "preference": 1 + p, "outcome": p, "valid": True,
+             "model_chars": chars, "baseline_chars": 90, "baseline": "expert", "template": "alpaca_eval", "raw": ""}
+        )  # fmt: skip
+        score = float(np.clip(round(6 + quality + hardness[prompt] + generator.normal()), 1, 10))
+        rows.append(
+            {"benchmark": "mt_bench", "id": f"m-{prompt}", "turn": 1, "score": score, "outcome": score, "valid": True,
+             "template": "mt_bench", "raw": f"[[{score:.0f}]]"}
+        )  # fmt: skip
+    return rows
+
+
+def evaluated(quality: float, generator: np.random.Generator) -> tuple[dict[str, float], list[dict[str, Any]]]:
+    """Metrics of a policy and the judgements they summarise."""
+    rows = judgements(quality, generator)
+    wins = [row["outcome"] for row in rows if row["benchmark"] == "alpaca_eval"]
+    scores = [row["outcome"] for row in rows if row["benchmark"] == "mt_bench"]
+    jitter = generator.normal(size=12)
+    metrics = {
+        "alpaca_wr": 100 * float(np.mean(wins)),
+        "alpaca_chars": 80 + 18 * quality,
+        "arena_wr": 30 + 14 * quality + jitter[0],
+        "arena_tokens": 40 + 8 * quality,
+        "mtbench": float(np.mean(scores)),
+        "win_rate_vs_sft": 50 + 14 * quality + jitter[1],
+        "lc_win_rate_vs_sft": 50 + 12 * quality + jitter[2],
+        "true_reward": 1.2 + quality,
+        "kl": 2 + 2 * abs(quality),
+        "mean_segment_length": 6 + quality + 0.1 * jitter[3],
+        **{name: 40 + 3 * quality + jitter[4 + i] for i, name in enumerate(("arc", "truthfulqa", "winograd"))},
+        **{name: 35 + 2 * quality + jitter[7 + i] for i, name in enumerate(("hellaswag", "mmlu", "gsm8k"))},
+        "average": 38 + 3 * quality,
+        "mbpp_base": 30 + 10 * quality,
+        "mbpp_plus": 25 + 9 * quality,
+        "livecode": 12 + 5 * quality,
+    }
+    return metrics, rows
+
+
+def training(quality: float, generator: np.random.Generator) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """History (one row a step) and checkpoints."""
+    history, checkpoints = [], []
+    for step in range(1, 41):
+        progress = 1 - math.exp(-step / 12)
+        history.append(
+            {"step": step, "proxy_reward": progress * (1.5 + 0.2 * generator.normal()),
+             "true_reward": 1.2 + quality * progress + 0.08 * generator.normal(), "kl": 4 * progress**2,
+             "entropy": 2 - progress, "response_length": 42.0, "policy_loss": 0.1, "value_loss": 0.2}
+        )  # fmt: skip
+        if step % 5 == 0:
+            checkpoints.append(
+                {"step": step, "kl": 4 * progress**2, "lc_win_rate": 50 + 16 * quality * progress + generator.normal()}
+            )
+    return history, checkpoints
+
+
+def example(kind: str, number: int, name: str, generator: np.random.Generator) -> dict[str, Any]:
+    """One example response with a reward model's rewards."""
+    tokens = {"normal": TOKENS, "repetition": REPEATED, "code": CODE}[kind]
+    text = "".join(tokens)
+    dense = list(generator.normal(scale=0.6, size=len(tokens)))
+    width = {"token": 1, "ngram-5": 5}.get(name, 6)
+    body = len(tokens) - 1
+    cuts = [*range(0, body, width), body]
+    segments = [[a, b, float(np.mean(dense[a:b]))] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    ends = {b - 1: reward for _, b, reward in segments}
+    stops = [i + 1 for i, character in enumerate(text) if character in ".!\n"] or [len(text)]
+    starts = [0, *stops[:-1]]
+    return {
+        "id": f"{kind}-{number}",
+        "kind": kind,
+        "prompt": f"What is the capital of Lor? {SCRIPT}" if number == 0 else f"Tell me about Lor, part {number}.",
+        "response": text,
+        "label": "chosen",
+        "tokens": tokens,
+        "rewards": [ends.get(i) for i in range(len(tokens))],
+        "segments": segments,
+        "true_clauses": [[a, b, "fact", 1.0] for a, b in zip(starts, stops, strict=True)],
+    }
+
+
+def record(stage: str, seed: int) -> dict[str, Any]:
+    return {
+        "stage": stage, "version": 1, "seconds": 31.4 + seed, "started": "2026-03-01T09:12:00Z", "device": "cpu",
+        "peak_memory_mb": 811.0, "threads": 1, "commit": "0123456789abcdef0123", "dirty": False, "inputs": {},
+        "result_digest": f"{seed:02d}" * 32, "versions": {"torch": "2.13.0"},
+    }  # fmt: skip
+
+
+def make_results(root: Path, seeds: Sequence[int] = (0, 1), rows: Sequence[str] = tuple(QUALITY)) -> Path:
+    """Writes invented outputs of the given rows (policies, raw backbones, reward models, normalisers).
+
+    Returns:
+        the scale's folder, `<root>/results/testbed`.
+    """
+    results = root / "results" / "testbed"
+    for position, name in enumerate(rows):
+        raw = name in ("phi3-mini", "phi31-mini-sft")
+        place = ("shared", "sft") if raw else ("segment", "policy")
+        for seed in seeds:
+            generator = np.random.default_rng([position, seed])
+            folder = results.joinpath(*place, name, str(seed))
+            metrics, judged = evaluated(QUALITY[name], generator)
+            history, checkpoints = training(QUALITY[name], generator)
+            write(folder / "result" / "metrics.json", metrics)
+            write(folder / "result" / "judgements.jsonl", judged)
+            write(folder / "result" / "history.jsonl", history)
+            write(folder / "result" / "checkpoints.jsonl", [] if raw else checkpoints)
+            write(folder / "record" / "record.json", record(place[1], seed))
+    make_reward_models(results, seeds)
+    make_normaliser(results / "segment" / "normaliser" / "segment" / str(seeds[0]))
+    return results
+
+
+def make_reward_models(results: Path, seeds: Sequence[int]) -> None:
+    for name in ("bandit", "token", "segment", "ngram-5", "cutoff-1.5"):
+        for seed in seeds:
+            generator = np.random.default_rng([len(name), seed])
+            folder = results / "segment" / "reward_model" / name / str(seed)
+            numbers = generator.normal(scale=0.01, size=4)
+            write(
+                folder / "result" / "metrics.json",
+                {"accuracy": 0.74 + numbers[0], "bayes_ceiling": 0.8, "ece": 0.05 + numbers[1],
+                 "fidelity_pearson": 0.6 + numbers[2], "fidelity_spearman": 0.55 + numbers[3]},
+            )  # fmt: skip
+            kinds = ("normal", "normal", "normal", "normal", "repetition", "code", "code")
+            counts: dict[str, int] = {}
+            examples = []
+            for kind in kinds:
+                examples.append(example(kind, counts.setdefault(kind, 0), name, generator))
+                counts[kind] += 1
+            write(folder / "result" / "examples.jsonl", examples)
+            write(folder / "record" / "record.json", record("reward_model", seed))
+
+
+def make_normaliser(folder: Path) -> None:
+    location = [round(0.1 * i, 3) for i in range(1, 11)]
+    line = {"w_mean": 0.3, "b_mean": 0.8, "w_std": -0.05, "b_std": 0.4, "floor": 0.05}
+    write(
+        folder / "result" / "normaliser.json",
+        {
+            "location_aware": {"huber": line, "ols": {**line, "b_mean": 0.78}},
+            "bins": {
+                "location": location,
+                "mean": [0.8 + 0.3 * math.log(p) + 0.05 * math.sin(9 * p) for p in location],
+                "std": [0.4 - 0.05 * math.log(p) for p in location],
+                "samples": [40] * 10,
+            },
+        },
+    )
+    write(folder / "result" / "metrics.json", {"bins": 10})
