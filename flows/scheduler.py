@@ -203,14 +203,15 @@ def run_stale(
 
 
 @task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
-def follow_up(root: Path, module: str, arguments: Sequence[str]) -> str:
+def follow_up(module: str, arguments: Sequence[str]) -> str:
     """Runs a module after the stages (report, tracking) in a process of its own; returns its last line.
 
     Raises:
         RunFailed: it ended badly.
     """
     call = [sys.executable, "-m", module, *arguments]
-    done = subprocess.run(call, cwd=root, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    project = Path(plan.__file__).parent.parent
+    done = subprocess.run(call, cwd=project, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     log = get_run_logger()
     for line in (done.stdout + done.stderr).splitlines():
         log.info("%s", line)

@@ -53,9 +53,10 @@ def segment(
     log.info("%s", summary.line())
     after = []
     if sync:
-        after.append(follow_up.submit(folder, "tasks.tracking", ["--paper", PAPER, "--scale", scale]))
-    if report and not summary.failed:
-        after.append(follow_up.submit(folder, "tasks.report", ["--paper", PAPER, "--scale", scale]))
+        after.append(follow_up.submit("tasks.tracking", ["--paper", PAPER, "--scale", scale, "--root", str(folder)]))
+    if report:
+        results, out = str(folder / "results" / scale), str(folder / "report")
+        after.append(follow_up.submit("tasks.report", ["--results", results, "--out", out]))
     for future in after:
         future.result()
     if summary.failed:

@@ -100,6 +100,11 @@ def nearest(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {' or '.join(repr(c) for c in close)}?" if close else f"Known: {', '.join(names)}"
 
 
+def file_name(address: str) -> str:
+    """A stage's address as a file name."""
+    return re.sub(r"[^\w.@-]+", "_", address)
+
+
 def stage_version(root: Path, stage: str) -> int | str:
     """VERSION of `tasks/<stage>.py`, read from its source (1 while the module does not exist)."""
     path = root / "tasks" / f"{stage}.py"

@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -52,7 +51,7 @@ class Stage:
     @property
     def file_name(self) -> str:
         """The address as a file name."""
-        return re.sub(r"[^\w.@-]+", "_", self.address)
+        return graph.file_name(self.address)
 
 
 def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool = False) -> list[str]:
