@@ -24,6 +24,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.tasks import exponential_backoff
 
+from flows.progress import Silent, progress
 from flows.slots import Grant, Slots
 from flows.stage_run import Running, StageDone, StageFailed, run_stage
 from flows.working_tree import only_scheduler, tidy
@@ -107,8 +108,15 @@ def weights(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -
 class _Run:
     """One pass over the stale stages."""
 
-    def __init__(self, root: Path, stale: dict[str, Stage], slots: Slots, expected: Mapping[str, float | None]):
-        self.root, self.stale, self.slots = root, stale, slots
+    def __init__(
+        self,
+        root: Path,
+        stale: dict[str, Stage],
+        slots: Slots,
+        expected: Mapping[str, float | None],
+        show: Silent,
+    ) -> None:
+        self.root, self.stale, self.slots, self.expected, self.show = root, stale, slots, expected, show
         self.waiting = {a: {u for u in s.upstream if u in stale} for a, s in stale.items()}
         self.order = weights(stale, expected)
         self.futures: dict[str, PrefectFuture[StageDone]] = {}
@@ -125,6 +133,7 @@ class _Run:
             if grant is None:
                 continue
             del self.waiting[address]
+            self.show.started(address)
             self.grants[address] = grant
             future = stage_task.submit(
                 self.root, address, stage.file_name, stage.out, grant.environment(), self.running
@@ -144,12 +153,20 @@ class _Run:
                 left.discard(address)
             count = len(self.summary.done) + len(self.summary.failed)
             log.info("%s %s in %.1f s (%d of %d)", address, result.outcome, result.seconds, count, len(self.stale))
+            self.show.finished(address, f"{result.outcome} in {result.seconds:.1f} s", self.seconds_left())
             return
         self.summary.failed[address] = str(result or state.message)
         log.error("%s", self.summary.failed[address])
+        self.show.finished(address, f"FAILED, log in .work/logs/{self.stale[address].file_name}.log", None)
         for below in self._below(address):
             if self.waiting.pop(below, None) is not None:
                 self.summary.skipped[below] = f"reads from {address}, which failed"
+
+    def seconds_left(self) -> float | None:
+        """What the waiting and running stages should still take, or None when no time is known for one."""
+        ahead = [self.expected.get(a) for a in (*self.waiting, *self.grants) if self.stale[a].state == "run"]
+        known = [seconds for seconds in ahead if seconds is not None]
+        return sum(known) / self.slots.cores if known and len(known) == len(ahead) else None
 
     def _below(self, address: str) -> list[str]:
         reached = {address}
@@ -195,7 +212,8 @@ def run_stale(
         for address, stage in stale.items():
             slots.check(address, stage.needs)
         log.info("%d of %d stages are stale; %d core(s), %d GPU(s)", len(stale), len(chosen), slots.cores, len(slots.gpus))
-        summary = _Run(root, stale, slots, expected).run(log)
+        with progress(len(stale)) as show:
+            summary = _Run(root, stale, slots, expected, show).run(log)
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
     if summary.rows():
         create_table_artifact(key="stages", table=summary.rows(), description=summary.line())
