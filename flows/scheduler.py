@@ -15,6 +15,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +87,7 @@ def stage_task(
 ) -> StageDone:
     """Runs one stage, its log streamed into Prefect's."""
     log = get_run_logger()
-    return run_stage(
-        root, address=address, name=name, out=out, environment=environment, running=running, say=log.info
-    )
+    return run_stage(root, address=address, name=name, out=out, environment=environment, running=running, say=log.info)
 
 
 def weights(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
@@ -139,7 +138,10 @@ class _Run:
                 self.root, address, stage.file_name, stage.out, grant.environment(), self.running
             )
             self.futures[address] = future
-            future.add_done_callback(lambda _, address=address: self.finished.put(address))
+            future.add_done_callback(partial(self.ended, address))
+
+    def ended(self, address: str, _future: Any) -> None:
+        self.finished.put(address)
 
     def finish_one(self, log: Any) -> None:
         address = self.finished.get()
@@ -188,9 +190,7 @@ class _Run:
         return self.summary
 
 
-def run_stale(
-    root: Path, files: Sequence[str], *, rows: Sequence[str] = (), seeds: Sequence[int] = ()
-) -> Summary:
+def run_stale(root: Path, files: Sequence[str], *, rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> Summary:
     """Brings the chosen stages up to date. Call it inside a flow.
 
     Args:
@@ -211,7 +211,9 @@ def run_stale(
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
         for address, stage in stale.items():
             slots.check(address, stage.needs)
-        log.info("%d of %d stages are stale; %d core(s), %d GPU(s)", len(stale), len(chosen), slots.cores, len(slots.gpus))
+        log.info(
+            "%d of %d stages are stale; %d core(s), %d GPU(s)", len(stale), len(chosen), slots.cores, len(slots.gpus)
+        )
         with progress(len(stale)) as show:
             summary = _Run(root, stale, slots, expected, show).run(log)
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]

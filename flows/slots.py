@@ -22,7 +22,7 @@ class Grant:
         threads = str(self.cores)
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "REWARDSMITH_THREADS")
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
-        return {name: threads for name in names} | devices | ({} if self.gpus else {"DS_ACCELERATOR": "cpu"})
+        return dict.fromkeys(names, threads) | devices | ({} if self.gpus else {"DS_ACCELERATOR": "cpu"})
 
 
 class Slots:

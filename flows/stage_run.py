@@ -29,7 +29,9 @@ PASSING = re.compile(
 )
 EXITED = re.compile(r"exited with (-?\d+)\s*$", re.MULTILINE)
 #: Advice of DVC's that a log of hundreds of stages does not need.
-ADVICE = re.compile(r"To track the changes with git|To enable auto staging|Use `dvc push`|\s+git add |\s+dvc config core")
+ADVICE = re.compile(
+    r"To track the changes with git|To enable auto staging|Use `dvc push`|\s+git add |\s+dvc config core"
+)
 #: Lines of the log kept in memory for the failure's message.
 TAIL = 60
 

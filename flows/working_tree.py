@@ -99,7 +99,7 @@ def end_orphans(root: Path) -> list[str]:
 def _same_group(leader: int, created: float) -> bool:
     """Whether the noted group still has members; a reused process id does not count."""
     try:
-        return abs(psutil.Process(leader).create_time() - created) < 1.0
+        return bool(abs(psutil.Process(leader).create_time() - created) < 1.0)
     except psutil.NoSuchProcess:
         # the leader is gone; its children keep the group's id, which cannot be reused while they live
         return any(_group(p.pid) == leader and p.create_time() >= created - 1 for p in psutil.process_iter())
@@ -158,11 +158,15 @@ def set_aside_unreadable_locks(root: Path) -> list[Path]:
         try:
             content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
             valid = content is None or (isinstance(content, dict) and isinstance(content.get("stages", {}), dict))
-            valid = valid and all(isinstance(s, dict) and "cmd" in s for s in (content or {}).get("stages", {}).values())
+            valid = valid and all(
+                isinstance(s, dict) and "cmd" in s for s in (content or {}).get("stages", {}).values()
+            )
         except (yaml.YAMLError, UnicodeDecodeError):
             valid = False
         if not valid:
-            aside = root / WORK / "set-aside" / f"{path.relative_to(root).as_posix().replace('/', '_')}-{time.time_ns()}"
+            aside = (
+                root / WORK / "set-aside" / f"{path.relative_to(root).as_posix().replace('/', '_')}-{time.time_ns()}"
+            )
             aside.parent.mkdir(parents=True, exist_ok=True)
             path.rename(aside)
             moved.append(path.relative_to(root))

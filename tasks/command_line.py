@@ -89,7 +89,9 @@ def run(
     if not verbose:
         os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
         os.environ["REWARDSMITH_PROGRESS"] = "true"
-    call = [sys.executable, "-m", f"flows.{paper}", "--scale", scale, *(["--full"] if full else [])]
+    project = str(Path(__file__).resolve().parent.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
+    call = [sys.executable, "-P", "-m", f"flows.{paper}", "--scale", scale, *(["--full"] if full else [])]
     call += ["--rows", *rows] if rows else []
     call += ["--seeds", *map(str, seed)] if seed else []
     call += [] if report else ["--no-report"]
@@ -153,13 +155,17 @@ def plan(
 def table(
     name: Annotated[str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1.")],
     scale: Scale = "testbed",
-    demo: Annotated[bool, typer.Option("--demo", help="The demo-sized results even where the full ones exist.")] = False,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="The demo-sized results even where the full ones exist.")
+    ] = False,
 ) -> None:
     """Print a table of a paper: published and measured side by side, with direction verdicts."""
     from tasks.tables import print_table
 
     folder = Path("results") / scale / name.split("/")[0]
-    paths = [folder / part / "result" / "tables.json" for part in (["tables-demo"] if demo else ["tables", "tables-demo"])]
+    paths = [
+        folder / part / "result" / "tables.json" for part in (["tables-demo"] if demo else ["tables", "tables-demo"])
+    ]
     print_table(next((path for path in paths if path.exists()), paths[-1]), name)
 
 
@@ -197,9 +203,7 @@ def sync(
 def explain(
     prompt: Annotated[str, typer.Option(help="The prompt; '-' reads it from standard input.")],
     response: Annotated[str, typer.Option(help="The response to colour.")],
-    model: Annotated[
-        str, typer.Option(help="A reward model: its name, or the directory of its result.")
-    ] = "segment",
+    model: Annotated[str, typer.Option(help="A reward model: its name, or the directory of its result.")] = "segment",
     seed: Annotated[int, typer.Option(help="Which seed of the model.")] = 0,
     scale: Scale = "testbed",
 ) -> None:

@@ -34,7 +34,9 @@ class Finding:
 def check_python() -> Finding:
     version = platform.python_version()
     fits = (3, 11) <= sys.version_info[:2] < (3, 14)
-    remedy = "" if fits else "install Python 3.11, 3.12 or 3.13 (python.org, your package manager, or uv) and run `make`"
+    remedy = (
+        "" if fits else "install Python 3.11, 3.12 or 3.13 (python.org, your package manager, or uv) and run `make`"
+    )
     return Finding("Python", OK if fits else MISSING, version, remedy)
 
 
@@ -80,7 +82,9 @@ def check_packages(constraints: Path) -> Finding:
         for name, version in sorted(pins.items())
         if name in installed and installed[name].split("+")[0] != version
     ]
-    absent = [name for name in ("torch", "transformers", "dvc", "prefect", "mlflow", "pandera") if name not in installed]
+    absent = [
+        name for name in ("torch", "transformers", "dvc", "prefect", "mlflow", "pandera") if name not in installed
+    ]
     if absent:
         return Finding("packages", MISSING, f"not installed: {', '.join(absent)}", "make install")
     if wrong:
@@ -91,7 +95,9 @@ def check_packages(constraints: Path) -> Finding:
 
 def check_cores() -> Finding:
     count = machine.cores()
-    return Finding("cores", OK if count >= 2 else NOTE, str(count), "" if count >= 2 else "the demo takes twice as long")
+    return Finding(
+        "cores", OK if count >= 2 else NOTE, str(count), "" if count >= 2 else "the demo takes twice as long"
+    )
 
 
 def check_memory() -> Finding:

@@ -43,10 +43,9 @@ HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change 
 #: What a stage needs while it runs, where params/scales/<scale>/resources.yaml says nothing.
 CPU = {"cores": 1, "gpus": 0, "memory_gb": 2}
 RESOURCES: Mapping[str, Mapping[str, Mapping[str, int]]] = {
-    "testbed": {stage: CPU for stage in STAGES},
+    "testbed": dict.fromkeys(STAGES, CPU),
     "small": {
-        stage: CPU if stage in ("tokenizer", "tables") else {"cores": 4, "gpus": 1, "memory_gb": 32}
-        for stage in STAGES
+        stage: CPU if stage in ("tokenizer", "tables") else {"cores": 4, "gpus": 1, "memory_gb": 32} for stage in STAGES
     },
     "paper": {
         stage: CPU if stage in ("tokenizer", "tables") else {"cores": 32, "gpus": 8, "memory_gb": 512}
@@ -199,7 +198,11 @@ def add_row(graph: Graph, root: Path, row: RowSpec, seed: int) -> None:
     above["entropies"] = f"{entropies}/result"
     groups["reward_model"][f"{name}-{seed}"] = {"spec": model_spec, "seed": seed, **above, "out": model}
     groups["normaliser"][f"{name}-{seed}"] = {**above, "reward_model": f"{model}/result", "out": normaliser}
-    scored = {"entropies": f"{entropies}/result", "reward_model": f"{model}/result", "normaliser": f"{normaliser}/result"}
+    scored = {
+        "entropies": f"{entropies}/result",
+        "reward_model": f"{model}/result",
+        "normaliser": f"{normaliser}/result",
+    }
     groups["policy"][f"{row.name}-{seed}"] = {**policy, **scored, "out": out}
 
 
@@ -241,11 +244,11 @@ def build(root: Path) -> dict[Path, Graph]:
             full = Graph(scale)
             seeds = suite_seeds if scale == ROOT_SCALE else settings["suite"].get("scale_seeds", [0])
             raw = {row.backbone for row in rows.values()} | set(demo_rows[paper])
-            names = rows | {name: row_named(root, paper, name, rows) for name in raw}
-            for row in names.values():
+            every = rows | {name: row_named(root, paper, name, rows) for name in raw}
+            for row in every.values():
                 for seed in seeds:
                     add_row(full, root, row, seed)
-            add_tables(full, paper, names.values(), seeds, f"results/{scale}/{paper}/tables")
+            add_tables(full, paper, every.values(), seeds, f"results/{scale}/{paper}/tables")
             if scale == ROOT_SCALE:
                 full = without(full, graphs[Path()].outputs())
             graphs[Path("pipelines") / scale / paper] = full

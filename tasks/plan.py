@@ -62,7 +62,9 @@ def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool
         files.append(matrix)
     for file in files:
         if not (root / file).exists():
-            raise RecipeError(f"{file} does not exist. Run `rewardsmith graph`, and check the paper's and scale's names")
+            raise RecipeError(
+                f"{file} does not exist. Run `rewardsmith graph`, and check the paper's and scale's names"
+            )
     return files
 
 
@@ -189,9 +191,7 @@ def _states(
     return states
 
 
-def select(
-    states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = ()
-) -> dict[str, Stage]:
+def select(states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> dict[str, Stage]:
     """The stages of chosen rows and seeds with everything above them; without a choice, all.
 
     Raises:
@@ -208,14 +208,12 @@ def select(
         if row not in {name for name, _ in ends.values()}:
             known = {name for name, _ in ends.values()}
             raise RecipeError(f"unknown row '{row}'. {graph.nearest(row, known)}. The full matrix: add --full")
-    for seed in seeds:
-        if seed not in {number for _, number in ends.values()}:
+    for wanted_seed in seeds:
+        if wanted_seed not in {number for _, number in ends.values()}:
             known_seeds = sorted({number for _, number in ends.values()})
-            raise RecipeError(f"no stage has seed {seed}; there are {known_seeds}. The full matrix: add --full")
+            raise RecipeError(f"no stage has seed {wanted_seed}; there are {known_seeds}. The full matrix: add --full")
     wanted = {
-        address
-        for address, (row, seed) in ends.items()
-        if (not rows or row in rows) and (not seeds or seed in seeds)
+        address for address, (row, seed) in ends.items() if (not rows or row in rows) and (not seeds or seed in seeds)
     }
     return closure(states, wanted)
 

@@ -379,8 +379,8 @@ class Mirror:
         for chunk in _chunks(metrics, METRICS_PER_CALL):
             self.client.log_batch(run.info.run_id, metrics=chunk)
         seeds = " ".join(str(seed) for seed in sorted({o.seed for o in members}))
-        for name, value in (("version", version), ("seeds", seeds), ("members", state)):
-            self.client.set_tag(run.info.run_id, name, str(value))
+        for name, text in (("version", str(version)), ("seeds", seeds), ("members", state)):
+            self.client.set_tag(run.info.run_id, name, text)
         failed = any(outcome.failure for outcome in members)
         self.client.set_terminated(run.info.run_id, "FAILED" if failed else "FINISHED")
 

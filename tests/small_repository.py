@@ -17,7 +17,7 @@ import yaml
 
 from tasks import graph
 
-STAND_IN = '''
+STAND_IN = """
 import argparse, hashlib, json, os, sys, time
 from pathlib import Path
 
@@ -63,12 +63,13 @@ def run(stage):
         (out / "result" / "model").mkdir(exist_ok=True)
         (out / "result" / "model" / "model.safetensors").write_bytes(b"weights")
     if stage == "tables":
-        (out / "result" / "curves.csv").write_text("row,seed,step,metric,value\\nsegment,0,0,kl,0.1\\nsegment,0,1,kl,0.2\\n")
+        curves = "row,seed,step,metric,value\\nsegment,0,0,kl,0.1\\nsegment,0,1,kl,0.2\\n"
+        (out / "result" / "curves.csv").write_text(curves)
         (out / "result" / "tables.json").write_text("{}")
     record = {"stage": stage, "version": int(options["stage_version"]), "seconds": 1.5, "started": time.time(),
               "commit": "0" * 40, "inputs": {p.as_posix(): digest(p) for p in inputs}}
     (out / "record" / "record.json").write_text(json.dumps(record))
-'''
+"""
 
 
 def command(*arguments: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
