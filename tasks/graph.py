@@ -143,13 +143,18 @@ def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
     return rows
 
 
+def raw_row(paper: str, backbone: str) -> RowSpec:
+    """The row of a backbone as it is, which its SFT stage measures."""
+    return RowSpec(paper, backbone, f"params/scales/{ROOT_SCALE}/backbones/{backbone}.yaml", "raw", backbone)
+
+
 def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) -> RowSpec:
     """A row by name; a backbone's name stands for the raw backbone."""
     if name in rows:
         return rows[name]
     backbones = {p.stem for p in (root / "params" / "scales" / ROOT_SCALE / "backbones").glob("*.yaml")}
     if name in backbones:
-        return RowSpec(paper, name, f"params/scales/{ROOT_SCALE}/backbones/{name}.yaml", "raw", name)
+        return raw_row(paper, name)
     raise RecipeError(f"unknown row '{name}' of {paper}. {nearest(name, {*rows, *backbones})}")
 
 
@@ -244,7 +249,7 @@ def build(root: Path) -> dict[Path, Graph]:
             full = Graph(scale)
             seeds = suite_seeds if scale == ROOT_SCALE else settings["suite"].get("scale_seeds", [0])
             raw = {row.backbone for row in rows.values()} | set(demo_rows[paper])
-            every = rows | {name: row_named(root, paper, name, rows) for name in raw}
+            every = rows | {name: raw_row(paper, name) for name in raw if name not in rows}
             for row in every.values():
                 for seed in seeds:
                     add_row(full, root, row, seed)

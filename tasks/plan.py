@@ -88,6 +88,7 @@ def _restorable(repo: Any, stage: Any, known: Mapping[str, Any]) -> bool:
     """
     from dvc.exceptions import DvcException
     from dvc.stage.cache import _get_cache_hash
+    from dvc.stage.loader import StageLoader
     from dvc.stage.serialize import to_single_stage_lockfile
 
     try:
@@ -104,15 +105,10 @@ def _restorable(repo: Any, stage: Any, known: Mapping[str, Any]) -> bool:
         entry = repo.stage_cache._load_cache(key, runs[-1].name) if runs else None
         if not entry:
             return False
-        cached = repo.stage_cache._create_stage(entry, wdir=stage.wdir)
-        if not cached.outs_cached():
-            return False
+        StageLoader.fill_from_lock(stage, entry)
+        return bool(stage.outs_cached())
     except (DvcException, OSError):
         return False
-    found = {out.fs_path: out.hash_info for out in cached.outs}
-    for out in stage.outs:
-        out.hash_info = found.get(out.fs_path, out.hash_info)
-    return True
 
 
 def _in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]]) -> list[str]:

@@ -7,6 +7,7 @@ The stand-ins read the files they are given, write `result/` and `record/` and o
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -17,6 +18,7 @@ import yaml
 
 from tasks import graph
 
+PROJECT = Path(__file__).resolve().parent.parent
 STAND_IN = """
 import argparse, hashlib, json, os, sys, time
 from pathlib import Path
@@ -34,6 +36,8 @@ def run(stage):
     options = vars(parser.parse_args())
     inputs = [Path(options[n]) for n in ("spec", "row", "scale", "evaluation", "data", "tokenizer", "sft",
               "entropies", "reward_model", "normaliser") if options.get(n) and Path(options[n]).exists()]
+    if stage == "tables":
+        inputs = sorted(Path(options["results"], options["paper"]).glob("policy/*/*/result"))
     text = Path(options["row"] or options["spec"] or os.devnull).read_text()
     work = Path(".work"); work.mkdir(exist_ok=True)
     with (work / "calls").open("a") as calls:
@@ -140,6 +144,7 @@ def create(
     command("git", "config", "user.email", "test@example.org", root=root)
     command("git", "config", "user.name", "test", root=root)
     command(sys.executable, "-m", "dvc", "init", "-q", root=root)
+    shutil.copytree(PROJECT / ".dvc" / "plots", root / ".dvc" / "plots", dirs_exist_ok=True)
     command("git", "add", "-A", root=root)
     command("git", "commit", "-qm", "start", root=root)
     return root
