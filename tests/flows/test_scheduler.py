@@ -171,7 +171,7 @@ def test_unreadable_lock_is_rebuilt_without_training(finished: Path) -> None:
     lock.write_text(lock.read_text()[:700])
     run_flow(finished)
     assert len(calls(finished)) == before
-    assert "up to date" in command("dvc", "status", root=finished).stdout
+    assert "up to date" in command("dvc", "status", "dvc.yaml", root=finished).stdout
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
