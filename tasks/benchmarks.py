@@ -142,7 +142,7 @@ class Evaluator:
             metrics |= judged
         if reference_generations is not None:
             metrics |= win_rates_over_reference(generations, reference_generations)
-        metrics |= self.choices(policy)
+        metrics |= self.choices(policy, generations)
         metrics |= self.arithmetic(policy, generations)
         metrics |= self.code(policy, generations)
         downstream = [metrics[name] for name in (*CHOICE_TASKS, "gsm8k") if name in metrics]
@@ -241,7 +241,7 @@ class Evaluator:
                 sums[i] = value
         return sums, [len(sequence.response) for sequence in sequences]
 
-    def choices(self, policy: DecoderPolicy) -> dict[str, float]:
+    def choices(self, policy: DecoderPolicy, generations: list[Row]) -> dict[str, float]:
         """Accuracy in percent of every multiple-choice task, by likelihood per character."""
         metrics = {}
         for task in CHOICE_TASKS:
@@ -254,6 +254,7 @@ class Evaluator:
                     items, lambda prompts, answers: self.likelihoods(policy, prompts, answers), delimiter=""
                 )
                 metrics[task] = 100 * summarise_choices(items, results)["acc_norm"]
+                generations += [{"benchmark": task, "id": r.id, "turn": 1, "right": r.right_norm} for r in results]
         return metrics
 
     def arithmetic(self, policy: DecoderPolicy, generations: list[Row]) -> dict[str, float]:
@@ -262,10 +263,11 @@ class Evaluator:
         for split in ("seen", "unseen"):
             items = self.items(f"arithmetic.{split}")
             if items:
-                right = [
-                    solution_is_right(text, item["answer"]) for item, text in self._solve(policy, items, split, generations)
-                ]
-                metrics[f"arithmetic_{split}"] = 100 * _mean(right)
+                rows = self._solve(policy, items, split)
+                for item, row in zip(items, rows, strict=True):
+                    row["right"] = solution_is_right(row["response"], item["answer"])
+                generations += rows
+                metrics[f"arithmetic_{split}"] = 100 * _mean([row["right"] for row in rows])
         if metrics:
             metrics["gsm8k"] = _mean(list(metrics.values()))
         return metrics
@@ -278,18 +280,20 @@ class Evaluator:
         for name in ("mbpp_base", "mbpp_plus", "livecode"):
             items = self.items(f"functions.{name}")
             if items:
-                solved = self._solve(policy, items, name, generations)
-                results = judge_samples([[text] for _, text in solved], [item["tests"] for item, _ in solved])
+                rows = self._solve(policy, items, name)
+                results = judge_samples([[row["response"]] for row in rows], [item["tests"] for item in items])
+                for row, outcome in zip(rows, results, strict=True):
+                    row["right"] = outcome[0].status == "passed"
+                generations += rows
                 metrics[name] = 100 * summarise_passes(results)["pass@1"]
         return metrics
 
-    def _solve(
-        self, policy: DecoderPolicy, items: list[Row], name: str, generations: list[Row]
-    ) -> list[tuple[Row, str]]:
+    def _solve(self, policy: DecoderPolicy, items: list[Row], name: str) -> list[Row]:
+        """Greedy answers to task items, as generation rows."""
         sampling = Sampling(self.config.task_tokens, temperature=0)
-        rows = [{"prompt": item["question"], "id": item["id"]} for item in items]
-        answers = answer(policy, self.encoder, rows, sampling, self.config.seed, self.config.batch)
-        generations += [
+        asked = [{"prompt": item["question"], "id": item["id"]} for item in items]
+        answers = answer(policy, self.encoder, asked, sampling, self.config.seed, self.config.batch)
+        return [
             {
                 "benchmark": name,
                 "id": item["id"],
@@ -302,7 +306,6 @@ class Evaluator:
             }
             for item, (text, tokens) in zip(items, answers, strict=True)
         ]
-        return [(item, text) for item, (text, _) in zip(items, answers, strict=True)]
 
 
 def win_rates_over_reference(generations: Sequence[Row], reference: Sequence[Row]) -> dict[str, float]:

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.supervised.sft import sequence_statistics
@@ -28,12 +28,18 @@ STAGE = "entropies"
 SPLITS = ("train", "validation", "ood")
 
 
-@torch.no_grad()
 def pair_entropies(
     policy: DecoderPolicy, encoder: Encoder, pairs: list[dict[str, Any]], batch: int = 64
 ) -> list[torch.Tensor]:
     """[2 * pairs] entropies per response token (EOS included): all chosen, then all rejected."""
-    sequences = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in pairs]
+    return response_entropies(
+        policy, [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in pairs], batch
+    )
+
+
+@torch.no_grad()
+def response_entropies(policy: DecoderPolicy, sequences: list[EncodedSequence], batch: int = 64) -> list[torch.Tensor]:
+    """Entropies per response token of each sequence, in batches of similar length."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
     result: list[torch.Tensor] = [torch.zeros(0)] * len(sequences)
     for start in range(0, len(order), batch):
@@ -68,8 +74,9 @@ def measure(spec_path: Path, sft: Path, data: Path, out: Path, version: int | No
         stored: dict[str, torch.Tensor] = {}
         for split in SPLITS:
             values = pair_entropies(policy, encoder, read_jsonl(data / f"preference.{split}.jsonl"))
-            stored[f"{split}.values"] = torch.cat(values)
-            stored[f"{split}.lengths"] = torch.tensor([len(v) for v in values])
+            stored |= _flat(split, values)
+        examples = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "examples.jsonl")]
+        stored |= _flat("examples", response_entropies(policy, examples))
         save_file(stored, result / "entropies.safetensors")
         train = stored["train.values"]
         write_json(result / "cutoffs.json", resolve_cutoffs(spec["cutoffs"], train))
@@ -77,8 +84,12 @@ def measure(spec_path: Path, sft: Path, data: Path, out: Path, version: int | No
         write_json(result / "metrics.json", {"entropy_mean": float(train.mean()), **levels})
 
 
+def _flat(split: str, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
+    return {f"{split}.values": torch.cat(values), f"{split}.lengths": torch.tensor([len(v) for v in values])}
+
+
 def load_entropies(folder: Path, split: str) -> list[list[float]]:
-    """Entropies per response of a split: all chosen, then all rejected."""
+    """Entropies per response of a split (all chosen, then all rejected) or of the `examples`."""
     stored = load_file(folder / "entropies.safetensors")
     return [row.tolist() for row in stored[f"{split}.values"].split(stored[f"{split}.lengths"].tolist())]
 

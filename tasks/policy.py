@@ -29,6 +29,7 @@ from rlhf_core.policy_optimisation.ppo import PPO, Experience, PPOConfig
 from rlhf_core.recipe import Recipe, parse_recipe
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.readout import RewardModelScorer
+from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
 from rlhf_core.supervised.training import TrainingConfig, train
@@ -57,6 +58,7 @@ class Run:
         evaluator: benchmarks.
         baseline: the SFT model's generations.
         history, checkpoints, rollouts: what is written at the end.
+        lengths: tokens per segment in the last rollout batch.
     """
 
     policy: DecoderPolicy
@@ -67,6 +69,7 @@ class Run:
     history: list[Row]
     checkpoints: list[Row]
     rollouts: list[Row]
+    lengths: list[int]
 
     def checkpoint(self, step: int, kl: float, prompts: int) -> None:
         """Win rate over the SFT model on some prompts, at this KL."""
@@ -130,6 +133,8 @@ def run_ppo(run: Run, recipe: Recipe, reward: Reward, scale: dict[str, Any], pro
                 metrics["true_reward"] = sum(true) / len(true)
             run.history.append({"step": step, **metrics})
             advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
+            if step == config.iterations:
+                run.lengths.extend(_segment_lengths(reward, experience))
             if step in (1, config.iterations):
                 run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, scale["rollout_samples"]))
             if scale["checkpoint_prompts"] and step % every == 0 and step < config.iterations:
@@ -138,6 +143,8 @@ def run_ppo(run: Run, recipe: Recipe, reward: Reward, scale: dict[str, Any], pro
         ppo.train(prompt_batches(prompts, run.encoder, config.rollout_batch, seed), on_step)
     last = run.history[-1]
     summary: Row = {name: last[name] for name in ("kl", "reward", "entropy", "response_length", "truncated")}
+    if run.lengths:
+        summary["mean_segment_length"] = sum(run.lengths) / len(run.lengths)
     summary |= {f"train_{k}": v for k, v in last.items() if k.startswith("proxy/") or k == "true_reward"}
     for component in reward.components:
         normaliser = component.normaliser
@@ -145,6 +152,16 @@ def run_ppo(run: Run, recipe: Recipe, reward: Reward, scale: dict[str, Any], pro
             summary["normaliser_floor_uses"] = normaliser.floor_uses
             summary["normaliser_floor_share"] = normaliser.floor_uses / max(1, normaliser.segments)
     return summary
+
+
+def _segment_lengths(reward: Reward, experience: Experience) -> list[int]:
+    """Tokens of every segment that the reward read in a rollout batch."""
+    lengths: list[int] = []
+    for component in reward.components:
+        raw = experience.reward.raw[component.name]
+        if isinstance(raw, Segments):
+            lengths += raw.segmentation.lengths[raw.segmentation.mask].tolist()
+    return lengths
 
 
 def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: Any, count: int) -> list[Row]:
@@ -234,6 +251,7 @@ def train_policy(
             history=[],
             checkpoints=[],
             rollouts=[],
+            lengths=[],
         )
         run.reference.model.requires_grad_(False)
         run.reference.model.eval()

@@ -89,6 +89,8 @@ def _testbed(spec: Mapping[str, Any], quarantine: Path) -> tuple[dict[str, list[
         sets[f"choices/{task}"] = world.multiple_choice(task, rows["choices"], seed + 1)
     for name, split in (("mbpp_base", "test"), ("mbpp_plus", "plus"), ("livecode", "live")):
         sets[f"functions.{name}"] = world.functions(rows["functions"], seed + 1, split)
+    sets["examples"] = _testbed_examples(sets["preference.validation"], sets["functions.mbpp_base"])
+    sets["alpaca_calibration"] = _gamed_baselines(world, sets["benchmarks/alpaca"], seed)
     facts = {
         "world": {"version": WORLD_VERSION, "seed": spec["world_seed"]},
         "bayes_ceiling": {
@@ -96,6 +98,70 @@ def _testbed(spec: Mapping[str, Any], quarantine: Path) -> tuple[dict[str, list[
         },
     }
     return sets, facts
+
+
+#: Responses of each kind that reward models colour, the same for all of them.
+PICTURES = {"normal": 8, "repetition": 4, "code": 4}
+
+
+def _testbed_examples(pairs: list[dict[str, Any]], functions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Responses whose rewards are drawn: dialogue with and without repetition, and code by line."""
+    examples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in PICTURES}
+    for row in pairs:
+        clauses = row["meta"]["chosen_clauses"]
+        kind = "repetition" if any(name == "repetition" for _, _, name, _ in clauses) else "normal"
+        examples[kind].append(
+            {key: row[key] for key in ("id", "prompt")} | {"response": row["chosen"], "true_clauses": clauses}
+        )
+    for row in functions:
+        lines, start = [], 0
+        for line in row["solution"].splitlines(keepends=True):
+            lines.append([start, start + len(line), "line", None])
+            start += len(line)
+        examples["code"].append(
+            {"id": row["id"], "prompt": row["question"], "response": row["solution"], "true_clauses": lines}
+        )
+    return [{**row, "kind": kind} for kind, count in PICTURES.items() for row in examples[kind][:count]]
+
+
+def _gamed_baselines(world: Any, items: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
+    """Calibration rows of the length-controlled win rate: a verbose and a concise variant of the baseline, judged
+    against the baseline itself (preference in [1, 2], 2 = the variant wins)."""
+    from rlhf_core.evaluation.judges.games import Comparison, play_games
+    from rlhf_core.testbed.judge import GoldJudge
+
+    rows = []
+    for variant in ("verbose", "concise"):
+        comparisons = [
+            Comparison(
+                item["id"],
+                item["turns"][0],
+                _variant(item["baseline"][0], variant, world.mixture_answer(item["metas"][0], seed, 0.0)),
+                item["baseline"][0],
+                {"prompt": item["metas"][0]},
+            )
+            for item in items
+        ]
+        games = play_games(GoldJudge(world), comparisons, "alpaca_eval", orders=("baseline",))
+        rows += [
+            {
+                "id": game.id,
+                "variant": variant,
+                "preference": game.preference_for_model,
+                "model_chars": len(comparison.model_answer),
+                "baseline_chars": len(comparison.baseline_answer),
+            }
+            for game, comparison in zip(games, comparisons, strict=True)
+        ]
+    return rows
+
+
+def _variant(answer: str, variant: str, padding: str) -> str:
+    """The baseline answer with a poor answer appended, or without its last sentence."""
+    if variant == "verbose":
+        return f"{answer} {padding}"
+    head, _, _ = answer.rstrip(".").rpartition(". ")
+    return f"{head}." if head else answer
 
 
 def _source(spec: Mapping[str, Any], quarantine: Path) -> DirectorySource | HuggingFaceSource:
@@ -135,6 +201,11 @@ def _real(spec: Mapping[str, Any], quarantine: Path) -> tuple[dict[str, list[dic
             for row in _distinct_prompts(test)[: spec["benchmark_rows"]]
         ],
     }
+    sets["examples"] = [
+        {"id": row["id"], "prompt": row["prompt"], "response": row["chosen"], "kind": "normal", "true_clauses": []}
+        | ({"messages": row["messages"]} if "messages" in row else {})
+        for row in validation[: PICTURES["normal"]]
+    ]
     facts: dict[str, Any] = {"quarantine": [str(summary) for summary in source.summaries], "sets": names}
     if isinstance(source, DirectorySource):
         facts["digests"] = {

@@ -33,8 +33,6 @@ VERSION = 1
 STAGE = "reward_model"
 
 Row = dict[str, Any]
-#: Responses stored with their token rewards, for pictures.
-EXAMPLES = 24
 
 
 @dataclass(frozen=True)
@@ -55,6 +53,18 @@ def segment_pairs(
 ) -> SegmentedPairs:
     """Encodes and segments both responses of every pair."""
     encoded = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
+    sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies, chunk)
+    return SegmentedPairs(rows, sequences, spans)
+
+
+def segment_sequences(
+    encoded: list[EncodedSequence],
+    encoder: Encoder,
+    segmenter: Segmenter,
+    entropies: list[list[float]] | None,
+    chunk: int = 512,
+) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
+    """Segment ends and half-open spans of every sequence's response."""
     sequences: list[SegmentedSequence] = []
     spans: list[list[tuple[int, int]]] = []
     for start in range(0, len(encoded), chunk):
@@ -65,7 +75,7 @@ def segment_pairs(
             row_spans = segmentation.spans(i)
             spans.append(row_spans)
             sequences.append(SegmentedSequence(sequence, [end - 1 for _, end in row_spans]))
-    return SegmentedPairs(rows, sequences, spans)
+    return sequences, spans
 
 
 def train_reward_model(
@@ -112,12 +122,10 @@ def train_reward_model(
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
             "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
         }
-        examples: list[Row] = []
         for split in ("validation", "ood"):
             prefix = "" if split == "validation" else "ood_"
-            measured, rows = measure(model, splits[split], encoder)
+            measured = measure(model, splits[split], encoder)
             metrics |= {f"{prefix}{name}": value for name, value in measured.items()}
-            examples += rows if split == "validation" else []
         ceiling = read_json(data / "data.json").get("bayes_ceiling", {})
         if ceiling:
             metrics |= {
@@ -129,6 +137,8 @@ def train_reward_model(
         model.save(result / "model", trained_on)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
+        stored = load_entropies(entropies, "examples") if segmenter.needs_entropies else None
+        examples = scored_examples(model, read_jsonl(data / "examples.jsonl"), encoder, segmenter, stored)
         write_jsonl(result / "examples.jsonl", examples)
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
@@ -156,8 +166,8 @@ def fit(
     return history
 
 
-def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder) -> tuple[dict[str, float], list[Row]]:
-    """Accuracy, loss, calibration and fidelity on a split, and a few responses with their rewards."""
+def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder) -> dict[str, float]:
+    """Accuracy, loss, calibration and, where true clauses are known, fidelity on a split."""
     e, segments = score_all(model, pairs.sequences, encoder.pad_id)
     good, bad = e[: pairs.pairs], e[pairs.pairs :]
     accuracy = pairwise_accuracy(good, bad)
@@ -173,7 +183,7 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder) -> tupl
     }
     rows = pairs.rows
     if "chosen_clauses" not in rows[0].get("meta", {}):
-        return metrics, [_example(pairs, i, segments[i], encoder) for i in range(min(EXAMPLES, pairs.pairs))]
+        return metrics
     scored, predicted, true = [], [], []
     for i in range(2 * pairs.pairs):
         row, side = rows[i % pairs.pairs], "chosen" if i < pairs.pairs else "rejected"
@@ -187,7 +197,7 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder) -> tupl
     boundaries = asdict(boundary_scores(predicted, true))
     metrics |= {f"fidelity_{name}": float(agreement[name]) for name in _FIDELITY}
     metrics |= {f"boundary_{name}": float(boundaries[name]) for name in ("precision", "recall", "f1")}
-    return metrics, [_example(pairs, i, segments[i], encoder) for i in range(min(EXAMPLES, pairs.pairs))]
+    return metrics
 
 
 _FIDELITY = ("pearson", "spearman", "within_pearson", "within_spearman")
@@ -208,21 +218,23 @@ def _text_start(text: str, position: int) -> int:
     return position
 
 
-def _example(pairs: SegmentedPairs, index: int, values: list[float], encoder: Encoder) -> Row:
-    row = pairs.rows[index]
-    sequence: EncodedSequence = pairs.sequences[index].sequence
-    clauses = row.get("meta", {}).get("chosen_clauses", [])
-    return {
-        "id": row["id"],
-        "prompt": row["prompt"],
-        "response": row["chosen"],
-        "label": "chosen",
-        "kind": "repetition" if any(kind == "repetition" for _, _, kind, _ in clauses) else "normal",
-        "tokens": encoder.pieces(sequence.response),
-        "rewards": token_rewards(pairs.spans[index], values, len(sequence.response)),
-        "segments": [[start, end, value] for (start, end), value in zip(pairs.spans[index], values, strict=True)],
-        "true_clauses": clauses,
-    }
+def scored_examples(
+    model: ScalarModel, rows: list[Row], encoder: Encoder, segmenter: Segmenter, entropies: list[list[float]] | None
+) -> list[Row]:
+    """Responses with the reward of every token and segment, for pictures."""
+    encoded = [encoder.sequence(row, row["response"]) for row in rows]
+    sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies)
+    _, values = score_all(model, sequences, encoder.pad_id)
+    return [
+        {
+            **row,
+            "label": "chosen",
+            "tokens": encoder.pieces(sequence.response),
+            "rewards": token_rewards(row_spans, row_values, len(sequence.response)),
+            "segments": [[start, end, value] for (start, end), value in zip(row_spans, row_values, strict=True)],
+        }
+        for row, sequence, row_spans, row_values in zip(rows, encoded, spans, values, strict=True)
+    ]
 
 
 def _mean(values: list[int]) -> float:

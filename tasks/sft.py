@@ -6,7 +6,10 @@ is fine-tuned only when its spec has a `training` section.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.models.loading import build_causal_lm, load_causal_lm
@@ -59,7 +62,7 @@ def fine_tune(
                     if step % 10 == 0 or step == steps:
                         history.append({"step": step, **metrics})
 
-                def loss(indices: list[int] | tuple[int, ...]):  # type: ignore[no-untyped-def]
+                def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
                     value, tokens = sft_loss(policy, [rows[i] for i in indices])
                     return value, tokens, {}
 

@@ -25,7 +25,15 @@ from tasks.report.outputs import ResultTree
 from tasks.stage import argument_parser, run_stage
 
 VERSION = 1
-CURVE_METRICS = ("proxy_reward", "true_reward", "kl", "entropy", "response_length", "policy_loss", "value_loss")
+CURVE_METRICS = (
+    "reward",
+    "true_reward",
+    "kl",
+    "entropy",
+    "response_length",
+    "policy_loss",
+    "value_loss",
+)
 MARKS = {"confirmed": "✓", "contradicted": "✗", "undecided": "·"}
 
 
@@ -43,7 +51,7 @@ def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
 
 
 def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
-    """'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; and the verdict counts."""
+    """'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts."""
     flat: dict[str, float] = {}
     for table in tables:
         anchor = table["id"].lower().replace(" ", "-")
@@ -90,25 +98,24 @@ def build(results: Path, paper_key: str, seeds: tuple[int, ...], out: Path) -> N
         write_curves(folder / "curves.csv", paper.key, tree)
 
 
-def cell_text(cell: Mapping[str, Any]) -> str:
-    """A measured cell in short: mean, standard error, significance star and direction mark."""
+def format_number(value: float, decimals: int) -> str:
+    """A measured number with its column's decimals; -0.0 is 0.0."""
+    text = f"{value:.{decimals}f}"
+    return text.removeprefix("-") if float(text) == 0 else text
+
+
+def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
+    """A measured cell in short: mean, significance star, standard error and direction mark."""
     if cell["status"] != "measured":
         return str(cell["status"])
-    text = format_number(cell["mean"])
+    text = format_number(cell["mean"], decimals) + ("*" if cell["significant"] else "")
     if cell["se"] is not None:
-        text += f" ± {format_number(cell['se'])}"
-    return text + ("*" if cell["significant"] else "") + (f" {MARKS[cell['verdict']]}" if cell["verdict"] else "")
-
-
-def format_number(value: float) -> str:
-    """Four significant places at most, whole numbers from 1000 on, no trailing exponent."""
-    if abs(value) >= 1000:
-        return f"{value:.0f}"
-    return f"{value:.2f}" if abs(value) >= 10 else f"{value:.3f}"
+        text += f" ± {format_number(cell['se'], decimals)}"
+    return text + (f" {MARKS[cell['verdict']]}" if cell["verdict"] else "")
 
 
 def print_table(tables_json: Path, name: str) -> None:
-    """Prints one table ('segment/1') to the terminal, published and measured in turn.
+    """Prints one table ('segment/1') to the terminal, measured below published.
 
     Args:
         tables_json: the `tables.json` of the paper's tables stage; where the file does not exist, the
@@ -120,34 +127,73 @@ def print_table(tables_json: Path, name: str) -> None:
     """
     from rich.console import Console
 
-    Console().print(rich_table(tables_json, name))
+    console = Console()
+    for table in rich_tables(tables_json, name):
+        console.print(table)
+    if tables_json.exists():
+        console.print(
+            "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), "
+            "p < .05; ✓ confirms the paper's order, ✗ contradicts it, · leaves it undecided.",
+            style="dim",
+        )
+    else:
+        console.print(f"Published only: {tables_json} does not exist; run the paper first.", style="dim")
 
 
-def rich_table(tables_json: Path, name: str) -> Any:
-    """The rich table that `print_table` prints."""
-    from rich.table import Table
-
+def rich_tables(tables_json: Path, name: str) -> list[Any]:
+    """The table as rich tables: the paper's columns, and apart from them what only the testbed measures."""
     published = registry.table(name)
     measured = read_json(tables_json)["tables"] if tables_json.exists() else []
     data = next((table for table in measured if table["name"] == published.name), None)
-    caption = (
-        "published above, measured below: mean ± standard error over seeds; * differs from the main row "
-        "(p < .05); ✓ confirms, ✗ contradicts, · leaves the paper's ordering undecided"
-        if data
-        else f"published only: {tables_json} does not exist; run the paper first"
-    )
-    table = Table(title=f"{published.name}  {published.title}", caption=caption, header_style="bold", expand=False)
-    table.add_column("row")
-    columns = data["columns"] if data else [{"key": c.key, "printed": c.printed} for c in published.columns]
+    if data is None:
+        columns = [{"key": c.key, "printed": c.printed, "published": True} for c in published.columns]
+        return [_rich_table(published, columns, None, f"{published.name}  {published.title}")]
+    title = f"{published.name}  {published.title}"
+    own = [column for column in data["columns"] if column["published"]]
+    also = [column for column in data["columns"] if not column["published"]]
+    tables = [_rich_table(published, own, data, title)]
+    return [*tables, _rich_table(published, also, data, "Also measured on the testbed")] if also else tables
+
+
+def _rich_table(
+    published: registry.Table, columns: list[dict[str, Any]], data: Mapping[str, Any] | None, title: str
+) -> Any:
+    from rich import box
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 1, 0))
+    several = len({row.backbone for row in published.rows}) > 1
+    table.add_column("", min_width=14)
     for column in columns:
         table.add_column(column["printed"], justify="right")
     rows = data["rows"] if data else [None] * len(published.rows)
     for printed, row in zip(published.rows, rows, strict=True):
-        cells = [str(printed.values.get(column["key"], "")) for column in columns]
-        table.add_row(printed.label, *cells, style="bold" if row and row["is_main"] else None)
-        if row and data and data["is_result"]:
-            table.add_row("", *(cell_text(row["cells"][column["key"]]) for column in columns), style="cyan")
+        label = printed.label if several else printed.condition
+        cells = [
+            _rich_cell(str(printed.values.get(column["key"], "")), column, row, bool(data and data["is_result"]))
+            for column in columns
+        ]
+        table.add_row(label, *cells, style="bold" if row and row["is_main"] else None)
     return table
+
+
+def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any] | None, is_result: bool) -> Any:
+    """Published number, measured mean with marks, standard error: one line each."""
+    from rich.text import Text
+
+    if not row or not is_result:
+        return Text(printed)
+    text = Text(f"{printed}\n" if column["published"] else "", style="dim")
+    cell = row["cells"][column["key"]]
+    if cell["status"] != "measured":
+        return text.append(str(cell["status"]), style="dim italic")
+    mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""
+    colour = {"confirmed": "green", "contradicted": "red"}.get(cell["verdict"], "cyan")
+    star = "*" if cell["significant"] else ""
+    text.append(f"{format_number(cell['mean'], column['decimals'])}{star}{mark}", style=f"not dim {colour}")
+    if cell["se"] is not None:
+        text.append(f"\n±{format_number(cell['se'], column['decimals'])}", style="dim")
+    return text
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -297,16 +297,17 @@ def record_type(name: str) -> RecordType:
 
 
 def infer_record_type(rows: Sequence[Mapping[str, Any]], *, file: str | None = None) -> RecordType:
-    """The first type (most specific first) whose required fields are all named by most of the rows.
+    """The most specific type whose required fields are all named by at least a tenth of the rows.
 
-    Only the presence of field names counts, so a few broken rows do not change the answer.
+    Only the presence of field names counts. In a file of mixed or damaged rows the more specific type wins,
+    so the others are quarantined or refused rather than read as something lesser.
 
     Raises:
         DataError: no type fits; the message lists the fields found.
     """
     for kind in RECORD_TYPES.values():
         needed = set(kind.required) - {"id", "source"}
-        if 2 * sum(needed <= row.keys() for row in rows) > len(rows):
+        if 10 * sum(needed <= row.keys() for row in rows) >= len(rows) > 0:
             return kind
     found = ", ".join(sorted(rows[0])) if rows else "none"
     raise DataError(

@@ -145,7 +145,9 @@ class HuggingFaceSource:
             record.setdefault("id", f"{name}-{split}-{number:06d}")
             record.setdefault("source", hub_set.path)
             lines.rows.append((number, record))
-        return self.screening.apply(lines, kind or hub_set.kind, self.summaries)
+        # Without a name, the mapping tells the type, not the rows: a value that is missing is a fault.
+        kind = kind or hub_set.kind or infer_record_type([dict.fromkeys(hub_set.mapping)], file=label).name
+        return self.screening.apply(lines, kind, self.summaries)
 
 
 @dataclass

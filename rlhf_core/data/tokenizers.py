@@ -168,9 +168,8 @@ def token_spans(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple
     """The text of generated ids and each token's character span in it.
 
     A policy may write a text with other tokens than the tokenizer would, and stop inside a character; so the
-    spans come from the ids. Special tokens, and ids beyond the vocabulary (embeddings may be padded), have no text: their span is
-    empty. Bytes that are no UTF-8 become
-    U+FFFD.
+    spans come from the ids. Special tokens, and ids beyond the vocabulary (embeddings may be padded), have no
+    text: their span is empty. Bytes that are no UTF-8 become U+FFFD.
 
     Args:
         ids: token ids of one response.
@@ -184,13 +183,16 @@ def token_spans(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple
     special = set(control_tokens(tokenizer)) | {str(tokenizer.unk_token)}
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, spans = "", []
+    position = 0
     for token in tokenizer.convert_ids_to_tokens(list(ids)):
+        if token is None or token in special:
+            spans.append((position, position))
+            continue
         start = len(text)
-        has_text = token is not None and token not in special
-        if has_text:
-            text += decoder.decode(bytes(bytes_of[letter] for letter in token))
-        pending = bool(decoder.getstate()[0])
-        spans.append((start, len(text) + (pending and has_text)))
+        text += decoder.decode(bytes(bytes_of[letter] for letter in token))
+        # A character whose last byte is still to come counts from its first byte on.
+        position = len(text) + bool(decoder.getstate()[0])
+        spans.append((start, position))
     return text + decoder.decode(b"", final=True), spans
 
 

@@ -92,7 +92,16 @@ def check_calibration_rows(rows: pd.DataFrame, source: str = "calibration rows")
             field="preference",
             remedy="Calibration rows hold preferences shifted to [0, 1]; subtract 1",
         )
+    marks = rows["not_gamed_baseline"]
+    if not marks.isin([True, False]).all():
+        raise DataError("not a truth value", file=source, field="not_gamed_baseline", remedy="True or False")
     return rows.loc[:, list(CALIBRATION_COLUMNS)].reset_index(drop=True)
+
+
+def difficulty_of_calibration_rows(rows: pd.DataFrame) -> dict[Any, float]:
+    """Instruction id -> difficulty, from each instruction's first row (as the official metric)."""
+    first = check_calibration_rows(rows).drop_duplicates("index")
+    return dict(zip(first["index"].tolist(), first["instruction_difficulty"].astype(float), strict=True))
 
 
 def standardised_length_difference(len_model: ArrayLike, len_baseline: ArrayLike) -> Floats:

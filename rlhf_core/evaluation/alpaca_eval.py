@@ -26,6 +26,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.evaluation.alpaca_calibration import (
     check_calibration_rows,
     clean_preferences,
+    difficulty_of_calibration_rows,
     look_up_difficulty,
     make_calibration_rows,
     official_index,
@@ -39,6 +40,7 @@ __all__ = [
     "LengthControlled",
     "check_calibration_rows",
     "clean_preferences",
+    "difficulty_of_calibration_rows",
     "fit_difficulty",
     "length_controlled_win_rate",
     "look_up_difficulty",
@@ -109,7 +111,7 @@ def length_controlled_win_rate(
     preferences: ArrayLike,
     len_model: ArrayLike,
     len_baseline: ArrayLike,
-    difficulty: ArrayLike | Mapping[Any, float],
+    difficulty: ArrayLike | Mapping[Any, float] | None,
     calibration_rows: pd.DataFrame | None = None,
     *,
     instruction_ids: Sequence[Hashable] | None = None,
@@ -127,7 +129,7 @@ def length_controlled_win_rate(
         preferences: [n] in [1, 2], 2 = model wins.
         len_model, len_baseline: [n] output lengths in characters.
         difficulty: [n] per-instruction difficulties aligned with the rows, or a mapping (dict or Series) by
-            instruction id, which needs `instruction_ids`.
+            instruction id, which needs `instruction_ids`; None: those of the calibration rows (official).
         calibration_rows: rows of gamed baselines (`read_calibration_rows`, `make_calibration_rows`) or None.
         instruction_ids: [n] ids for the lookup.
         calibration_weight: weight of each calibration row; model rows weigh 1.
@@ -141,6 +143,10 @@ def length_controlled_win_rate(
     cleaned = clean_preferences(preferences)
     raw = win_rate(cleaned)
     n = len(cleaned)
+    if difficulty is None:
+        if calibration_rows is None:
+            raise DataError("give difficulties, or calibration rows that hold them")
+        difficulty = difficulty_of_calibration_rows(calibration_rows)
     if isinstance(difficulty, Mapping | pd.Series):
         if instruction_ids is None:
             raise DataError("difficulty is keyed by instruction id, but no instruction_ids were given")
@@ -149,9 +155,8 @@ def length_controlled_win_rate(
         hardness = np.asarray(difficulty, dtype=float)
     delta = standardised_length_difference(len_model, len_baseline)
     if not len(delta) == len(hardness) == n:
-        raise DataError(
-            f"{n} preferences, {len(delta)} lengths and {len(hardness)} difficulties differ in number"
-        )
+        counts = f"{n} preferences, {len(delta)} lengths, {len(hardness)} difficulties"
+        raise DataError(f"{counts}: one of each per row is needed")
     if not (np.isfinite(hardness).all() and np.isfinite(delta).all()):
         raise DataError("lengths and difficulties must be finite numbers", field="instruction_difficulty")
     if is_baseline:

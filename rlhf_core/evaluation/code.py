@@ -51,9 +51,8 @@ def judge_samples(
     """
     setups = setups if setups is not None else [""] * len(samples)
     if not len(samples) == len(tests) == len(setups):
-        raise DataError(
-            f"{len(samples)} problems with samples, {len(tests)} with tests, {len(setups)} setups"
-        )
+        counts = f"{len(samples)} lists of samples, {len(tests)} of tests, {len(setups)} setups"
+        raise DataError(f"{counts}: one of each per problem is needed")
     programs = [
         Program(extract_code(text), tuple(problem_tests), setup)
         for texts, problem_tests, setup in zip(samples, tests, setups, strict=True)

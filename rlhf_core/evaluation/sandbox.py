@@ -52,7 +52,7 @@ class Limits:
         file_kb: largest file it may write, in KiB.
     """
 
-    seconds: float = 3.0
+    seconds: float = 10.0
     memory_mb: int = 256
     file_kb: int = 1024
 
@@ -68,6 +68,7 @@ class Program:
     Attributes:
         solution: module source.
         tests: statements run one after the other in the same namespace; all must end without an exception.
+            MBPP's `test_setup` uses the solution's own classes: put it first among the tests.
         setup: run before the solution (imports a benchmark gives).
     """
 

@@ -101,9 +101,7 @@ class Table:
             RecipeError: no such row, or several.
         """
         found = [
-            row
-            for row in self.rows
-            if row.condition == condition and (backbone is None or row.backbone == backbone)
+            row for row in self.rows if row.condition == condition and (backbone is None or row.backbone == backbone)
         ]
         if len(found) == 1:
             return found[0]

@@ -40,11 +40,11 @@ class ArithmeticConfig:
         multiply_share: probability that a step multiplies (by 2 or 3) where the result stays in range.
     """
 
-    steps: tuple[float, float, float] = (0.55, 0.3, 0.15)
+    steps: tuple[float, float, float] = (0.7, 0.25, 0.05)
     seen_start: tuple[int, int] = (1, 9)
-    unseen_start: tuple[int, int] = (8, 19)
-    largest: int = 40
-    multiply_share: float = 0.15
+    unseen_start: tuple[int, int] = (6, 15)
+    largest: int = 20
+    multiply_share: float = 0.1
 
     def __post_init__(self) -> None:
         for name, (low, high) in (("seen_start", self.seen_start), ("unseen_start", self.unseen_start)):

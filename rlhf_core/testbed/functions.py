@@ -19,8 +19,8 @@ class Operation:
     """An operation of the language.
 
     Attributes:
-        phrases: how a question asks for it; the last one is used in the `live` split only. `{k}` is the
-            constant.
+        phrases: how a question asks for it; `{k}` is the constant, which exceeds 9 in the last phrase only
+            in the `live` split.
         code: the returned expression.
         near_miss: a wrong expression that a careless writer returns.
         compute: the value of the expression for (arguments, constant).
@@ -197,7 +197,8 @@ def problem(split: str, rng: random.Random) -> dict[str, Any]:
     """A function to write: {question, solution, tests, entry_point, near_miss, meta}.
 
     `train` and `test` share no combination of operation, constant, name and phrase; `plus` asks what `test`
-    asks, with edge cases among its tests; `live` uses phrases and constants (10 to 19) of its own.
+    asks, with edge cases among its tests; `live` joins what the others never join, an operation's last phrase
+    and a constant from 10 to 19.
 
     Raises:
         RecipeError: for an unknown split.
@@ -208,10 +209,13 @@ def problem(split: str, rng: random.Random) -> dict[str, Any]:
         number = rng.choices(range(len(_OPERATIONS)), _WEIGHTS)[0]
         operation = _OPERATIONS[number]
         live = split == "live"
-        k = rng.randint(10, 19) if live else rng.randint(1, 9)
-        wording = len(operation.phrases) - 1 if live else rng.randrange(len(operation.phrases) - 1)
+        k = rng.randint(10, 19) if live or rng.random() < 0.4 else rng.randint(1, 9)
+        last = len(operation.phrases) - 1
+        wording = last if live else rng.randrange(last if k > 9 else last + 1)
         name = rng.choice(ENTRY_POINTS)
         key = f"function {number} {k if '{k}' in operation.code else 0} {wording} {name}"
+        if live and "{k}" not in operation.code:
+            continue
         if live or (zlib.crc32(key.encode()) % 2 == 0) == (split == "train"):
             break
     arguments = _base_arguments(operation, k)

@@ -252,14 +252,14 @@ class World:
     def task_examples(self, n: int, seed: int) -> list[Row]:
         """Supervised rows {id, prompt, response, source, meta} for the tasks.
 
-        Two fifths functions, three tenths word problems, three tenths multiple choice (without
-        `truthfulqa`); a share `wrong_share` has a wrong solution, marked in `meta["right"]`.
+        One half word problems, three tenths multiple choice (without `truthfulqa`), one fifth functions; a
+        share `wrong_share` has a wrong solution, marked in `meta["right"]`.
         """
         rows = []
         for index in range(n):
             rng = self._stream("task examples", seed, index)
             wrong = rng.random() < self.config.wrong_share
-            kind = rng.choices(("functions", "arithmetic", "choices"), (4, 3, 3))[0]
+            kind = rng.choices(("functions", "arithmetic", "choices"), (2, 5, 3))[0]
             if kind == "functions":
                 item = functions.problem("train", rng)
                 response = item["near_miss"] if wrong else item["solution"]

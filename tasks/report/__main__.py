@@ -29,7 +29,9 @@ def write_report(results: Path, out: Path) -> Path:
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m tasks.report", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="python -m tasks.report",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--results", type=Path, required=True, help="results of one scale: results/testbed")
     parser.add_argument("--out", type=Path, required=True, help="folder for index.html and report.md")

@@ -72,7 +72,7 @@ def _single(tokens: Sequence[str], rewards: Sequence[float | None], start: int, 
 
 
 def colour_scale(found: Sequence[Piece]) -> float:
-    """The reward that gets the strongest colour: the largest magnitude, 1 where all rewards are 0 or absent."""
+    """The reward of the strongest colour: the largest magnitude, 1 where all are 0 or absent."""
     return max((abs(p.reward) for p in found if p.reward is not None), default=0.0) or 1.0
 
 
@@ -103,7 +103,7 @@ def coloured_tokens(
             style = f' style="background:rgba({red},{green},{blue},{_strength(piece.reward, limit):.3f})"'
         text = escape(piece.text.replace("\n", "↵\n"))
         spans.append(f'<span class="piece" title="{escape(piece.tooltip)}"{style}>{text}</span>')
-    return Markup('<span class="coloured">' + "".join(spans) + "</span>")  # noqa: S704 - every part is escaped above
+    return Markup('<span class="coloured">' + "".join(spans) + "</span>")
 
 
 def scale_legend(scale: float) -> Markup:
@@ -114,7 +114,8 @@ def scale_legend(scale: float) -> Markup:
         f"rgba({r2},{g2},{b2},0) 50%, rgba({r2},{g2},{b2},{STRONGEST}))"
     )
     return Markup(
-        '<span class="scale"><span>{low}</span><span class="ramp" style="background:{ramp}"></span><span>{high}</span></span>'
+        '<span class="scale"><span>{low}</span><span class="ramp" style="background:{ramp}"></span>'
+        "<span>{high}</span></span>"
     ).format(low=f"{-scale:+.2f}", high=f"{scale:+.2f}", ramp=ramp)
 
 

@@ -9,16 +9,17 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 
 #: Okabe and Ito's palette, which colour-blind readers tell apart; slot 0 is a paper's own method.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#b98500", "#4c9fd4", "#6b6b6b", "#8c564b")
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#b98500", "#6b6b6b", "#4c9fd4", "#8c564b")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
 INK, RULE, PAPER = "#1b1f24", "#d9dde2", "#fefefd"
 COLUMNS = 3
-PANEL_WIDTH, PANEL_HEIGHT, LEGEND_HEIGHT = 3.5, 2.55, 0.42
+PANEL_WIDTH, PANEL_HEIGHT, LEGEND_HEIGHT = 3.5, 2.55, 0.36
 
-STYLE: dict[str, Any] = {
+STYLE: Any = {
     "svg.fonttype": "none",
     "font.family": "DejaVu Sans",
     "font.size": 9.5,
@@ -115,16 +116,19 @@ def _draw_panel(axes: Any, panel: Mapping[str, Any]) -> None:
     axes.set_ylabel(panel["y_label"])
 
 
-def _legend(figure: Any, all_axes: Sequence[Any], height: float) -> None:
+def _legend(figure: Any, all_axes: Sequence[Any]) -> bool:
+    """One legend for all panels above them; whether there is one (a single label needs none)."""
     handles: dict[str, Any] = {}
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    if len(handles) > 1:
-        figure.legend(
-            handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=min(6, len(handles)),
-            frameon=False, handlelength=1.6, columnspacing=1.6, borderaxespad=0.2,
-        )  # fmt: skip
+    if len(handles) < 2:
+        return False
+    figure.legend(
+        handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(0.0, 1.0),
+        ncols=min(6, len(handles)), frameon=False, handlelength=1.6, columnspacing=1.6, borderaxespad=0.2,
+    )  # fmt: skip
+    return True
 
 
 def panels_svg(figure_data: Mapping[str, Any]) -> str:
@@ -144,16 +148,14 @@ def panels_svg(figure_data: Mapping[str, Any]) -> str:
     height = rows * PANEL_HEIGHT + LEGEND_HEIGHT
     settings = {**STYLE, "svg.hashsalt": figure_data["key"]}
     with matplotlib.rc_context(settings):
-        figure, grid = pyplot.subplots(
-            rows, columns, figsize=(max(columns, 1.6) * PANEL_WIDTH, height), squeeze=False
-        )
+        figure, grid = pyplot.subplots(rows, columns, figsize=(max(columns, 1.3) * PANEL_WIDTH, height), squeeze=False)
         used = [axes for line in grid for axes in line]
         for axes, panel in zip(used, panels, strict=False):
             _draw_panel(axes, panel)
         for axes in used[len(panels) :]:
             axes.remove()
-        _legend(figure, used[: len(panels)], height)
-        figure.tight_layout(rect=(0, 0, 1, 1 - LEGEND_HEIGHT / height), w_pad=2.2, h_pad=1.8)
+        top = LEGEND_HEIGHT if _legend(figure, used[: len(panels)]) else 0.0
+        figure.tight_layout(rect=(0, 0, 1, 1 - top / height), w_pad=2.2, h_pad=1.8)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
         pyplot.close(figure)
@@ -162,8 +164,6 @@ def panels_svg(figure_data: Mapping[str, Any]) -> str:
 
 def inline_svg(svg: str, prefix: str, title: str) -> str:
     """A stand-alone SVG made fit for a page: own ids, theme colours, no fixed size, an accessible name."""
-    from html import escape
-
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
@@ -173,12 +173,13 @@ def inline_svg(svg: str, prefix: str, title: str) -> str:
     for slot, colour in enumerate(PALETTE):
         svg = svg.replace(colour, f"var(--series-{slot}, {colour})")
     svg = re.sub(r"font: ([^;\"]*?)(\d[\d.]*px) [^;\"]+", r"font: \1\2 var(--sans)", svg)
-    return re.sub(
-        r'<svg([^>]*?)\swidth="[^"]*"([^>]*?)\sheight="[^"]*"|<svg([^>]*?)\sheight="[^"]*"([^>]*?)\swidth="[^"]*"',
-        lambda m: (
-            f'<svg role="img" aria-label="{escape(title)}"'
-            f"{m.group(1) or m.group(3) or ''}{m.group(2) or m.group(4) or ''}"
-        ),
-        svg,
-        count=1,
-    )
+    opening, width = _opening(svg)
+    named = f'<svg role="img" aria-label="{escape(title)}" style="max-width:{width:.0f}px"'
+    return svg.replace(opening, named + re.sub(r'^<svg|\s(width|height)="[^"]*"', "", opening), 1)
+
+
+def _opening(svg: str) -> tuple[str, float]:
+    """The opening tag and the drawing's natural width in CSS pixels (a point is 4/3 of one)."""
+    opening = svg[: svg.index(">") + 1]
+    found = re.search(r'\bwidth="([\d.]+)pt"', opening)
+    return opening, float(found.group(1)) * 4 / 3 if found else 960.0

@@ -14,6 +14,9 @@ from typing import Any, Literal
 from rlhf_core.published import registry
 from tasks.report.outputs import StageOutput, mean_and_standard_error
 
+#: Characters that a token's text may stand further on than the token before it ends.
+LOOK_AHEAD = 8
+
 Style = Literal["line", "dashed", "points", "bars"]
 
 
@@ -125,17 +128,37 @@ def curve(
 
 
 def curve_series(
-    label: str, outputs: Mapping[int, StageOutput], metric: str, *, colour: int, style: Style = "line", **options: str
+    label: str,
+    outputs: Mapping[int, StageOutput],
+    metric: str,
+    *,
+    colour: int,
+    style: Style = "line",
+    **options: str,
 ) -> list[Series]:
     """The curve of a metric as a list of one series, or of none where nothing was recorded."""
     x, y, error = curve(outputs, metric, **options)
     return [Series(label, x, y, error, style=style, colour=colour)] if x else []
 
 
-def token_spans(tokens: Sequence[str]) -> list[tuple[int, int]]:
-    """Half-open character spans of tokens whose texts concatenate to the response."""
-    spans, position = [], 0
+def token_spans(tokens: Sequence[str], response: str) -> list[tuple[int, int]]:
+    """Half-open character spans of the tokens in the response; together they cover it.
+
+    A token that does not stand at its place is looked for a few characters on (a byte of a longer character, a
+    space that the first token lost); one that is not there at all (an end-of-text mark) gets an empty span.
+    """
+    starts: list[int | None] = []
+    position = 0
     for token in tokens:
-        spans.append((position, position + len(token)))
-        position += len(token)
-    return spans
+        core = token if response.startswith(token, position) else token.strip()
+        place = response.find(core, position, position + len(core) + LOOK_AHEAD) if core else -1
+        starts.append(place if place >= 0 else None)
+        position = place + len(core) if place >= 0 else position
+    spans: list[tuple[int, int]] = []
+    following = len(response)
+    for index in range(len(tokens) - 1, -1, -1):
+        start = starts[index]
+        first = 0 if index == 0 else following if start is None else start
+        spans.append((first, following))
+        following = first
+    return spans[::-1]

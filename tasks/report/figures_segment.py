@@ -12,13 +12,14 @@ from tasks.report.figure_data import (
     FigureData,
     Panel,
     Series,
+    Style,
     curve,
     metric_by_seed,
     published_figure,
     token_spans,
 )
 from tasks.report.figures_training import reward_models, training_curves
-from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.report.outputs import ResultTree, StageOutput
 
 METHODS = ("segment", "bandit", "token", "sentence", "bandit-as-segment", "segment-as-bandit")
 LABELS = {
@@ -47,14 +48,18 @@ def figures(tree: ResultTree) -> list[FigureData]:
     models = [RecipeRow(name, "segment", "reward_model") for name in REWARD_MODELS]
     return [
         training_curves(
-            tree, policies, LABELS, COLOURS, "Means over seeds; the band is one standard error. Rows of Table 1."
+            tree,
+            policies,
+            LABELS,
+            COLOURS,
+            "Means over seeds; the band is one standard error. Rows of Table 1.",
         ),
         reward_models(
             tree,
             models,
-            "Accuracy on held-out pairs beside the Bayes ceiling of the annotator that labelled them; ECE is the "
-            "expected calibration error; fidelity is the correlation of learned segment rewards with the true "
-            "rewards of the clauses they cover.",
+            "Accuracy on held-out pairs beside the Bayes ceiling of the annotator that labelled them; ECE is "
+            "the expected calibration error; fidelity is the correlation of learned segment rewards with the "
+            "true rewards of the clauses they cover; boundary F1 compares segment starts with true clause starts.",
         ),
         reward_colouring(tree),
         entropy_cutoffs(tree),
@@ -75,8 +80,8 @@ def reward_colouring(tree: ResultTree) -> FigureData:
     """Figure 2: the same responses under the segment, token and 5-gram models, a repetition among them."""
     figure = published_figure(
         "segment/2",
-        "Colour shows each model's reward on one scale per model, centred at 0: hover or tap a piece for its value. "
-        "All rewards are before normalisation.",
+        "Colour shows each model's reward before normalisation, on one scale per model and text, "
+        "centred at 0; hover over a piece for its value.",
         kind="coloured_text",
     )
     models = {name: {row["id"]: row for row in _examples(tree, name)} for name in ("segment", "token", "ngram-5")}
@@ -109,24 +114,19 @@ def reward_colouring(tree: ResultTree) -> FigureData:
 
 
 def _segment_length(tree: ResultTree, name: str) -> tuple[float, float | None] | None:
-    """Mean tokens per segment of the policy's own responses, else of the reward model's examples."""
-    measured = metric_by_seed(tree.outputs("segment", "policy", name), "mean_segment_length")
-    if measured:
-        return measured
-    lengths = []
-    for output in tree.outputs("segment", "reward_model", name).values():
-        tokens = [end - start for row in output.rows("examples.jsonl") for start, end, _ in row["segments"]]
-        if tokens:
-            lengths.append(sum(tokens) / len(tokens))
-    return mean_and_standard_error(lengths) if lengths else None
+    """Mean tokens per segment: of the policy's responses where recorded, else of the preference data."""
+    return metric_by_seed(tree.outputs("segment", "policy", name), "mean_segment_length") or metric_by_seed(
+        tree.outputs("segment", "reward_model", name), "segment_length"
+    )
 
 
 def entropy_cutoffs(tree: ResultTree) -> FigureData:
     """Figure 3: scores of the policies and their mean segment length over the entropy cutoff."""
     figure = published_figure(
         "segment/3",
-        "The horizontal axis names the paper's cutoffs; at testbed scale each stands for the quantile of the SFT "
-        "entropy that gives the paper's ordering of segment lengths. Bars are one standard error over seeds.",
+        "The horizontal axis names the paper's cutoffs; at testbed scale each stands for the quantile of the "
+        "SFT entropy that gives the paper's ordering of segment lengths. Mean segment length is that of the "
+        "responses that the reward model is trained on. Error bars: one standard error.",
     )
     metrics = (
         ("alpaca_wr", "AlpacaEval 2.0 WR", "percent"),
@@ -155,31 +155,35 @@ def entropy_cutoffs(tree: ResultTree) -> FigureData:
     return figure
 
 
+def _frontier(outputs: Mapping[int, StageOutput], label: str, colour: int) -> list[Series]:
+    """Win rate over KL: the checkpoints of the runs and, last, their final policies."""
+    x, y, error = curve(outputs, "win_rate_vs_sft", file="checkpoints.jsonl", x="kl")
+    final_kl, final = metric_by_seed(outputs, "kl"), metric_by_seed(outputs, "win_rate_vs_sft")
+    if final_kl and final:
+        x, y, error = [*x, final_kl[0]], [*y, final[0]], [*error, final[1]]
+    order = sorted(range(len(x)), key=x.__getitem__)
+    return (
+        [Series(label, [x[i] for i in order], [y[i] for i in order], [error[i] for i in order], colour=colour)]
+        if x
+        else []
+    )
+
+
 def kl_frontier(tree: ResultTree) -> FigureData:
     """Figure 4: win rate over KL to the SFT policy, from the checkpoints of each run."""
     figure = published_figure(
         "segment/4",
-        "One point per checkpoint of a run: length-controlled win rate against the SFT policy over its KL, means "
-        "over seeds with one standard error.",
+        "One point per checkpoint of a run and one for its final policy: true win rate over the SFT policy "
+        "against the KL to it, means over seeds with one standard error. The paper's axis is the "
+        "length-controlled AlpacaEval win rate.",
     )
     for prefix, title in (("phi31-", "Phi3.1-mini-SFT (as in the paper)"), ("", "Phi3-mini")):
-        panel = Panel(title, "KL to the SFT policy, nats per response", "LC win rate vs SFT, %", [])
+        panel = Panel(title, "KL to the SFT policy, nats per response", "true win rate vs SFT, %", [])
         for method in ("segment", "bandit", "token"):
             outputs = tree.outputs("segment", "policy", prefix + method)
             if not outputs:
                 figure.missing.append(prefix + method)
-            x, y, error = curve(outputs, "lc_win_rate", file="checkpoints.jsonl", x="kl")
-            if x:
-                order = sorted(range(len(x)), key=x.__getitem__)
-                panel.series.append(
-                    Series(
-                        LABELS[method],
-                        [x[i] for i in order],
-                        [y[i] for i in order],
-                        [error[i] for i in order],
-                        colour=COLOURS[method],
-                    )
-                )
+            panel.series += _frontier(outputs, LABELS[method], COLOURS[method])
         figure.panels.append(panel)
     return figure
 
@@ -229,15 +233,14 @@ def boundary_f1(true_starts: set[int], found_starts: set[int], tolerance: int = 
 
 
 def _segmentation_block(row: Mapping[str, Any]) -> dict[str, Any]:
-    spans = token_spans(row["tokens"])
-    text = "".join(row["tokens"])
+    response = row["response"]
+    spans = token_spans(row["tokens"], response)
     found = [(spans[start][0], spans[end - 1][1]) for start, end, _ in row["segments"]]
     true = [(start, end, kind, reward) for start, end, kind, reward in row["true_clauses"]]
     return {
         "prompt": row["prompt"],
-        "true": [{"text": text[s:e], "kind": kind, "reward": reward} for s, e, kind, reward in true],
-        "found": [{"text": text[s:e]} for s, e in found],
-        "rest": text[found[-1][1] :] if found else text,
+        "true": [{"text": response[s:e], "kind": kind, "reward": reward} for s, e, kind, reward in true],
+        "found": [{"text": response[s:e]} for s, e in found],
         "f1": boundary_f1({s for s, *_ in true}, {s for s, _ in found}),
     }
 
@@ -250,43 +253,50 @@ def segmentations(tree: ResultTree) -> list[FigureData]:
     code = [row for row in rows if row["kind"] == "code"]
     drawn = []
     for number, pool in ((6, dialogue), (7, dialogue), (8, dialogue), (9, dialogue), (10, code), (11, code)):
-        figure = published_figure(
-            f"segment/{number}",
-            "Left: the true clauses of the testbed, which stand for the human annotation. Right: segments by the "
-            "entropy of the SFT model" + (f", of reward model '{source}'." if source else "."),
-            kind="segmentation",
-        )
-        if number == 9:
-            figure.caption += " The paper's example is bilingual; the testbed has English only."
+        figure = published_figure(f"segment/{number}", "", kind="segmentation")
+        if number == 6:
+            figure.caption = (
+                "Left: the true clauses of the testbed, which stand for the human annotation. Right: "
+                f"segments by the entropy of the SFT model, as reward model '{source}' reads them."
+            )
+        elif number == 9:
+            figure.caption = "The paper's example is bilingual; the testbed has English only."
         index = number - (6 if pool is dialogue else 10)
         if index < len(pool):
             figure.blocks = [_segmentation_block(pool[index])]
         elif not rows:
             figure.missing = ["reward_model/cutoff-1.5"]
+        elif not pool:
+            figure.missing = ["code responses among the reward model's examples"]
         drawn.append(figure)
     return drawn
 
 
 def _fit_panel(title: str, unit: str, bins: Mapping[str, Any], statistic: str, lines: Mapping[str, Any]) -> Panel:
-    location = list(bins["location"])
+    """One statistic over the location: the bins, both regressions and, for the deviation, its floor."""
+    location: list[float] = list(bins["location"])
     series = [Series("bins", location, list(bins[statistic]), style="points", colour=5)]
-    for name, style, colour in (("huber", "line", 0), ("ols", "dashed", 1)):
-        fit = lines.get(name)
-        if fit:
-            heights = [fit[f"w_{statistic}"] * math.log(p) + fit[f"b_{statistic}"] for p in location]
-            series.append(Series({"huber": "Huber", "ols": "OLS"}[name], location, list(heights), style=style, colour=colour))  # type: ignore[arg-type]
-            if statistic == "std" and name == "huber":
-                series.append(Series("floor", location, [fit["floor"]] * len(location), style="dashed", colour=2))
+    styles: tuple[tuple[str, str, Style, int], ...] = (
+        ("huber", "Huber", "line", 0),
+        ("ols", "OLS", "dashed", 1),
+    )
+    for name, label, style, colour in styles:
+        fit = lines[name]
+        heights: list[float | None] = [fit[f"w_{statistic}"] * math.log(p) + fit[f"b_{statistic}"] for p in location]
+        series.append(Series(label, location, heights, style=style, colour=colour))
+    if statistic == "std":
+        floor = lines["huber"]["floor"]
+        series.append(Series("floor", location, [floor] * len(location), style="dashed", colour=2))
     return Panel(title, "normalised location p = (t+1)/T", unit, series)
 
 
 def normaliser_fits(tree: ResultTree) -> FigureData:
-    """Mean and standard deviation of segment rewards over their location, with the fitted lines (Eq. 11, 12)."""
+    """Mean and standard deviation of segment rewards over their location, with the fits (Eq. 11, 12)."""
     figure = FigureData(
         key="normaliser-fits",
         title="Location-aware normaliser",
-        caption="Statistics of the segment rewards per bin of the normalised location, and the regressions on "
-        "log p (Eq. 11 and 12) that the normaliser uses; the floor keeps the standard deviation positive.",
+        caption="Statistics of the segment rewards per bin of the normalised location, and the regressions "
+        "on log p (Eq. 11 and 12) that the normaliser uses; the floor keeps the standard deviation positive.",
     )
     for name in ("segment", "token"):
         found: StageOutput | None = next(iter(tree.outputs("segment", "normaliser", name).values()), None)

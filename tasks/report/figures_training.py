@@ -9,8 +9,8 @@ from tasks.report.figure_data import FigureData, Panel, curve_series, metric_by_
 from tasks.report.outputs import ResultTree
 
 CURVES = (
-    ("proxy_reward", "Proxy reward", "reward model's reward per response"),
-    ("true_reward", "True reward", "sum of true clause rewards"),
+    ("reward", "Proxy reward", "reward per response"),
+    ("true_reward", "True reward", "sum over clauses"),
     ("kl", "KL to the SFT policy", "nats per response"),
 )
 REWARD_MODEL_COLUMNS = (
@@ -19,11 +19,16 @@ REWARD_MODEL_COLUMNS = (
     ("ece", "ECE"),
     ("fidelity_pearson", "Fidelity (Pearson)"),
     ("fidelity_spearman", "Fidelity (Spearman)"),
+    ("boundary_f1", "Boundary F1"),
 )
 
 
 def training_curves(
-    tree: ResultTree, rows: Sequence[RecipeRow], labels: Mapping[str, str], colours: Mapping[str, int], caption: str
+    tree: ResultTree,
+    rows: Sequence[RecipeRow],
+    labels: Mapping[str, str],
+    colours: Mapping[str, int],
+    caption: str,
 ) -> FigureData:
     """Reward, true reward and KL over training steps, one line per row."""
     figure = FigureData(key="training-curves", title="Training curves", caption=caption)
@@ -34,7 +39,10 @@ def training_curves(
             figure.missing.append(row.name)
         for (metric, _, _), panel in zip(CURVES, figure.panels, strict=True):
             panel.series += curve_series(
-                labels.get(row.name, row.name), outputs, metric, colour=colours.get(row.name, len(panel.series))
+                labels.get(row.name, row.name),
+                outputs,
+                metric,
+                colour=colours.get(row.name, len(panel.series)),
             )
     return figure
 

@@ -8,8 +8,8 @@ from tasks.report.page import Report
 from tasks.tables import cell_text
 
 LEGEND = (
-    "Each cell: published / measured (mean ± standard error over seeds). `*` differs from the table's main row "
-    "(p < .05); ✓ confirms, ✗ contradicts, · leaves undecided the paper's ordering of the row and the main row."
+    "Each cell: published / measured (mean ± standard error over seeds). `*` differs from the table's main "
+    "row (p < .05); ✓ confirms, ✗ contradicts, · leaves undecided the paper's ordering of row and main row."
 )
 
 
@@ -36,7 +36,7 @@ def _table(table: dict[str, Any]) -> list[str]:
         for column in table["columns"]:
             cell = row["cells"][column["key"]]
             parts = [cell["published"]] if cell["published"] is not None else []
-            cells.append(" / ".join([*parts, cell_text(cell)] if table["is_result"] else parts))
+            cells.append(" / ".join([*parts, cell_text(cell, column["decimals"])] if table["is_result"] else parts))
         lines.append(_row([label, *cells]))
     return [*lines, ""]
 
@@ -57,9 +57,10 @@ def render(report: Report) -> str:
         lines += [
             f"## {paper.title}",
             "",
-            f"Seeds {', '.join(map(str, paper.seeds))}. Of {counts['measured']} measured cells with a published "
-            f"value, {counts['confirmed']} confirm the paper's ordering, {counts['contradicted']} contradict it and "
-            f"{counts['undecided']} leave it undecided; {counts['not run']} published cells have no run.",
+            f"Seeds {', '.join(map(str, paper.seeds))}. Of {counts['measured']} measured cells with a "
+            f"published value, {counts['confirmed']} confirm the paper's ordering, {counts['contradicted']} "
+            f"contradict it and {counts['undecided']} leave it undecided; {counts['not run']} published "
+            "cells have no run.",
             "",
         ]
         for table in paper.result_tables:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rlhf_core.published.registry import Column, Table
+from rlhf_core.published.registry import Column, Printed, Table
 from rlhf_core.published.row_map import MappedRow, also_measured, mapped_rows, metric_name
-from tasks.report.measurements import Measurements, measurements
+from tasks.report.measurements import Measurements, TableRuns, measurements
 from tasks.report.outputs import ResultTree, mean_and_standard_error
 from tasks.report.significance import compare, verdict
+
 
 @dataclass
 class Cell:
@@ -83,8 +84,9 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
     outputs = {row.recipe.name: tree.of(row.recipe) for row in rows if row.recipe}
     columns = [(column, metric_name(table, column.key)) for column in table.columns]
     columns += [(column, column.key) for column in also_measured(table)]
-    calibration = tree.alpaca_calibration()
-    values = {metric: measurements(outputs, metric, calibration) for _, metric in columns if table.is_result}
+    references = {row.recipe.name: tree.of(row.reference) for row in rows if row.recipe and row.reference}
+    behind = TableRuns(outputs, references, tree.alpaca_calibration())
+    values = {metric: measurements(behind, metric) for _, metric in columns if table.is_result}
     rendered = []
     for row in rows:
         runs = outputs.get(row.recipe.name, {}) if row.recipe else {}
@@ -113,14 +115,26 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
         "kind": table.kind,
         "is_result": table.is_result,
         "columns": [
-            {**asdict(column), "metric": metric, "published": column.key in printed} for column, metric in columns
+            {
+                **asdict(column),
+                "metric": metric,
+                "published": column.key in printed,
+                "decimals": decimals(row.published.values.get(column.key) for row in rows),
+            }
+            for column, metric in columns
         ],
         "rows": rendered,
     }
 
 
+def decimals(printed: Iterable[Printed | None]) -> int:
+    """Decimals of a column's measured numbers: as the paper prints, 1 at least; 2 where it prints none."""
+    lengths = [len(cell.text.partition(".")[2]) for cell in printed if cell and cell.mean is not None]
+    return min(3, max(1, *lengths)) if lengths else 2
+
+
 def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
-    """How many cells confirm, contradict or leave undecided the paper's ordering, and how many were not run."""
+    """How many published cells were measured, and what they say about the paper's ordering."""
     counts = {"confirmed": 0, "contradicted": 0, "undecided": 0, "not run": 0, "measured": 0}
     for table in tables:
         if not table["is_result"]:

@@ -1,23 +1,20 @@
 """One metric of one run: its value and, where it has prompts of its own, the value of each prompt.
 
-Most metrics are read from a run's `metrics.json`, their prompts from its `judgements.jsonl`. AlpacaEval's
-length-controlled win rate is computed here, since an instruction's difficulty is fitted jointly over all
-models of a table.
+Most metrics are read from a run's `metrics.json`, their prompts from its `judgements.jsonl` and
+`generations.jsonl`. Length-controlled win rates are computed here, since an instruction's difficulty is fitted
+jointly over all models of a table.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-
+from rlhf_core.evaluation.arena_hard import score_of_label
+from tasks.report.length_controlled import Judged, length_controlled
 from tasks.report.outputs import StageOutput
-
-#: The judged or scored benchmark whose items make up a metric, where it has another name.
-BENCHMARK_OF = {"alpaca_wr": "alpaca_eval", "arena_wr": "arena_hard", "mtbench": "mt_bench"}
 
 
 @dataclass(frozen=True)
@@ -34,147 +31,169 @@ class Measurement:
     prompts: Mapping[str, float] = field(default_factory=dict)
 
 
-#: {row name: {seed: measurement}}
+#: {row name: {seed: ...}}
 BySeed = Mapping[int, Measurement]
 Measurements = Mapping[str, BySeed]
 Outputs = Mapping[str, Mapping[int, StageOutput]]
-Calibration = Sequence[Mapping[str, Any]]
-JointMetric = Callable[[Outputs, Calibration], Measurements]
-
-
-def prompt_values(output: StageOutput, metric: str) -> dict[str, float]:
-    """Mean `outcome` of each prompt's valid judgements (games, turns)."""
-    benchmark = BENCHMARK_OF.get(metric, metric)
-    found: dict[str, list[float]] = {}
-    for row in output.judgements:
-        if row["benchmark"] == benchmark and row.get("valid", True) and row.get("outcome") is not None:
-            found.setdefault(str(row["id"]), []).append(float(row["outcome"]))
-    return {prompt: sum(values) / len(values) for prompt, values in found.items()}
-
-
-def recorded(outputs: Outputs, metric: str) -> Measurements:
-    """A metric as the runs recorded it; runs without it are left out."""
-    return {
-        name: {
-            seed: Measurement(output.metrics[metric], prompt_values(output, metric))
-            for seed, output in by_seed.items()
-            if metric in output.metrics
-        }
-        for name, by_seed in outputs.items()
-    }
 
 
 @dataclass(frozen=True)
-class _Judged:
-    """AlpacaEval rows of one run: [n] preferences in [1, 2] and lengths in characters."""
+class TableRuns:
+    """The runs behind a table.
 
-    prompts: list[str]
-    preferences: list[float]
-    own_length: list[float]
-    baseline_length: list[float]
-
-
-def _alpaca_rows(output: StageOutput) -> _Judged | None:
-    rows = [row for row in output.judgements if row["benchmark"] == "alpaca_eval"]
-    rows = [row for row in rows if row.get("model_chars") is not None and row.get("baseline_chars") is not None]
-    if not rows:
-        return None
-    return _Judged(
-        prompts=[str(row["id"]) for row in rows],
-        preferences=[float(row["preference"]) if row.get("valid", True) else math.nan for row in rows],
-        own_length=[float(row["model_chars"]) for row in rows],
-        baseline_length=[float(row["baseline_chars"]) for row in rows],
-    )
-
-
-def length_controlled(outputs: Outputs, calibration: Calibration = ()) -> Measurements:
-    """AlpacaEval's length-controlled win rate in percent, difficulty fitted jointly over rows and seeds.
-
-    Args:
-        outputs: the table's runs; their judgements carry `model_chars` and `baseline_chars`.
-        calibration: judged variants of the baseline: {id, variant, preference, model_chars, baseline_chars}.
-
-    The value of a prompt is its preference less the length effect that the fitted model finds in it, so that
-    a test over prompts compares what the win rates compare.
+    Attributes:
+        outputs: {row name: {seed: output}}.
+        references: for each row the outputs of the SFT model that it starts from, by seed.
+        calibration: judged variants of AlpacaEval's baseline.
     """
-    judged = {
-        (name, seed): rows
-        for name, by_seed in outputs.items()
-        for seed, output in by_seed.items()
-        if (rows := _alpaca_rows(output))
-    }
-    found: dict[str, dict[int, Measurement]] = {name: {} for name in outputs}
-    if not judged:
-        return found
-    from rlhf_core.evaluation.alpaca_eval import fit_difficulty
 
-    difficulty = fit_difficulty(
-        [f"{name}@{seed}" for (name, seed), rows in judged.items() for _ in rows.prompts],
-        [prompt for rows in judged.values() for prompt in rows.prompts],
-        [value for rows in judged.values() for value in rows.preferences],
-        [value for rows in judged.values() for value in rows.own_length],
-        [value for rows in judged.values() for value in rows.baseline_length],
+    outputs: Outputs
+    references: Outputs
+    calibration: Sequence[Mapping[str, Any]] = ()
+
+    def reference(self, name: str, seed: int) -> StageOutput | None:
+        return self.references.get(name, {}).get(seed)
+
+
+def _mean_by_prompt(pairs: Iterable[tuple[str, float]]) -> dict[str, float]:
+    found: dict[str, list[float]] = {}
+    for prompt, value in pairs:
+        if math.isfinite(value):
+            found.setdefault(prompt, []).append(value)
+    return {prompt: sum(values) / len(values) for prompt, values in found.items()}
+
+
+def _judged(output: StageOutput, benchmark: str) -> list[Mapping[str, Any]]:
+    return [row for row in output.judgements if row["benchmark"] == benchmark and row["valid"]]
+
+
+def _true_rewards(output: StageOutput, benchmark: str) -> dict[str, float]:
+    return {
+        str(row["id"]): float(row["true_reward"])
+        for row in output.generations
+        if row["benchmark"] == benchmark and row["true_reward"] is not None
+    }
+
+
+def _arena(output: StageOutput) -> dict[str, float]:
+    """Each prompt's score: its games weighted as in the benchmark."""
+    games: dict[str, list[tuple[float, int]]] = {}
+    for row in _judged(output, "arena"):
+        score, weight = score_of_label(row["label"])
+        games.setdefault(str(row["id"]), []).append((score, weight))
+    return {
+        prompt: sum(score * weight for score, weight in played if weight) / sum(weight for _, weight in played)
+        for prompt, played in games.items()
+        if any(weight for _, weight in played)
+    }
+
+
+def _right(output: StageOutput, benchmarks: Sequence[str]) -> dict[str, float]:
+    """1 or 0 per item of the tasks that record whether an answer is right."""
+    return {
+        f"{row['benchmark']}/{row['id']}": float(row["right"])
+        for row in output.generations
+        if row["benchmark"] in benchmarks and row.get("right") is not None
+    }
+
+
+def _wins(output: StageOutput, reference: StageOutput | None, benchmark: str) -> dict[str, float]:
+    """1, .5 or 0 per prompt: whether the true reward beats the SFT model's."""
+    if reference is None:
+        return {}
+    before, after = _true_rewards(reference, benchmark), _true_rewards(output, benchmark)
+    return {p: 0.5 + 0.5 * ((after[p] > before[p]) - (after[p] < before[p])) for p in after.keys() & before.keys()}
+
+
+def prompt_values(metric: str, output: StageOutput, reference: StageOutput | None) -> dict[str, float]:
+    """The value of each prompt of a metric; empty where the runs do not keep it."""
+    readers: dict[str, Callable[[], dict[str, float]]] = {
+        "alpaca_wr": lambda: _mean_by_prompt(
+            (str(row["id"]), float(row["preference"])) for row in _judged(output, "alpaca")
+        ),
+        "arena_wr": lambda: _arena(output),
+        "mtbench": lambda: _mean_by_prompt((str(row["id"]), float(row["value"])) for row in _judged(output, "mtbench")),
+        "win_rate_vs_sft": lambda: _wins(output, reference, "alpaca"),
+        "ood_win_rate_vs_sft": lambda: _wins(output, reference, "ood"),
+        "true_reward": lambda: _true_rewards(output, "alpaca"),
+        "gsm8k": lambda: _right(output, ("seen", "unseen")),
+    }
+    return readers[metric]() if metric in readers else _right(output, (metric,))
+
+
+def recorded(runs: TableRuns, metric: str) -> Measurements:
+    """A metric as the runs recorded it; runs without it are left out."""
+    return {
+        name: {
+            seed: Measurement(output.metrics[metric], prompt_values(metric, output, runs.reference(name, seed)))
+            for seed, output in by_seed.items()
+            if metric in output.metrics
+        }
+        for name, by_seed in runs.outputs.items()
+    }
+
+
+def _alpaca_rows(output: StageOutput) -> Judged:
+    """A run's AlpacaEval preferences with the lengths of both answers, in characters."""
+    answers = {str(row["id"]): row for row in output.generations if row["benchmark"] == "alpaca"}
+    rows = [row for row in output.judgements if row["benchmark"] == "alpaca" and str(row["id"]) in answers]
+    return Judged(
+        prompts=[str(row["id"]) for row in rows],
+        preferences=[row["preference"] if row["valid"] else math.nan for row in rows],
+        own_length=[answers[str(row["id"])]["n_chars"] for row in rows],
+        baseline_length=[len(answers[str(row["id"])]["baseline"]) for row in rows],
     )
-    frame = _calibration_frame(calibration, difficulty)
-    for (name, seed), rows in judged.items():
-        found[name][seed] = _length_controlled_run(rows, difficulty, frame)
+
+
+def _reference_rows(output: StageOutput, reference: StageOutput) -> Judged:
+    """A run's true wins over its SFT model as preferences, with the lengths of both answers."""
+    wins = _wins(output, reference, "alpaca")
+    own, other = (
+        {str(row["id"]): float(row["n_chars"]) for row in side.generations if row["benchmark"] == "alpaca"}
+        for side in (output, reference)
+    )
+    prompts = sorted(wins)
+    return Judged(prompts, [1 + wins[p] for p in prompts], [own[p] for p in prompts], [other[p] for p in prompts])
+
+
+def _jointly(judged: Mapping[tuple[str, int], Judged], calibration: Sequence[Mapping[str, Any]]) -> Measurements:
+    found: dict[str, dict[int, Measurement]] = {}
+    for (name, seed), (rate, prompts) in length_controlled(judged, calibration).items():
+        found.setdefault(name, {})[seed] = Measurement(rate, prompts)
     return found
 
 
-def _calibration_frame(rows: Calibration, difficulty: Mapping[Any, float]) -> Any:
-    """Calibration rows of every variant on the judged instructions, as one frame; None without any."""
-    import pandas as pd
-
-    from rlhf_core.evaluation.alpaca_eval import make_calibration_rows
-
-    variants: dict[str, list[Mapping[str, Any]]] = {}
-    for row in rows:
-        if str(row["id"]) in difficulty:
-            variants.setdefault(str(row["variant"]), []).append(row)
-    frames = [
-        make_calibration_rows(
-            [str(row["id"]) for row in of_variant],
-            [row["preference"] for row in of_variant],
-            [row["model_chars"] for row in of_variant],
-            [row["baseline_chars"] for row in of_variant],
-            difficulty,
-        )
-        for of_variant in variants.values()
-    ]
-    return pd.concat(frames, ignore_index=True) if frames else None
-
-
-def _length_controlled_run(rows: _Judged, difficulty: Mapping[Any, float], calibration: Any) -> Measurement:
-    from rlhf_core.evaluation.alpaca_eval import (
-        FEATURES,
-        length_controlled_win_rate,
-        standardised_length_difference,
-    )
-
-    fit = length_controlled_win_rate(
-        rows.preferences,
-        rows.own_length,
-        rows.baseline_length,
-        difficulty,
-        calibration,
-        instruction_ids=rows.prompts,
-    )
-    length, hardness, constant = (fit.coefficients[name] for name in FEATURES)
-    delta = np.tanh(standardised_length_difference(rows.own_length, rows.baseline_length))
-    level = hardness * np.array([difficulty[prompt] for prompt in rows.prompts]) + constant
-    effect = 1 / (1 + np.exp(-(level + length * delta))) - 1 / (1 + np.exp(-level))
-    adjusted = np.array(rows.preferences) - 1 - effect
-    prompts = {
-        prompt: float(value) for prompt, value in zip(rows.prompts, adjusted, strict=True) if np.isfinite(value)
+def alpaca_length_controlled(runs: TableRuns) -> Measurements:
+    """AlpacaEval's length-controlled win rate in percent."""
+    judged = {
+        (name, seed): _alpaca_rows(output) for name, by_seed in runs.outputs.items() for seed, output in by_seed.items()
     }
-    return Measurement(fit.lc_win_rate, prompts)
+    return _jointly(judged, runs.calibration)
+
+
+def reference_length_controlled(runs: TableRuns) -> Measurements:
+    """Length-controlled true win rate over the SFT model in percent, jointly per SFT model."""
+    groups: dict[str, dict[tuple[str, int], Judged]] = {}
+    for name, by_seed in runs.outputs.items():
+        for seed, output in by_seed.items():
+            reference = runs.reference(name, seed)
+            if reference is not None and reference.path != output.path:
+                group = groups.setdefault(reference.path.parent.as_posix(), {})
+                group[name, seed] = _reference_rows(output, reference)
+    found: dict[str, BySeed] = {}
+    for judged in groups.values():
+        found |= _jointly(judged, ())
+    return found
 
 
 #: Metrics that need all rows of a table at once.
-JOINT_METRICS: dict[str, JointMetric] = {"alpaca_lc": length_controlled}
+JOINT_METRICS: dict[str, Callable[[TableRuns], Measurements]] = {
+    "alpaca_lc": alpaca_length_controlled,
+    "lc_win_rate_vs_sft": reference_length_controlled,
+}
 
 
-def measurements(outputs: Outputs, metric: str, calibration: Calibration = ()) -> Measurements:
+def measurements(runs: TableRuns, metric: str) -> Measurements:
     """A metric of every row of a table, by seed."""
     joint = JOINT_METRICS.get(metric)
-    return joint(outputs, calibration) if joint else recorded(outputs, metric)
+    return joint(runs) if joint else recorded(runs, metric)

@@ -38,9 +38,7 @@ class StageOutput:
         raw = read_json(self.result / "metrics.json")
         for name, value in raw.items():
             if isinstance(value, bool) or not isinstance(value, int | float):
-                raise DataError(
-                    f"{value!r} is not a number", file=str(self.result / "metrics.json"), field=name
-                )
+                raise DataError(f"{value!r} is not a number", file=str(self.result / "metrics.json"), field=name)
         return {name: float(value) for name, value in raw.items()}
 
     def rows(self, file: str) -> list[dict[str, Any]]:
@@ -51,6 +49,10 @@ class StageOutput:
     @cached_property
     def judgements(self) -> list[dict[str, Any]]:
         return self.rows("judgements.jsonl")
+
+    @cached_property
+    def generations(self) -> list[dict[str, Any]]:
+        return self.rows("generations.jsonl")
 
     @cached_property
     def history(self) -> list[dict[str, Any]]:
@@ -95,7 +97,7 @@ class ResultTree:
         return self.outputs(row.group, row.kind, row.name)
 
     def alpaca_calibration(self) -> list[dict[str, Any]]:
-        """Judged verbose and concise variants of AlpacaEval's baseline; empty where the data stage has none."""
+        """Judged verbose and concise variants of AlpacaEval's baseline; empty where there are none."""
         path = self.root / "shared" / "data" / "result" / "alpaca_calibration.jsonl"
         return read_jsonl(path) if path.exists() else []
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import itertools
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,8 +19,9 @@ from markupsafe import Markup
 from rlhf_core.errors import DataError
 from rlhf_core.published import registry
 from tasks.artifacts import read_json
-from tasks.report.colour import coloured_tokens, colour_scale, pieces, scale_legend
+from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg
+from tasks.report.measured import verdict_counts
 from tasks.report.records import Provenance, Run, provenance, run_anchor, runs_of
 from tasks.tables import format_number
 
@@ -45,6 +47,14 @@ class PaperReport:
     @property
     def result_tables(self) -> list[dict[str, Any]]:
         return [table for table in self.tables if table["is_result"]]
+
+    @property
+    def settings(self) -> list[dict[str, Any]]:
+        """Tables that print settings or examples and have columns to show."""
+        return [table for table in self.tables if not table["is_result"] and table["columns"]]
+
+    def counts_of(self, table: dict[str, Any]) -> dict[str, int]:
+        return verdict_counts([table])
 
     @property
     def disagreements(self) -> list[str]:
@@ -79,17 +89,27 @@ def read_report(results: Path) -> Report:
         papers.append(PaperReport(key, data["title"], data["seeds"], data["counts"], data["tables"], figures))
     if not papers:
         raise DataError(
-            "no tables stage has finished here", file=str(results), remedy="Run `python -m tasks.tables` first"
+            "no tables stage has finished here",
+            file=str(results),
+            remedy="Run `python -m tasks.tables` first",
         )
     runs = runs_of(table for paper in papers for table in paper.tables)
-    constants = results / "shared" / "data" / "result" / "metrics.json"
+    facts = results / "shared" / "data" / "result" / "data.json"
     return Report(
         scale=results.name,
         papers=papers,
         runs=runs,
         provenance=provenance(runs.values()),
-        constants=read_json(constants) if constants.exists() else {},
+        constants=flat_facts(read_json(facts)) if facts.exists() else {},
     )
+
+
+def flat_facts(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """The facts of the data set by dotted name: world version, Bayes ceilings, numbers of rows, limits."""
+    flat: dict[str, Any] = {}
+    for name, value in facts.items():
+        flat |= flat_facts(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
+    return flat
 
 
 def environment() -> Environment:
@@ -102,11 +122,21 @@ def environment() -> Environment:
         lstrip_blocks=True,
     )
     env.filters["number"] = format_number
-    env.filters["p_value"] = p_value
+    env.filters["runs_by_benchmark"] = runs_by_benchmark
     env.globals.update(
-        coloured=_coloured, colour_limit=_limit, scale_legend=scale_legend, run_anchor=run_anchor, svg=_svg, tip=_tip
+        coloured=_coloured,
+        colour_limit=_limit,
+        scale_legend=scale_legend,
+        run_anchor=run_anchor,
+        svg=_svg,
+        tip=_tip,
     )
     return env
+
+
+def runs_by_benchmark(columns: list[dict[str, Any]]) -> list[tuple[str | None, list[dict[str, Any]]]]:
+    """Neighbouring columns of one benchmark, for the heading above them."""
+    return [(name, list(run)) for name, run in itertools.groupby(columns, key=lambda column: column["benchmark"])]
 
 
 def p_value(p: float | None) -> str:
@@ -125,14 +155,14 @@ def _limit(model: dict[str, Any]) -> float:
 
 
 def _svg(figure: dict[str, Any]) -> Markup:
-    return Markup(panels_svg(figure))  # noqa: S704 - matplotlib escapes its labels
+    return Markup(panels_svg(figure))
 
 
-def _tip(cell: dict[str, Any]) -> str:
+def _tip(cell: dict[str, Any], decimals: int) -> str:
     """The tooltip of a measured cell: seeds and tests, one per line."""
-    lines = [f"seed {seed}: {format_number(value)}" for seed, value in cell["seeds"].items()]
+    lines = [f"seed {seed}: {format_number(value, decimals + 1)}" for seed, value in cell["seeds"].items()]
     if cell["difference"] is not None:
-        lines.append(f"against the main row: {cell['difference']:+.3g}")
+        lines.append(f"less the main row: {cell['difference']:+.{decimals + 1}f}")
         lines.append(f"over prompts: {p_value(cell['p_prompts'])}")
         lines.append(f"over seeds: {p_value(cell['p_seeds'])}")
     return "\n".join(lines)
@@ -144,7 +174,7 @@ def render(report: Report) -> str:
     script = (TEMPLATES / "script.js.j2").read_text(encoding="utf-8")
     return env.get_template("page.html.j2").render(
         report=report,
-        style=Markup((TEMPLATES / "style.css.j2").read_text(encoding="utf-8")),  # noqa: S704 - the project's own
-        script=Markup(script),  # noqa: S704 - the project's own
+        style=Markup((TEMPLATES / "style.css.j2").read_text(encoding="utf-8")),
+        script=Markup(script),
         script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )

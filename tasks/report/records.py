@@ -19,7 +19,6 @@ class Run:
         row, seed: whose run it is.
         path: the stage's folder, as given to the tables stage.
         record: `record/record.json`; empty where there is none (a result restored without its record).
-        metrics: the run's own flat metrics.
     """
 
     anchor: str
@@ -27,7 +26,6 @@ class Run:
     seed: str
     path: str
     record: dict[str, Any]
-    metrics: dict[str, float]
 
     @property
     def digest(self) -> str:
@@ -44,16 +42,8 @@ def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
 
 
 def read_run(anchor: str, row: str, seed: str, path: str) -> Run:
-    folder = Path(path)
-    record, metrics = folder / "record" / "record.json", folder / "result" / "metrics.json"
-    return Run(
-        anchor=anchor,
-        row=row,
-        seed=seed,
-        path=path,
-        record=read_json(record) if record.exists() else {},
-        metrics=read_json(metrics) if metrics.exists() else {},
-    )
+    record = Path(path) / "record" / "record.json"
+    return Run(anchor, row, seed, path, read_json(record) if record.exists() else {})
 
 
 def runs_of(tables: Iterable[dict[str, Any]]) -> dict[str, Run]:

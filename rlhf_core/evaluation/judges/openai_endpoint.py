@@ -6,10 +6,10 @@ from an environment variable and reaches nothing but the request header.
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import threading
-import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
@@ -95,7 +95,7 @@ class _Answer:
 
 
 class _Failure(Exception):
-    """A call that failed; `wait` is the pause the endpoint asked for, `final` that trying again is useless."""
+    """A failed call; `wait`: the pause the endpoint asked for; `final`: trying again is useless."""
 
     def __init__(self, reason: str, *, final: bool = False, stop: bool = False, wait: float = 0.0) -> None:
         super().__init__(reason)
@@ -108,7 +108,6 @@ class EndpointJudge:
     Args:
         config: where and how to ask.
         progress: called as (done, total, usage) after each answer, from one thread at a time.
-        sleep: pauses between tries (tests pass their own).
     """
 
     def __init__(
@@ -116,13 +115,12 @@ class EndpointJudge:
         config: EndpointConfig,
         *,
         progress: Callable[[int, int, Usage], None] | None = None,
-        sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.config = config
         self.name = config.model
         self.usage = Usage()
         self._progress = progress
-        self._sleep = sleep
+        self._stop = threading.Event()
         self._lock = threading.Lock()
         self._cache = AnswerCache(config.cache_path) if config.cache_path is not None else None
         self._key = ""
@@ -130,9 +128,11 @@ class EndpointJudge:
             self._key = os.environ.get(config.api_key_variable, "").strip()
             if not self._key:
                 raise JudgeError(
-                    f"environment variable {config.api_key_variable} is not set; put the endpoint's key there "
-                    "or set api_key_variable to null for an endpoint without one"
+                    f"environment variable {config.api_key_variable} is not set; put the endpoint's key "
+                    "there or set api_key_variable to null for an endpoint without one"
                 )
+            if not (self._key.isascii() and self._key.isprintable()):
+                raise JudgeError(f"the key in {config.api_key_variable} holds characters no key has")
 
     def __repr__(self) -> str:
         return f"EndpointJudge({self.config!r})"
@@ -166,6 +166,7 @@ class EndpointJudge:
         """Ask everything that is not cached, side by side; store each answer as it arrives."""
         texts: dict[str, str] = {}
         failures: list[str] = []
+        self._stop.clear()
         total = n_known + len(missing)
         headers = {"Authorization": f"Bearer {self._key}"} if self._key else {}
         limits = httpx.Limits(max_connections=self.config.concurrency)
@@ -194,6 +195,7 @@ class EndpointJudge:
                     if self._progress is not None:
                         self._progress(n_known + len(texts), total, self.usage)
             finally:
+                self._stop.set()  # calls that wait for another try give up
                 pool.shutdown(wait=True, cancel_futures=True)
                 self._keep_finished(pending, texts, templates)
         return texts
@@ -251,7 +253,8 @@ class EndpointJudge:
                 with self._lock:
                     self.usage.tries_again += 1
                 wait = max(failure.wait, pause * (1.0 + 0.25 * random.random()))
-                self._sleep(min(wait, self.config.max_backoff_s))
+                if self._stop.wait(min(wait, self.config.max_backoff_s)):
+                    raise
                 pause *= 2.0
         raise AssertionError("unreachable")
 
@@ -259,7 +262,11 @@ class EndpointJudge:
         with self._lock:
             self.usage.calls += 1
         try:
-            response = client.post(self.config.base_url.rstrip("/") + "/chat/completions", json=dict(body))
+            response = client.post(
+                self.config.base_url.rstrip("/") + "/chat/completions",
+                content=json.dumps(body).encode("ascii"),
+                headers={"Content-Type": "application/json"},
+            )
         except (httpx.TransportError, httpx.DecodingError) as error:
             raise _Failure(f"{type(error).__name__}: {self._redacted(str(error))}") from None
         status = response.status_code
@@ -285,10 +292,9 @@ class EndpointJudge:
         with self._lock:
             self.usage.input_tokens += answer.input_tokens
             self.usage.output_tokens += answer.output_tokens
-            self.usage.cost += (
-                answer.input_tokens * self.config.input_price
-                + answer.output_tokens * self.config.output_price
-            ) / 1e6
+            paid = answer.input_tokens * self.config.input_price
+            paid += answer.output_tokens * self.config.output_price
+            self.usage.cost += paid / 1e6
 
     def _store(self, key: str, template: str, answer: _Answer) -> None:
         if self._cache is not None:

@@ -31,11 +31,19 @@ class RecipeRow:
 
 @dataclass(frozen=True)
 class MappedRow:
-    """One published row, the recipe row behind it (None: unmapped) and the main row it is compared with."""
+    """One published row and what stands behind it.
+
+    Attributes:
+        published: the row as printed.
+        recipe: the row of this project; None where there is none yet.
+        main: name of the row it is compared with.
+        reference: the SFT model that its policy starts from and is compared with in true reward.
+    """
 
     published: Row
     recipe: RecipeRow | None
     main: str | None
+    reference: RecipeRow | None
 
     @property
     def is_main(self) -> bool:
@@ -59,9 +67,10 @@ def recipe_row(paper_key: str, name: str) -> RecipeRow:
     )
 
 
-def _main_row(entry: Mapping[str, Any], row: Row) -> str | None:
-    main = entry.get("main")
-    return main.get(row.backbone) if isinstance(main, Mapping) else main
+def _by_backbone(entry: Mapping[str, Any], field: str, row: Row) -> str | None:
+    """A table's `main` or `reference` for a row: one name, or one per backbone."""
+    name = entry.get(field)
+    return name.get(row.backbone) if isinstance(name, Mapping) else name
 
 
 def mapped_rows(table: Table) -> list[MappedRow]:
@@ -76,7 +85,15 @@ def mapped_rows(table: Table) -> list[MappedRow]:
     for row in table.rows:
         name = names.pop(f"{row.condition} @ {row.backbone}", None) or names.pop(row.condition, None)
         recipe = recipe_row(table.paper, name) if name else None
-        found.append(MappedRow(published=row, recipe=recipe, main=_main_row(entry, row)))
+        reference = _by_backbone(entry, "reference", row)
+        found.append(
+            MappedRow(
+                published=row,
+                recipe=recipe,
+                main=_by_backbone(entry, "main", row),
+                reference=recipe_row(table.paper, reference) if reference else None,
+            )
+        )
     if names:
         wrong = next(iter(names))
         raise RecipeError(

@@ -7,6 +7,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
+
+# The machine may be shared: a slow example is no failure.
+settings.register_profile("data", deadline=None, max_examples=60)
+settings.load_profile("data")
 
 TEXTS = [
     "Hello there, how are you today?",

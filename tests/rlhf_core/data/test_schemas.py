@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.data.quarantine import find_faults
@@ -138,6 +138,7 @@ JSON_VALUE = st.one_of(
 )
 
 
+@settings(max_examples=25)
 @given(
     st.lists(
         st.dictionaries(
@@ -154,6 +155,11 @@ def test_any_json_record_is_judged_without_a_crash(records: list[dict[str, Any]]
             assert record["prompt"].strip()
             assert record["chosen"].strip() != record["rejected"].strip()
             assert record.get("label") is None or math.isfinite(record["label"])
+
+
+def test_damaged_rows_do_not_turn_pairs_into_prompts() -> None:
+    rows = [pair(1), *({"id": str(n), "prompt": "Q", "source": "s"} for n in range(5))]
+    assert infer_record_type(rows).name == "preference"
 
 
 def test_an_unknown_record_type_lists_the_known_ones() -> None:

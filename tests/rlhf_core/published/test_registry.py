@@ -68,10 +68,7 @@ def test_figures_carry_their_claims() -> None:
 
 def test_segment_rows_are_those_of_the_experiment_matrix() -> None:
     rows = [
-        mapped
-        for table in registry.paper("segment").tables
-        if table.is_result
-        for mapped in row_map.mapped_rows(table)
+        mapped for table in registry.paper("segment").tables if table.is_result for mapped in row_map.mapped_rows(table)
     ]
     assert all(mapped.recipe for mapped in rows)
     policies = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "policy"}

@@ -5,6 +5,7 @@ Every number here is invented: these are fixtures, not results.
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -49,39 +50,42 @@ def write(path: Path, rows: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> 
         path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
 
 
-def judgements(quality: float, generator: np.random.Generator) -> list[dict[str, Any]]:
-    """AlpacaEval and MT-Bench rows; prompt difficulty is shared by all rows, so pairing has something to gain."""
+def answers(quality: float, generator: np.random.Generator) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Generations and judgements; a prompt's difficulty is shared by all rows, so pairing has something to gain."""
     hardness = np.random.default_rng(99).normal(size=PROMPTS)
-    rows: list[dict[str, Any]] = []
+    generations: list[dict[str, Any]] = []
+    judgements: list[dict[str, Any]] = []
     for prompt in range(PROMPTS):
         p = 1 / (1 + math.exp(-(quality - 0.8 + hardness[prompt] + 0.6 * generator.normal())))
         chars = int(80 + 18 * quality + 10 * generator.normal())
-        rows.append(
-            {"benchmark": "alpaca_eval", "id": f"a-{prompt}", "preference": 1 + p, "outcome": p, "valid": True,
-             "model_chars": chars, "baseline_chars": 90, "baseline": "expert", "template": "alpaca_eval", "raw": ""}
-        )  # fmt: skip
         score = float(np.clip(round(6 + quality + hardness[prompt] + generator.normal()), 1, 10))
-        rows.append(
-            {"benchmark": "mt_bench", "id": f"m-{prompt}", "turn": 1, "score": score, "outcome": score, "valid": True,
-             "template": "mt_bench", "raw": f"[[{score:.0f}]]"}
+        game = {"first": "model", "template": "", "raw": "", "valid": True, "preference": None, "label": None}
+        judgements.append({**game, "benchmark": "alpaca", "id": f"a-{prompt}", "preference": 1 + p, "value": 2 - p})
+        judgements.append({**game, "benchmark": "mtbench", "id": f"m-{prompt}/1", "value": score})
+        for first in ("model", "baseline"):
+            label = "A>>B" if p > 0.8 else "A>B" if p > 0.5 else "B>A"
+            judgements.append({**game, "benchmark": "arena", "id": f"r-{prompt}", "first": first, "label": label})
+        generations.append(
+            {"benchmark": "alpaca", "id": f"a-{prompt}", "turn": 1, "prompt": "", "response": SCRIPT,
+             "baseline": "b" * 90, "n_chars": chars, "n_tokens": chars // 4,
+             "true_reward": 1.2 + quality + hardness[prompt] + 0.5 * generator.normal()}
         )  # fmt: skip
-    return rows
+    return generations, judgements
 
 
-def evaluated(quality: float, generator: np.random.Generator) -> tuple[dict[str, float], list[dict[str, Any]]]:
-    """Metrics of a policy and the judgements they summarise."""
-    rows = judgements(quality, generator)
-    wins = [row["outcome"] for row in rows if row["benchmark"] == "alpaca_eval"]
-    scores = [row["outcome"] for row in rows if row["benchmark"] == "mt_bench"]
+def evaluated(quality: float, rows: list[dict[str, Any]], generator: np.random.Generator) -> dict[str, float]:
+    """Metrics of a policy whose judgements are given."""
+    wins = [row["preference"] - 1 for row in rows if row["benchmark"] == "alpaca"]
+    scores = [row["value"] for row in rows if row["benchmark"] == "mtbench"]
     jitter = generator.normal(size=12)
-    metrics = {
+    return {
         "alpaca_wr": 100 * float(np.mean(wins)),
         "alpaca_chars": 80 + 18 * quality,
         "arena_wr": 30 + 14 * quality + jitter[0],
         "arena_tokens": 40 + 8 * quality,
         "mtbench": float(np.mean(scores)),
         "win_rate_vs_sft": 50 + 14 * quality + jitter[1],
-        "lc_win_rate_vs_sft": 50 + 12 * quality + jitter[2],
+        "ood_win_rate_vs_sft": 48 + 12 * quality + jitter[2],
         "true_reward": 1.2 + quality,
         "kl": 2 + 2 * abs(quality),
         "mean_segment_length": 6 + quality + 0.1 * jitter[3],
@@ -92,7 +96,6 @@ def evaluated(quality: float, generator: np.random.Generator) -> tuple[dict[str,
         "mbpp_plus": 25 + 9 * quality,
         "livecode": 12 + 5 * quality,
     }
-    return metrics, rows
 
 
 def training(quality: float, generator: np.random.Generator) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
@@ -101,13 +104,17 @@ def training(quality: float, generator: np.random.Generator) -> tuple[list[dict[
     for step in range(1, 41):
         progress = 1 - math.exp(-step / 12)
         history.append(
-            {"step": step, "proxy_reward": progress * (1.5 + 0.2 * generator.normal()),
+            {"step": step, "reward": progress * (1.5 + 0.2 * generator.normal()),
              "true_reward": 1.2 + quality * progress + 0.08 * generator.normal(), "kl": 4 * progress**2,
              "entropy": 2 - progress, "response_length": 42.0, "policy_loss": 0.1, "value_loss": 0.2}
         )  # fmt: skip
         if step % 5 == 0:
             checkpoints.append(
-                {"step": step, "kl": 4 * progress**2, "lc_win_rate": 50 + 16 * quality * progress + generator.normal()}
+                {
+                    "step": step,
+                    "kl": 4 * progress**2,
+                    "win_rate_vs_sft": 50 + 16 * quality * progress + generator.normal(),
+                }
             )
     return history, checkpoints
 
@@ -120,15 +127,16 @@ def example(kind: str, number: int, name: str, generator: np.random.Generator) -
     width = {"token": 1, "ngram-5": 5}.get(name, 6)
     body = len(tokens) - 1
     cuts = [*range(0, body, width), body]
-    segments = [[a, b, float(np.mean(dense[a:b]))] for a, b in zip(cuts[:-1], cuts[1:], strict=True)]
+    segments = [[a, b, float(np.mean(dense[a:b]))] for a, b in itertools.pairwise(cuts)]
     ends = {b - 1: reward for _, b, reward in segments}
     stops = [i + 1 for i, character in enumerate(text) if character in ".!\n"] or [len(text)]
+    stops = [stop for stop in stops if stop <= len(text.removesuffix("</s>"))]
     starts = [0, *stops[:-1]]
     return {
         "id": f"{kind}-{number}",
         "kind": kind,
         "prompt": f"What is the capital of Lor? {SCRIPT}" if number == 0 else f"Tell me about Lor, part {number}.",
-        "response": text,
+        "response": text.removesuffix("</s>"),
         "label": "chosen",
         "tokens": tokens,
         "rewards": [ends.get(i) for i in range(len(tokens))],
@@ -158,13 +166,21 @@ def make_results(root: Path, seeds: Sequence[int] = (0, 1), rows: Sequence[str] 
         for seed in seeds:
             generator = np.random.default_rng([position, seed])
             folder = results.joinpath(*place, name, str(seed))
-            metrics, judged = evaluated(QUALITY[name], generator)
+            generations, judgements = answers(QUALITY[name], generator)
+            metrics = evaluated(QUALITY[name], judgements, generator)
+            if raw:
+                metrics = {key: value for key, value in metrics.items() if "vs_sft" not in key and key != "kl"}
             history, checkpoints = training(QUALITY[name], generator)
             write(folder / "result" / "metrics.json", metrics)
-            write(folder / "result" / "judgements.jsonl", judged)
+            write(folder / "result" / "judgements.jsonl", judgements)
+            write(folder / "result" / "generations.jsonl", generations)
             write(folder / "result" / "history.jsonl", history)
             write(folder / "result" / "checkpoints.jsonl", [] if raw else checkpoints)
             write(folder / "record" / "record.json", record(place[1], seed))
+    write(
+        results / "shared" / "data" / "result" / "data.json",
+        {"source": "testbed", "world": {"version": 1, "seed": 0}, "bayes_ceiling": {"validation": 0.8}},
+    )
     make_reward_models(results, seeds)
     make_normaliser(results / "segment" / "normaliser" / "segment" / str(seeds[0]))
     return results
@@ -179,6 +195,7 @@ def make_reward_models(results: Path, seeds: Sequence[int]) -> None:
             write(
                 folder / "result" / "metrics.json",
                 {"accuracy": 0.74 + numbers[0], "bayes_ceiling": 0.8, "ece": 0.05 + numbers[1],
+                 "boundary_f1": 0.7, "segment_length": 6.0 + len(name),
                  "fidelity_pearson": 0.6 + numbers[2], "fidelity_spearman": 0.55 + numbers[3]},
             )  # fmt: skip
             kinds = ("normal", "normal", "normal", "normal", "repetition", "code", "code")

@@ -1,0 +1,271 @@
+"""The endpoint judge against a real local server that fails in all the usual ways."""
+
+import json
+import threading
+import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+from rlhf_core.errors import JudgeError
+from rlhf_core.evaluation.judges import Comparison, JudgeRequest, combine_orders, play_games
+from rlhf_core.evaluation.judges.cache import AnswerCache, digest
+from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
+
+SECRET = "sk-test-4242424242"
+
+
+class FakeEndpoint:
+    """A chat endpoint whose replies are scripted: (status, body, headers) per call, the last one repeats."""
+
+    def __init__(self):
+        self.script = [completion("Better: A")]
+        self.bodies = []
+        self.headers = []
+        self.active = self.peak = 0
+        self.delay = 0.0
+        self.lock = threading.Lock()
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self):
+                body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+                with outer.lock:
+                    outer.bodies.append(body)
+                    outer.headers.append(dict(self.headers))
+                    outer.active += 1
+                    outer.peak = max(outer.peak, outer.active)
+                    step = outer.script.pop(0) if len(outer.script) > 1 else outer.script[0]
+                if callable(step):
+                    step = step(body)
+                time.sleep(outer.delay)
+                status, content, headers = step
+                try:
+                    self.send_response(status)
+                    for name, value in headers.items():
+                        self.send_header(name, value)
+                    self.send_header("Content-Length", str(len(content)))
+                    self.end_headers()
+                    self.wfile.write(content)
+                except OSError:
+                    pass
+                with outer.lock:
+                    outer.active -= 1
+
+            def log_message(self, *args):
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+
+def completion(text, logprobs=None):
+    choice = {"message": {"role": "assistant", "content": text}}
+    if logprobs is not None:
+        top = [{"token": token, "logprob": value} for token, value in logprobs.items()]
+        choice["logprobs"] = {"content": [{"token": text, "top_logprobs": top}]}
+    usage = {"prompt_tokens": 100, "completion_tokens": 10}
+    return 200, json.dumps({"choices": [choice], "usage": usage}).encode(), {}
+
+
+@pytest.fixture
+def endpoint(monkeypatch):
+    monkeypatch.setenv("JUDGE_KEY", SECRET)
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    fake = FakeEndpoint()
+    yield fake
+    fake.server.shutdown()
+    fake.server.server_close()
+
+
+def judge_at(endpoint, progress=None, **changes):
+    settings = {"retries": 3, "backoff_s": 0.001, "timeout_s": 5.0, "api_key_variable": "JUDGE_KEY"} | changes
+    return EndpointJudge(EndpointConfig(endpoint.url, "judge-1", **settings), progress=progress)
+
+
+def requests(n, template="pairwise"):
+    return [JudgeRequest(str(i), f"question {i}", ("one", "two"), template) for i in range(n)]
+
+
+def test_it_sends_the_prompt_and_the_key_and_counts_what_it_costs(endpoint):
+    seen = []
+    judge = judge_at(
+        endpoint, lambda *a: seen.append(a[:2]), input_price=2.0, output_price=10.0, extra_body={"seed": 7}
+    )
+    assert judge.answer(requests(3)) == ["Better: A"] * 3
+    assert endpoint.headers[0]["Authorization"] == f"Bearer {SECRET}"
+    body = endpoint.bodies[0]
+    assert (body["model"], body["seed"], body["temperature"]) == ("judge-1", 7, 0.0)
+    assert "question 0" in json.dumps(endpoint.bodies)
+    assert (judge.usage.calls, judge.usage.input_tokens, judge.usage.output_tokens) == (3, 300, 30)
+    assert judge.usage.cost == pytest.approx(3 * (100 * 2 + 10 * 10) / 1e6)
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_equal_requests_are_asked_once(endpoint):
+    judge = judge_at(endpoint)
+    assert judge.answer([requests(1)[0]] * 5) == ["Better: A"] * 5
+    assert len(endpoint.bodies) == 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [
+        (500, b"boom", {}),
+        (503, b"", {}),
+        (429, b'{"error": {"message": "slow down"}}', {"Retry-After": "0"}),
+        (200, b"<html>garbage</html>", {}),
+        (200, b'{"choices": []}', {}),
+        (200, b'{"choices": [{"message": {"content": 5}}]}', {}),
+        (200, b"[" * 5000, {}),
+    ],
+)
+def test_passing_failures_are_tried_again(endpoint, failure):
+    endpoint.script = [failure, failure, completion("Better: B")]
+    judge = judge_at(endpoint)
+    assert judge.answer(requests(1)) == ["Better: B"]
+    assert judge.usage.tries_again == 2
+
+
+def test_a_timeout_is_tried_again(endpoint):
+    def slow(body):
+        time.sleep(0.5)
+        return completion("late")
+
+    endpoint.script = [slow, completion("Better: B")]
+    assert judge_at(endpoint, timeout_s=0.2).answer(requests(1)) == ["Better: B"]
+
+
+def test_tries_are_bounded_and_what_was_answered_is_kept(endpoint, tmp_path):
+    cache = tmp_path / "cache.jsonl"
+
+    def picky(body):
+        return (500, b"", {}) if "question 3" in json.dumps(body) else completion("Better: A")
+
+    endpoint.script = [picky]
+    with pytest.raises(JudgeError, match=r"HTTP 500.*run again to resume"):
+        judge_at(endpoint, cache_path=cache, concurrency=1).answer(requests(5))
+    assert sum("question 3" in json.dumps(b) for b in endpoint.bodies) == 4
+    endpoint.script, asked_before = [completion("Better: B")], len(endpoint.bodies)
+    judge = judge_at(endpoint, cache_path=cache)
+    texts = judge.answer(requests(5))
+    assert texts[:3] == ["Better: A"] * 3
+    assert texts[3] == "Better: B"
+    assert judge.usage.from_cache >= 3
+    assert len(endpoint.bodies) - asked_before <= 2
+
+
+def test_on_request_a_failed_call_counts_as_unparsable_instead(endpoint):
+    endpoint.script = [(400, b'{"error": {"message": "too long"}}', {})]
+    judge = judge_at(endpoint, on_failure="empty")
+    games = play_games(judge, [Comparison("x", "q", "1", "2")], "pairwise", retries=0)
+    assert combine_orders(games)[0].result == "invalid"
+    assert judge.usage.failed == 2
+    assert len(endpoint.bodies) == 2  # a refused request is not tried again
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_wrong_key_or_address_stops_at_once_without_showing_the_key(endpoint, status):
+    endpoint.script = [(status, json.dumps({"error": {"message": f"bad key {SECRET}"}}).encode(), {})]
+    judge = judge_at(endpoint, on_failure="empty", concurrency=1)
+    with pytest.raises(JudgeError) as caught:
+        judge.answer(requests(20))
+    assert SECRET not in str(caught.value)
+    assert len(endpoint.bodies) < 20
+
+
+def test_an_endpoint_that_is_not_there_is_named(monkeypatch):
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    config = EndpointConfig("http://127.0.0.1:9/v1", "m", api_key_variable=None, retries=1, backoff_s=0.001)
+    with pytest.raises(JudgeError, match="ConnectError"):
+        EndpointJudge(config).answer(requests(1))
+
+
+def test_concurrency_is_limited(endpoint):
+    endpoint.delay = 0.02
+    judge_at(endpoint, concurrency=2).answer(requests(12))
+    assert endpoint.peak <= 2
+
+
+def test_log_probabilities_become_a_soft_preference(endpoint):
+    endpoint.script = [completion("M", {"M": -0.2, "m": -1.8, "The": -5.0})]
+    (text,) = judge_at(endpoint).answer(requests(1, "alpaca_eval"))
+    body = endpoint.bodies[0]
+    assert (body["max_tokens"], body["temperature"]) == (1, 1.0)
+    assert (body["logprobs"], body["top_logprobs"]) == (True, 5)
+    assert float(text.removeprefix("preference: ")) == pytest.approx(1.8320183851, abs=1e-9)
+
+
+def test_without_log_probabilities_the_label_counts(endpoint):
+    endpoint.script = [completion("m")]
+    pair = Comparison("x", "q", "1", "2")
+    games = play_games(judge_at(endpoint), [pair], "alpaca_eval", orders=("baseline",))
+    assert games[0].preference_for_model == 1.0
+    judge_at(endpoint, use_logprobs=False).answer(requests(1, "alpaca_eval"))
+    assert "logprobs" not in endpoint.bodies[-1]
+
+
+def test_the_cache_survives_a_cut_line_and_never_holds_the_key(endpoint, tmp_path):
+    cache = tmp_path / "deep" / "cache.jsonl"
+    judge_at(endpoint, cache_path=cache).answer(requests(3))
+    content = cache.read_bytes()
+    assert SECRET.encode() not in content
+    cache.write_bytes(content[:-20])
+    endpoint.script = [completion("Better: N")]
+    judge = judge_at(endpoint, cache_path=cache)
+    assert sorted(judge.answer(requests(3))) == ["Better: A", "Better: A", "Better: N"]
+    assert judge.usage.calls == 1
+    again = judge_at(endpoint, cache_path=cache)
+    again.answer(requests(3))
+    assert again.usage.calls == 0
+    assert SECRET not in repr(again)
+
+
+def test_another_model_template_sampling_or_attempt_is_another_answer(endpoint, tmp_path):
+    cache = tmp_path / "cache.jsonl"
+    base = requests(1)[0]
+    judge_at(endpoint, cache_path=cache).answer([base])
+    judge_at(endpoint, cache_path=cache, extra_body={"temperature": 1.0}).answer([base])
+    judge_at(endpoint, cache_path=cache).answer([JudgeRequest("0", base.prompt, base.answers, "arena_hard")])
+    retry = JudgeRequest("0", base.prompt, base.answers, base.template, {"attempt": 1})
+    judge_at(endpoint, cache_path=cache).answer([retry])
+    assert len(endpoint.bodies) == 4
+    other_id = JudgeRequest("other", base.prompt, base.answers, base.template, {"gold": 1})
+    judge_at(endpoint, cache_path=cache).answer([other_id])
+    assert len(endpoint.bodies) == 4
+
+
+def test_any_text_can_be_sent(endpoint):
+    odd = 'quote " \\ { } \x00 é 汉 \ud800 \u2028'
+    judge_at(endpoint).answer([JudgeRequest("0", odd, (odd, "b"), "pairwise")])
+    assert odd in endpoint.bodies[0]["messages"][1]["content"]
+
+
+@pytest.mark.parametrize("url", ["ftp://host/v1", "host", "http://user:pass@host/v1"])
+def test_addresses_are_checked(url):
+    with pytest.raises(JudgeError, match="base_url"):
+        EndpointConfig(url, "m")
+
+
+def test_a_missing_key_names_its_variable(monkeypatch):
+    monkeypatch.delenv("NO_SUCH_KEY", raising=False)
+    with pytest.raises(JudgeError, match="NO_SUCH_KEY is not set"):
+        EndpointJudge(EndpointConfig("http://127.0.0.1:1/v1", "m", api_key_variable="NO_SUCH_KEY"))
+
+
+def test_cache_lines_of_any_kind_are_tolerated(tmp_path):
+    path = tmp_path / "cache.jsonl"
+    good = json.dumps({"key": "a", "text": "t"}).encode()
+    path.write_bytes(b'{"key": 1}\n\xff\xfe\n[1]\n' + good + b"\n" + good[:5])
+    cache = AnswerCache(path)
+    assert (len(cache), cache.n_broken) == (1, 4)
+    cache.put("b", "line\nbreak \ud800")
+    reread = AnswerCache(path)
+    assert reread.get("b")["text"] == "line\nbreak \ud800"
+    assert reread.get("a")["text"] == "t"
+
+
+def test_digest_ignores_the_order_of_fields():
+    assert digest({"a": 1, "b": "é"}) == digest({"b": "é", "a": 1}) != digest({"a": 2, "b": "é"})

@@ -1,0 +1,170 @@
+"""Answer extraction: RLMEC's rule, the harness's two modes, equality, choice letters."""
+
+import gzip
+import json
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_core.evaluation.answers import (
+    answers_equal,
+    extract_boxed,
+    extract_choice,
+    extract_number,
+    harness_answer,
+    harness_match,
+    solution_is_right,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("He has 3 apples.\n#### 18", "18"),
+        ("#### 5\nno wait\n#### 1,234.50 dollars", "1234.50"),
+        ("The answer is 3 + 4 = 7 apples for 2 children", "7"),
+        ("The answer is $18.00.", "18.00"),
+        ("the answer is -5", "-5"),
+        ("The answer is 12, because 12 > 3", "12"),
+        ("so 3 * 4 = 12 apples in 5 boxes", "5"),
+        ("2 + 2 = 4", "4"),
+        ("There are 3 cats and 17 dogs", "17"),
+        ("10-5", "5"),
+        ("from 3-5 to −7", "-7"),
+        ("The answer is $\\boxed{42}$.", "42"),
+        ("Thus \\boxed{1{,}000} as n = 7.", "1000"),
+        ("The answer is 7 (units = apples)", "7"),
+        ("It weighs .5 kg", ".5"),
+        ("The answer is unknown, 3 tries", "3"),
+        ("The answer is 1,2,3", "1"),
+        ("room x2", "2"),
+        ("The answer is 18%.", "18"),
+        ("nothing here", None),
+        ("12 apples. The answer is none", None),
+        ("", None),
+    ],
+)
+def test_extraction(text, number):
+    assert extract_number(text) == number
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("18.0", "18"),
+        ("1,000", "1000"),
+        ("$5", "5 dollars"),
+        ("\\boxed{18}", "18.00"),
+        ("50%", "50"),
+        ("3/4", "0.75"),
+        ("\\frac{3}{4}", "\\dfrac{3}{4}"),
+        ("-0", "0"),
+        ("x + 1", "x+1"),
+        ("Paris", "paris"),
+        (".5", "0.5"),
+        ("18.", "18"),
+    ],
+)
+def test_equal(a, b):
+    assert answers_equal(a, b)
+    assert answers_equal(b, a)
+
+
+@pytest.mark.parametrize(
+    ("a", "b"),
+    [
+        ("18", "81"),
+        ("18 or 20", "18"),
+        (None, "1"),
+        ("", ""),
+        ("1/0", "0"),
+        ("1.0001", "1"),
+        ("x", "y"),
+        ("٣", "3x"),
+    ],
+)
+def test_not_equal(a, b):
+    assert not answers_equal(a, b)
+    assert not answers_equal(b, a)
+
+
+def test_solutions_against_plain_and_annotated_gold():
+    assert solution_is_right("The answer is 18.0", "18")
+    assert solution_is_right("The answer is 18.0", "text <<9*2=18>>18\n#### 18")
+    assert not solution_is_right("I do not know", "18")
+
+
+def test_harness_modes():
+    text = "First 5, then #### 12. So #### 13 and 14."
+    assert harness_answer(text, "strict") == "12."
+    assert harness_answer(text, "flexible") == "14."
+    assert harness_answer("none", "strict") == "[invalid]"
+    assert harness_match(text, "reasoning\n#### 12", "strict")
+    assert harness_match("It costs $1,200.", "1200", "flexible")
+    assert not harness_match("####12", "12", "strict")
+    assert not harness_match("#### 18.0", "18", "strict")  # the harness compares text
+    assert harness_match("it is 7 apples", "#### 7", "flexible")
+
+
+@given(st.text(max_size=100))
+def test_any_text_is_survived(text):
+    number = extract_number(text)
+    assert number is None or answers_equal(number, number)
+    assert harness_answer(text, "flexible")
+    extract_choice(text, 4, ["a", "b", "c", "d"])
+    extract_boxed(text)
+
+
+@given(st.integers(-(10**9), 10**9))
+def test_numbers_survive_every_dress(n):
+    for dress in (
+        f"#### {n:,}",
+        f"The answer is {n}.",
+        f"x = {n}.0",
+        f"\\boxed{{{n}}}",
+        f"The answer is ${n:,}",
+    ):
+        assert answers_equal(extract_number(dress), str(n)), dress
+
+
+@pytest.mark.parametrize(
+    ("text", "index"),
+    [
+        ("The answer is (B).", 1),
+        ("The answer is B", 1),
+        ("(A) is wrong, so (C)", 2),
+        ("C", 2),
+        ("D. because", 3),
+        ("The answer is (b)", 1),
+        ("The answer is blue whale.", 1),
+        ("The answer is A dog", 0),
+        ("The answer is unknown", None),
+        ("Because of gravity", None),
+        ("The answer is (E)", None),
+    ],
+)
+def test_choices(text, index):
+    assert extract_choice(text, 4, ["whale", "blue whale", "cat", "fish"]) == index
+
+
+def test_boxed_takes_the_last_balanced_one():
+    assert extract_boxed("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
+    assert extract_boxed("\\boxed{1} and \\boxed{2") == "1"
+    assert extract_boxed("none") is None
+
+
+def test_gold_solutions_of_gsm8k_are_right_by_every_rule():
+    default = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+    path = Path(os.environ.get("REWARDSMITH_DATA", default)) / "gsm8k.test.jsonl.gz"
+    if not path.exists():
+        pytest.skip("no data directory")
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        rows = [json.loads(line) for line in file][:300]
+    for row in rows:
+        text = f"{row['solution'].split('####')[0]}\n#### {row['answer']}"
+        assert solution_is_right(text, row["answer"])
+        assert harness_match(text, text, "strict")
+        assert harness_match(text, row["answer"], "flexible")

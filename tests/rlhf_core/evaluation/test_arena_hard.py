@@ -1,0 +1,92 @@
+"""Arena-Hard: weighted mean, its equality with Bradley-Terry, seeded intervals."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_core.evaluation.arena_hard import (
+    arena_win_rate,
+    bradley_terry_win_rate,
+    score_of_label,
+    weighted_win_rate,
+)
+from rlhf_core.evaluation.judges import Game, Verdict
+from rlhf_core.evaluation.judges.templates import ARENA_LABELS, parse_arena_hard
+
+
+def game(id_, first, text):
+    return Game(id_, first, "arena_hard", parse_arena_hard(text), text, 1)
+
+
+def test_by_hand_with_swapped_sides_and_strong_verdicts():
+    games = [
+        game("1", "baseline", "[[A>>B]]"),  # baseline wins three times
+        game("1", "model", "[[A>B]]"),  # model wins once
+        game("2", "baseline", "[[B>>A]]"),  # model wins three times
+        game("2", "model", "[[A=B]]"),  # half
+        game("3", "baseline", "no idea"),  # left out, the other game counts
+        game("3", "model", "[[B>A]]"),  # baseline wins once
+    ]
+    result = arena_win_rate(games)
+    assert result["win_rate"] == pytest.approx(100 * (0 * 3 + 1 + 3 + 0.5 + 0) / 9)
+    assert (result["n_games"], result["n_battles"], result["n_invalid"]) == (5, 9, 1)
+    assert result["lower"] <= result["win_rate"] <= result["upper"]
+
+
+outcomes = st.lists(st.sampled_from(ARENA_LABELS), min_size=2, max_size=60)
+
+
+@given(outcomes)
+def test_the_weighted_mean_is_the_bradley_terry_win_rate(labels):
+    pairs = [score_of_label(label) for label in labels]
+    scores, weights = np.array([s for s, _ in pairs]), np.array([float(w) for _, w in pairs])
+    closed = weighted_win_rate(scores, weights, rounds=0)["win_rate"]
+    assert closed == pytest.approx(bradley_terry_win_rate(scores, weights), abs=1e-6)
+
+
+def test_against_a_logistic_regression_over_duplicated_battles():
+    """As published: duplicate battles, a tie is one win for each, elo to win probability."""
+    from sklearn.linear_model import LogisticRegression
+
+    labels = ["A>>B"] * 7 + ["A>B"] * 11 + ["A=B"] * 9 + ["B>A"] * 13 + ["B>>A"] * 4
+    x, y = [], []
+    for label in labels:
+        score, weight = score_of_label(label)
+        for _ in range(weight):
+            x += [[math.log(10), -math.log(10)]] * 2
+            y += [1, 0] if score == 0.5 else [int(score)] * 2
+    fit = LogisticRegression(fit_intercept=False, C=np.inf, tol=1e-8).fit(np.array(x), np.array(y))
+    a, b = 400 * fit.coef_[0]
+    published = 100 / (1 + 10 ** ((b - a) / 400))
+    scores, weights = (np.array(v, float) for v in zip(*map(score_of_label, labels), strict=True))
+    assert weighted_win_rate(scores, weights)["win_rate"] == pytest.approx(published, abs=1e-3)
+
+
+@given(outcomes)
+def test_swapping_sides_mirrors(labels):
+    there = arena_win_rate([game(str(i), "model", f"[[{x}]]") for i, x in enumerate(labels)], rounds=0)
+    back = arena_win_rate([game(str(i), "baseline", f"[[{x}]]") for i, x in enumerate(labels)], rounds=0)
+    assert there["win_rate"] + back["win_rate"] == pytest.approx(100)
+
+
+def test_bootstrap_is_seeded_and_prompts_can_be_kept_together():
+    games = [
+        g
+        for i in range(40)
+        for g in [game(str(i), s, "[[A>B]]" if i % 2 else "[[B>A]]") for s in ("model", "model")]
+    ]
+    first, again = arena_win_rate(games, seed=1), arena_win_rate(games, seed=1)
+    assert first == again
+    together = arena_win_rate(games, unit="prompt", rounds=400)
+    apart = arena_win_rate(games, unit="battle", rounds=400)
+    assert together["upper"] - together["lower"] > 1.2 * (apart["upper"] - apart["lower"])
+
+
+def test_nothing_valid_is_nan_and_one_sided_results_are_not_fifty():
+    empty = arena_win_rate([Game("1", "model", "arena_hard", Verdict.invalid("no"), "", 3)])
+    assert math.isnan(empty["win_rate"])
+    assert empty["n_invalid"] == 1
+    assert arena_win_rate([game("1", "model", "[[A>B]]")] * 3)["win_rate"] == 100

@@ -1,0 +1,100 @@
+"""Credit-assignment fidelity: who is paid for which clause."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.fidelity import ScoredResponse, boundary_scores, clause_rewards, fidelity
+
+
+def response(rewards, clauses, width=2):
+    offsets = [(i * width, (i + 1) * width) for i in range(len(rewards))]
+    return ScoredResponse(rewards, offsets, clauses)
+
+
+def test_tokens_belong_to_the_clause_of_their_first_character():
+    r = response([1.0, 2.0, 4.0, None], [(0, 3, 10.0), (3, 6, 20.0), (6, 8, 30.0)])
+    learned, true = clause_rewards(r)
+    assert learned.tolist()[:2] == [3.0, 4.0]  # the token at [2, 4) starts inside the first clause
+    assert math.isnan(learned[2])
+    assert clause_rewards(r, "mean")[0].tolist()[:2] == [1.5, 4.0]
+    assert true.tolist() == [10, 20, 30]
+
+
+def test_perfect_reversed_and_constant_credit():
+    clauses = [(0, 2, 1.0), (2, 4, -1.0), (4, 6, 0.5)]
+    perfect = fidelity([response([1.0, -1.0, 0.5], clauses)])
+    assert (perfect.pearson, perfect.spearman) == pytest.approx((1, 1))
+    assert fidelity([response([-1.0, 1.0, -0.5], clauses)]).pearson == pytest.approx(-1)
+    flat = fidelity([response([1.0, 1.0, 1.0], clauses)])
+    assert math.isnan(flat.pearson)
+    assert math.isnan(flat.within_spearman)
+
+
+def test_knowing_only_the_total_earns_nothing_within_responses():
+    good = response([2.0, 2.0], [(0, 2, 3.0), (2, 4, 1.0)])
+    bad = response([-2.0, -2.0], [(0, 2, -1.0), (2, 4, -3.0)])
+    result = fidelity([good, bad])
+    assert result.pearson > 0.8
+    assert math.isnan(result.within_pearson)
+    assert (result.n_clauses, result.n_responses) == (4, 2)
+
+
+def test_empty_sets_are_defined():
+    empty = fidelity([])
+    assert math.isnan(empty.pearson)
+    assert empty.n_clauses == 0
+    unpaid = fidelity([response([None, None], [(0, 4, 1.0)])])
+    assert unpaid.n_unpaid == 1
+    assert clause_rewards(ScoredResponse([1.0], [(0, 1)], []))[0].size == 0
+
+
+def test_bad_inputs_are_named():
+    with pytest.raises(DataError, match="2 rewards but 1 offsets"):
+        clause_rewards(ScoredResponse([1.0, 2.0], [(0, 1)], []))
+    with pytest.raises(DataError, match="overlap"):
+        clause_rewards(response([1.0], [(0, 3, 1.0), (2, 4, 1.0)]))
+    with pytest.raises(DataError, match="'sum' or 'mean'"):
+        clause_rewards(response([1.0], []), "max")
+
+
+@given(st.lists(st.tuples(st.floats(-5, 5), st.floats(-5, 5)), min_size=3, max_size=12), st.floats(0.1, 9))
+def test_correlations_do_not_depend_on_scale_and_shift(pairs, scale):
+    clauses = [(2 * i, 2 * i + 2, true) for i, (_, true) in enumerate(pairs)]
+    rewards = [round(r, 2) for r, _ in pairs]
+    one = fidelity([response(rewards, clauses)])
+    two = fidelity([response([r * scale + 1 for r in rewards], clauses)])
+    if not math.isnan(one.pearson):
+        assert two.pearson == pytest.approx(one.pearson, abs=1e-6)
+        assert two.spearman == pytest.approx(one.spearman, abs=1e-9)
+
+
+def test_boundaries_by_hand():
+    score = boundary_scores([[0, 5, 9, 20]], [[0, 5, 10]])
+    assert (score.precision, score.recall) == (1 / 3, 1 / 2)
+    assert score.f1 == pytest.approx(0.4)
+    assert boundary_scores([[0, 5, 9, 20]], [[0, 5, 10]], tolerance=1).recall == 1
+    assert boundary_scores([[0, 5]], [[0]], ignore_first=False).precision == 0.5
+    assert boundary_scores([[0], []], [[0], []]).f1 == 1
+    assert boundary_scores([[0, 3]], [[0]]).f1 == 0
+    assert boundary_scores([[0]], [[0, 3]]).f1 == 0
+
+
+@given(st.lists(st.sets(st.integers(0, 30)), min_size=1, max_size=4), st.integers(0, 3))
+def test_boundaries_are_symmetric_and_perfect_on_themselves(sets, tolerance):
+    rows = [sorted(x) for x in sets]
+    other = [[p + 1 for p in row] for row in rows]
+    assert boundary_scores(rows, rows, tolerance=tolerance).f1 == 1
+    there = boundary_scores(rows, other, tolerance=tolerance, ignore_first=False)
+    back = boundary_scores(other, rows, tolerance=tolerance, ignore_first=False)
+    assert there.f1 == pytest.approx(back.f1)
+    assert there.precision == pytest.approx(back.recall)
+
+
+def test_a_tolerant_match_uses_each_boundary_once():
+    assert boundary_scores([[4, 5, 6]], [[5]], tolerance=1).precision == pytest.approx(1 / 3)
+    assert np.isclose(boundary_scores([[4, 6]], [[5, 7]], tolerance=1).f1, 1)

@@ -1,0 +1,42 @@
+"""Accuracy is strict; calibration is measured on the stated preference."""
+
+import math
+
+import numpy as np
+import pytest
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
+
+
+def test_a_tie_is_wrong():
+    result = pairwise_accuracy([2, 1, 1, 5], [1, 1, 2, 0])
+    assert (result["accuracy"], result["ties"], result["n"]) == (0.5, 1, 4)
+    assert math.isnan(pairwise_accuracy([], [])["accuracy"])
+    with pytest.raises(DataError):
+        pairwise_accuracy([1], [1, 2])
+    with pytest.raises(DataError, match="finite"):
+        pairwise_accuracy([math.inf], [1])
+
+
+def test_calibration_by_hand():
+    margin = [math.log(3)] * 3 + [-math.log(3)]  # confidence .75, right three times of four
+    result = calibration(margin, [0] * 4)
+    assert result["ece"] == pytest.approx(0, abs=1e-12)
+    assert result["brier"] == pytest.approx((3 * 0.25**2 + 0.75**2) / 4)
+    assert sum(b.n for b in result["bins"]) == 4
+    confident = calibration([20, 20, -20, -20], [0] * 4)
+    assert confident["ece"] == pytest.approx(0.5, abs=1e-6)
+    assert calibration([0, 0], [0, 0])["ece"] == 0
+    assert math.isnan(calibration([], [])["ece"])
+
+
+def test_labels_drawn_from_the_model_are_calibrated_and_sharpened_ones_are_not():
+    rng = np.random.default_rng(0)
+    margin = rng.normal(0, 2, 20_000)
+    flip = rng.random(20_000) > 1 / (1 + np.exp(-margin))
+    margin = np.where(flip, -margin, margin)
+    zeros = np.zeros_like(margin)
+    assert calibration(margin, zeros)["ece"] < 0.02
+    assert calibration(5 * margin, zeros)["ece"] > 0.1
+    assert calibration(1000 * margin, zeros)["brier"] <= 1

@@ -1,0 +1,101 @@
+"""Figure data comes from the stage outputs, and says what is missing."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tasks.report import figures_segment
+from tasks.report.drawing import panels_svg
+from tasks.report.figure_data import FigureData, Panel, Series, curve, token_spans
+from tasks.report.outputs import ResultTree
+from tests.tasks.report.fixture_results import make_results
+
+
+@pytest.fixture(scope="module")
+def figures(results: Path) -> dict[str, FigureData]:
+    return {figure.key: figure for figure in figures_segment.figures(ResultTree(results, (0, 1)))}
+
+
+def test_every_figure_of_the_paper_but_the_schematic_is_there(figures: dict[str, FigureData]) -> None:
+    assert {f"figure-{number}" for number in range(2, 12)} <= set(figures)
+
+
+def test_colouring_shows_the_same_response_under_each_model(figures: dict[str, FigureData]) -> None:
+    blocks = figures["figure-2"].blocks
+    assert [block["title"] for block in blocks] == ["Normal text", "Text with repetition"]
+    for block in blocks:
+        assert [model["name"] for model in block["models"]] == ["Segment (Ours)", "Token", "5-gram"]
+        assert len({tuple(model["tokens"]) for model in block["models"]}) == 1
+
+
+def test_the_frontier_ends_with_the_final_policy(figures: dict[str, FigureData], results: Path) -> None:
+    segment = next(s for s in figures["figure-4"].panels[0].series if s.label == "Segment (Ours)")
+    tree = ResultTree(results, (0, 1))
+    outputs = tree.outputs("segment", "policy", "phi31-segment")
+    final = sum(out.metrics["win_rate_vs_sft"] for out in outputs.values()) / 2
+    assert segment.x == sorted(segment.x)
+    assert any(y == pytest.approx(final) for y in segment.y)
+    assert len(segment.x) == 9
+
+
+def test_rows_that_were_not_run_are_named(figures: dict[str, FigureData]) -> None:
+    assert figures["figure-5"].missing == ["llama3-bandit", "llama3-token", "llama3-segment"]
+    assert [panel["title"] for panel in figures["figure-5"].to_json()["panels"]] == ["Phi3.1-mini-SFT"]
+
+
+def test_without_outputs_nothing_is_drawn(tmp_path: Path) -> None:
+    folder = make_results(tmp_path, seeds=(0,), rows=("bandit",))
+    for place in ("reward_model", "normaliser"):
+        for stage in (folder / "segment" / place).glob("*/*/result/metrics.json"):
+            stage.unlink()
+    found = {f.key: f.to_json() for f in figures_segment.figures(ResultTree(folder, (0,)))}
+    for key in ("figure-2", "figure-3", "figure-6", "reward-models", "normaliser-fits"):
+        assert found[key]["status"] == "not run"
+        assert found[key]["missing"]
+
+
+def test_a_curve_keeps_to_steps_that_all_seeds_have(results: Path) -> None:
+    outputs = ResultTree(results, (0, 1)).outputs("segment", "policy", "segment")
+    outputs[1].history.pop()
+    x, y, error = curve(outputs, "kl")
+    assert x[0] == 1
+    assert len(x) == len(y) == len(error)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "response", "expected"),
+    [
+        (["The", " cat", "</s>"], "The cat", [(0, 3), (3, 7), (7, 7)]),
+        ([" The", " cat"], "The cat", [(0, 3), (3, 7)]),
+        (["a", "�", "�", " b"], "aé b", [(0, 1), (1, 2), (2, 2), (2, 4)]),
+    ],
+)
+def test_token_spans(tokens: list[str], response: str, expected: list[tuple[int, int]]) -> None:
+    spans = token_spans(tokens, response)
+    assert "".join(response[a:b] for a, b in spans) == response
+    if "�" not in tokens:
+        assert spans == expected
+
+
+def test_boundary_f1() -> None:
+    assert figures_segment.boundary_f1({0, 10, 20}, {0, 11, 20}) == 1.0
+    assert figures_segment.boundary_f1({0, 10}, {0, 30}) == 0.0
+    assert figures_segment.boundary_f1({0, 10, 20}, {0, 10}) == pytest.approx(2 / 3)
+
+
+def test_an_svg_fits_into_a_page_twice() -> None:
+    series = Series("<b>bold</b>", [1, 2, 3], [1.0, None, 2.0], [0.1, None, 0.2], colour=0)
+    drawings = []
+    for key in ("one", "two"):
+        data = FigureData(key=key, title='A "title"', caption="", panels=[Panel("p", "x", "y", [series])])
+        drawings.append(panels_svg(data.to_json()))
+    first, second = drawings
+    assert "<b>" not in first
+    assert "currentColor" in first
+    assert "http" not in first.split(">", 1)[1].replace("http://www.w3.org/1999/xlink", "")
+    ids = [set(re.findall(r'\bid="([^"]+)"', svg)) for svg in (first, second)]
+    assert ids[0]
+    assert not ids[0] & ids[1]

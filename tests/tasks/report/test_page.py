@@ -1,0 +1,107 @@
+"""The page: whole, self-contained, escaped, and true to the tables."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.errors import DataError
+from tasks.artifacts import read_json
+from tasks.report.page import read_report
+from tests.tasks.report.fixture_results import SCRIPT
+
+BROWSER = next((path for name in ("chromium", "google-chrome") if (path := shutil.which(name))), None)
+FLAGS = (
+    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
+    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr",
+)  # fmt: skip
+
+
+def test_generated_text_is_escaped(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert SCRIPT not in text
+    assert "&lt;script&gt;document.title" in text
+    assert text.count("<script>") == 1
+
+
+def test_the_policy_allows_the_pages_own_script_only(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    policy = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
+    assert policy
+    assert "default-src 'none'" in policy.group(1)
+    script = policy.group(1).split("script-src")[1].split(";")[0]
+    assert re.fullmatch(r" 'sha256-[\w+/=]+'", script)
+
+
+def test_nothing_is_loaded_from_elsewhere(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]+"', text)
+    assert "@import" not in text
+    assert not re.findall(r"url\((?!#)", text)
+
+
+def test_every_link_within_the_page_has_its_target(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r'\bid="([^"]+)"', text)
+    assert len(targets) == len(set(targets))
+    links = set(re.findall(r'href="#([^"]+)"', text))
+    assert links <= set(targets)
+    assert "run-segment-policy-segment-0" in links
+
+
+def test_cells_that_were_not_run_say_so(page: Path, results: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    counts = read_json(results / "segment" / "tables" / "result" / "tables.json")["counts"]
+    assert counts["not run"] > 0
+    table = text.split('id="segment-table-6"')[1].split("</article>")[0]
+    assert table.count("not run") == 6
+
+
+def test_runs_lead_to_path_digest_and_commit(page: Path) -> None:
+    row = page.read_text(encoding="utf-8").split('id="run-segment-policy-segment-1"')[1].split("</tr>")[0]
+    assert "segment/policy/segment/1" in row
+    assert "01" * 32 in row
+    assert "0123456789ab" in row
+
+
+def test_the_header_states_constants_of_the_data(results: Path) -> None:
+    report = read_report(results)
+    assert report.constants["bayes_ceiling.validation"] == 0.8
+    assert report.provenance.first == "2026-03-01"
+
+
+def test_markdown_has_every_table_and_no_html(page: Path) -> None:
+    text = (page.parent / "report.md").read_text(encoding="utf-8")
+    for number in range(1, 8):
+        assert f"### Table {number}." in text
+    assert "<script" not in text
+
+
+def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="no tables stage"):
+        read_report(tmp_path)
+
+
+@pytest.mark.platform
+@pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on PATH")
+def test_a_browser_shows_the_page_without_errors(page: Path, tmp_path: Path) -> None:
+    assert BROWSER
+    picture = tmp_path / "page.png"
+    command = [BROWSER, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,2400"]
+    done = subprocess.run(
+        [*command, f"--screenshot={picture}", page.as_uri()], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line], done.stderr[-2000:]
+    from PIL import Image
+
+    with Image.open(picture) as image:
+        colours = image.convert("RGB").getcolors(maxcolors=10**7)
+    assert colours
+    assert len(colours) > 50
+    dump = subprocess.run([*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
+    assert "<title>Rewardsmith report" in dump.stdout
