@@ -37,7 +37,7 @@ GROUPS = ("sft", "entropies", "reward_model", "normaliser", "policy", "supervise
 ROOT_SCALE = "testbed"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 #: Arguments of stages that are no files.
-NOT_PATHS = ("seed", "seeds", "rows", "paper", "results")
+NOT_PATHS = ("seed", "seeds", "paper", "results")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
 
 #: What a stage needs while it runs, where params/scales/<scale>/resources.yaml says nothing.
@@ -213,7 +213,8 @@ def add_row(graph: Graph, root: Path, row: RowSpec, seed: int) -> None:
 
 def add_tables(graph: Graph, paper: str, rows: Iterable[RowSpec], seeds: Iterable[int], out: str) -> None:
     """The tables stage, which reads the results of its rows and of everything before them."""
-    deps = sorted({f"{item['out']}/result" for items in graph.groups.values() for item in items.values()})
+    made = {item["out"] for items in graph.groups.values() for item in items.values()}
+    deps = sorted(f"{out}/result" for out in {*made, f"results/{graph.scale}/shared/data"})
     names = sorted({row.name for row in rows})
     graph.tables[paper] = {"rows": names, "seeds": sorted(seeds), "deps": deps, "out": out}
 
@@ -329,8 +330,8 @@ def pipeline_file(graph: Graph, depth: int) -> dict[str, Any]:
             stages[group] = {"foreach": f"${{{group}}}", "do": _stage(*templates[group], "${item.out}")}
     metrics, plots = [], []
     for paper, item in graph.tables.items():
-        chosen = {"rows": " ".join(item["rows"]), "seeds": " ".join(map(str, item["seeds"]))}
-        arguments = {"results": f"results/{graph.scale}", "paper": paper, **chosen}
+        seeds = " ".join(map(str, item["seeds"]))
+        arguments = {"results": f"results/{graph.scale}", "paper": paper, "seeds": seeds}
         stages[f"tables-{paper}"] = _stage("tables", arguments, item["out"]) | {"deps": item["deps"]}
         metrics.append(f"{up}{item['out']}/result/metrics.json")
         plots.append({f"{up}{item['out']}/result/curves.csv": {"x": "step", "y": "value", "template": "curves"}})

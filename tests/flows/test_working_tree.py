@@ -48,7 +48,10 @@ def test_lock_of_a_killed_scheduler_does_not_block(tmp_path: Path) -> None:
     )
     project = str(Path(__file__).resolve().parents[2])
     process = subprocess.Popen(
-        [sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": project}
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": project},
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
