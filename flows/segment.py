@@ -57,10 +57,13 @@ def segment(
     if report:
         results, out = str(folder / "results" / scale), str(folder / "report")
         after.append(follow_up.submit("tasks.report", ["--results", results, "--out", out]))
+    problems = list(summary.failed.values())
     for future in after:
-        future.result()
-    if summary.failed:
-        raise RunFailed(f"{summary.line()}. " + "; ".join(summary.failed.values()))
+        future.wait()
+        if not future.state.is_completed():
+            problems.append(str(future.state.result(raise_on_failure=False)))
+    if problems:
+        raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     return summary.line()
 
 

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,10 @@ pytestmark = pytest.mark.platform
 @pytest.fixture(scope="module", autouse=True)
 def server() -> Iterator[None]:
     """One temporary Prefect server for the module; flows in other processes find it by PREFECT_API_URL."""
-    import flows  # noqa: F401  (its environment comes before Prefect's import)
     from prefect.settings import PREFECT_API_URL
     from prefect.testing.utilities import prefect_test_harness
+
+    import flows  # noqa: F401  (its environment comes before Prefect's import)
 
     with prefect_test_harness(server_startup_timeout=120), pytest.MonkeyPatch.context() as patch:
         url = PREFECT_API_URL.value()
@@ -145,7 +147,7 @@ def test_stages_run_side_by_side_on_declared_gpus(tmp_path: Path, monkeypatch: p
     assert {line[3] for line in policies} <= {"0", "1"}
     assert {line[3] for line in calls(root) if line[0] != "policy"} == {""}
     starts = sorted((float(line[4]), line[3]) for line in policies)
-    for (first, device), (second, other) in zip(starts, starts[1:], strict=False):
+    for (first, device), (second, other) in pairwise(starts):
         assert device != other or second - first >= 1, "two stages on one device"
 
 

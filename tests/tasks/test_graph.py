@@ -95,7 +95,7 @@ def test_a_version_step_changes_the_graph(root: Path) -> None:
 
 def test_unknown_reward_model_names_the_nearest(root: Path) -> None:
     write_yaml(root / "params/segment/rows/wrong.yaml", reward_row("segmnt"))
-    with pytest.raises(RecipeError, match="unknown reward_model 'segmnt'. Did you mean 'segment'"):
+    with pytest.raises(RecipeError, match=r"unknown reward_model 'segmnt'\. Did you mean 'segment'"):
         graph.build(root)
 
 
@@ -131,7 +131,7 @@ def test_unknown_demo_row_is_refused(root: Path) -> None:
     settings = graph.load_yaml(root / "params.yaml")
     settings["demo"]["rows"]["segment"].append("bandti")
     write_yaml(root / "params.yaml", settings)
-    with pytest.raises(RecipeError, match="unknown row 'bandti' of segment. Did you mean 'bandit'"):
+    with pytest.raises(RecipeError, match=r"unknown row 'bandti' of segment\. Did you mean 'bandit'"):
         graph.build(root)
 
 

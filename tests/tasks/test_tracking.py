@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RewardsmithError
-from tasks import tracking
+from tasks import outcomes, tracking
 from tests import small_repository
 from tests.small_repository import command
 
@@ -44,7 +44,7 @@ def runs(root: Path, **tags: str) -> list[Any]:
 def test_each_row_and_seed_is_a_run_under_each_of_its_tables(root: Path) -> None:
     counts = tracking.sync(root, "segment")
     assert counts.failed == 0
-    tables = tracking.tables_of_rows("segment")["segment"]
+    tables = outcomes.tables_of_rows("segment")["segment"]
     assert {"Table 1", "Table 4"} <= set(tables)
     segment = runs(root, row="segment", seed="0")
     assert sorted(run.data.tags["table"] for run in segment) == sorted(tables)
@@ -88,7 +88,7 @@ def test_repeating_changes_nothing_and_a_new_result_replaces_its_run(root: Path)
     path.write_text(json.dumps(content))
     (root / "results/testbed/segment/policy/bandit/0/record/record.json").unlink()
     changed = tracking.sync(root, "segment")
-    tables = tracking.tables_of_rows("segment")["bandit"]
+    tables = outcomes.tables_of_rows("segment")["bandit"]
     assert (changed.new, changed.replaced) == (0, len(tables))
     run = runs(root, row="bandit", seed="0", table="Table 1")
     assert [r.data.tags["version"] for r in run] == ["2"]
