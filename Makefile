@@ -17,7 +17,7 @@ TEST_PROCESSES ?= 2
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
 STAMP := $(VENV)/.installed
-SUM = $(shell cat constraints.txt pyproject.toml Makefile | git hash-object --stdin)-$(TORCH)
+SUM = $(shell cat constraints.txt pyproject.toml | git hash-object --stdin)-$(TORCH)
 PIN = $(shell sed -n 's/^torch==//p' constraints.txt)
 
 export PREFECT_SERVER_ANALYTICS_ENABLED := false

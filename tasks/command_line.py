@@ -218,11 +218,18 @@ def explain(
             hint = nearest(model, known) if known else "None is trained yet: rewardsmith run"
             raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
         folder = found[0]
-    from tasks.explain import explain as score
-    from tasks.report.colouring import print_coloured
+    from rich.console import Console
 
-    text = sys.stdin.read() if prompt == "-" else prompt
-    print_coloured(score(folder, text, response))
+    from tasks.explain import explain as score
+    from tasks.report.colour import coloured_text, pieces
+
+    found = score(folder, sys.stdin.read() if prompt == "-" else prompt, response)
+    parts = [found["tokens"], found["rewards"], found.get("segments")]
+    console = Console()
+    console.print(coloured_text(*parts))
+    for piece in pieces(*parts):
+        reward = "      -" if piece.reward is None else f"{piece.reward:+7.3f}"
+        console.print(f"{reward}  {piece.text.strip()!r}", style="dim", highlight=False, markup=False)
 
 
 @commands.command()
