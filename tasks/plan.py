@@ -166,6 +166,8 @@ def _states(
     for name in _in_order(loaded, upstream):
         stage = loaded[name]
         reasons = _reasons(next(iter(stage.status().values()), []))
+        if not any(out.hash_info for out in stage.outs):
+            reasons = ("it has not run here",)
         above = [a for a in upstream[name] if states[a].state != "current"]
         state = "current"
         if reasons or above:

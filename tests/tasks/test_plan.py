@@ -126,6 +126,7 @@ def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(root: Path) -> N
     found = plan.read_state(root, files)
     dpo = found["pipelines/testbed/segment/dvc.yaml:supervised@dpo-0"]
     assert dpo.state == "run"
+    assert dpo.reasons == ("it has not run here",)
     assert dpo.upstream == ("prepare", "sft@phi3-mini-0")
     assert found["sft@phi3-mini-0"].state == "current"
     assert dpo.needs == {"cores": 1, "gpus": 0, "memory_gb": 2}
