@@ -1,1 +1,23 @@
-"""Prefect flows: they pass paths, digests and names, never tensors."""
+"""Prefect flows: they pass paths, digests and names, never tensors.
+
+Importing this package sets what every process of a flow needs before Prefect is imported: no telemetry, and
+Prefect's own files in the working tree (`.work/prefect`) unless PREFECT_HOME or PREFECT_API_URL say otherwise.
+"""
+
+import os
+from pathlib import Path
+
+DEFAULTS = {
+    "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+    "DO_NOT_TRACK": "true",
+    "MLFLOW_DISABLE_TELEMETRY": "true",
+    "DVC_NO_ANALYTICS": "true",
+    "HF_HUB_OFFLINE": "1",
+    "PREFECT_SERVER_EPHEMERAL_STARTUP_TIMEOUT_SECONDS": "120",
+    "PREFECT_LOGGING_TO_API_WHEN_MISSING_FLOW": "ignore",
+}
+for _name, _value in DEFAULTS.items():
+    os.environ.setdefault(_name, _value)
+if "PREFECT_API_URL" not in os.environ:
+    _home = Path(os.environ.setdefault("PREFECT_HOME", str(Path.cwd() / ".work" / "prefect")))
+    _home.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,91 @@
+# Rewardsmith. `make` alone lists the targets.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+# A Python from 3.11 to 3.13; the pinned set was tested on 3.11. Another one: make PYTHON=/path/to/python
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
+	if $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' 2>/dev/null; \
+	then command -v $$p; break; fi; done)
+# auto: keep an installed torch of the pinned version, else what the package index offers (on Linux the public
+# one offers the CUDA build, 2.5 GB and 5 to 10 minutes). cpu: PyTorch's CPU index (200 MB), or TORCH_INDEX.
+# cuda: what the package index offers, and it must see a CUDA build.
+TORCH ?= auto
+TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
+TEST_PROCESSES ?= 2
+
+VENV := $(CURDIR)/.venv
+PY := $(VENV)/bin/python
+STAMP := $(VENV)/.installed
+SUM = $(shell cat constraints.txt pyproject.toml | git hash-object --stdin)-$(TORCH)
+PIN = $(shell sed -n 's/^torch==//p' constraints.txt)
+
+export PREFECT_SERVER_ANALYTICS_ENABLED := false
+export DO_NOT_TRACK := true
+export MLFLOW_DISABLE_TELEMETRY := true
+export DVC_NO_ANALYTICS := true
+export HF_HUB_OFFLINE ?= 1
+export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/.work/torch_extensions
+ifeq ($(shell command -v nvidia-smi),)
+export DS_ACCELERATOR ?= cpu
+endif
+
+.PHONY: help install demo test test-platform lint bench clean requirements
+
+help: ## List the targets
+	@echo "Rewardsmith: reward design for RLHF"
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 24
+	@echo "  Options: PYTHON=/path/to/python3.11  TORCH=auto|cpu|cuda  TORCH_INDEX=url"
+
+requirements:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "error: no Python from 3.11 to 3.13 found."; \
+		echo "  Debian, Ubuntu: sudo apt install python3 python3-venv    macOS: brew install python@3.11"; \
+		echo "  anywhere: https://docs.astral.sh/uv (uv python install 3.11), then make PYTHON=\$$(uv python find 3.11)"; \
+		exit 1; fi
+	@command -v git >/dev/null || { echo "error: git is missing (sudo apt install git)"; exit 1; }
+	@command -v g++ >/dev/null || command -v clang++ >/dev/null || \
+		{ echo "error: a C++ compiler is missing (sudo apt install g++, or xcode-select --install)"; exit 1; }
+	@"$(PYTHON)" -c 'import venv, ensurepip' 2>/dev/null || \
+		{ echo "error: $(PYTHON) cannot make virtual environments (sudo apt install python3-venv)"; exit 1; }
+
+install: requirements ## Create .venv and install; does nothing while the constraints are unchanged
+	@if [ "$$(cat "$(STAMP)" 2>/dev/null)" = "$(SUM)" ]; then exit 0; fi; \
+	case "$(TORCH)" in auto|cpu|cuda) ;; *) echo "error: TORCH=$(TORCH); it must be auto, cpu or cuda"; exit 1;; esac; \
+	if [ ! -x "$(PY)" ]; then echo "creating .venv with $(PYTHON)"; "$(PYTHON)" -m venv "$(VENV)"; fi; \
+	echo "installing (about 4 minutes and 3 GB the first time)"; \
+	have=$$("$(PY)" -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>/dev/null || true); \
+	if [ "$(TORCH)" = cpu ]; then "$(PY)" -m pip install -q --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
+	elif [ "$(TORCH)" = cuda ] || [ "$$have" != "$(PIN)" ]; then "$(PY)" -m pip install -q -c constraints.txt "torch==$(PIN)"; fi; \
+	"$(PY)" -m pip install -q -c constraints.txt -e '.[dev]'; \
+	"$(PY)" -m pip check >/dev/null || "$(PY)" -m pip check; \
+	if [ "$(TORCH)" = cuda ]; then "$(PY)" -c 'import sys, torch; sys.exit(None if torch.version.cuda else "error: the package index gave a torch without CUDA; set PIP_INDEX_URL or TORCH_INDEX")'; fi; \
+	echo "$(SUM)" > "$(STAMP)"; echo "installed; check this machine with .venv/bin/rewardsmith doctor"
+
+demo: install ## Table 1 of the Segment paper end to end, in its own clone .demo (under 15 minutes on two cores)
+	@git diff --quiet HEAD 2>/dev/null || echo "note: the demo runs the last commit; uncommitted changes are not in it"
+	@if [ -d .demo/.git ]; then git -C .demo fetch -q origin HEAD && git -C .demo reset -q --hard FETCH_HEAD; \
+	else git clone -q . .demo; fi
+	@cd .demo && "$(PY)" -m tasks.command_line run
+	@cd .demo && "$(PY)" -m tasks.command_line table segment/1 --demo
+	@cd .demo && if [ -f reference/demo.json ]; then "$(PY)" -m tasks.command_line verify; \
+	else echo "no reference/demo.json: nothing to verify against"; fi
+	@echo "report: $(CURDIR)/.demo/report/index.html"
+
+lint: install ## ruff and mypy
+	"$(PY)" -m ruff check .
+	"$(PY)" -m ruff format --check .
+	"$(PY)" -m mypy
+
+test: lint ## Lint, then the tests that need no servers
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m "not platform" -n $(TEST_PROCESSES)
+
+test-platform: install ## The tests with servers, compilation or minutes
+	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m platform
+
+bench: install ## The benchmarks; tables on the terminal, figures and CSV in .work/benchmarks
+	@for file in benchmarks/*.py; do echo "== $$file"; "$(PY)" "$$file"; done
+
+clean: ## Remove what can be made again, the demo clone too; keeps .venv, results and the DVC cache
+	rm -rf .demo .work report build dvc_plots *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

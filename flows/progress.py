@@ -1,0 +1,76 @@
+"""Progress of a run on the terminal: a bar where there is one, else a line per stage."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+#: Set by `rewardsmith run`: progress instead of Prefect's log on the terminal.
+SWITCH = "REWARDSMITH_PROGRESS"
+
+
+class Silent:
+    """Shows nothing: Prefect's log tells what happens."""
+
+    def started(self, stage: str) -> None:
+        """A stage began."""
+
+    def finished(self, stage: str, text: str, seconds_left: float | None) -> None:
+        """A stage ended; `seconds_left` is what the run should still take."""
+
+
+def clock(seconds: float) -> str:
+    """Seconds as a person reads them: 48 s, 3.5 min."""
+    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+class Lines(Silent):
+    """One line per finished stage."""
+
+    def __init__(self, total: int) -> None:
+        self.total, self.done = total, 0
+
+    def finished(self, stage: str, text: str, seconds_left: float | None) -> None:
+        self.done += 1
+        left = f", about {clock(seconds_left)} left" if seconds_left else ""
+        print(f"[{self.done:>3}/{self.total}] {stage} {text}{left}", flush=True)
+
+
+class Bar(Lines):
+    """A bar that names the stages at work, with the finished ones above it."""
+
+    def __init__(self, total: int, bar: Any) -> None:
+        super().__init__(total)
+        self.bar = bar
+        self.running: list[str] = []
+        self.task = bar.add_task("starting", total=total)
+
+    def started(self, stage: str) -> None:
+        self.running.append(stage)
+        self.bar.update(self.task, description=", ".join(self.running))
+
+    def finished(self, stage: str, text: str, seconds_left: float | None) -> None:
+        self.running = [name for name in self.running if name != stage]
+        left = f", about {clock(seconds_left)} left" if seconds_left else ""
+        self.bar.console.print(f"{stage} {text}{left}", highlight=False)
+        self.bar.update(self.task, advance=1, description=", ".join(self.running))
+
+
+@contextmanager
+def progress(total: int) -> Iterator[Silent]:
+    """The display for a run of `total` stages."""
+    if os.environ.get(SWITCH) != "true" or not total:
+        yield Silent()
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console()
+    if not console.is_terminal:
+        yield Lines(total)
+        return
+    columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
+    with Progress(*columns, console=console, transient=True) as bar:
+        yield Bar(total, bar)

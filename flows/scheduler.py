@@ -1,0 +1,241 @@
+"""The scheduler: asks DVC once what is stale, and runs that as Prefect tasks within the machine's slots.
+
+1. One scheduler per working tree; what killed processes left behind is cleared first.
+2. Each stale stage, and each stage that reads from one, is one Prefect task which calls DVC for that stage.
+3. A stage starts when what it reads from is done and its cores, GPUs and memory are free; the stages with
+   the most work behind them go first.
+4. A stage that failed stops what reads from it; the others go on. Trying again where it can help only.
+"""
+
+from __future__ import annotations
+
+import queue
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from prefect import get_run_logger, task
+from prefect.artifacts import create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.futures import PrefectFuture
+from prefect.tasks import exponential_backoff
+
+from flows.progress import Silent, progress
+from flows.slots import Grant, Slots
+from flows.stage_run import Running, StageDone, StageFailed, run_stage
+from flows.working_tree import only_scheduler, tidy
+from rlhf_core.errors import RewardsmithError
+from tasks import machine, plan
+from tasks.plan import Stage
+
+RETRIES = 2
+BACKOFF_SECONDS = 2.0
+
+
+class RunFailed(RewardsmithError):
+    """A run of which at least one stage failed; its message lists them."""
+
+
+@dataclass
+class Summary:
+    """What became of every stage asked for."""
+
+    current: list[str] = field(default_factory=list)
+    done: dict[str, StageDone] = field(default_factory=dict)
+    failed: dict[str, str] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+    def line(self) -> str:
+        """One line: how many stages ran, came from cache, failed or were skipped."""
+        counts: dict[str, int] = {"current": len(self.current)}
+        for done in self.done.values():
+            counts[done.outcome] = counts.get(done.outcome, 0) + 1
+        counts |= {"failed": len(self.failed), "skipped": len(self.skipped)}
+        return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
+
+    def rows(self) -> list[dict[str, Any]]:
+        """One row per stage that was not current, for a table."""
+        ran = [{"stage": d.address, "outcome": d.outcome, "seconds": d.seconds} for d in self.done.values()]
+        failed = [{"stage": a, "outcome": "failed", "seconds": "", "why": why} for a, why in self.failed.items()]
+        skipped = [{"stage": a, "outcome": "skipped", "seconds": "", "why": w} for a, w in self.skipped.items()]
+        return [*ran, *failed, *skipped]
+
+
+def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
+    """Prefect's question after a failure: only errors that may pass are tried again."""
+    error = getattr(state, "data", None)
+    return isinstance(error, StageFailed) and error.retry
+
+
+@task(
+    name="stage",
+    task_run_name="{address}",
+    retries=RETRIES,
+    retry_delay_seconds=exponential_backoff(backoff_factor=BACKOFF_SECONDS),
+    retry_jitter_factor=0.2,
+    retry_condition_fn=can_retry,
+    persist_result=False,
+    cache_policy=NO_CACHE,
+)
+def stage_task(
+    root: Path, address: str, name: str, out: str, environment: Mapping[str, str], running: Running
+) -> StageDone:
+    """Runs one stage, its log streamed into Prefect's."""
+    log = get_run_logger()
+    return run_stage(root, address=address, name=name, out=out, environment=environment, running=running, say=log.info)
+
+
+def weights(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
+    """Seconds (or stages, where no time is known) on the longest way from each stage to an end."""
+    below: dict[str, list[str]] = {address: [] for address in stages}
+    for address, stage in stages.items():
+        for above in stage.upstream:
+            if above in below:
+                below[above].append(address)
+    longest: dict[str, float] = {}
+    for address in reversed(list(stages)):
+        own = expected.get(address) or 1.0
+        longest[address] = own + max((longest[b] for b in below[address]), default=0.0)
+    return longest
+
+
+class _Run:
+    """One pass over the stale stages."""
+
+    def __init__(
+        self,
+        root: Path,
+        stale: dict[str, Stage],
+        slots: Slots,
+        expected: Mapping[str, float | None],
+        show: Silent,
+    ) -> None:
+        self.root, self.stale, self.slots, self.expected, self.show = root, stale, slots, expected, show
+        self.waiting = {a: {u for u in s.upstream if u in stale} for a, s in stale.items()}
+        self.order = weights(stale, expected)
+        self.futures: dict[str, PrefectFuture[StageDone]] = {}
+        self.grants: dict[str, Grant] = {}
+        self.finished: queue.Queue[str] = queue.Queue()
+        self.running = Running()
+        self.summary = Summary()
+
+    def start_ready(self) -> None:
+        ready = [a for a, left in self.waiting.items() if not left]
+        for address in sorted(ready, key=lambda a: -self.order[a]):
+            stage = self.stale[address]
+            grant = self.slots.take(stage.needs)
+            if grant is None:
+                continue
+            del self.waiting[address]
+            self.show.started(address)
+            self.grants[address] = grant
+            future = stage_task.submit(
+                self.root, address, stage.file_name, stage.out, grant.environment(), self.running
+            )
+            self.futures[address] = future
+            future.add_done_callback(partial(self.ended, address))
+
+    def ended(self, address: str, _future: Any) -> None:
+        self.finished.put(address)
+
+    def finish_one(self, log: Any) -> None:
+        address = self.finished.get()
+        self.slots.give_back(self.grants.pop(address))
+        self.futures[address].wait()
+        state = self.futures[address].state
+        result = state.result(raise_on_failure=False) if state.is_final() else None
+        if state.is_completed() and isinstance(result, StageDone):
+            self.summary.done[address] = result
+            for left in self.waiting.values():
+                left.discard(address)
+            count = len(self.summary.done) + len(self.summary.failed)
+            log.info("%s %s in %.1f s (%d of %d)", address, result.outcome, result.seconds, count, len(self.stale))
+            self.show.finished(address, f"{result.outcome} in {result.seconds:.1f} s", self.seconds_left())
+            return
+        self.summary.failed[address] = str(result or state.message)
+        log.error("%s", self.summary.failed[address])
+        self.show.finished(address, f"FAILED, log in .work/logs/{self.stale[address].file_name}.log", None)
+        for below in self._below(address):
+            if self.waiting.pop(below, None) is not None:
+                self.summary.skipped[below] = f"reads from {address}, which failed"
+
+    def seconds_left(self) -> float | None:
+        """What the waiting and running stages should still take, or None when no time is known for one."""
+        ahead = [self.expected.get(a) for a in (*self.waiting, *self.grants) if self.stale[a].state == "run"]
+        known = [seconds for seconds in ahead if seconds is not None]
+        return sum(known) / self.slots.cores if known and len(known) == len(ahead) else None
+
+    def _below(self, address: str) -> list[str]:
+        reached = {address}
+        for name, stage in self.stale.items():
+            if reached & set(stage.upstream):
+                reached.add(name)
+        return [name for name in self.stale if name in reached and name != address]
+
+    def run(self, log: Any) -> Summary:
+        try:
+            while self.waiting or self.grants:
+                self.start_ready()
+                self.finish_one(log)
+        finally:
+            self.running.end_all()
+            for future in self.futures.values():
+                with suppress(TimeoutError):
+                    future.wait(timeout=30)
+        return self.summary
+
+
+def run_stale(root: Path, files: Sequence[str], *, rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> Summary:
+    """Brings the chosen stages up to date. Call it inside a flow.
+
+    Args:
+        root: the repository.
+        files: dvc.yaml files relative to the root.
+        rows, seeds: only these rows and seeds, with everything they need; none means all.
+
+    Raises:
+        RewardsmithError: another scheduler is at work here, or an unknown row or seed.
+    """
+    log = get_run_logger()
+    with only_scheduler(root):
+        for line in tidy(root):
+            log.warning("%s", line)
+        chosen = plan.select(plan.read_state(root, files), rows, seeds)
+        stale = {address: stage for address, stage in chosen.items() if stage.state != "current"}
+        expected = plan.expected_seconds(root, stale.values())
+        slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
+        for address, stage in stale.items():
+            slots.check(address, stage.needs)
+        log.info(
+            "%d of %d stages are stale; %d core(s), %d GPU(s)", len(stale), len(chosen), slots.cores, len(slots.gpus)
+        )
+        with progress(len(stale)) as show:
+            summary = _Run(root, stale, slots, expected, show).run(log)
+        summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
+    if summary.rows():
+        create_table_artifact(key="stages", table=summary.rows(), description=summary.line())
+    return summary
+
+
+@task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
+def follow_up(module: str, arguments: Sequence[str]) -> str:
+    """Runs a module after the stages (report, tracking) in a process of its own; returns its last line.
+
+    Raises:
+        RunFailed: it ended badly.
+    """
+    call = [sys.executable, "-m", module, *arguments]
+    project = Path(plan.__file__).parent.parent
+    done = subprocess.run(call, cwd=project, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    log = get_run_logger()
+    for line in (done.stdout + done.stderr).splitlines():
+        log.info("%s", line)
+    if done.returncode:
+        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
+        raise RunFailed(f"{module} failed with exit code {done.returncode}: {lines[-1]}")
+    return (done.stdout.strip().splitlines() or [""])[-1]

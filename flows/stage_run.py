@@ -1,0 +1,176 @@
+"""One stage: `dvc repro --single-item` in a process group of its own, its log kept, its failure understood."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from flows.working_tree import WORK, end_group, record_process
+from rlhf_core.errors import RewardsmithError
+
+#: The stages' exit code for an error of the user's; EX_TEMPFAIL for one that may pass.
+USER_ERROR, TEMPORARY = 2, 75
+#: Endings by a signal: a device lost, memory short for a moment, a machine going down.
+SIGNALS = {-9, -15, -7, 137, 143, 135}
+#: Words of errors that may pass: a network, a device lost, a lock held.
+PASSING = re.compile(
+    r"ConnectionError|ConnectionReset|ConnectionRefused|Temporary failure|timed out|TimeoutError"
+    r"|CUDA error: (?:device|unspecified)|NCCL|is busy, it is being blocked|Unable to acquire lock|database is locked",
+    re.IGNORECASE,
+)
+EXITED = re.compile(r"exited with (-?\d+)\s*$", re.MULTILINE)
+#: Advice of DVC's that a log of hundreds of stages does not need.
+ADVICE = re.compile(
+    r"To track the changes with git|To enable auto staging|Use `dvc push`|\s+git add |\s+dvc config core"
+)
+#: Lines of the log kept in memory for the failure's message.
+TAIL = 60
+
+
+class StageFailed(RewardsmithError):
+    """A stage that ended badly; `retry` says whether trying again can help."""
+
+    def __init__(self, message: str, *, exit_code: int, retry: bool) -> None:
+        super().__init__(message)
+        self.exit_code, self.retry = exit_code, retry
+
+
+@dataclass(frozen=True)
+class StageDone:
+    """How a stage ended: ran, restored (from DVC's cache) or unchanged, and its wall seconds."""
+
+    address: str
+    outcome: str
+    seconds: float
+
+
+class Running:
+    """The process groups of the stages at work, so that they can be ended together."""
+
+    def __init__(self) -> None:
+        self._pids: set[int] = set()
+        self._lock = threading.Lock()
+        self.cancelled = False
+
+    def add(self, pid: int) -> None:
+        with self._lock:
+            self._pids.add(pid)
+        if self.cancelled:
+            end_group(pid)
+
+    def remove(self, pid: int) -> None:
+        with self._lock:
+            self._pids.discard(pid)
+
+    def end_all(self) -> None:
+        self.cancelled = True
+        with self._lock:
+            pids = list(self._pids)
+        for pid in pids:
+            end_group(pid)
+
+
+def explain_failure(address: str, status: int, tail: str) -> StageFailed:
+    """The failure behind a DVC call that ended with `status`, given the end of its log."""
+    found = EXITED.findall(tail)
+    code = int(found[-1]) if found else status
+    messages = [line for line in tail.splitlines() if line.startswith("error:")]
+    errors = [line for line in tail.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
+    last = (messages or errors or tail.strip().splitlines() or ["no output"])[-1].removeprefix("error: ")
+    retry = code != USER_ERROR and (code in SIGNALS or code == TEMPORARY or bool(PASSING.search(tail)))
+    hint = " (ended by the system: out of memory?)" if code in (-9, 137) else ""
+    return StageFailed(f"stage {address} failed with exit code {code}{hint}: {last}", exit_code=code, retry=retry)
+
+
+def write_failure(root: Path, name: str, *, address: str, out: str, failure: StageFailed) -> None:
+    """Leaves `.work/failures/<stage>.json`, which tracking and the plan read."""
+    path = root / WORK / "failures" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = {
+        "stage": address,
+        "out": out,
+        "exit_code": failure.exit_code,
+        "retry": failure.retry,
+        "message": str(failure),
+        "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        "log": f"{WORK}/logs/{name}.log",
+    }
+    path.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+
+
+def run_stage(
+    root: Path,
+    *,
+    address: str,
+    name: str,
+    out: str,
+    environment: Mapping[str, str],
+    running: Running,
+    say: Callable[[str], None],
+) -> StageDone:
+    """Runs one stage by DVC and waits for it.
+
+    Args:
+        address: the stage as DVC names it.
+        name: the stage as a file name, for its log.
+        out: the stage's output directory.
+        environment: added to this process's environment (threads, devices).
+        running: where the process group is noted while it runs.
+        say: receives each line of the log.
+
+    Raises:
+        StageFailed: it ended badly.
+    """
+    log_path = root / WORK / "logs" / f"{name}.log"
+    log_path.parent.mkdir(parents=True, exist_ok=True)
+    binaries = str(Path(sys.executable).parent)
+    path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
+    call = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", address]
+    started = time.monotonic()
+    process = subprocess.Popen(
+        call,
+        cwd=root,
+        env={**os.environ, **environment, "PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        start_new_session=True,
+    )
+    note = record_process(root, name, process.pid)
+    running.add(process.pid)
+    tail: deque[str] = deque(maxlen=TAIL)
+    try:
+        assert process.stdout is not None
+        with log_path.open("w", encoding="utf-8") as log:
+            for line in process.stdout:
+                log.write(line)
+                log.flush()
+                if line.strip() and not ADVICE.match(line):
+                    tail.append(line)
+                    say(line.rstrip())
+        status = process.wait()
+    finally:
+        running.remove(process.pid)
+        if process.poll() is None:
+            end_group(process.pid)
+            process.wait()
+        note.unlink(missing_ok=True)
+    text = "".join(tail)
+    if status != 0:
+        failure = explain_failure(address, status, text)
+        write_failure(root, name, address=address, out=out, failure=failure)
+        raise failure
+    (root / WORK / "failures" / f"{name}.json").unlink(missing_ok=True)
+    outcome = "restored" if "is cached - skipping run" in text else "unchanged" if "didn't change" in text else "ran"
+    return StageDone(address, outcome, round(time.monotonic() - started, 2))

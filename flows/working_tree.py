@@ -1,0 +1,183 @@
+"""The working tree under one scheduler: its lock, and what killed processes left behind in it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import psutil
+import yaml
+
+from rlhf_core.errors import RewardsmithError
+
+WORK = ".work"
+
+
+@contextmanager
+def only_scheduler(root: Path) -> Iterator[None]:
+    """Holds the working tree's scheduler lock; the operating system releases it when this process dies.
+
+    Raises:
+        RewardsmithError: another scheduler is at work in this tree.
+    """
+    path = root / WORK / "scheduler.lock"
+    path.parent.mkdir(exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise RewardsmithError(
+                f"another run is at work in {root} ({file.read().strip() or 'unknown process'}). "
+                "Wait for it, or use a clone or git worktree of your own"
+            ) from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()}, started {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)
+
+
+def record_process(root: Path, name: str, pid: int) -> Path:
+    """Notes a running stage's process group, so that a later scheduler can end it if this one is killed."""
+    path = root / WORK / "processes" / f"{name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps({"pid": pid, "created": psutil.Process(pid).create_time()}), encoding="utf-8")
+    return path
+
+
+def end_group(pid: int, *, grace_seconds: float = 10.0) -> None:
+    """Ends a process group: politely, then for good."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(pid, kind)
+        except ProcessLookupError:
+            return
+        until = time.monotonic() + grace_seconds
+        while time.monotonic() < until:
+            try:
+                members = [p for p in psutil.process_iter(["pid"]) if _group(p.pid) == pid]
+                if all(p.status() == psutil.STATUS_ZOMBIE for p in members):
+                    return
+            except psutil.NoSuchProcess:
+                pass
+            time.sleep(0.1)
+
+
+def _group(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None
+
+
+def end_orphans(root: Path) -> list[str]:
+    """Ends stages that a killed scheduler left running; returns their names."""
+    ended = []
+    for path in (root / WORK / "processes").glob("*.json"):
+        try:
+            noted = json.loads(path.read_text(encoding="utf-8"))
+            alive = _same_group(int(noted["pid"]), float(noted["created"]))
+        except (ValueError, KeyError):
+            alive = False
+        if alive:
+            end_group(int(noted["pid"]))
+            ended.append(path.stem)
+        path.unlink(missing_ok=True)
+    return ended
+
+
+def _same_group(leader: int, created: float) -> bool:
+    """Whether the noted group still has members; a reused process id does not count."""
+    try:
+        return bool(abs(psutil.Process(leader).create_time() - created) < 1.0)
+    except psutil.NoSuchProcess:
+        # the leader is gone; its children keep the group's id, which cannot be reused while they live
+        return any(_group(p.pid) == leader and p.create_time() >= created - 1 for p in psutil.process_iter())
+
+
+def _alive_dvc(pid: int) -> bool:
+    try:
+        return any("dvc" in part for part in psutil.Process(pid).cmdline())
+    except psutil.Error:
+        return False
+
+
+def clear_dead_locks(root: Path) -> int:
+    """Removes entries of dead processes from DVC's `.dvc/tmp/rwlock`, an unreadable one as a whole.
+
+    Returns:
+        how many entries were removed.
+    """
+    path = root / ".dvc" / "tmp" / "rwlock"
+    if not path.exists():
+        return 0
+    try:
+        locks: dict[str, dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+        entries = [
+            (mode, file, holder)
+            for mode, files in locks.items()
+            for file, holders in files.items()
+            for holder in (holders if isinstance(holders, list) else [holders])
+        ]
+        dead = [entry for entry in entries if not _alive_dvc(int(entry[2]["pid"]))]
+    except (ValueError, AttributeError, KeyError, TypeError):
+        path.unlink()
+        return 1
+    for mode, file, holder in dead:
+        if isinstance(locks[mode][file], list):
+            locks[mode][file].remove(holder)
+        if holder == locks[mode][file] or not locks[mode][file]:
+            del locks[mode][file]
+    if dead:
+        _replace(path, json.dumps(locks))
+    return len(dead)
+
+
+def _replace(path: Path, text: str) -> None:
+    partial = path.with_suffix(f".{os.getpid()}")
+    partial.write_text(text, encoding="utf-8")
+    partial.rename(path)
+
+
+def set_aside_unreadable_locks(root: Path) -> list[Path]:
+    """Moves each dvc.lock that is not valid to .work/set-aside; DVC rebuilds it from its run cache."""
+    moved = []
+    for path in [root / "dvc.lock", *(root / "pipelines").glob("*/*/dvc.lock")]:
+        if not path.exists():
+            continue
+        try:
+            content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            valid = content is None or (isinstance(content, dict) and isinstance(content.get("stages", {}), dict))
+            valid = valid and all(
+                isinstance(s, dict) and "cmd" in s for s in (content or {}).get("stages", {}).values()
+            )
+        except (yaml.YAMLError, UnicodeDecodeError):
+            valid = False
+        if not valid:
+            aside = (
+                root / WORK / "set-aside" / f"{path.relative_to(root).as_posix().replace('/', '_')}-{time.time_ns()}"
+            )
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            path.rename(aside)
+            moved.append(path.relative_to(root))
+    return moved
+
+
+def tidy(root: Path) -> list[str]:
+    """Brings a tree that was left by killed processes into order; returns what was done, in words."""
+    done = [f"ended stage {name}, left running by a killed scheduler" for name in end_orphans(root)]
+    removed = clear_dead_locks(root)
+    if removed:
+        done.append(f"removed {removed} DVC lock(s) of dead processes")
+    done += [f"set the unreadable {path} aside (.work/set-aside)" for path in set_aside_unreadable_locks(root)]
+    return done

@@ -1,0 +1,278 @@
+"""The command line `rewardsmith`: run, plan, table, report, sync, explain, doctor, verify, graph.
+
+Heavy libraries are imported inside the commands, so that help and errors come at once.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from rlhf_core.errors import RecipeError, RewardsmithError
+
+PAPERS = ("segment",)
+USER_ERROR = 2
+
+commands = typer.Typer(
+    name="rewardsmith",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="markdown",
+    help="""Reward design for RLHF: train, compare and report reward recipes.
+
+A **row** is one recipe of a paper's table (`params/<paper>/rows/<row>.yaml`). Running it trains the models it
+needs, once, and shares them with every other row; a second run does nothing. Start with `rewardsmith doctor`,
+then `rewardsmith plan`, then `rewardsmith run`.
+""",
+)
+
+Names = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="[PAPER | ROW]...", help="A paper (segment) or rows of it; nothing: the demo-sized rows."),
+]
+Full = Annotated[bool, typer.Option("--full", help="Every row and seed of the paper, not the demo-sized set.")]
+Seeds = Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="Only this seed (may be repeated).")]
+Scale = Annotated[str, typer.Option(help="How big: testbed (CPU minutes), small (one GPU) or paper (8 GPUs).")]
+
+
+def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
+    """Paper and rows out of the names on the command line.
+
+    Raises:
+        RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
+    """
+    from tasks import graph
+
+    rows = {paper: set(graph.load_rows(root, paper)) for paper in PAPERS}
+    backbones = {path.stem for path in (root / "params/scales/testbed/backbones").glob("*.yaml")}
+    chosen = [name for name in names if name not in PAPERS]
+    papers = {name for name in names if name in PAPERS}
+    for name in chosen:
+        owners = [paper for paper in PAPERS if name in rows[paper] | backbones]
+        if not owners:
+            known = {*PAPERS, *backbones, *(row for found in rows.values() for row in found)}
+            raise RecipeError(f"unknown paper or row '{name}'. {graph.nearest(name, known)}")
+        papers.add(owners[0])
+    if len(papers) > 1:
+        raise RecipeError(f"rows of several papers at once: {', '.join(sorted(papers))}. Run one paper at a time")
+    return (papers.pop() if papers else PAPERS[0]), chosen
+
+
+def _clock(seconds: float) -> str:
+    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
+@commands.command()
+def run(
+    names: Names = None,
+    full: Full = False,
+    seed: Seeds = None,
+    scale: Scale = "testbed",
+    report: Annotated[bool, typer.Option(help="Write the report page afterwards.")] = True,
+    sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")] = False,
+) -> None:
+    """Train and evaluate what is not up to date, side by side within this machine's cores and GPUs.
+
+    Examples: `rewardsmith run` (the demo-sized rows) · `rewardsmith run segment --full` ·
+    `rewardsmith run bandit token --seed 0`. Logs of each stage: `.work/logs/`. Interrupting is safe: the same
+    command goes on where it stopped.
+    """
+    root = Path.cwd()
+    paper, rows = split_names(root, names or [])
+    if not verbose:
+        os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
+        os.environ["REWARDSMITH_PROGRESS"] = "true"
+    project = str(Path(__file__).resolve().parent.parent)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
+    call = [sys.executable, "-P", "-m", f"flows.{paper}", "--scale", scale, *(["--full"] if full else [])]
+    call += ["--rows", *rows] if rows else []
+    call += ["--seeds", *map(str, seed)] if seed else []
+    call += [] if report else ["--no-report"]
+    call += [] if sync else ["--no-sync"]
+    process = subprocess.Popen(call)
+    try:
+        status = process.wait()
+    except KeyboardInterrupt:
+        status = process.wait()
+    raise typer.Exit(status if status >= 0 else 130)
+
+
+@commands.command()
+def plan(
+    names: Names = None,
+    full: Full = False,
+    seed: Seeds = None,
+    scale: Scale = "testbed",
+    all_stages: Annotated[bool, typer.Option("--all", help="Also list what is up to date.")] = False,
+) -> None:
+    """Say what `run` would do and why, what comes from the cache, and how long it should take."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tasks import machine
+    from tasks import plan as planning
+
+    root = Path.cwd()
+    paper, rows = split_names(root, names or [])
+    files = planning.pipeline_files(root, paper, scale=scale, full=full)
+    stages = planning.select(planning.read_state(root, files), rows, seed or [])
+    seconds = planning.expected_seconds(root, stages.values())
+    table = Table(box=None, pad_edge=False)
+    for column in ("stage", "what", "expected", "why"):
+        table.add_column(column, overflow="fold")
+    styles = {"run": "yellow", "restore": "cyan", "current": "dim"}
+    words = {"run": "run", "restore": "from cache", "current": "up to date"}
+    for stage in stages.values():
+        if stage.state == "current" and not all_stages:
+            continue
+        known = seconds[stage.address]
+        expected = ("?" if known is None else _clock(known)) if stage.state == "run" else ""
+        why = stage.reasons[0] if stage.reasons else ""
+        why += f" (and {len(stage.reasons) - 1} more)" if len(stage.reasons) > 1 else ""
+        table.add_row(stage.address, words[stage.state], expected, why, style=styles[stage.state])
+    if table.rows:
+        Console().print(table)
+    counts = {state: sum(stage.state == state for stage in stages.values()) for state in words}
+    line = ", ".join(f"{counts[state]} {words[state]}" for state in words if counts[state])
+    times = [seconds[a] for a, stage in stages.items() if stage.state == "run"]
+    known_times = [t for t in times if t is not None]
+    if known_times:
+        side_by_side = machine.cores() if scale == "testbed" else max(1, len(machine.gpus()))
+        line += f"; about {_clock(sum(known_times) / side_by_side)} on {side_by_side} slot(s)"
+        unknown = len(times) - len(known_times)
+        line += f" beside {unknown} stage(s) never run here" if unknown else ""
+    print(line)
+
+
+@commands.command()
+def table(
+    name: Annotated[str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1.")],
+    scale: Scale = "testbed",
+    demo: Annotated[
+        bool, typer.Option("--demo", help="The demo-sized results even where the full ones exist.")
+    ] = False,
+) -> None:
+    """Print a table of a paper: published and measured side by side, with direction verdicts."""
+    from tasks.tables import print_table
+
+    folder = Path("results") / scale / name.split("/")[0]
+    paths = [
+        folder / part / "result" / "tables.json" for part in (["tables-demo"] if demo else ["tables", "tables-demo"])
+    ]
+    print_table(next((path for path in paths if path.exists()), paths[-1]), name)
+
+
+@commands.command()
+def report(
+    scale: Scale = "testbed",
+    out: Annotated[Path, typer.Option(help="Folder for index.html and report.md.")] = Path("report"),
+) -> None:
+    """Write the report: one self-contained HTML page, and Markdown."""
+    from tasks.report.__main__ import write_report
+
+    print(f"report: {write_report(Path('results') / scale, out).resolve()}")
+
+
+@commands.command()
+def sync(
+    paper: Annotated[str, typer.Argument(help="The paper whose results to mirror.")] = PAPERS[0],
+    scale: Scale = "testbed",
+) -> None:
+    """Mirror stage outputs into MLflow (MLFLOW_TRACKING_URI, else mlflow.db here); repeating it changes nothing.
+
+    Look at the runs with `mlflow ui --backend-store-uri sqlite:///mlflow.db`.
+    """
+    from tasks import tracking
+
+    if paper not in PAPERS:
+        from tasks.graph import nearest
+
+        raise RecipeError(f"unknown paper '{paper}'. {nearest(paper, PAPERS)}")
+    counts = tracking.sync(Path.cwd(), paper, scale)
+    print(f"MLflow ({tracking.tracking_uri(Path.cwd()).split('@')[-1]}): {counts.line()}")
+
+
+@commands.command()
+def explain(
+    prompt: Annotated[str, typer.Option(help="The prompt; '-' reads it from standard input.")],
+    response: Annotated[str, typer.Option(help="The response to colour.")],
+    model: Annotated[str, typer.Option(help="A reward model: its name, or the directory of its result.")] = "segment",
+    seed: Annotated[int, typer.Option(help="Which seed of the model.")] = 0,
+    scale: Scale = "testbed",
+) -> None:
+    """Colour a response by the rewards that a trained reward model gives to its tokens and segments."""
+    folder = Path(model)
+    if not folder.is_dir():
+        found = sorted(Path("results", scale).glob(f"*/reward_model/{model}/{seed}/result"))
+        if not found:
+            from tasks.graph import nearest
+
+            known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
+            hint = nearest(model, known) if known else "None is trained yet: rewardsmith run"
+            raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
+        folder = found[0]
+    from rich.console import Console
+
+    from tasks.explain import explain as score
+    from tasks.report.colour import coloured_text, pieces
+
+    found = score(folder, sys.stdin.read() if prompt == "-" else prompt, response)
+    parts = [found["tokens"], found["rewards"], found.get("segments")]
+    console = Console()
+    console.print(coloured_text(*parts))
+    for piece in pieces(*parts):
+        reward = "      -" if piece.reward is None else f"{piece.reward:+7.3f}"
+        console.print(f"{reward}  {piece.text.strip()!r}", style="dim", highlight=False, markup=False)
+
+
+@commands.command()
+def doctor() -> None:
+    """Check this machine: what is missing, and how to get it."""
+    from tasks.doctor import report as examine
+
+    raise typer.Exit(1 if examine(Path.cwd()) else 0)
+
+
+@commands.command()
+def verify(
+    write_reference: Annotated[
+        bool, typer.Option("--write-reference", help="Make reference/demo.json from these results.")
+    ] = False,
+) -> None:
+    """Compare the demo's results with the committed reference, within stated tolerances.
+
+    Exits with 1 and the list of deviations when one lies outside.
+    """
+    from tasks.verify import main as compare
+
+    raise typer.Exit(compare(["--write-reference"] if write_reference else []))
+
+
+@commands.command()
+def graph(
+    check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when not current.")] = False,
+) -> None:
+    """Bring dvc.yaml and the graph files up to date with params/ and the stages' versions."""
+    from tasks.graph import main as write_graph
+
+    raise typer.Exit(write_graph(["--check"] if check else []))
+
+
+def app() -> None:
+    """Entry point: an error of the user's prints one line and exits with 2."""
+    try:
+        commands()
+    except RewardsmithError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+
+
+if __name__ == "__main__":
+    app()

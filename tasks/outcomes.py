@@ -1,0 +1,111 @@
+"""What the stages left behind, one outcome per row and seed: what tracking mirrors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.published import registry
+from rlhf_core.published.row_map import mapped_rows
+from tasks import graph
+from tasks.artifacts import digest, read_json
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One row x seed as its stage left it."""
+
+    row: str
+    seed: int
+    stage: str
+    out: Path
+    digest: str
+    params: Mapping[str, str]
+    record: Mapping[str, Any] = field(default_factory=dict)
+    failure: Mapping[str, Any] | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {} if self.failure else numbers(read_json(self.out / "result" / "metrics.json"))
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of a mapping; MLflow takes nothing else as a metric."""
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+def flatten(values: Any, prefix: str = "") -> dict[str, str]:
+    """Nested settings as `a.b.c` -> text."""
+    if isinstance(values, Mapping):
+        parts = (flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in values.items())
+        return {name: value for part in parts for name, value in part.items()}
+    return {prefix: json.dumps(values) if isinstance(values, list) else str(values)}
+
+
+def tables_of_rows(paper: str) -> dict[str, list[str]]:
+    """Tables that print each row of a paper, by row name."""
+    tables: dict[str, list[str]] = {}
+    for table in registry.paper(paper).tables:
+        for row in mapped_rows(table):
+            if row.recipe is not None and table.id not in tables.setdefault(row.recipe.name, []):
+                tables[row.recipe.name].append(table.id)
+    return tables
+
+
+def _settings(root: Path, scale: str, item: Mapping[str, Any]) -> dict[str, str]:
+    """Parameters of a run: its row, its reward model, its backbone and the scale's files."""
+    params: dict[str, str] = {}
+    files = {"": item.get("row"), "backbone_spec": item.get("spec")}
+    folder = f"params/scales/{scale}"
+    names = ("policy", "reward_model", "normaliser", "evaluation")
+    files |= {f"scale.{name}": f"{folder}/{name}.yaml" for name in names}
+    for prefix, file in files.items():
+        if file and (root / file).exists():
+            params |= flatten(graph.load_yaml(root / file), prefix)
+    return params
+
+
+def outcomes(root: Path, paper: str, scale: str) -> list[Outcome]:
+    """Every row x seed of the paper that has a result or a failure, in the order of the graph."""
+    folders = [root / "pipelines" / scale / paper]
+    if scale == graph.ROOT_SCALE:
+        folders.insert(0, root)
+    found = []
+    for folder in folders:
+        if not (folder / "graph.yaml").exists():
+            continue
+        stages = graph.load_yaml(folder / "graph.yaml")
+        prefix = "" if folder == root else f"{(folder / 'dvc.yaml').relative_to(root).as_posix()}:"
+        for group in ("sft", "policy", "supervised"):
+            for key, item in stages.get(group, {}).items():
+                if group == "sft" or f"/{paper}/" in item["out"]:
+                    outcome = _outcome(root, scale, f"{prefix}{group}@{key}", key, item)
+                    if outcome is not None:
+                        found.append(outcome)
+    return found
+
+
+def _outcome(root: Path, scale: str, stage: str, key: str, item: Mapping[str, Any]) -> Outcome | None:
+    out = root / item["out"]
+    row, _, seed = key.rpartition("-")
+    failure_file = root / ".work" / "failures" / f"{graph.file_name(stage)}.json"
+    params = _settings(root, scale, item)
+    if (out / "result" / "metrics.json").exists():
+        record_file = out / "record" / "record.json"
+        record = read_json(record_file) if record_file.exists() else {}
+        result = record.get("result_digest") or digest(out / "result")
+        return Outcome(row, int(seed), stage, out, result, params, record)
+    if failure_file.exists():
+        failure = read_json(failure_file)
+        mark = hashlib.sha256(failure_file.read_bytes()).hexdigest()
+        return Outcome(row, int(seed), stage, out, f"failed-{mark}", params, failure=failure)
+    return None

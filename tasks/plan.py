@@ -1,0 +1,253 @@
+"""What would run and why: the stages of chosen dvc.yaml files against what DVC knows.
+
+`read_state` asks DVC once. Each stage is then `current`, `restore` (its outputs come from DVC's cache) or
+`run`; what hangs on a stage that runs is counted as running, since its input may change.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+from rlhf_core.errors import RecipeError, RewardsmithError
+from tasks import graph
+
+ROOT_FILE = "dvc.yaml"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the graph. Paths are relative to the repository.
+
+    Attributes:
+        address: DVC's name, `policy@segment-0` or `pipelines/testbed/segment/dvc.yaml:policy@segment-2`.
+        kind: the group, such as policy.
+        item: the part after '@', empty for single stages.
+        upstream: addresses of the stages whose outputs it reads.
+        state: current | restore | run.
+        reasons: why it is not current, in words.
+        needs: cores, gpus and memory_gb while it runs.
+    """
+
+    address: str
+    kind: str
+    item: str
+    command: str
+    outs: tuple[str, ...]
+    upstream: tuple[str, ...]
+    state: str
+    reasons: tuple[str, ...]
+    needs: Mapping[str, int]
+
+    @property
+    def out(self) -> str:
+        """The stage's output directory, which holds result/ and record/."""
+        return str(Path(self.outs[0]).parent)
+
+    @property
+    def file_name(self) -> str:
+        """The address as a file name."""
+        return graph.file_name(self.address)
+
+
+def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool = False) -> list[str]:
+    """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for or at another scale."""
+    matrix = f"pipelines/{scale}/{paper}/dvc.yaml"
+    files = [ROOT_FILE] if scale == graph.ROOT_SCALE else []
+    if full or not files:
+        files.append(matrix)
+    for file in files:
+        if not (root / file).exists():
+            raise RecipeError(
+                f"{file} does not exist. Run `rewardsmith graph`, and check the paper's and scale's names"
+            )
+    return files
+
+
+def _reasons(status: Sequence[Any]) -> tuple[str, ...]:
+    """DVC's status entries in words."""
+    words = []
+    for entry in status:
+        if isinstance(entry, str):
+            words.append({"changed command": "its command changed"}.get(entry, entry))
+            continue
+        for kind, paths in entry.items():
+            noun = {"changed deps": "input", "changed outs": "output"}.get(kind, kind)
+            words += [f"{noun} {path} {change}" for path, change in paths.items()]
+    return tuple(words)
+
+
+def _restorable(repo: Any, stage: Any, known: Mapping[str, Any]) -> bool:
+    """Whether DVC can bring a stale stage's outputs from its cache, given the hashes its inputs will have.
+
+    Fills in the stage's output hashes when it can, so that stages below see them.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.stage.cache import _get_cache_hash
+    from dvc.stage.loader import StageLoader
+    from dvc.stage.serialize import to_single_stage_lockfile
+
+    try:
+        for dep in stage.deps:
+            if dep.fs_path in known:
+                if known[dep.fs_path] is None:
+                    return False
+                dep.hash_info = known[dep.fs_path]
+            else:
+                dep.save()
+        key = _get_cache_hash(to_single_stage_lockfile(stage), key=True)
+        folder = Path(repo.stage_cache.cache_dir) / key[:2] / key
+        runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime) if folder.is_dir() else []
+        entry = repo.stage_cache._load_cache(key, runs[-1].name) if runs else None
+        if not entry:
+            return False
+        StageLoader.fill_from_lock(stage, entry)
+        return bool(stage.outs_cached())
+    except (DvcException, OSError):
+        return False
+
+
+def _in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Addresses with every stage after the ones it reads from."""
+    done: dict[str, None] = {}
+
+    def visit(address: str) -> None:
+        if address not in done:
+            for above in upstream[address]:
+                visit(above)
+            done[address] = None
+
+    for address in stages:
+        visit(address)
+    return list(done)
+
+
+def resources(root: Path, files: Iterable[str]) -> dict[str, Mapping[str, Mapping[str, int]]]:
+    """What each kind of stage needs, by dvc.yaml file."""
+    return {file: graph.load_yaml((root / file).parent / "graph.yaml").get("resources", {}) for file in files}
+
+
+def read_state(root: Path, files: Sequence[str]) -> dict[str, Stage]:
+    """Every stage of the files with its state, in an order that runs.
+
+    Raises:
+        RewardsmithError: DVC cannot read the repository.
+    """
+    from dvc.exceptions import DvcException
+    from dvc.repo import Repo
+
+    needs = resources(root, files)
+    try:
+        with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:
+            loaded, origin = {}, {}
+            for file in files:
+                for stage in repo.stage.load_all(str(root / file)):
+                    name = stage.name if file == ROOT_FILE else f"{file}:{stage.name}"
+                    loaded[name], origin[name] = stage, file
+            return _states(repo, root, loaded, origin, needs)
+    except DvcException as error:
+        raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
+
+
+def _states(
+    repo: Any, root: Path, loaded: Mapping[str, Any], origin: Mapping[str, str], needs: Mapping[str, Any]
+) -> dict[str, Stage]:
+    makers = {out.fs_path: name for name, stage in loaded.items() for out in stage.outs}
+    upstream = {
+        name: tuple(dict.fromkeys(makers[dep.fs_path] for dep in stage.deps if dep.fs_path in makers))
+        for name, stage in loaded.items()
+    }
+    known: dict[str, Any] = {}
+    states: dict[str, Stage] = {}
+    for name in _in_order(loaded, upstream):
+        stage = loaded[name]
+        reasons = _reasons(next(iter(stage.status().values()), []))
+        if not any(out.hash_info for out in stage.outs):
+            reasons = ("it has not run here",)
+        above = [a for a in upstream[name] if states[a].state != "current"]
+        state = "current"
+        if reasons or above:
+            state = "restore" if _restorable(repo, stage, known) else "run"
+            reasons = reasons or tuple(f"reads from {a}" for a in above)
+        known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
+        kind, _, item = str(stage.name).partition("@")
+        states[name] = Stage(
+            address=name,
+            kind="tables" if kind.startswith("tables-") else kind,
+            item=item,
+            command=str(stage.cmd),
+            outs=tuple(Path(out.fs_path).relative_to(root.resolve()).as_posix() for out in stage.outs),
+            upstream=upstream[name],
+            state=state,
+            reasons=reasons,
+            needs=needs[origin[name]].get("policy" if kind == "supervised" else kind, graph.CPU),
+        )
+    return states
+
+
+def select(states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> dict[str, Stage]:
+    """The stages of chosen rows and seeds with everything above them; without a choice, all.
+
+    Raises:
+        RecipeError: a row that no stage has, with the nearest known ones.
+    """
+    if not rows and not seeds:
+        return dict(states)
+    ends: dict[str, tuple[str, int]] = {}
+    for address, stage in states.items():
+        if stage.kind in ("sft", "policy", "supervised"):
+            row, _, seed = stage.item.rpartition("-")
+            ends[address] = (row, int(seed))
+    for row in rows:
+        if row not in {name for name, _ in ends.values()}:
+            known = {name for name, _ in ends.values()}
+            raise RecipeError(f"unknown row '{row}'. {graph.nearest(row, known)}. The full matrix: add --full")
+    for wanted_seed in seeds:
+        if wanted_seed not in {number for _, number in ends.values()}:
+            known_seeds = sorted({number for _, number in ends.values()})
+            raise RecipeError(f"no stage has seed {wanted_seed}; there are {known_seeds}. The full matrix: add --full")
+    wanted = {
+        address for address, (row, seed) in ends.items() if (not rows or row in rows) and (not seeds or seed in seeds)
+    }
+    return closure(states, wanted)
+
+
+def closure(states: Mapping[str, Stage], addresses: Iterable[str]) -> dict[str, Stage]:
+    """The named stages and everything they read from, in an order that runs."""
+    wanted: set[str] = set()
+    left = list(addresses)
+    while left:
+        address = left.pop()
+        if address not in wanted:
+            wanted.add(address)
+            left += states[address].upstream
+    return {address: stage for address, stage in states.items() if address in wanted}
+
+
+def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | None]:
+    """Seconds a stage took here before: its own record, else the mean of its kind at its scale, else None."""
+    records: dict[str, float] = {}
+    kinds: dict[tuple[str, str], list[float]] = {}
+    for path in (root / "results").glob("**/record/record.json"):
+        try:
+            seconds = float(json.loads(path.read_text(encoding="utf-8"))["seconds"])
+        except (OSError, ValueError, KeyError, TypeError):
+            continue
+        out = path.parent.parent.relative_to(root)
+        records[out.as_posix()] = seconds
+        kinds.setdefault(_kind_of(out.as_posix()), []).append(seconds)
+    expected: dict[str, float | None] = {}
+    for stage in stages:
+        same = kinds.get(_kind_of(stage.out), [])
+        expected[stage.address] = records.get(stage.out, mean(same) if same else None)
+    return expected
+
+
+def _kind_of(out: str) -> tuple[str, str]:
+    """Scale and kind of an output directory `results/<scale>/<group>/<kind>/...`."""
+    parts = Path(out).parts
+    return parts[1], parts[3]

@@ -1,0 +1,208 @@
+"""The flow with a real Prefect server, real DVC and stand-in stages."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import yaml
+
+from tests import small_repository
+from tests.small_repository import PROJECT, clean_environment, command
+
+pytestmark = pytest.mark.platform
+
+
+@pytest.fixture(scope="module", autouse=True)
+def server() -> Iterator[None]:
+    """One temporary Prefect server for the module; flows in other processes find it by PREFECT_API_URL."""
+    from prefect.settings import PREFECT_API_URL
+    from prefect.testing.utilities import prefect_test_harness
+
+    import flows  # noqa: F401  (its environment comes before Prefect's import)
+
+    with prefect_test_harness(server_startup_timeout=120), pytest.MonkeyPatch.context() as patch:
+        url = PREFECT_API_URL.value()
+        assert url
+        patch.setenv("PREFECT_API_URL", url)
+        yield
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory, server: None) -> Path:
+    root = small_repository.create(tmp_path_factory.mktemp("finished"))
+    run_flow(root)
+    return root
+
+
+def run_flow(root: Path, **parameters: Any) -> str:
+    from flows.segment import segment
+
+    return str(segment(root=str(root), report=False, sync=False, **parameters))
+
+
+def calls(root: Path) -> list[list[str]]:
+    path = root / ".work" / "calls"
+    return [line.split(" ") for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def start(root: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """The flow in a process of its own, as `python -m flows.segment` starts it."""
+    return subprocess.Popen(
+        [sys.executable, "-P", "-m", "flows.segment", "--no-report", "--no-sync", *arguments],
+        cwd=root,
+        env=clean_environment(PYTHONPATH=str(PROJECT), **environment),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+def wait_for(condition: Any, seconds: float = 90) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.1)
+
+
+def change_row(root: Path, row: str, text: str) -> None:
+    path = root / f"params/segment/rows/{row}.yaml"
+    path.write_text(path.read_text() + text)
+
+
+def test_after_the_flow_dvc_finds_nothing_to_do(finished: Path) -> None:
+    outs = [line[1] for line in calls(finished)]
+    assert len(outs) == len(set(outs)) == 19
+    assert "up to date" in command("dvc", "repro", root=finished).stdout
+    assert len(calls(finished)) == 19
+
+
+def test_stages_get_their_threads_and_no_gpu(finished: Path) -> None:
+    assert {(line[2], line[3]) for line in calls(finished)} == {("1", "")}
+
+
+def test_logs_are_kept(finished: Path) -> None:
+    assert "policy at work" in (finished / ".work/logs/policy@segment-0.log").read_text()
+
+
+def test_second_run_does_nothing(finished: Path) -> None:
+    before = len(calls(finished))
+    assert run_flow(finished) == "19 current"
+    assert len(calls(finished)) == before
+
+
+def test_one_row_and_seed_runs_what_it_needs_only(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    run_flow(root, rows=["dpo"], seeds=[0], full=True)
+    assert [line[0] for line in calls(root)] == ["prepare", "tokenizer", "sft", "policy"]
+
+
+def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path) -> None:
+    from flows.scheduler import RunFailed
+
+    root = small_repository.create(tmp_path)
+    change_row(root, "bandit", "behaviour: data-error\n")
+    with pytest.raises(RunFailed, match=r"exit code 2: file x\.jsonl, row 3, field 'prompt': empty"):
+        run_flow(root)
+    outs = [line[1] for line in calls(root)]
+    assert outs.count("results/testbed/segment/policy/bandit/0") == 1, "a data error is not tried again"
+    assert "results/testbed/segment/policy/segment/1" in outs
+    assert not [out for out in outs if "tables" in out]
+    failure = json.loads((root / ".work/failures/policy@bandit-0.json").read_text())
+    assert (failure["exit_code"], failure["retry"]) == (2, False)
+    assert not (root / "results/testbed/segment/policy/bandit/0/result").exists()
+    row = root / "params/segment/rows/bandit.yaml"
+    row.write_text(row.read_text().replace("behaviour: data-error\n", ""))
+    run_flow(root)
+    assert not list((root / ".work/failures").iterdir())
+
+
+def test_a_passing_failure_is_tried_again(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    change_row(root, "segment", "behaviour: flaky\n")
+    assert "failed" not in run_flow(root, rows=["segment"], seeds=[0])
+    tried = [line[1] for line in calls(root) if line[1].endswith("policy/segment/0")]
+    assert len(tried) == 2
+
+
+def test_stages_run_side_by_side_on_declared_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = small_repository.create(tmp_path)
+    needs = {"policy": {"cores": 1, "gpus": 1}}
+    (root / "params/scales/testbed/resources.yaml").write_text(yaml.safe_dump(needs))
+    command("python", "-P", "-m", "tasks.graph", "--root", str(root), root=PROJECT, PYTHONPATH=str(PROJECT))
+    monkeypatch.setenv("REWARDSMITH_GPUS", "0,1")
+    monkeypatch.setenv("STAND_IN_SECONDS", "1")
+    run_flow(root)
+    policies = [line for line in calls(root) if line[0] == "policy"]
+    assert {line[3] for line in policies} <= {"0", "1"}
+    assert {line[3] for line in calls(root) if line[0] != "policy"} == {""}
+    starts = sorted((float(line[4]), line[3]) for line in policies)
+    for (first, device), (second, other) in pairwise(starts):
+        assert device != other or second - first >= 1, "two stages on one device"
+
+
+def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    process = start(root, STAND_IN_SECONDS="3")
+    wait_for(lambda: len(calls(root)) >= 5)
+    process.kill()
+    process.wait()
+    left = {int(json.loads(p.read_text())["pid"]) for p in (root / ".work/processes").iterdir()}
+    assert left, "the killed scheduler's stages are still at work"
+    run_flow(root)
+    for pid in left:
+        assert not [p for p in psutil.process_iter() if p.pid == pid and p.status() != psutil.STATUS_ZOMBIE]
+    for path in sorted(finished.glob("results/**/result/metrics.json")):
+        assert (root / path.relative_to(finished)).read_bytes() == path.read_bytes()
+    assert "up to date" in command("dvc", "repro", root=root).stdout
+
+
+def test_unreadable_lock_is_rebuilt_without_training(finished: Path) -> None:
+    before = len(calls(finished))
+    lock = finished / "dvc.lock"
+    lock.write_text(lock.read_text()[:700])
+    run_flow(finished)
+    assert len(calls(finished)) == before
+    assert "up to date" in command("dvc", "status", "dvc.yaml", root=finished).stdout
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
+def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals) -> None:
+    root = small_repository.create(tmp_path)
+    process = start(root, STAND_IN_SECONDS="60")
+    wait_for(lambda: calls(root))
+    pids = [int(json.loads(p.read_text())["pid"]) for p in (root / ".work/processes").iterdir()]
+    os.kill(process.pid, kind)
+    assert process.wait(timeout=60) != 0
+    groups = [p for p in psutil.process_iter() if p.status() != psutil.STATUS_ZOMBIE and os.getpgid(p.pid) in pids]
+    assert groups == []
+
+
+def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
+    from flows.working_tree import only_scheduler
+
+    root = small_repository.create(tmp_path)
+    with only_scheduler(root):
+        process = start(root)
+        output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "another run is at work" in output
+    assert calls(root) == []
+
+
+def test_unknown_row_is_refused_with_the_nearest(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    process = start(root, "--rows", "segmint")
+    output, _ = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert "Did you mean 'segment'" in output

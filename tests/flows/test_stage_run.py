@@ -1,0 +1,42 @@
+"""Which failures are tried again, and what a failure says."""
+
+from __future__ import annotations
+
+import pytest
+
+from flows.stage_run import explain_failure
+
+DVC = "ERROR: failed to reproduce 'policy@a-0': failed to run: python -m tasks.policy, exited with {}\n"
+
+
+@pytest.mark.parametrize(
+    ("tail", "status", "retry"),
+    [
+        ("error: file x, row 3: empty\n" + DVC.format(2), 255, False),
+        ("ValueError: boom\n" + DVC.format(1), 255, False),
+        ("NumericsError: loss is nan\n" + DVC.format(2), 255, False),
+        ("error: judge timed out\n" + DVC.format(2), 255, False),
+        (DVC.format(75), 255, True),
+        (DVC.format(-9), 255, True),
+        ("requests.exceptions.ConnectionError: refused\n" + DVC.format(1), 255, True),
+        ("RuntimeError: CUDA error: device-side failure: device lost\n" + DVC.format(1), 255, True),
+        ("ERROR: Unable to acquire lock. Most likely another DVC process is running\n", 255, True),
+        ("", -15, True),
+    ],
+)
+def test_only_what_may_pass_is_tried_again(tail: str, status: int, retry: bool) -> None:
+    assert explain_failure("policy@a-0", status, tail).retry is retry
+
+
+def test_message_is_the_stages_own() -> None:
+    failure = explain_failure("policy@a-0", 255, "step 3\nerror: file x.jsonl, row 3: empty\n" + DVC.format(2))
+    assert str(failure) == "stage policy@a-0 failed with exit code 2: file x.jsonl, row 3: empty"
+
+
+def test_exception_is_found_in_a_traceback() -> None:
+    tail = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: boom\n' + DVC.format(1)
+    assert str(explain_failure("a", 255, tail)).endswith("exit code 1: ValueError: boom")
+
+
+def test_kill_by_the_system_suggests_memory() -> None:
+    assert "out of memory?" in str(explain_failure("a", 255, DVC.format(-9)))

@@ -1,0 +1,129 @@
+"""What killed processes leave behind, and two schedulers at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+
+from flows import working_tree
+from rlhf_core.errors import RewardsmithError
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def write_rwlock(root: Path, content: object) -> Path:
+    path = root / ".dvc" / "tmp" / "rwlock"
+    path.parent.mkdir(parents=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+    return path
+
+
+def test_second_scheduler_is_refused_and_names_the_first(tmp_path: Path) -> None:
+    with (
+        working_tree.only_scheduler(tmp_path),
+        pytest.raises(RewardsmithError, match=rf"another run .*process {os.getpid()}"),
+        working_tree.only_scheduler(tmp_path),
+    ):
+        pass
+    with working_tree.only_scheduler(tmp_path):
+        pass
+
+
+def test_lock_of_a_killed_scheduler_does_not_block(tmp_path: Path) -> None:
+    code = (
+        "import sys, time; from pathlib import Path; from flows.working_tree import only_scheduler\n"
+        "with only_scheduler(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
+    )
+    project = str(Path(__file__).resolve().parents[2])
+    process = subprocess.Popen(
+        [sys.executable, "-c", code, str(tmp_path)],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": project},
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    with pytest.raises(RewardsmithError), working_tree.only_scheduler(tmp_path):
+        pass
+    process.kill()
+    process.wait()
+    with working_tree.only_scheduler(tmp_path):
+        pass
+
+
+def test_rwlock_entries_of_dead_and_foreign_processes_go(tmp_path: Path) -> None:
+    gone = {"pid": dead_pid(), "cmd": "dvc repro"}
+    reused = {"pid": os.getppid() if os.getppid() > 1 else 1, "cmd": "dvc repro"}
+    path = write_rwlock(tmp_path, {"write": {"a": gone}, "read": {"b": [gone, reused], "c": [gone]}})
+    working_tree.clear_dead_locks(tmp_path)
+    left = json.loads(path.read_text())
+    assert left["write"] == {}
+    assert "c" not in left["read"]
+    assert gone not in left["read"].get("b", [])
+
+
+def test_rwlock_entries_of_living_dvc_stay(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)", "dvc"])
+    try:
+        content = {"write": {"a": {"pid": process.pid, "cmd": "dvc repro"}}, "read": {}}
+        path = write_rwlock(tmp_path, content)
+        assert working_tree.clear_dead_locks(tmp_path) == 0
+        assert json.loads(path.read_text()) == content
+    finally:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("content", ["", "{", "[1]", '{"write": {"a": 3}}'])
+def test_unreadable_rwlock_is_removed(tmp_path: Path, content: str) -> None:
+    path = write_rwlock(tmp_path, content)
+    assert working_tree.clear_dead_locks(tmp_path) == 1
+    assert not path.exists()
+
+
+@pytest.mark.parametrize("content", ["stages: {a: [", "stages:\n  a:\n    cm", "just text", "stages: {a: {deps: []}}"])
+def test_unreadable_dvc_lock_is_set_aside(tmp_path: Path, content: str) -> None:
+    folder = tmp_path / "pipelines" / "testbed" / "segment"
+    folder.mkdir(parents=True)
+    (folder / "dvc.lock").write_text(content)
+    (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages:\n  a:\n    cmd: x\n")
+    assert working_tree.set_aside_unreadable_locks(tmp_path) == [Path("pipelines/testbed/segment/dvc.lock")]
+    assert (tmp_path / "dvc.lock").exists()
+    kept = list((tmp_path / ".work" / "set-aside").iterdir())
+    assert [file.read_text() for file in kept] == [content]
+
+
+def test_left_over_stage_and_its_children_are_ended(tmp_path: Path) -> None:
+    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    working_tree.record_process(tmp_path, "policy@segment-0", process.pid)
+    until = time.monotonic() + 20
+    while not (children := psutil.Process(process.pid).children()) and time.monotonic() < until:
+        time.sleep(0.05)
+    assert working_tree.end_orphans(tmp_path) == ["policy@segment-0"]
+    assert process.wait() == -signal.SIGTERM
+    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+
+
+def test_a_reused_process_id_is_left_alone(tmp_path: Path) -> None:
+    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+    try:
+        note = working_tree.record_process(tmp_path, "policy@segment-0", process.pid)
+        note.write_text(json.dumps({"pid": process.pid, "created": 1.0}))
+        assert working_tree.end_orphans(tmp_path) == []
+        assert process.poll() is None
+    finally:
+        process.kill()
+        process.wait()

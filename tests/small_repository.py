@@ -1,0 +1,150 @@
+"""A repository with the project's graph and stand-in stages that take no time: for tests of the platform.
+
+The stand-ins read the files they are given, write `result/` and `record/` and obey a row's `behaviour`:
+`data-error` exits with 2, `crash` with 1, `flaky` with 75 the first time.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks import graph
+
+PROJECT = Path(__file__).resolve().parent.parent
+STAND_IN = """
+import argparse, hashlib, json, os, sys, time
+from pathlib import Path
+
+def digest(path):
+    files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
+    return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
+
+def run(stage):
+    parser = argparse.ArgumentParser()
+    names = ("spec", "scale", "row", "evaluation", "data", "tokenizer", "sft", "entropies", "reward-model",
+             "normaliser", "paper", "results", "rows", "seeds", "seed", "out", "stage-version")
+    for name in names:
+        parser.add_argument(f"--{name}", nargs="*" if name in ("rows", "seeds") else None)
+    options = vars(parser.parse_args())
+    inputs = [Path(options[n]) for n in ("spec", "row", "scale", "evaluation", "data", "tokenizer", "sft",
+              "entropies", "reward_model", "normaliser") if options.get(n) and Path(options[n]).exists()]
+    if stage == "tables":
+        inputs = sorted(Path(options["results"], options["paper"]).glob("policy/*/*/result"))
+    text = Path(options["row"] or options["spec"] or os.devnull).read_text()
+    work = Path(".work"); work.mkdir(exist_ok=True)
+    with (work / "calls").open("a") as calls:
+        calls.write(f"{stage} {options['out']} {os.environ.get('OMP_NUM_THREADS')} "
+                    f"{os.environ.get('CUDA_VISIBLE_DEVICES')} {time.time()}\\n")
+    print(f"{stage} at work", flush=True)
+    if "behaviour: data-error" in text:
+        print("error: file x.jsonl, row 3, field 'prompt': empty", file=sys.stderr); sys.exit(2)
+    if "behaviour: crash" in text:
+        raise ValueError("boom")
+    if "behaviour: flaky" in text and not (work / "tried").exists():
+        (work / "tried").touch(); sys.exit(75)
+    time.sleep(float(os.environ.get("STAND_IN_SECONDS", "0")))
+    out = Path(options["out"])
+    (out / "result").mkdir(parents=True, exist_ok=True); (out / "record").mkdir(exist_ok=True)
+    total = hashlib.sha256(repr([digest(p) for p in inputs] + [options["seed"], options["rows"]]).encode()).hexdigest()
+    value = int(total[:6], 16) / 0xFFFFFF
+    metrics = {"true_reward": value, "win_rate_vs_sft": value, "alpaca_wr": 100 * value}
+    (out / "result" / "metrics.json").write_text(json.dumps(metrics))
+    if stage == "policy":
+        rows = [{"step": s, "kl": value * s, "proxy_reward": value + s, "reward/segment": value,
+                 "true_reward": value} for s in range(5)]
+        (out / "result" / "history.jsonl").write_text("".join(json.dumps(r) + "\\n" for r in rows))
+        row = {"benchmark": "alpaca", "id": "1", "turn": 0, "prompt": "Hi", "response": "<script>", "n_chars": 8,
+               "n_tokens": 3, "true_reward": value}
+        (out / "result" / "generations.jsonl").write_text(json.dumps(row) + "\\n")
+        (out / "result" / "model").mkdir(exist_ok=True)
+        (out / "result" / "model" / "model.safetensors").write_bytes(b"weights")
+    if stage == "tables":
+        curves = "row,seed,step,metric,value\\nsegment,0,0,kl,0.1\\nsegment,0,1,kl,0.2\\n"
+        (out / "result" / "curves.csv").write_text(curves)
+        (out / "result" / "tables.json").write_text("{}")
+    record = {"stage": stage, "version": int(options["stage_version"]), "seconds": 1.5, "started": time.time(),
+              "commit": "0" * 40, "inputs": {p.as_posix(): digest(p) for p in inputs}}
+    (out / "record" / "record.json").write_text(json.dumps(record))
+"""
+
+
+def command(*arguments: str, root: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Runs a program of this Python's environment in the repository; a failure fails the test."""
+    process = subprocess.run(
+        arguments, cwd=root, env=clean_environment(**environment), capture_output=True, text=True, timeout=300
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process
+
+
+def clean_environment(**extra: str) -> dict[str, str]:
+    binaries = Path(sys.executable).parent
+    switches = {"DVC_NO_ANALYTICS": "true", "DO_NOT_TRACK": "true", "MLFLOW_DISABLE_TELEMETRY": "true"}
+    switches |= {"PREFECT_SERVER_ANALYTICS_ENABLED": "false"}
+    return {**os.environ, **switches, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", **extra}
+
+
+def write_yaml(path: Path, value: Mapping[str, Any]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(yaml.safe_dump(dict(value)), encoding="utf-8")
+
+
+def reward_row(reward_model: str, backbone: str = "phi3-mini", **more: Any) -> dict[str, Any]:
+    return {"kind": "reward", "backbone": backbone, "reward_model": reward_model, "optimiser": "ppo", **more}
+
+
+DEFAULT_ROWS: Mapping[str, Mapping[str, Any]] = {
+    "bandit": reward_row("bandit"),
+    "segment": reward_row("segment", value_clip=0.25),
+    "segment-as-bandit": reward_row("segment", readout={"read": "aggregate"}),
+    "dpo": {"kind": "supervised", "backbone": "phi3-mini", "optimiser": "dpo"},
+}
+
+
+def create(
+    root: Path,
+    *,
+    rows: Mapping[str, Mapping[str, Any]] = DEFAULT_ROWS,
+    demo: Sequence[str] = ("phi3-mini", "bandit", "segment"),
+    seeds: Sequence[int] = (0, 1),
+    suite_seeds: Sequence[int] = (0, 1, 2),
+    scales: Sequence[str] = ("testbed",),
+) -> Path:
+    """Writes such a repository, with its graph files, git and DVC, and returns its root."""
+    for scale in scales:
+        for name in ("data", "tokenizer", "entropies", "evaluation", "reward_model", "normaliser", "policy"):
+            write_yaml(root / "params" / "scales" / scale / f"{name}.yaml", {"size": 1, "name": name})
+        for backbone in {row["backbone"] for row in rows.values()}:
+            write_yaml(root / "params" / "scales" / scale / "backbones" / f"{backbone}.yaml", {"width": 8})
+    for name, row in rows.items():
+        write_yaml(root / "params" / "segment" / "rows" / f"{name}.yaml", row)
+        if "reward_model" in row:
+            spec = {"backbone": row["backbone"], "kind": row["reward_model"]}
+            write_yaml(root / "params" / "segment" / "reward_models" / f"{row['reward_model']}.yaml", spec)
+    demo_part = {"seeds": list(seeds), "rows": {"segment": list(demo)}}
+    suite = {"seeds": list(suite_seeds), "scale_seeds": [0]}
+    write_yaml(root / "params.yaml", {"demo": demo_part, "suite": suite})
+    (root / "tasks").mkdir()
+    (root / "tasks" / "__init__.py").touch()
+    (root / "tasks" / "stand_in.py").write_text(STAND_IN)
+    for stage in graph.STAGES:
+        text = f'from tasks.stand_in import run\n\nVERSION = 1\nrun("{stage}")\n'
+        (root / "tasks" / f"{stage}.py").write_text(text)
+    (root / ".gitignore").write_text("results/\n.work/\nmlflow.db\n__pycache__/\nmlruns/\n")
+    graph.write(root)
+    command("git", "init", "-q", root=root)
+    command("git", "config", "user.email", "test@example.org", root=root)
+    command("git", "config", "user.name", "test", root=root)
+    command(sys.executable, "-m", "dvc", "init", "-q", root=root)
+    shutil.copytree(PROJECT / ".dvc" / "plots", root / ".dvc" / "plots", dirs_exist_ok=True)
+    command("git", "add", "-A", root=root)
+    command("git", "commit", "-qm", "start", root=root)
+    return root

@@ -1,0 +1,126 @@
+"""The command line: quick help, one-line errors, nearest suggestions, exit codes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tasks.command_line import split_names
+from tests import small_repository
+from tests.small_repository import PROJECT, clean_environment
+
+COMMANDS = ("run", "plan", "table", "report", "sync", "explain", "doctor", "verify", "graph")
+
+
+def rewardsmith(*arguments: str, root: Path = PROJECT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-P", "-m", "tasks.command_line", *arguments],
+        cwd=root,
+        env=clean_environment(PYTHONPATH=str(PROJECT), COLUMNS="200"),
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return small_repository.create(tmp_path_factory.mktemp("repository"))
+
+
+def test_help_comes_at_once_and_names_every_command() -> None:
+    seconds = []
+    for _ in range(3):
+        started = time.perf_counter()
+        done = rewardsmith("--help")
+        seconds.append(time.perf_counter() - started)
+    assert done.returncode == 0
+    for command in COMMANDS:
+        assert f" {command} " in done.stdout
+    assert min(seconds) < 1.0
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, tasks.command_line; heavy = {'torch', 'mlflow', 'prefect', 'dvc', 'pandas', 'numpy'}\n"
+        "print(sorted(heavy & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_explains_itself(command: str) -> None:
+    done = rewardsmith(command, "--help")
+    assert done.returncode == 0
+    assert "Usage" in done.stdout
+
+
+@pytest.mark.parametrize("command", ["run", "plan"])
+def test_unknown_row_suggests_the_nearest(repository: Path, command: str) -> None:
+    done = rewardsmith(command, "bandti", root=repository)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: unknown paper or row 'bandti'. Did you mean 'bandit'?"
+
+
+def test_unknown_model_says_what_to_do(repository: Path) -> None:
+    done = rewardsmith("explain", "--prompt", "Hi", "--response", "Hello.", root=repository)
+    assert done.returncode == 2
+    assert "None is trained yet: rewardsmith run" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_unknown_paper_of_sync_is_refused(repository: Path) -> None:
+    done = rewardsmith("sync", "segmint", root=repository)
+    assert done.returncode == 2
+    assert "Did you mean 'segment'" in done.stderr
+
+
+def test_names_are_papers_and_rows(repository: Path) -> None:
+    assert split_names(repository, []) == ("segment", [])
+    assert split_names(repository, ["bandit", "dpo"]) == ("segment", ["bandit", "dpo"])
+    assert split_names(repository, ["phi3-mini"]) == ("segment", ["phi3-mini"])
+
+
+def test_graph_check_tells_by_its_exit_code(repository: Path) -> None:
+    assert rewardsmith("graph", "--check", root=repository).returncode == 0
+    version = repository / "tasks" / "sft.py"
+    before = version.read_text()
+    version.write_text(before.replace("VERSION = 1", "VERSION = 2"))
+    try:
+        assert rewardsmith("graph", "--check", root=repository).returncode == 1
+    finally:
+        version.write_text(before)
+
+
+@pytest.mark.platform
+def test_plan_says_what_runs_and_what_is_up_to_date(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    done = rewardsmith("plan", root=root)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.strip().endswith("19 run")
+    small_repository.command("dvc", "repro", "-q", root=root)
+    assert rewardsmith("plan", root=root).stdout.strip() == "19 up to date"
+    row = root / "params/segment/rows/bandit.yaml"
+    row.write_text(row.read_text() + "more: 1\n")
+    done = rewardsmith("plan", root=root)
+    assert "input params/segment/rows/bandit.yaml modified" in done.stdout
+    assert "3 run, 16 up to date; about" in done.stdout
+
+
+@pytest.mark.platform
+def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "[  4/4] pipelines/testbed/segment/dvc.yaml:supervised@dpo-0 ran in" in done.stdout
+    row = root / "params/segment/rows/dpo.yaml"
+    row.write_text(row.read_text() + "behaviour: crash\n")
+    done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
+    assert done.returncode == 1
+    assert "ValueError: boom" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,102 @@
+"""What is missing on a machine, and the completeness of the pinned set."""
+
+from __future__ import annotations
+
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from tasks import doctor
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def requirements(name: str, extras: frozenset[str], seen: set[str]) -> set[str]:
+    """Every installed distribution that the project needs, directly or not, by normalised name."""
+    for text in metadata.requires(name) or []:
+        needed = Requirement(text)
+        contexts = [{"extra": extra} for extra in (extras or {""})]
+        if needed.marker and not any(needed.marker.evaluate(context) for context in contexts):
+            continue
+        key = doctor.normalised(needed.name)
+        if key in seen:
+            continue
+        try:
+            metadata.version(needed.name)
+        except metadata.PackageNotFoundError:
+            continue
+        seen.add(key)
+        requirements(needed.name, frozenset(needed.extras), seen)
+    return seen
+
+
+def project_requirements() -> set[str]:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    seen: set[str] = set()
+    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        needed = Requirement(text)
+        if needed.marker and not needed.marker.evaluate():
+            continue
+        seen.add(doctor.normalised(needed.name))
+        requirements(needed.name, frozenset(needed.extras), seen)
+    return seen
+
+
+def test_every_needed_distribution_is_pinned_as_installed() -> None:
+    pins = doctor.pinned(ROOT / "constraints.txt")
+    needed = project_requirements()
+    assert len(needed) > 100
+    basics = {"pip", "setuptools", "wheel"}
+    accelerators = {name for name in needed if name.startswith(("nvidia-", "cuda-", "triton"))}
+    missing = sorted(needed - set(pins) - basics - accelerators)
+    assert missing == [], f"not in constraints.txt: {missing}"
+
+
+def test_direct_requirements_admit_the_pins() -> None:
+    import tomllib
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = doctor.pinned(ROOT / "constraints.txt")
+    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        needed = Requirement(text)
+        assert needed.specifier.contains(pins[doctor.normalised(needed.name)]), text
+
+
+def test_other_version_than_pinned_is_named(tmp_path: Path) -> None:
+    constraints = tmp_path / "constraints.txt"
+    constraints.write_text("pytest==1.2.3\n")
+    finding = doctor.check_packages(constraints)
+    assert finding.state == doctor.NOTE
+    assert f"pytest {metadata.version('pytest')} instead of 1.2.3" in finding.found
+    assert "make install" in finding.remedy
+
+
+def test_missing_program_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    finding = doctor.check_git()
+    assert finding.state == doctor.MISSING
+    assert "apt install git" in finding.remedy
+    assert doctor.check_compiler().state == doctor.NOTE
+
+
+def test_unfit_python_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 14, 0, "final", 0))
+    assert doctor.check_python().state == doctor.MISSING
+
+
+def test_outside_a_repository_doctor_reports_something_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert doctor.report(tmp_path) >= 1
+    assert "needed thing(s) missing" in capsys.readouterr().out
+    assert doctor.report(ROOT) == 0
+
+
+@pytest.mark.parametrize(("name", "expected"), [("Flask_Cors", "flask-cors"), ("zc.lockfile", "zc-lockfile")])
+def test_names_are_compared_as_indexes_do(name: str, expected: str) -> None:
+    assert doctor.normalised(name) == expected

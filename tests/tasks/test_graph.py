@@ -1,0 +1,187 @@
+"""The graph: what is trained once, what depends on what, and that the committed files are current."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_core.errors import DataError, RecipeError
+from tasks import graph
+from tests import small_repository
+from tests.small_repository import command, reward_row, write_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return small_repository.create(tmp_path)
+
+
+def stages_of(path: Path) -> dict[str, dict[str, object]]:
+    return yaml.safe_load((path / "graph.yaml").read_text())
+
+
+def test_committed_graph_files_are_current() -> None:
+    assert graph.stale_files(ROOT) == [], "run `python -m tasks.graph`"
+
+
+def test_demo_is_table_1_over_two_seeds() -> None:
+    settings = graph.load_yaml(ROOT / "params.yaml")
+    assert settings["demo"]["seeds"] == [0, 1]
+    assert len(settings["demo"]["rows"]["segment"]) == 7
+
+
+def test_full_matrix_has_every_policy_of_the_paper_over_three_seeds() -> None:
+    graphs = graph.build(ROOT)
+    policies = {
+        item["out"]
+        for folder in (Path(), Path("pipelines/testbed/segment"))
+        for group in ("policy", "supervised")
+        for item in graphs[folder].groups[group].values()
+    }
+    assert len(policies) == 27 * 3
+
+
+def test_no_output_is_made_twice() -> None:
+    outputs = [out for g in graph.build(ROOT).values() for out in sorted(g.outputs())]
+    assert len(outputs) == len(set(outputs))
+
+
+def test_models_shared_by_rows_are_trained_once(root: Path) -> None:
+    full = graph.build(root)
+    models = {*full[Path()].groups["reward_model"], *full[Path("pipelines/testbed/segment")].groups["reward_model"]}
+    assert models == {f"{name}-{seed}" for name in ("bandit", "segment") for seed in (0, 1, 2)}
+
+
+def test_root_holds_the_demo_and_the_pipeline_the_rest(root: Path) -> None:
+    demo, rest = stages_of(root), stages_of(root / "pipelines/testbed/segment")
+    assert set(demo["policy"]) == {"bandit-0", "bandit-1", "segment-0", "segment-1"}
+    assert "dpo-0" in rest["supervised"]
+    assert "segment-as-bandit-0" in rest["policy"]
+    assert not set(demo["policy"]) & set(rest["policy"])
+
+
+def test_a_policy_depends_on_its_own_row_only(root: Path) -> None:
+    item = stages_of(root)["policy"]["bandit-0"]
+    assert item["row"] == "params/segment/rows/bandit.yaml"
+    assert "segment.yaml" not in yaml.safe_dump(item)
+
+
+def test_nothing_depends_on_a_record(root: Path) -> None:
+    for file in (root / "dvc.yaml", root / "pipelines/testbed/segment/dvc.yaml"):
+        for stage in yaml.safe_load(file.read_text())["stages"].values():
+            assert not [dep for dep in stage.get("do", stage)["deps"] if dep.endswith("/record")]
+
+
+def test_version_is_read_without_importing(tmp_path: Path) -> None:
+    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "sft.py").write_text("import no_such_library\n\nVERSION: int = 7\n")
+    assert graph.stage_version(tmp_path, "sft") == 7
+    assert graph.stage_version(tmp_path, "policy") == 1
+
+
+def test_a_version_step_changes_the_graph(root: Path) -> None:
+    assert graph.main(["--root", str(root), "--check"]) == 0
+    (root / "tasks" / "policy.py").write_text("VERSION = 2\n")
+    assert graph.main(["--root", str(root), "--check"]) == 1
+    assert graph.main(["--root", str(root)]) == 0
+    assert stages_of(root)["versions"]["policy"] == 2
+
+
+def test_unknown_reward_model_names_the_nearest(root: Path) -> None:
+    write_yaml(root / "params/segment/rows/wrong.yaml", reward_row("segmnt"))
+    with pytest.raises(RecipeError, match=r"unknown reward_model 'segmnt'\. Did you mean 'segment'"):
+        graph.build(root)
+
+
+def test_contradicting_backbones_are_named(root: Path) -> None:
+    write_yaml(root / "params/scales/testbed/backbones/llama.yaml", {"width": 8})
+    write_yaml(root / "params/segment/rows/wrong.yaml", reward_row("segment", backbone="llama"))
+    with pytest.raises(RecipeError, match="backbone is 'llama' but reward model 'segment' is of 'phi3-mini'"):
+        graph.build(root)
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"kind": "magic", "backbone": "phi3-mini"}, "kind is 'magic'"),
+        ({"kind": "reward", "reward_model": "segment"}, "'backbone' is missing"),
+        ({"kind": "reward", "backbone": "phi3-mini"}, "must name its 'reward_model'"),
+        (reward_row("segment", backbone="phi4"), "unknown backbone 'phi4'"),
+    ],
+)
+def test_bad_rows_are_refused(root: Path, row: dict[str, object], message: str) -> None:
+    write_yaml(root / "params/segment/rows/wrong.yaml", row)
+    with pytest.raises(RecipeError, match=message):
+        graph.build(root)
+
+
+def test_broken_yaml_is_named(root: Path) -> None:
+    (root / "params/segment/rows/wrong.yaml").write_text("kind: [reward\n")
+    with pytest.raises(DataError, match=r"wrong\.yaml: not valid YAML"):
+        graph.build(root)
+
+
+def test_unknown_demo_row_is_refused(root: Path) -> None:
+    settings = graph.load_yaml(root / "params.yaml")
+    settings["demo"]["rows"]["segment"].append("bandti")
+    write_yaml(root / "params.yaml", settings)
+    with pytest.raises(RecipeError, match=r"unknown row 'bandti' of segment\. Did you mean 'bandit'"):
+        graph.build(root)
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_file_names_of_addresses_are_plain(address: str) -> None:
+    assert "/" not in graph.file_name(address)
+    assert ":" not in graph.file_name(address)
+
+
+@pytest.mark.platform
+def test_dvc_runs_the_graph_and_then_finds_nothing_to_do(root: Path) -> None:
+    command("dvc", "repro", "-q", root=root)
+    calls = (root / ".work/calls").read_text()
+    assert "up to date" in command("dvc", "repro", root=root).stdout
+    assert (root / ".work/calls").read_text() == calls
+    assert (root / "results/testbed/segment/tables-demo/result/metrics.json").exists()
+
+
+@pytest.mark.platform
+def test_changing_one_row_reruns_that_row_only(root: Path) -> None:
+    command("dvc", "repro", "-q", root=root)
+    (root / ".work/calls").unlink()
+    row = root / "params/segment/rows/segment.yaml"
+    row.write_text(row.read_text().replace("0.25", "0.3"))
+    command("dvc", "repro", "-q", root=root)
+    ran = [line.split()[1] for line in (root / ".work/calls").read_text().splitlines()]
+    policies = [f"results/testbed/segment/policy/segment/{seed}" for seed in (0, 1)]
+    assert ran == [*policies, "results/testbed/segment/tables-demo"]
+
+
+@pytest.mark.platform
+def test_pipeline_below_the_root_shares_its_results(root: Path) -> None:
+    command("dvc", "repro", "-q", root=root)
+    (root / ".work/calls").unlink()
+    command("dvc", "repro", "-q", "pipelines/testbed/segment/dvc.yaml", root=root)
+    ran = [line.split()[1] for line in (root / ".work/calls").read_text().splitlines()]
+    assert not [out for out in ran if out.startswith("results/testbed/shared/data")]
+    assert "results/testbed/segment/policy/dpo/0" in ran
+    assert (root / "pipelines/testbed/segment/dvc.lock").exists()
+    assert command("dvc", "status", root=root).stdout.strip().endswith("up to date.")
+
+
+@pytest.mark.platform
+def test_metrics_diff_and_plots_show(root: Path) -> None:
+    command("dvc", "repro", "-q", root=root)
+    command("git", "add", "-A", root=root)
+    command("git", "commit", "-qm", "results", root=root)
+    row = root / "params/segment/rows/segment.yaml"
+    row.write_text(row.read_text().replace("0.25", "0.3"))
+    command("dvc", "repro", "-q", root=root)
+    assert "tables-demo/result/metrics.json" in command("dvc", "metrics", "diff", root=root).stdout
+    page = command("dvc", "plots", "show", "dvc.yaml", root=root).stdout.strip()
+    assert page.endswith("index.html")

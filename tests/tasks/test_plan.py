@@ -1,0 +1,132 @@
+"""The plan: what would run, why, what comes from the cache, and how long it should take."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.errors import RecipeError
+from tasks import plan
+from tasks.plan import Stage
+from tests import small_repository
+from tests.small_repository import command
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = small_repository.create(tmp_path_factory.mktemp("finished"))
+    command("dvc", "repro", "-q", root=root)
+    return root
+
+
+@pytest.fixture
+def root(finished: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))
+
+
+def states(root: Path) -> dict[str, str]:
+    return {address: stage.state for address, stage in plan.read_state(root, ["dvc.yaml"]).items()}
+
+
+def stage(address: str, *upstream: str, out: str = "results/testbed/segment/policy/x/0") -> Stage:
+    kind, _, item = address.partition("@")
+    return Stage(address, kind, item, "", (f"{out}/result",), upstream, "run", (), {})
+
+
+def chain() -> dict[str, Stage]:
+    stages = [
+        stage("prepare"),
+        stage("sft@phi3-mini-0", "prepare"),
+        stage("reward_model@segment-0", "sft@phi3-mini-0"),
+        stage("policy@segment-0", "reward_model@segment-0"),
+        stage("policy@bandit-1", "prepare"),
+        stage("tables-segment", "policy@segment-0", "policy@bandit-1"),
+    ]
+    return {s.address: s for s in stages}
+
+
+def test_a_row_is_selected_with_everything_above_it() -> None:
+    chosen = plan.select(chain(), rows=["segment"])
+    assert list(chosen) == ["prepare", "sft@phi3-mini-0", "reward_model@segment-0", "policy@segment-0"]
+
+
+def test_a_seed_is_selected_over_all_rows() -> None:
+    assert "policy@bandit-1" in plan.select(chain(), seeds=[1])
+    assert "policy@segment-0" not in plan.select(chain(), seeds=[1])
+
+
+def test_unknown_row_and_seed_name_what_is_known() -> None:
+    with pytest.raises(RecipeError, match=r"unknown row 'segmant'\. Did you mean 'segment'"):
+        plan.select(chain(), rows=["segmant"])
+    with pytest.raises(RecipeError, match=r"no stage has seed 7; there are \[0, 1\]"):
+        plan.select(chain(), seeds=[7])
+
+
+def test_missing_pipeline_says_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="rewardsmith graph"):
+        plan.pipeline_files(tmp_path, "segment")
+
+
+def test_expected_time_is_the_own_record_else_the_mean_of_the_kind(tmp_path: Path) -> None:
+    for name, seconds in (("a", 10.0), ("b", 30.0)):
+        record = tmp_path / f"results/testbed/segment/policy/{name}/0/record/record.json"
+        record.parent.mkdir(parents=True)
+        record.write_text(json.dumps({"seconds": seconds}))
+    known = stage("policy@a-0", out="results/testbed/segment/policy/a/0")
+    new = stage("policy@c-0", out="results/testbed/segment/policy/c/0")
+    other = stage("sft@m-0", out="results/testbed/shared/sft/m/0")
+    expected = plan.expected_seconds(tmp_path, [known, new, other])
+    assert expected == {"policy@a-0": 10.0, "policy@c-0": 20.0, "sft@m-0": None}
+
+
+@pytest.mark.platform
+def test_everything_is_current_after_a_run(finished: Path) -> None:
+    assert set(states(finished).values()) == {"current"}
+
+
+@pytest.mark.platform
+def test_changed_row_runs_with_what_reads_from_it_and_says_why(root: Path) -> None:
+    row = root / "params/segment/rows/bandit.yaml"
+    row.write_text(row.read_text() + "more: 1\n")
+    found = plan.read_state(root, ["dvc.yaml"])
+    running = {address for address, s in found.items() if s.state == "run"}
+    assert running == {"policy@bandit-0", "policy@bandit-1", "tables-segment"}
+    assert found["policy@bandit-0"].reasons == ("input params/segment/rows/bandit.yaml modified",)
+    assert found["tables-segment"].reasons == ("reads from policy@bandit-0", "reads from policy@bandit-1")
+
+
+@pytest.mark.platform
+def test_deleted_outputs_come_from_the_cache(root: Path) -> None:
+    shutil.rmtree(root / "results/testbed/segment")
+    found = states(root)
+    assert found["policy@segment-0"] == found["reward_model@segment-0"] == found["tables-segment"] == "restore"
+    assert found["sft@phi3-mini-0"] == "current"
+
+
+@pytest.mark.platform
+def test_without_lock_file_everything_comes_from_the_run_cache(root: Path) -> None:
+    (root / "dvc.lock").unlink()
+    shutil.rmtree(root / "results")
+    assert set(states(root).values()) == {"restore"}
+
+
+@pytest.mark.platform
+def test_without_cache_everything_runs(root: Path) -> None:
+    shutil.rmtree(root / ".dvc/cache")
+    shutil.rmtree(root / "results")
+    assert set(states(root).values()) == {"run"}
+
+
+@pytest.mark.platform
+def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(root: Path) -> None:
+    files = plan.pipeline_files(root, "segment", full=True)
+    found = plan.read_state(root, files)
+    dpo = found["pipelines/testbed/segment/dvc.yaml:supervised@dpo-0"]
+    assert dpo.state == "run"
+    assert dpo.reasons == ("it has not run here",)
+    assert dpo.upstream == ("prepare", "sft@phi3-mini-0")
+    assert found["sft@phi3-mini-0"].state == "current"
+    assert dpo.needs == {"cores": 1, "gpus": 0, "memory_gb": 2}

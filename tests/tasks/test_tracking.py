@@ -1,0 +1,135 @@
+"""MLflow as a view of the stage outputs: complete, idempotent, rebuilt at will."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.errors import RewardsmithError
+from tasks import outcomes, tracking
+from tests import small_repository
+from tests.small_repository import command
+
+PROJECT = Path(__file__).resolve().parents[2]
+pytestmark = pytest.mark.platform
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = small_repository.create(tmp_path_factory.mktemp("tracked"))
+    command("dvc", "repro", "-q", root=root)
+    command("python", "-m", "mlflow", "db", "upgrade", f"sqlite:///{root}/mlflow.db", root=root)
+    return root
+
+
+@pytest.fixture
+def root(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))
+
+
+def runs(root: Path, **tags: str) -> list[Any]:
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=tracking.tracking_uri(root))
+    experiment = client.get_experiment_by_name("segment")
+    query = " and ".join(f"tags.{name} = '{value}'" for name, value in tags.items())
+    return list(client.search_runs([experiment.experiment_id], query, max_results=500))
+
+
+def test_each_row_and_seed_is_a_run_under_each_of_its_tables(root: Path) -> None:
+    counts = tracking.sync(root, "segment")
+    assert counts.failed == 0
+    tables = outcomes.tables_of_rows("segment")["segment"]
+    assert {"Table 1", "Table 4"} <= set(tables)
+    segment = runs(root, row="segment", seed="0")
+    assert sorted(run.data.tags["table"] for run in segment) == sorted(tables)
+    run = runs(root, row="segment", seed="0", table="Table 1")[0]
+    parent = runs(root, kind="table", table="Table 1")[0]
+    assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
+    assert run.info.status == "FINISHED"
+    assert run.data.params["value_clip"] == "0.25"
+    assert run.data.tags["commit"] == "0" * 40
+    assert any(name.startswith("lineage.") for name in run.data.tags)
+    metrics = json.loads((root / "results/testbed/segment/policy/segment/0/result/metrics.json").read_text())
+    assert run.data.metrics["alpaca_wr"] == metrics["alpaca_wr"]
+    means = parent.data.metrics
+    other = runs(root, row="segment", seed="1", table="Table 1")[0].data.metrics["alpaca_wr"]
+    assert means["segment/alpaca_wr"] == pytest.approx((metrics["alpaca_wr"] + other) / 2)
+    assert means["segment/alpaca_wr_se"] > 0
+
+
+def test_run_has_step_metrics_breakdown_generations_and_pointer(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    tracking.sync(root, "segment")
+    run = runs(root, row="segment", seed="0", table="Table 1")[0]
+    client = MlflowClient(tracking_uri=tracking.tracking_uri(root))
+    history = client.get_metric_history(run.info.run_id, "reward/segment")
+    assert [metric.step for metric in history] == [0, 1, 2, 3, 4]
+    artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
+    assert artifacts == {"generations.json", "pointer.json"}
+    folder = Path(client.download_artifacts(run.info.run_id, "pointer.json", str(root)))
+    assert json.loads(folder.read_text())["digest"] == run.data.tags["digest"]
+    assert not list((root / "mlruns").rglob("*.safetensors"))
+
+
+def test_repeating_changes_nothing_and_a_new_result_replaces_its_run(root: Path) -> None:
+    first = tracking.sync(root, "segment")
+    again = tracking.sync(root, "segment")
+    assert (again.new, again.replaced, again.unchanged) == (0, 0, first.new)
+    path = root / "results/testbed/segment/policy/bandit/0/result/metrics.json"
+    content = json.loads(path.read_text()) | {"alpaca_wr": 77.0}
+    path.unlink()  # DVC may have linked it to its cache
+    path.write_text(json.dumps(content))
+    (root / "results/testbed/segment/policy/bandit/0/record/record.json").unlink()
+    changed = tracking.sync(root, "segment")
+    tables = outcomes.tables_of_rows("segment")["bandit"]
+    assert (changed.new, changed.replaced) == (0, len(tables))
+    run = runs(root, row="bandit", seed="0", table="Table 1")
+    assert [r.data.tags["version"] for r in run] == ["2"]
+    assert run[0].data.metrics["alpaca_wr"] == 77.0
+
+
+def test_an_unfinished_run_is_made_again(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    tracking.sync(root, "segment")
+    client = MlflowClient(tracking_uri=tracking.tracking_uri(root))
+    run = runs(root, row="bandit", seed="0", table="Table 1")[0]
+    client.delete_tag(run.info.run_id, "complete")
+    assert tracking.sync(root, "segment").new == 1
+    assert len(runs(root, row="bandit", seed="0", table="Table 1")) == 1
+
+
+def test_failed_stage_appears_as_failed_and_recovers(root: Path) -> None:
+    result = root / "results/testbed/segment/policy/bandit/1/result"
+    kept = result.rename(result.parent / "kept")
+    failure = root / ".work/failures/policy@bandit-1.json"
+    failure.parent.mkdir(parents=True)
+    failure.write_text(json.dumps({"message": "non-finite loss", "exit_code": 2}))
+    assert tracking.sync(root, "segment").failed == 1
+    run = runs(root, row="bandit", seed="1", table="Table 1")[0]
+    assert run.info.status == "FAILED"
+    assert run.data.tags["failure"] == "non-finite loss"
+    kept.rename(result)
+    failure.unlink()
+    assert tracking.sync(root, "segment").failed == 0
+    assert runs(root, row="bandit", seed="1", table="Table 1")[0].info.status == "FINISHED"
+
+
+def test_empty_server_is_rebuilt_from_the_outputs(root: Path) -> None:
+    first = tracking.sync(root, "segment")
+    (root / "mlflow.db").unlink()
+    call = ("python", "-m", "tasks.tracking", "--paper", "segment", "--root", str(root))
+    assert f"{first.new} new" in command(*call, root=PROJECT).stdout
+
+
+def test_unreachable_database_is_one_clear_error(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root}/dvc.yaml/mlflow.db")
+    with pytest.raises(RewardsmithError, match="cannot be prepared"):
+        tracking.sync(root, "segment")

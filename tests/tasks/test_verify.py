@@ -1,0 +1,71 @@
+"""The demo against its reference: what deviates is named, what is missing counts."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tasks import verify
+from tasks.verify import Comparison
+from tests import small_repository
+
+METRICS = {"win_rate_vs_sft": 0.6, "alpaca_wr": 55.0, "validation_nll": 1.2, "parameters": 300000}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    root = small_repository.create(tmp_path)
+    for out in verify.demo_outputs(root).values():
+        (out / "result").mkdir(parents=True)
+        (out / "result" / "metrics.json").write_text(json.dumps(METRICS))
+    assert verify.main(["--root", str(root), "--write-reference"]) == 0
+    return root
+
+
+def set_metric(root: Path, stage: str, **values: float) -> None:
+    path = root / "results" / "testbed" / stage / "result" / "metrics.json"
+    path.write_text(json.dumps(METRICS | values))
+
+
+def test_same_results_agree(root: Path) -> None:
+    assert verify.main(["--root", str(root)]) == 0
+
+
+def test_reference_holds_every_trained_model_of_the_demo(root: Path) -> None:
+    stages = json.loads((root / verify.REFERENCE).read_text())["stages"]
+    assert set(stages) == {
+        *(f"shared/sft/phi3-mini/{seed}" for seed in (0, 1)),
+        *(f"segment/reward_model/{name}/{seed}" for name in ("bandit", "segment") for seed in (0, 1)),
+        *(f"segment/policy/{name}/{seed}" for name in ("bandit", "segment") for seed in (0, 1)),
+    }
+    assert "parameters" not in stages["shared/sft/phi3-mini/0"], "only metrics with a tolerance are compared"
+
+
+def test_within_tolerance_agrees_and_beyond_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    set_metric(root, "segment/policy/segment/0", win_rate_vs_sft=0.7)
+    assert verify.main(["--root", str(root)]) == 0
+    set_metric(root, "segment/policy/segment/0", win_rate_vs_sft=0.8)
+    assert verify.main(["--root", str(root)]) == 1
+    assert "segment/policy/segment/0: win_rate_vs_sft is 0.8000, reference 0.6000 ± 0.15" in capsys.readouterr().out
+
+
+def test_missing_result_is_a_deviation(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (root / "results/testbed/segment/policy/bandit/1/result/metrics.json").unlink()
+    assert verify.main(["--root", str(root)]) == 1
+    assert "segment/policy/bandit/1: alpaca_wr is missing" in capsys.readouterr().out
+
+
+def test_without_reference_the_remedy_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert verify.main(["--root", str(tmp_path)]) == 2
+    assert "rewardsmith verify --write-reference" in capsys.readouterr().err
+
+
+@given(st.floats(-10, 10), st.floats(-10, 10), st.floats(0, 5))
+def test_agreement_is_symmetric(reference: float, measured: float, tolerance: float) -> None:
+    there = Comparison("s", "m", reference, measured, tolerance).agrees
+    assert there == Comparison("s", "m", measured, reference, tolerance).agrees
+    assert not Comparison("s", "m", reference, None, tolerance).agrees
