@@ -184,7 +184,7 @@ class PPO:
         sums: dict[str, float] = {}
         steps = 0
         for _ in range(config.epochs):
-            order = torch.randperm(len(experience.batch), generator=self.generator)
+            order = torch.randperm(len(experience.batch), generator=self.generator).to(mask.device)
             for chosen in order.split(config.minibatch):
                 chosen = chosen[torch.argsort(mask[chosen].sum(dim=1), stable=True)]
                 parts = self._minibatch(experience, chosen, train_actor)
@@ -210,7 +210,7 @@ class PPO:
                 mask, config.value_clip,
             )  # fmt: skip
             (value_loss / tokens).backward()
-            parts = [torch.zeros(()), torch.zeros(()), torch.zeros(())]
+            parts = [torch.zeros((), device=mask.device)] * 3
             if train_actor:
                 old = batch.logprobs[rows, :width]
                 logprobs = self.policy.statistics(*inputs, with_entropy=False).logprobs
