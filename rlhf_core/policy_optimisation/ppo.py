@@ -72,14 +72,14 @@ class PPOConfig:
     adam_betas: tuple[float, float] = (0.9, 0.95)
 
     def __post_init__(self) -> None:
+        for name in ("iterations", "rollout_batch", "minibatch", "microbatch", "epochs"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"PPO setting '{name}' is {getattr(self, name)}, it must be at least 1")
         if self.rollout_batch % self.minibatch:
             raise RecipeError(
                 f"rollout_batch {self.rollout_batch} is not a multiple of minibatch {self.minibatch}; "
                 "every response must be trained on equally often"
             )
-        for name in ("iterations", "rollout_batch", "minibatch", "microbatch", "epochs"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"PPO setting '{name}' is {getattr(self, name)}, it must be at least 1")
 
 
 @dataclass(frozen=True)
