@@ -84,7 +84,8 @@ def test_huber_finds_the_line_despite_an_outlier_and_minimises_its_own_loss() ->
         huber = np.where(z < 1.35, z**2, 2 * 1.35 * z - 1.35**2)
         return float((sigma + huber * sigma).sum() + 1e-4 * w * w)
 
-    best = minimize(objective, [0.5, 0.0, -1.0], method="Nelder-Mead", options={"xatol": 1e-9, "fatol": 1e-12, "maxiter": 9000})
+    exact = {"xatol": 1e-9, "fatol": 1e-12, "maxiter": 9000}
+    best = minimize(objective, [0.5, 0.0, -1.0], method="Nelder-Mead", options=exact)
     np.testing.assert_allclose((slope, intercept), best.x[:2], atol=2e-3)
 
 

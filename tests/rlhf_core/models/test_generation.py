@@ -126,7 +126,7 @@ def test_truncation_keeps_what_a_naive_loop_keeps(seed: int, top_k: int, top_p: 
     scores = 2 * torch.randn(3, 8, generator=torch.Generator().manual_seed(seed))
     kept = torch.isfinite(truncate(scores, Sampling(4, top_k=top_k, top_p=top_p)))
     for row in range(3):
-        order = sorted(range(8), key=lambda i: -float(scores[row, i]))  # noqa: B023
+        order = sorted(range(8), key=lambda i: -float(scores[row, i]))
         order = order[:top_k] if top_k else order
         mass = torch.tensor([float(scores[row, i]) for i in order]).softmax(0).tolist()
         expected, total = set(), 0.0

@@ -79,12 +79,12 @@ def test_the_order_is_normalise_shape_place_weigh_clamp() -> None:
 
 
 def test_type_mismatches_are_refused_by_name() -> None:
-    with pytest.raises(RecipeError, match="component 'quality': the credit rule takes Sequence .* gives Segments"):
+    with pytest.raises(RecipeError, match=r"component 'quality': the credit rule takes Sequence .* gives Segments"):
         Component("quality", Fixed(Segments), build_credit("last_token"))
     location_aware = LocationAware(0, 0, 0, 1, 0.1)
-    with pytest.raises(RecipeError, match="component 'quality': the normaliser takes Segments .* gives Sequence"):
+    with pytest.raises(RecipeError, match=r"component 'quality': the normaliser takes Segments .* gives Sequence"):
         Component("quality", Fixed(Sequence), build_credit("last_token"), location_aware)
-    with pytest.raises(RecipeError, match="the normaliser takes Sequence or Segments .* gives Tokens"):
+    with pytest.raises(RecipeError, match=r"the normaliser takes Sequence or Segments .* gives Tokens"):
         Component("quality", Fixed(Tokens), build_credit("as_is"), Scalar(0.0, 1.0))
     component = Component("quality", Fixed(Tokens), build_credit("as_is"))
     with pytest.raises(RecipeError, match="distinct names"):

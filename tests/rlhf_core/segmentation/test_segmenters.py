@@ -87,9 +87,7 @@ def test_token_segments_are_the_tokens_but_eos(drawn: tuple[Responses, list[list
 
 @settings(max_examples=80, deadline=None)
 @given(batches(), st.integers(1, 5))
-def test_ngrams_start_every_n_tokens(
-    drawn: tuple[Responses, list[list[str]], list[list[float]]], n: int
-) -> None:
+def test_ngrams_start_every_n_tokens(drawn: tuple[Responses, list[list[str]], list[list[float]]], n: int) -> None:
     responses, pieces, _ = drawn
     check(responses, NGram(n), [naive_spans(responses, i, lambda t: t % n == 0) for i in range(len(pieces))])
 

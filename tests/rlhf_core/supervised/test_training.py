@@ -25,8 +25,8 @@ def fit(config: TrainingConfig, steps: int = 3) -> tuple[torch.Tensor, list[dict
 
     def loss(rows: list[int]) -> tuple[torch.Tensor, float, dict[str, float]]:
         weights = torch.tensor([WEIGHTS[i] for i in rows], dtype=torch.float64)
-        errors = (model(INPUTS[rows]).squeeze(1) - 1.0) ** 2
-        return (weights * errors).sum(), float(weights.sum()), {"error": float((weights * errors).sum())}
+        total = (weights * (model(INPUTS[rows]).squeeze(1) - 1.0) ** 2).sum()
+        return total, float(weights.sum()), {"error": float(total.detach())}
 
     train(
         model, loss, itertools.repeat(list(range(6))), steps, config,  # type: ignore[arg-type]
