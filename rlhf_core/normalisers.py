@@ -126,8 +126,9 @@ class Bins:
 
 
 def location_bins(locations: Floats, rewards: Floats, min_samples: int = 2, decimals: int = 3) -> Bins:
-    """Bins segment rewards by rounded location. Source: Segment, appendix F."""
-    keys, inverse = np.unique(np.round(locations, decimals), return_inverse=True)
+    """Bins segment rewards by rounded location, none at 0, where log p has no value. Source: Segment, appendix F."""
+    rounded = np.maximum(np.round(locations, decimals), 10.0**-decimals)
+    keys, inverse = np.unique(rounded, return_inverse=True)
     samples = np.bincount(inverse, minlength=len(keys))
     mean = np.bincount(inverse, weights=rewards, minlength=len(keys)) / samples
     centred = rewards - mean[inverse]
@@ -248,5 +249,9 @@ def build_normaliser(name: str, calibration: Mapping[str, Any] | None, estimator
     if calibration is None or name not in calibration:
         raise RecipeError(f"normaliser '{name}' has no calibration coefficients; run the normaliser stage first")
     if name == "location_aware":
+        if estimator not in calibration[name]:
+            raise RecipeError(
+                f"normaliser 'location_aware' has no coefficients by '{estimator}', only by {sorted(calibration[name])}"
+            )
         return LocationAware(**calibration[name][estimator])
     return Scalar(**calibration[name])

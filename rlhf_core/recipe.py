@@ -14,8 +14,11 @@ from typing import Any
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import RecipeError
 from rlhf_core.normalisers import NORMALISERS
+from rlhf_core.rewards.signals import Segments, Sequence, SignalType
 
 OPTIMISERS = ("ppo", "dpo")
+#: what each read-out gives
+GIVES: dict[str, SignalType] = {"value": Segments, "aggregate": Sequence}
 
 
 @dataclass(frozen=True)
@@ -51,7 +54,15 @@ class ComponentRecipe:
     def __post_init__(self) -> None:
         if self.normaliser not in NORMALISERS:
             raise RecipeError(f"unknown normaliser '{self.normaliser}'{_hint(self.normaliser, NORMALISERS)}")
-        build_credit(self.credit)
+        credit = build_credit(self.credit)
+        if self.readout.read not in GIVES:
+            raise RecipeError(f"unknown read-out '{self.readout.read}'{_hint(str(self.readout.read), list(GIVES))}")
+        gives = GIVES[self.readout.read]
+        if credit.takes is not gives:
+            raise RecipeError(
+                f"credit '{self.credit}' takes {credit.takes.__name__} but read-out '{self.readout.read}' gives "
+                f"{gives.__name__}"
+            )
         if self.estimator not in ("huber", "ols"):
             raise RecipeError(f"unknown regression '{self.estimator}'; known: huber, ols")
         if self.readout.read == "aggregate" and self.normaliser in ("global", "last", "location_aware"):
@@ -85,6 +96,8 @@ class Recipe:
     def __post_init__(self) -> None:
         if self.kind not in ("reward", "supervised"):
             raise RecipeError(f"kind is '{self.kind}'; it must be 'reward' or 'supervised'")
+        if not isinstance(self.optimiser, Mapping):
+            raise RecipeError(f"optimiser is '{self.optimiser}'; it must be a mapping, as in {{kind: ppo}}")
         name = str(self.optimiser.get("kind"))
         if name not in OPTIMISERS:
             raise RecipeError(f"unknown optimiser '{name}'{_hint(name, OPTIMISERS)}")
@@ -102,11 +115,14 @@ def _hint(word: str, known: tuple[str, ...] | list[str]) -> str:
     return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}"
 
 
-def _build(cls: type[Any], values: Mapping[str, Any], where: str) -> Any:
-    known = [f.name for f in fields(cls)]
+def _refuse_unknown(values: Mapping[str, Any], known: list[str], where: str) -> None:
     for name in values:
         if name not in known:
             raise RecipeError(f"{where}: unknown setting '{name}'{_hint(str(name), known)}")
+
+
+def _build(cls: type[Any], values: Mapping[str, Any], where: str) -> Any:
+    _refuse_unknown(values, [f.name for f in fields(cls)], where)
     try:
         return cls(**values)
     except TypeError as error:
@@ -122,12 +138,15 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
         RecipeError: names the file, the field and what would be right.
     """
     row = dict(values)
+    _refuse_unknown(row, [f.name for cls in (Recipe, ComponentRecipe) for f in fields(cls)], where)
     flat = {f.name for f in fields(ComponentRecipe)} & set(row)
     if flat and "components" in row:
         raise RecipeError(f"{where}: give either 'components' or {sorted(flat)} at the top level, not both")
     stated = [{name: row.pop(name) for name in flat}] if flat else list(row.pop("components", []))
     components = []
     for component in stated:
+        if not isinstance(component, Mapping):
+            raise RecipeError(f"{where}: component '{component}' must be a mapping with a reward_model and a readout")
         readout = component.get("readout")
         if not isinstance(readout, Mapping):
             raise RecipeError(f"{where}: 'readout' must say the segmenter, as in {{segmenter: {{kind: bandit}}}}")

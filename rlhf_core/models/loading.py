@@ -50,7 +50,7 @@ def load_causal_lm(source: Path | str, *, dtype: torch.dtype = torch.float32) ->
         return AutoModelForCausalLM.from_pretrained(
             str(source), dtype=dtype, use_safetensors=True, trust_remote_code=False
         )
-    except OSError as error:
+    except (OSError, ValueError) as error:
         raise DataError(
             f"model cannot be loaded ({str(error).splitlines()[0]})",
             file=str(source),

@@ -87,7 +87,8 @@ class ScalarModel(nn.Module):
         folder.mkdir(parents=True, exist_ok=True)
         self.backbone.save_pretrained(folder, safe_serialization=True)
         save_file({k: v.contiguous() for k, v in self.heads.state_dict().items()}, folder / HEADS_FILE)
-        stored = {"heads": list(self.heads), **config}
+        biased = any(head.bias is not None for head in self.heads.values())
+        stored = {"heads": list(self.heads), "bias": biased, **config}
         (folder / CONFIG_FILE).write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
@@ -101,6 +102,6 @@ class ScalarModel(nn.Module):
             )
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         backbone = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
-        model = cls(backbone, config["heads"])
+        model = cls(backbone, config["heads"], bias=config.get("bias", False))
         model.heads.load_state_dict(load_file(folder / HEADS_FILE))
         return model, config

@@ -95,7 +95,7 @@ def collect(
         prompts=[p.text for p in prompts],
         texts=response_texts(tokenizer, generated),
         records=[p.record for p in prompts],
-        groups=torch.tensor(groups),
+        groups=torch.tensor(groups, device=prompt_ids.device),
         logprobs=generated.logprobs,
         reference_logprobs=logprobs,
     )

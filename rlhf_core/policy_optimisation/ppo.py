@@ -72,14 +72,14 @@ class PPOConfig:
     adam_betas: tuple[float, float] = (0.9, 0.95)
 
     def __post_init__(self) -> None:
+        for name in ("iterations", "rollout_batch", "minibatch", "microbatch", "epochs"):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"PPO setting '{name}' is {getattr(self, name)}, it must be at least 1")
         if self.rollout_batch % self.minibatch:
             raise RecipeError(
                 f"rollout_batch {self.rollout_batch} is not a multiple of minibatch {self.minibatch}; "
                 "every response must be trained on equally often"
             )
-        for name in ("iterations", "rollout_batch", "minibatch", "microbatch", "epochs"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"PPO setting '{name}' is {getattr(self, name)}, it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -184,7 +184,7 @@ class PPO:
         sums: dict[str, float] = {}
         steps = 0
         for _ in range(config.epochs):
-            order = torch.randperm(len(experience.batch), generator=self.generator)
+            order = torch.randperm(len(experience.batch), generator=self.generator).to(mask.device)
             for chosen in order.split(config.minibatch):
                 chosen = chosen[torch.argsort(mask[chosen].sum(dim=1), stable=True)]
                 parts = self._minibatch(experience, chosen, train_actor)
@@ -210,7 +210,7 @@ class PPO:
                 mask, config.value_clip,
             )  # fmt: skip
             (value_loss / tokens).backward()
-            parts = [torch.zeros(()), torch.zeros(()), torch.zeros(())]
+            parts = [torch.zeros((), device=mask.device)] * 3
             if train_actor:
                 old = batch.logprobs[rows, :width]
                 logprobs = self.policy.statistics(*inputs, with_entropy=False).logprobs

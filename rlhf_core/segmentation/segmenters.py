@@ -67,7 +67,10 @@ class NGram:
 
 @dataclass(frozen=True)
 class SentenceMarkers:
-    """A token that carries a sentence marker ends a segment; a run of markers ends it once. Source: Segment, §4.2."""
+    """A token that carries a sentence marker ends a segment; a run of markers and blanks ends it once.
+
+    Source: Segment, §4.2.
+    """
 
     needs_entropies: ClassVar[bool] = False
 
@@ -76,10 +79,11 @@ class SentenceMarkers:
             raise RecipeError("the sentence segmenter needs the text of each token (`pieces`)")
         starts = torch.zeros_like(responses.mask)
         for row, pieces in enumerate(responses.pieces):
-            for position in range(1, min(len(pieces), starts.shape[1])):
-                only_markers = not pieces[position].strip() or set(pieces[position].strip()) <= SENTENCE_MARKERS
-                after_marker = bool(set(pieces[position - 1]) & SENTENCE_MARKERS)
-                starts[row, position] = after_marker and not only_markers
+            closed = False
+            for position, piece in enumerate(pieces[: starts.shape[1]]):
+                only_markers = set(piece.strip()) <= SENTENCE_MARKERS
+                starts[row, position] = closed and not only_markers
+                closed = (closed and only_markers) or bool(set(piece) & SENTENCE_MARKERS)
         return from_starts(starts, dense_cover(responses))
 
 

@@ -1,0 +1,65 @@
+"""Encoding: rows to ids with the template, cut as the limits say, and responses as tensors."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core.data.encoding import EncodedSequence, Encoder, messages_of
+from rlhf_core.data.templates import chat_template
+from rlhf_core.data.truncation import Limits
+
+ROW = {"id": "1", "prompt": "Where is the library?", "source": "made up"}
+
+
+@pytest.fixture
+def encoder(marked_tokenizer: Any) -> Encoder:
+    return Encoder(marked_tokenizer, chat_template("phi3"), Limits(prompt=60, total=90))
+
+
+def test_a_sequence_is_the_prompt_with_its_opening_and_the_response_with_eos(encoder: Encoder) -> None:
+    sequence = encoder.sequence(ROW, "The cat sat.")
+    assert sequence.prompt == encoder.prompt(ROW)
+    text = encoder.tokenizer.decode(sequence.prompt)
+    assert "Where is the library?" in text
+    assert text.rstrip().endswith("<|assistant|>")
+    assert sequence.response[-1] == encoder.eos_id
+    assert encoder.tokenizer.decode(sequence.response[:-1]).strip() == "The cat sat."
+    assert len(sequence) == len(sequence.prompt) + len(sequence.response)
+
+
+def test_a_cut_response_ends_with_eos_and_a_cut_prompt_keeps_its_end(encoder: Encoder) -> None:
+    whole = encoder.sequence(ROW, "The cat sat on the mat. " * 40)
+    assert len(whole) == 90
+    assert whole.response[-1] == encoder.eos_id
+    assert encoder.counts.responses_cut == 1
+    long = encoder.prompt({**ROW, "prompt": "How are you today? " * 40})
+    assert len(long) == 60
+    assert encoder.tokenizer.decode(long).rstrip().endswith("<|assistant|>")
+    assert encoder.counts.prompts_cut == 1
+
+
+def test_history_comes_before_the_prompt(encoder: Encoder) -> None:
+    history = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "there"}]
+    messages = messages_of({**ROW, "history": history})
+    assert [m["role"] for m in messages] == ["user", "assistant", "user"]
+    assert messages[-1]["content"] == ROW["prompt"]
+
+
+def test_responses_are_padded_on_the_right_with_pieces_and_entropies(encoder: Encoder) -> None:
+    a, b = EncodedSequence([5], [60, 61, encoder.eos_id]), EncodedSequence([5], [62])
+    responses = encoder.responses([a, b, EncodedSequence([5], [])], [[0.5, 1.5, 2.5], [3.5], []])
+    assert responses.ids.tolist()[1] == [62, encoder.pad_id, encoder.pad_id]
+    assert responses.mask.tolist() == [[True] * 3, [True, False, False], [False] * 3]
+    assert responses.ended.tolist() == [True, False, False]
+    assert responses.lengths.tolist() == [3, 1, 0]
+    assert responses.dense_lengths.tolist() == [2, 1, 0]
+    assert responses.entropies is not None
+    assert responses.entropies.tolist() == [[0.5, 1.5, 2.5], [3.5, 0, 0], [0, 0, 0]]
+    assert responses.entropies.dtype == torch.float32
+    assert [len(pieces) for pieces in responses.pieces or []] == [3, 1, 0]
+    assert responses.pieces is not None
+    assert responses.pieces[0][0] == encoder.tokenizer.decode([60])
+    assert encoder.responses([a]).entropies is None

@@ -1,0 +1,177 @@
+"""Sampling: against Hugging Face's greedy search and naive truncation, repeatable and independent of other rows."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import EOS, PAD, VOCABULARY, random_rows, tiny_policy
+
+from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.models.generation import Generated, Sampling, generate, truncate
+from rlhf_core.models.policy import DecoderPolicy, pad_rows
+
+PROMPTS = random_rows(5, [4, 2, 6, 1, 3, 5, 2, 2], ended=False)
+
+
+def policy_that_ends(seed: int = 0, eagerness: float = 2.0) -> DecoderPolicy:
+    """A random policy that likes EOS, so that rows end at different steps."""
+    policy = tiny_policy(seed)
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight[EOS] *= eagerness
+    return policy
+
+
+def sample(policy: DecoderPolicy, prompts: list[list[int]], seed: int = 0, **settings: float) -> Generated:
+    ids, mask = pad_rows(prompts, PAD, "left")
+    options = {"max_new_tokens": 12, **settings}
+    return generate(policy, ids, mask, Sampling(**options), torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_greedy_is_hugging_faces_greedy(seed: int) -> None:
+    policy = policy_that_ends(seed)
+    out = sample(policy, PROMPTS, temperature=0.0)
+    ids, mask = pad_rows(PROMPTS, PAD, "left")
+    theirs = policy.model.generate(
+        ids, attention_mask=mask.long(), max_new_tokens=12, do_sample=False, eos_token_id=EOS, pad_token_id=PAD
+    )[:, ids.shape[1] :]
+    assert out.ids.masked_fill(~out.mask, PAD).tolist() == theirs[:, : out.ids.shape[1]].tolist()
+    assert (theirs[:, out.ids.shape[1] :] == PAD).all()
+
+
+def test_rows_end_with_their_first_eos_or_at_the_limit() -> None:
+    out = sample(policy_that_ends(), PROMPTS * 4, max_new_tokens=8)
+    assert out.ended.any()
+    assert not out.ended.all()
+    for ids, mask, ended in zip(out.ids, out.mask, out.ended, strict=True):
+        n = int(mask.sum())
+        assert mask[:n].all()
+        assert 1 <= n <= 8
+        row = ids[:n].tolist()
+        assert row.count(EOS) == int(ended)
+        assert (row[-1] == EOS) == bool(ended)
+        assert ended or n == 8
+        assert (ids[n:] == PAD).all()
+    assert out.logprobs[~out.mask].abs().sum() == 0
+    assert out.ids.shape[1] == out.mask.sum(dim=1).max()
+
+
+def test_generation_stops_when_all_rows_ended() -> None:
+    policy = policy_that_ends(eagerness=0.0)
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight.zero_()
+    calls = []
+    policy.model.model.register_forward_hook(lambda *_: calls.append(1))
+    policy.eos_id = 0  # all logits are equal, so greedy picks token 0
+    out = sample(policy, PROMPTS, temperature=0.0)
+    assert out.mask.sum(dim=1).tolist() == [1] * len(PROMPTS)
+    assert out.ended.all()
+    assert len(calls) == 1
+
+
+def test_dropping_ended_rows_changes_no_other_rows_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every row is also sampled with its own random numbers alone, by a loop without cache or batch."""
+    policy = policy_that_ends(1)
+    prompts, steps = PROMPTS, 12
+    selections = []
+    from transformers import DynamicCache
+
+    plain = DynamicCache.batch_select_indices
+    monkeypatch.setattr(
+        DynamicCache, "batch_select_indices", lambda self, keep: selections.append(len(keep)) or plain(self, keep)
+    )
+    out = sample(policy, prompts, seed=3, max_new_tokens=steps)
+    assert selections, "no row was dropped: the test does not test what it says"
+    generator = torch.Generator().manual_seed(3)
+    uniforms = torch.stack([torch.rand(len(prompts), generator=generator) for _ in range(steps)])
+    for i, prompt in enumerate(prompts):
+        row: list[int] = []
+        for step in range(steps):
+            with torch.no_grad():
+                p = policy.model(torch.tensor([[*prompt, *row]])).logits[0, -1].softmax(-1).tolist()
+            total, token = 0.0, 0
+            for token, mass in enumerate(p):
+                total += mass
+                if total > float(uniforms[step, i]):
+                    break
+            row.append(token)
+            if token == EOS:
+                break
+        assert out.ids[i][out.mask[i]].tolist() == row
+
+
+def test_a_seed_repeats_and_another_differs() -> None:
+    policy = policy_that_ends()
+    a, b, c = (sample(policy, PROMPTS, seed=seed) for seed in (7, 7, 8))
+    assert torch.equal(a.ids, b.ids)
+    assert torch.equal(a.logprobs, b.logprobs)
+    assert a.ids.shape != c.ids.shape or not torch.equal(a.ids, c.ids)
+
+
+@pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_k": 5}, {"top_p": 0.5}, {"temperature": 0.0}])
+def test_recorded_logprobs_are_the_untruncated_ones_of_a_fresh_pass(settings: dict[str, float]) -> None:
+    policy = policy_that_ends(2)
+    out = sample(policy, PROMPTS, **settings)
+    ids, mask = pad_rows(PROMPTS, PAD, "left")
+    with torch.no_grad():
+        fresh = policy.statistics(ids, mask, out.ids, out.mask, with_entropy=False)
+    torch.testing.assert_close(out.logprobs, fresh.logprobs, atol=5e-5, rtol=1e-5)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 10_000), st.integers(0, 9), st.sampled_from([1.0, 0.95, 0.5, 0.1]))
+def test_truncation_keeps_what_a_naive_loop_keeps(seed: int, top_k: int, top_p: float) -> None:
+    scores = 2 * torch.randn(3, 8, generator=torch.Generator().manual_seed(seed))
+    kept = torch.isfinite(truncate(scores, Sampling(4, top_k=top_k, top_p=top_p)))
+    for row in range(3):
+        order = sorted(range(8), key=lambda i: -float(scores[row, i]))
+        order = order[:top_k] if top_k else order
+        mass = torch.tensor([float(scores[row, i]) for i in order]).softmax(0).tolist()
+        expected, total = set(), 0.0
+        for i, p in zip(order, mass, strict=True):
+            if total >= top_p and top_p < 1:
+                break
+            expected.add(i)
+            total += p
+        assert {i for i in range(8) if kept[row, i]} == expected
+
+
+def test_top_k_of_one_is_greedy_and_samples_stay_within_top_k() -> None:
+    policy = policy_that_ends(1)
+    assert torch.equal(sample(policy, PROMPTS, top_k=1).ids, sample(policy, PROMPTS, temperature=0.0).ids)
+    out = sample(policy, PROMPTS * 8, top_k=3, max_new_tokens=1)
+    ids, mask = pad_rows(PROMPTS * 8, PAD, "left")
+    with torch.no_grad():
+        positions = (mask.long().cumsum(1) - 1).clamp(min=0)
+        logits = policy.model(ids, attention_mask=mask.long(), position_ids=positions).logits[:, -1]
+    assert (logits.topk(3).indices == out.ids[:, :1]).any(dim=1).all()
+
+
+def test_samples_follow_the_distribution_at_the_temperature() -> None:
+    policy = tiny_policy(4)
+    n = 6000
+    out = sample(policy, [[5, 6, 7]] * n, max_new_tokens=1, temperature=0.6)
+    with torch.no_grad():
+        p = (policy.model(torch.tensor([[5, 6, 7]])).logits[0, -1] / 0.6).softmax(-1)
+    share = torch.bincount(out.ids[:, 0], minlength=VOCABULARY) / n
+    assert float((share - p).abs().max()) < 5 * 0.5 / n**0.5
+
+
+def test_settings_out_of_range_and_broken_policies_are_refused() -> None:
+    for bad in ({"max_new_tokens": 0}, {"temperature": -1.0}, {"top_p": 0.0}, {"top_p": 1.5}, {"top_k": -1}):
+        with pytest.raises(RecipeError, match="out of range"):
+            Sampling(**{"max_new_tokens": 4, **bad})  # type: ignore[arg-type]
+    policy = tiny_policy()
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight.fill_(float("nan"))
+    with pytest.raises(NumericsError, match="not finite"):
+        sample(policy, PROMPTS)
+
+
+def test_the_training_mode_is_given_back() -> None:
+    policy = policy_that_ends()
+    policy.model.train()
+    sample(policy, PROMPTS, max_new_tokens=2)
+    assert policy.model.training

@@ -1,0 +1,141 @@
+"""Log-probabilities and entropies: chunked against naive, whatever the padding, batch or memory path."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tiny_models import PAD, VOCABULARY, batch_of, random_rows, tiny_policy
+from torch.nn.functional import pad
+
+from rlhf_core.models import logprobs
+from rlhf_core.models.logprobs import project, token_statistics, token_statistics_naive
+from rlhf_core.models.policy import pad_rows, position_ids
+
+PROMPTS = random_rows(1, [3, 6, 1, 4], ended=False)
+ROWS = random_rows(2, [6, 1, 4, 2])
+
+
+def naive(policy_seed: int, prompt: list[int], row: list[int]) -> tuple[list[float], list[float]]:
+    """Log-probabilities and entropies of one unpadded sequence by the model's own forward pass."""
+    ids = torch.tensor([[*prompt, *row]])
+    with torch.no_grad():
+        log_p = tiny_policy(policy_seed).model(ids).logits[0].double().log_softmax(-1)
+    logs, entropies = [], []
+    for i, token in enumerate(row):
+        before = log_p[len(prompt) + i - 1]
+        logs.append(float(before[token]))
+        entropies.append(-sum(float(x.exp() * x) for x in before))
+    return logs, entropies
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 7, 100])
+@pytest.mark.parametrize("softcap", [None, 2.0])
+def test_chunked_statistics_are_the_naive_ones(chunk: int, softcap: float | None) -> None:
+    torch.manual_seed(0)
+    output = torch.nn.Linear(8, 30, bias=False)
+    hidden, targets = 3 * torch.randn(7, 8), torch.randint(0, 30, (7,))
+    logs, entropies = token_statistics(hidden, targets, output, softcap=softcap, chunk=chunk)
+    logits = output(hidden)
+    if softcap:
+        logits = softcap * torch.tanh(logits / softcap)
+    expected = token_statistics_naive(logits, targets)
+    torch.testing.assert_close(logs, expected[0], atol=1e-5, rtol=1e-5)
+    torch.testing.assert_close(entropies, expected[1], atol=1e-5, rtol=1e-5)
+    assert token_statistics(hidden, targets, output, with_entropy=False)[1].abs().sum() == 0
+
+
+def test_no_tokens_give_no_statistics() -> None:
+    logs, entropies = token_statistics(torch.zeros(0, 8), torch.zeros(0, dtype=torch.long), torch.nn.Linear(8, 30))
+    assert logs.shape == entropies.shape == (0,)
+
+
+def test_statistics_are_float32_whatever_the_models_dtype() -> None:
+    output = torch.nn.Linear(8, 30, bias=False).bfloat16()
+    logs, entropies = token_statistics(torch.randn(3, 8).bfloat16(), torch.tensor([1, 2, 3]), output)
+    assert logs.dtype == entropies.dtype == project(torch.randn(1, 8).bfloat16(), output, None).dtype == torch.float32
+
+
+def test_recomputing_logits_gives_the_same_values_and_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
+    batch = batch_of(PROMPTS, ROWS)
+    gradients, values = [], []
+    calls = []
+    plain = logprobs.checkpoint
+    monkeypatch.setattr(logprobs, "checkpoint", lambda *a, **k: calls.append(1) or plain(*a, **k))
+    for limit in (VOCABULARY, VOCABULARY - 1):
+        monkeypatch.setattr(logprobs, "RECOMPUTE_VOCABULARY", limit)
+        policy = tiny_policy(1)
+        statistics = policy.statistics(
+            batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask, with_entropy=True
+        )
+        (statistics.logprobs.sum() + (statistics.entropies**2).sum()).backward()
+        values.append(statistics)
+        gradients.append({name: p.grad.clone() for name, p in policy.model.named_parameters() if p.grad is not None})
+        assert len(calls) == (1 if limit < VOCABULARY else 0)
+    torch.testing.assert_close(values[0].logprobs, values[1].logprobs)
+    assert gradients[0].keys() == gradients[1].keys()
+    assert sum(float(g.abs().sum()) for g in gradients[0].values()) > 0
+    for name, gradient in gradients[0].items():
+        torch.testing.assert_close(gradient, gradients[1][name], atol=1e-5, rtol=1e-5)
+
+
+def test_batched_statistics_are_those_of_each_sequence_alone() -> None:
+    batch = batch_of(PROMPTS, ROWS)
+    with torch.no_grad():
+        statistics = tiny_policy(1).statistics(
+            batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask
+        )
+    for i, (prompt, row) in enumerate(zip(PROMPTS, ROWS, strict=True)):
+        logs, entropies = naive(1, prompt, row)
+        assert statistics.logprobs[i, : len(row)].tolist() == pytest.approx(logs, abs=2e-5)
+        assert statistics.entropies[i, : len(row)].tolist() == pytest.approx(entropies, abs=2e-5)
+        assert statistics.logprobs[i, len(row) :].abs().sum() == 0
+        assert statistics.entropies[i, len(row) :].abs().sum() == 0
+
+
+@pytest.mark.parametrize(("left", "right", "junk"), [(3, 0, PAD), (0, 4, PAD), (5, 2, 17)])
+def test_more_padding_of_any_content_changes_nothing(left: int, right: int, junk: int) -> None:
+    policy, batch = tiny_policy(1), batch_of(PROMPTS, ROWS)
+    mask = batch.responses.mask
+    with torch.no_grad():
+        plain = policy.statistics(batch.prompt_ids, batch.prompt_mask, batch.responses.ids, mask)
+        padded = policy.statistics(
+            pad(batch.prompt_ids.masked_fill(~batch.prompt_mask, junk), (left, 0), value=junk),
+            pad(batch.prompt_mask, (left, 0)),
+            pad(batch.responses.ids.masked_fill(~mask, junk), (0, right), value=junk),
+            pad(mask, (0, right)),
+        )
+    width = mask.shape[1]
+    torch.testing.assert_close(padded.logprobs[:, :width], plain.logprobs, atol=2e-5, rtol=1e-5)
+    torch.testing.assert_close(padded.entropies[:, :width], plain.entropies, atol=2e-5, rtol=1e-5)
+    assert padded.logprobs[:, width:].abs().sum() == 0
+
+
+def test_the_order_and_company_of_rows_change_nothing() -> None:
+    policy = tiny_policy(1)
+    full, order = batch_of(PROMPTS, ROWS), [2, 0]
+    some = batch_of([PROMPTS[i] for i in order], [ROWS[i] for i in order])
+    with torch.no_grad():
+        a = policy.statistics(full.prompt_ids, full.prompt_mask, full.responses.ids, full.responses.mask)
+        b = policy.statistics(some.prompt_ids, some.prompt_mask, some.responses.ids, some.responses.mask)
+    torch.testing.assert_close(a.logprobs[order][:, : b.logprobs.shape[1]], b.logprobs, atol=2e-5, rtol=1e-5)
+
+
+def test_a_row_without_response_tokens_is_all_zeros() -> None:
+    batch = batch_of(PROMPTS[:2], [ROWS[0], []])
+    with torch.no_grad():
+        statistics = tiny_policy(1).statistics(
+            batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask
+        )
+    assert statistics.logprobs[1].abs().sum() == 0
+    assert statistics.logprobs[0].abs().sum() > 0
+
+
+def test_padding_and_positions() -> None:
+    left, left_mask = pad_rows([[5, 6], [7], []], 9, "left")
+    right, right_mask = pad_rows([[5, 6], [7], []], 9, "right")
+    assert left.tolist() == [[5, 6], [9, 7], [9, 9]]
+    assert right.tolist() == [[5, 6], [7, 9], [9, 9]]
+    assert left_mask.tolist() == [[True, True], [False, True], [False, False]]
+    assert right_mask.tolist() == [[True, True], [True, False], [False, False]]
+    mask = torch.tensor([[0, 0, 1, 1, 1, 0]]).bool()
+    assert position_ids(mask)[0, 2:5].tolist() == [0, 1, 2]

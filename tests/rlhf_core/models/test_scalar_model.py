@@ -1,0 +1,115 @@
+"""Scalar models: where the head is read, padding, and what survives saving."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+from tiny_models import PAD, ToyTokenizer, batch_of, random_rows, tiny_policy, tiny_scalar_model
+from torch.nn.functional import pad
+
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.loading import build_causal_lm, load_causal_lm
+from rlhf_core.models.reward_model import ScalarModel
+
+PROMPTS = random_rows(1, [3, 5, 1], ended=False)
+ROWS = random_rows(2, [6, 1, 3])
+
+
+def read(model: ScalarModel, **options: Any) -> torch.Tensor:
+    batch = batch_of(PROMPTS, ROWS)
+    with torch.no_grad():
+        return model(batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask, **options)
+
+
+@pytest.mark.parametrize("shift", [0, 1])
+def test_the_head_is_read_at_the_token_or_at_the_state_before_it(shift: int) -> None:
+    model = tiny_scalar_model(heads=("reward", "value"), bias=True)
+    values = read(model, head="value", shift=shift)
+    head = model.heads["value"]
+    for i, (prompt, row) in enumerate(zip(PROMPTS, ROWS, strict=True)):
+        with torch.no_grad():
+            hidden = model.backbone(input_ids=torch.tensor([[*prompt, *row]])).last_hidden_state[0]
+            naive = (hidden @ head.weight[0] + head.bias)[len(prompt) - shift :][: len(row)]  # type: ignore[operator,index]
+        torch.testing.assert_close(values[i, : len(row)], naive, atol=1e-5, rtol=1e-5)
+        assert values[i, len(row) :].abs().sum() == 0
+
+
+def test_a_value_does_not_see_its_own_token_and_a_reward_does() -> None:
+    model = tiny_scalar_model()
+    batch = batch_of(PROMPTS, ROWS)
+    other = batch.responses.ids.clone()
+    other[0, 3] = (other[0, 3] + 1) % 40 + 5
+    for shift, first_change in ((0, 3), (1, 4)):
+        with torch.no_grad():
+            a = model(batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask, shift=shift)
+            b = model(batch.prompt_ids, batch.prompt_mask, other, batch.responses.mask, shift=shift)
+        changed = torch.nonzero((a[0] - b[0]).abs() > 1e-6).flatten().tolist()
+        assert changed[0] == first_change
+        assert torch.equal(a[1:], b[1:])
+
+
+def test_padding_changes_no_value() -> None:
+    model, batch = tiny_scalar_model(), batch_of(PROMPTS, ROWS)
+    with torch.no_grad():
+        padded = model(
+            pad(batch.prompt_ids, (4, 0), value=PAD),
+            pad(batch.prompt_mask, (4, 0)),
+            pad(batch.responses.ids, (0, 3), value=11),
+            pad(batch.responses.mask, (0, 3)),
+        )
+    torch.testing.assert_close(padded[:, :6], read(model), atol=1e-5, rtol=1e-5)
+    assert padded[:, 6:].abs().sum() == 0
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_saving_and_loading_keeps_every_value(tmp_path: Path, bias: bool) -> None:
+    model = tiny_scalar_model(3, ("reward", "length"), bias=bias)
+    if bias:
+        torch.nn.init.constant_(model.heads["reward"].bias, 0.7)  # type: ignore[arg-type]
+    model.save(tmp_path / "m", {"segmenter": {"kind": "entropy", "cutoff": 1.75}})
+    loaded, config = ScalarModel.load(tmp_path / "m")
+    assert config["segmenter"] == {"kind": "entropy", "cutoff": 1.75}
+    assert list(loaded.heads) == ["reward", "length"]
+    for head in ("reward", "length"):
+        assert torch.equal(read(loaded, head=head), read(model, head=head))
+    for path in (tmp_path / "m").iterdir():
+        assert path.suffix in (".json", ".safetensors")
+    assert ("reward.bias" in load_file(tmp_path / "m" / "heads.safetensors")) == bias
+
+
+def test_what_is_no_reward_model_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="not a saved reward model"):
+        ScalarModel.load(tmp_path)
+    with pytest.raises(DataError, match="cannot be loaded"):
+        load_causal_lm(tmp_path)
+
+
+def test_heads_depend_on_their_seed_only() -> None:
+    policy = tiny_policy()
+    torch.manual_seed(1)
+    a = ScalarModel.from_causal_lm(policy.model, seed=5)
+    torch.manual_seed(2)
+    state = torch.get_rng_state()
+    b = ScalarModel.from_causal_lm(policy.model, seed=5)
+    assert torch.equal(a.heads["reward"].weight, b.heads["reward"].weight)  # type: ignore[arg-type]
+    assert torch.equal(torch.get_rng_state(), state)
+    c = ScalarModel.from_causal_lm(policy.model, seed=6)
+    assert not torch.equal(a.heads["reward"].weight, c.heads["reward"].weight)  # type: ignore[arg-type]
+
+
+def test_built_models_depend_on_their_seed_only() -> None:
+    class Special(ToyTokenizer):
+        bos_token_id, eos_token_id, pad_token_id = 1, 2, 0
+
+    spec = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    spec["num_attention_heads"] = 2
+    a, b, c = (build_causal_lm(spec, Special(), seed) for seed in (0, 0, 1))  # type: ignore[arg-type]
+    assert torch.equal(a.lm_head.weight, b.lm_head.weight)
+    assert not torch.equal(a.lm_head.weight, c.lm_head.weight)
+    assert a.config.vocab_size == 50
+    with pytest.raises(RecipeError, match="model_type"):
+        build_causal_lm({}, Special(), 0)  # type: ignore[arg-type]

@@ -1,0 +1,140 @@
+"""Preference training: mean aggregation at segment ends, the pair loss, and the read-out's agreement with it."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tiny_models import PAD, batch_of, random_rows, tiny_scalar_model
+
+from rlhf_core.data.encoding import EncodedSequence
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.policy import pad_rows
+from rlhf_core.rewards.preference_training import (
+    SegmentedSequence,
+    bradley_terry_loss,
+    evaluations,
+    pair_loss,
+    score_all,
+)
+from rlhf_core.rewards.readout import RewardModelScorer
+from rlhf_core.rewards.signals import Segments
+from rlhf_core.segmentation import Bandit, Entropy, NGram
+
+PROMPTS = random_rows(1, [3, 5, 1, 4], ended=False)
+ROWS = random_rows(2, [6, 3, 1, 5])
+ENDS = [[1, 3, 4], [0, 1], [0], [3]]
+
+
+def sequences() -> list[SegmentedSequence]:
+    pairs = zip(PROMPTS, ROWS, ENDS, strict=True)
+    return [SegmentedSequence(EncodedSequence(prompt, row), ends) for prompt, row, ends in pairs]
+
+
+def naive_values(model: torch.nn.Module, prompt: list[int], row: list[int]) -> list[float]:
+    """The head at every response token of one unpadded sequence."""
+    ids = torch.tensor([[*prompt, *row]])
+    hidden = model.backbone(input_ids=ids).last_hidden_state[0]  # type: ignore[operator]
+    return (hidden @ model.heads["reward"].weight[0])[len(prompt) :].tolist()  # type: ignore[index]
+
+
+def test_evaluations_are_means_at_segment_ends() -> None:
+    model = tiny_scalar_model()
+    with torch.no_grad():
+        e, values, ends = evaluations(model, sequences(), PAD)
+    for i, (prompt, row, expected_ends) in enumerate(zip(PROMPTS, ROWS, ENDS, strict=True)):
+        naive = naive_values(model, prompt, row)
+        read = [naive[end] for end in expected_ends]
+        assert float(e[i]) == pytest.approx(sum(read) / len(read), abs=1e-5)
+        assert values[i, : len(read)].tolist() == pytest.approx(read, abs=1e-5)
+        assert values[i, len(read) :].abs().sum() == 0
+        assert ends[i].tolist() == expected_ends + [-1] * (3 - len(expected_ends))
+
+
+def test_scoring_in_batches_keeps_the_order() -> None:
+    model = tiny_scalar_model()
+    e, segments = score_all(model, sequences(), PAD, batch=2)
+    with torch.no_grad():
+        expected, _, _ = evaluations(model, sequences(), PAD)
+    torch.testing.assert_close(e, expected)
+    assert [len(s) for s in segments] == [3, 2, 1, 1]
+    for i, values in enumerate(segments):
+        assert sum(values) / len(values) == pytest.approx(float(e[i]), abs=1e-5)
+
+
+def test_bradley_terry_is_minus_log_sigmoid_of_the_difference() -> None:
+    loss = bradley_terry_loss(torch.tensor([2.0, 0.0, -200.0]), torch.tensor([0.5, 0.0, 0.0]))
+    assert loss.tolist() == pytest.approx([-math.log(1 / (1 + math.exp(-1.5))), math.log(2), 200.0])
+
+
+def test_pair_loss_is_the_sum_over_pairs_and_counts_strictly() -> None:
+    model = tiny_scalar_model()
+    rows = sequences()
+    loss, count, sums = pair_loss(model, rows[:2], rows[2:], PAD)
+    with torch.no_grad():
+        e, _, _ = evaluations(model, rows, PAD)
+    naive = sum(-math.log(1 / (1 + math.exp(-float(e[i] - e[i + 2])))) for i in range(2))
+    assert float(loss.detach()) == pytest.approx(naive, rel=1e-5)
+    assert count == 2.0
+    assert sums["margin"] == pytest.approx(float((e[:2] - e[2:]).sum()), abs=1e-4)
+    assert sums["accuracy"] == float((e[:2] > e[2:]).sum())
+    tied = pair_loss(model, rows[:1], rows[:1], PAD)
+    assert tied[2]["accuracy"] == 0.0
+    assert float(tied[0].detach()) == pytest.approx(math.log(2))
+
+
+def test_a_step_on_the_loss_widens_the_margin() -> None:
+    model = tiny_scalar_model()
+    rows = sequences()
+    before = pair_loss(model, rows[:2], rows[2:], PAD)
+    before[0].backward()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.grad is not None:
+                parameter -= 1e-3 * parameter.grad
+    assert pair_loss(model, rows[:2], rows[2:], PAD)[2]["margin"] > before[2]["margin"]
+
+
+@pytest.mark.parametrize("microbatch", [1, 3, 64])
+def test_the_readout_reads_the_head_at_segment_ends(microbatch: int) -> None:
+    model = tiny_scalar_model()
+    entropies = [[0.0, 2.0, 0.0, 0.0, 2.0, 2.0], [0.0, 0.0, 9.0], [0.0], [2.0, 2.0, 0.0, 0.0, 0.0]]
+    batch = batch_of(PROMPTS, ROWS, entropies)
+    scorer = RewardModelScorer(model, Entropy(1.0), microbatch=microbatch)
+    signal = scorer.score(batch)
+    assert isinstance(signal, Segments)
+    spans = [[(0, 1), (1, 4), (4, 5)], [(0, 2)], [(0, 1)], [(0, 1), (1, 4)]]
+    for i, expected in enumerate(spans):
+        assert signal.segmentation.spans(i) == expected
+        naive = naive_values(model, PROMPTS[i], ROWS[i])
+        read = signal.values[i, : len(expected)].tolist()
+        assert read == pytest.approx([naive[end - 1] for _, end in expected], abs=1e-5)
+
+
+def test_the_aggregate_is_the_mean_over_segments_and_bandit_reads_eos() -> None:
+    model = tiny_scalar_model()
+    batch = batch_of(PROMPTS, ROWS)
+    mean = RewardModelScorer(model, NGram(2), "aggregate").score(batch)
+    values = RewardModelScorer(model, NGram(2)).score(batch)
+    assert isinstance(values, Segments)
+    for i in range(4):
+        count = int(values.segmentation.count[i])
+        assert float(mean.values[i]) == pytest.approx(float(values.values[i, :count].mean()), abs=1e-6)
+    bandit = RewardModelScorer(model, Bandit(), "aggregate").score(batch)
+    last = [naive_values(model, p, r)[-1] for p, r in zip(PROMPTS, ROWS, strict=True)]
+    assert bandit.values.tolist() == pytest.approx(last, abs=1e-5)
+    with pytest.raises(RecipeError, match="unknown read-out"):
+        RewardModelScorer(model, Bandit(), "mean")  # type: ignore[arg-type]
+
+
+def test_training_and_readout_agree_on_padding() -> None:
+    """The same sequences, padded together one way for training and another for rollouts, get the same rewards."""
+    model = tiny_scalar_model(3)
+    batch = batch_of(PROMPTS, ROWS)
+    tokens = RewardModelScorer(model, Bandit(), microbatch=2).token_values(batch)
+    prompt_ids, prompt_mask = pad_rows(PROMPTS, PAD, "left")
+    ids, mask = pad_rows(ROWS, PAD, "right")
+    with torch.no_grad():
+        together = model(prompt_ids, prompt_mask, ids, mask)
+    torch.testing.assert_close(tokens, together, atol=1e-5, rtol=1e-5)

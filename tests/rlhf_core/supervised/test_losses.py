@@ -1,0 +1,102 @@
+"""SFT and DPO losses by hand, against naive sums, and in the direction they push."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from tiny_models import random_rows, tiny_policy
+
+from rlhf_core.data.encoding import EncodedSequence
+from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
+from rlhf_core.supervised.sft import mean_nll, sequence_statistics, sft_loss
+
+PROMPTS = random_rows(1, [3, 5, 1, 4], ended=False)
+ROWS = random_rows(2, [6, 1, 3, 7])
+SEQUENCES = [EncodedSequence(prompt, row) for prompt, row in zip(PROMPTS, ROWS, strict=True)]
+
+
+def naive_nll(seed: int, sequence: EncodedSequence) -> list[float]:
+    """-log p of each response token, from the model's own logits over one unpadded sequence."""
+    with torch.no_grad():
+        logits = tiny_policy(seed).model(torch.tensor([[*sequence.prompt, *sequence.response]])).logits[0]
+    log_p, start = logits.log_softmax(-1), len(sequence.prompt) - 1
+    return [-float(log_p[start + i, token]) for i, token in enumerate(sequence.response)]
+
+
+def test_sft_sums_over_response_tokens_only() -> None:
+    loss, tokens = sft_loss(tiny_policy(1), SEQUENCES)
+    naive = [x for sequence in SEQUENCES for x in naive_nll(1, sequence)]
+    assert tokens == len(naive) == 17
+    assert float(loss.detach()) == pytest.approx(sum(naive), rel=1e-5)
+
+
+@pytest.mark.parametrize("batch", [1, 3, 64])
+def test_mean_nll_weighs_tokens_not_sequences(batch: int) -> None:
+    naive = [x for sequence in SEQUENCES for x in naive_nll(1, sequence)]
+    assert mean_nll(tiny_policy(1), SEQUENCES, batch) == pytest.approx(sum(naive) / len(naive), rel=1e-5)
+
+
+def test_entropies_come_on_request() -> None:
+    with torch.no_grad():
+        plain, mask = sequence_statistics(tiny_policy(1), SEQUENCES)
+        full, _ = sequence_statistics(tiny_policy(1), SEQUENCES, with_entropy=True)
+    assert plain.entropies.abs().sum() == 0
+    assert bool((full.entropies[mask] > 0).all())
+    assert float(full.entropies.max()) <= math.log(50) + 1e-5
+
+
+def test_sft_steps_lower_the_loss() -> None:
+    policy = tiny_policy(1)
+    optimiser = torch.optim.SGD(policy.model.parameters(), lr=0.02)
+    first = None
+    for _ in range(5):
+        optimiser.zero_grad()
+        loss, tokens = sft_loss(policy, SEQUENCES)
+        (loss / tokens).backward()
+        optimiser.step()
+        first = first if first is not None else float(loss.detach())
+    assert float(sft_loss(policy, SEQUENCES)[0].detach()) < first  # type: ignore[operator]
+
+
+def test_dpo_by_hand() -> None:
+    loss, margin = dpo_loss(
+        torch.tensor([-4.0, -4.0]), torch.tensor([-6.0, -2.0]), torch.tensor([-5.0, -3.0]), torch.tensor([-5.0, -3.0]),
+        0.5,
+    )  # fmt: skip
+    assert margin.tolist() == pytest.approx([1.0, -1.0])
+    assert loss.tolist() == pytest.approx([math.log(1 + math.exp(-1.0)), math.log(1 + math.exp(1.0))])
+    at_start, none = dpo_loss(*(torch.tensor([-3.0]) for _ in range(4)), 0.1)
+    assert float(at_start) == pytest.approx(math.log(2))
+    assert float(none) == 0.0
+
+
+def test_dpo_pushes_chosen_up_and_rejected_down() -> None:
+    chosen, rejected = torch.tensor([-4.0], requires_grad=True), torch.tensor([-4.0], requires_grad=True)
+    loss, margin = dpo_loss(chosen, rejected, torch.tensor([-3.0]), torch.tensor([-3.0]), 0.1)
+    loss.sum().backward()
+    assert not margin.requires_grad
+    assert float(chosen.grad) == pytest.approx(-0.05)  # type: ignore[arg-type]
+    assert float(rejected.grad) == pytest.approx(0.05)  # type: ignore[arg-type]
+
+
+def test_sequence_logprobs_are_sums_and_keep_their_order_in_batches() -> None:
+    naive = [-sum(naive_nll(1, sequence)) for sequence in SEQUENCES]
+    with torch.no_grad():
+        assert sequence_logprobs(tiny_policy(1), SEQUENCES).tolist() == pytest.approx(naive, rel=1e-5)
+    for batch in (1, 3):
+        assert reference_logprobs(tiny_policy(1), SEQUENCES, batch).tolist() == pytest.approx(naive, rel=1e-5)
+
+
+def test_a_dpo_step_raises_the_implicit_margin() -> None:
+    policy = tiny_policy(1)
+    before = reference_logprobs(policy, SEQUENCES)
+    optimiser = torch.optim.SGD(policy.model.parameters(), lr=1e-3)
+    logprobs = sequence_logprobs(policy, SEQUENCES)
+    loss, margin = dpo_loss(logprobs[:2], logprobs[2:], before[:2], before[2:], 0.1)
+    assert margin.abs().max() < 1e-4
+    loss.mean().backward()
+    optimiser.step()
+    after = reference_logprobs(policy, SEQUENCES)
+    assert dpo_loss(after[:2], after[2:], before[:2], before[2:], 0.1)[1].sum() > 0

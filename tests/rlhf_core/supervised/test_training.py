@@ -1,0 +1,107 @@
+"""The training loop: accumulation, learning rates, and stopping on what is not finite."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.supervised.training import TrainingConfig, train
+
+CONFIG = TrainingConfig(epochs=1, batch=6, microbatch=6, learning_rate=0.1, warmup=0.0, schedule="constant")
+INPUTS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+WEIGHTS = [1.0, 4.0, 2.0, 7.0, 3.0, 1.0]
+
+
+def fit(config: TrainingConfig, steps: int = 3) -> tuple[torch.Tensor, list[dict[str, float]]]:
+    """Parameters and history of a linear model whose rows weigh unequally, as responses of unequal length do."""
+    torch.manual_seed(0)
+    model, history = nn.Linear(3, 1).double(), []
+
+    def loss(rows: list[int]) -> tuple[torch.Tensor, float, dict[str, float]]:
+        weights = torch.tensor([WEIGHTS[i] for i in rows], dtype=torch.float64)
+        total = (weights * (model(INPUTS[rows]).squeeze(1) - 1.0) ** 2).sum()
+        return total, float(weights.sum()), {"error": float(total.detach())}
+
+    train(
+        model, loss, itertools.repeat(list(range(6))), steps, config,  # type: ignore[arg-type]
+        lambda step, metrics: history.append({"step": step, **metrics}),
+        weight=lambda rows: sum(WEIGHTS[i] for i in rows),
+    )  # fmt: skip
+    assert not model.training
+    return torch.cat([p.detach().flatten() for p in model.parameters()]), history
+
+
+@pytest.mark.parametrize("microbatch", [1, 2, 4])
+def test_accumulation_equals_one_big_batch(microbatch: int) -> None:
+    expected, history = fit(CONFIG)
+    found, other = fit(replace(CONFIG, microbatch=microbatch))
+    torch.testing.assert_close(found, expected, atol=1e-9, rtol=1e-9)
+    for a, b in zip(history, other, strict=True):
+        assert a == pytest.approx(b)
+        assert a["loss"] == pytest.approx(a["error"])
+    assert [row["step"] for row in history] == [1, 2, 3]
+    assert history[-1]["loss"] < history[0]["loss"]
+
+
+def test_a_step_is_adamw_on_the_weighted_mean() -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(3, 1).double()
+    weights = torch.tensor(WEIGHTS, dtype=torch.float64)
+    optimiser = torch.optim.AdamW(model.parameters(), lr=0.1, betas=(0.9, 0.95), weight_decay=0.3)
+    ((weights * (model(INPUTS).squeeze(1) - 1.0) ** 2).sum() / weights.sum()).backward()
+    norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), 0.5))
+    optimiser.step()
+    found, history = fit(replace(CONFIG, weight_decay=0.3, max_grad_norm=0.5), steps=1)
+    torch.testing.assert_close(found, torch.cat([p.detach().flatten() for p in model.parameters()]))
+    assert history[0]["grad_norm"] == pytest.approx(norm)
+    assert history[0]["learning_rate"] == 0.1
+
+
+def rates(schedule: str, steps: int, warmup: float = 0.0, final_share: float = 0.0) -> list[float]:
+    config = replace(CONFIG, schedule=schedule, warmup=warmup, final_share=final_share)
+    return [config.rate(step, steps) for step in range(steps)]
+
+
+def test_learning_rates() -> None:
+    assert rates("constant", 5, warmup=0.4) == pytest.approx([0.5, 1, 1, 1, 1])
+    assert rates("linear", 5) == pytest.approx([1, 1, 0.75, 0.5, 0.25])
+    assert rates("linear", 6, 0.33, 0.1) == pytest.approx([0.5, 1, 1, 0.775, 0.55, 0.325])
+    cosine = [1.0, *(0.5 * (1 + math.cos(math.pi * k / 4)) for k in range(4))]
+    assert rates("cosine", 5) == pytest.approx(cosine)
+    assert rates("cosine", 5, final_share=0.1) == pytest.approx([0.1 + 0.9 * x for x in cosine])
+    assert rates("cosine", 1) == [1.0]
+    for schedule in ("constant", "linear", "cosine"):
+        found = rates(schedule, 40, 0.1)
+        assert all(0 < rate <= 1 for rate in found)
+        assert found[4:] == sorted(found[4:], reverse=True)
+
+
+def test_the_rate_reaches_the_optimiser() -> None:
+    _, history = fit(replace(CONFIG, schedule="linear"), steps=4)
+    assert [row["learning_rate"] for row in history] == pytest.approx([0.1, 0.1, 0.1 * 2 / 3, 0.1 / 3])
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_before_the_step(value: float) -> None:
+    model = nn.Linear(1, 1)
+    before = model.weight.detach().clone()
+    with pytest.raises(NumericsError, match="step 1: loss"):
+        train(
+            model, lambda rows: (value * model(torch.ones(1, 1)).sum(), 1.0, {}), itertools.repeat([0]), 2, CONFIG,
+            lambda step, metrics: None, weight=lambda rows: 1.0,
+        )  # fmt: skip
+    assert torch.equal(model.weight, before)
+
+
+def test_settings_out_of_range_are_refused() -> None:
+    with pytest.raises(RecipeError, match="unknown schedule"):
+        replace(CONFIG, schedule="cosin")
+    for bad in ({"epochs": 0}, {"batch": 0}, {"microbatch": 0}, {"learning_rate": 0.0}):
+        with pytest.raises(RecipeError, match="out of range"):
+            replace(CONFIG, **bad)  # type: ignore[arg-type]

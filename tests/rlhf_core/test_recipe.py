@@ -1,0 +1,116 @@
+"""Recipes: every row file parses, mistakes are named, contradictions are refused."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.recipe import parse_recipe
+from rlhf_core.segmentation import build_segmenter
+
+PARAMS = Path(__file__).parents[2] / "params" / "segment"
+ROWS = sorted((PARAMS / "rows").glob("*.yaml"))
+ROW: dict[str, Any] = {
+    "title": "Segment",
+    "kind": "reward",
+    "backbone": "phi3-mini",
+    "reward_model": "segment",
+    "readout": {"segmenter": {"kind": "entropy", "cutoff": 1.75}, "read": "value"},
+    "normaliser": "location_aware",
+    "credit": "even_split",
+    "optimiser": {"kind": "ppo", "value_clip": 0.25},
+}
+
+
+def changed(**changes: Any) -> dict[str, Any]:
+    """The row with changes; None removes a field."""
+    row = copy.deepcopy(ROW) | changes
+    return {name: value for name, value in row.items() if value is not None}
+
+
+def test_there_are_27_rows() -> None:
+    assert len(ROWS) == 27
+
+
+@pytest.mark.parametrize("path", ROWS, ids=lambda path: path.stem)
+def test_every_row_file_parses(path: Path) -> None:
+    row = yaml.safe_load(path.read_text(encoding="utf-8"))
+    recipe = parse_recipe(row, str(path))
+    dense = False
+    for component in recipe.components:
+        segmenter = dict(component.readout.segmenter)
+        build_segmenter({**segmenter, "cutoff": 1.0} if "cutoff" in segmenter else segmenter)
+        trained = yaml.safe_load((PARAMS / "reward_models" / f"{component.reward_model}.yaml").read_text("utf-8"))
+        assert trained["backbone"] == recipe.backbone
+        dense = component.readout.read == "value"
+        if component.normaliser == "location_aware":
+            assert trained["segmenter"] == segmenter
+    if recipe.kind == "reward":
+        assert recipe.optimiser["value_clip"] == (0.25 if dense else 0.2)
+
+
+def test_a_component_at_the_top_level_is_the_component_list() -> None:
+    names = ("reward_model", "readout", "normaliser", "credit")
+    listed = changed(**dict.fromkeys(names)) | {"components": [{name: ROW[name] for name in names}]}
+    assert parse_recipe(ROW) == parse_recipe(listed)
+    assert parse_recipe(ROW).components[0].name == "segment"
+    assert parse_recipe(ROW).clamp == 10.0
+    with pytest.raises(RecipeError, match="not both"):
+        parse_recipe(ROW | {"components": []})
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (changed(normalizer="none"), "row.yaml: unknown setting 'normalizer'; did you mean 'normaliser'"),
+        (changed(normaliser="location_awar"), "did you mean 'location_aware'"),
+        (changed(optimiser={"kind": "pppo"}), "did you mean 'ppo'"),
+        (changed(optimiser={}), "unknown optimiser 'None'; known: ppo, dpo"),
+        (changed(optimiser="ppo"), "must be a mapping"),
+        (changed(readout={"segmentr": {}}), "readout: unknown setting 'segmentr'; did you mean 'segmenter'"),
+        (changed(readout=None), "'readout' must say the segmenter"),
+        (changed(readout={"segmenter": {"kind": "token"}, "read": "values"}), "did you mean 'value'"),
+        (changed(credit="evensplit"), "unknown credit 'evensplit'"),
+        (changed(credit=None), "credit"),
+        (changed(title=None), "title"),
+        (changed(estimator="ridge"), "unknown regression"),
+        (changed(kind="rewards"), "'reward' or 'supervised'"),
+    ],
+)
+def test_mistakes_are_named_with_the_nearest(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(row, "row.yaml")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("row.yaml")
+
+
+AGGREGATE = {"segmenter": {"kind": "bandit"}, "read": "aggregate"}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (changed(optimiser={"kind": "dpo"}), "does not fit"),
+        (changed(kind="supervised"), "does not fit"),
+        (changed(kind="supervised", optimiser={"kind": "dpo"}), "has 1 reward components"),
+        ({"title": "t", "kind": "reward", "backbone": "b", "optimiser": {"kind": "ppo"}}, "has 0 reward components"),
+        (changed(readout=AGGREGATE, credit="last_token"), "use 'sequence'"),
+        (changed(readout=AGGREGATE, normaliser="global", credit="last_token"), "use 'sequence'"),
+        (changed(readout=AGGREGATE, normaliser="sequence"), "takes Segments but read-out 'aggregate' gives Sequence"),
+        (changed(credit="last_token"), "takes Sequence but read-out 'value' gives Segments"),
+    ],
+)
+def test_contradictions_are_refused(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe(row)
+
+
+def test_a_component_that_is_no_mapping_is_refused() -> None:
+    row = {"title": "t", "kind": "reward", "backbone": "b", "optimiser": {"kind": "ppo"}, "components": ["segment"]}
+    with pytest.raises(RecipeError, match="must be a mapping"):
+        parse_recipe(row)
