@@ -114,11 +114,11 @@ def altered(pipeline: Pipeline, folder: Path, name: str, argument: str, path: st
 @pytest.mark.parametrize(
     ("name", "argument", "path", "value", "error", "message"),
     [
-        ("sft", "spec", "training.learning_rate", 1e30, NumericsError, r"step \d: loss nan.*lower the learning rate"),
+        ("sft", "spec", "training.learning_rate", 1e30, NumericsError, r"file .*sft.jsonl: step \d: .*nan.*lower the learning rate"),
         ("sft", "spec", "training.learning_rate", math.nan, RecipeError, "learning_rate.*nan"),
-        ("reward_model", "scale", "learning_rate", 1e30, NumericsError, r"step \d: loss nan"),
+        ("reward_model", "scale", "learning_rate", 1e30, NumericsError, r"preference.train.jsonl: step \d: .*nan"),
         ("ppo", "scale", "ppo.critic_lr", 1e30, NumericsError, "lower the learning rate"),
-        ("dpo", "scale", "dpo.learning_rate", 1e30, NumericsError, r"step \d: loss nan"),
+        ("dpo", "scale", "dpo.learning_rate", 1e30, NumericsError, r"preference.train.jsonl: step \d: .*nan"),
     ],
 )
 def test_a_failing_stage_leaves_nothing_and_the_next_run_works(

@@ -51,7 +51,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
             "tie_word_embeddings": True,
             "initializer_range": 0.08,
         },
-        "training": SUPERVISED,
+        "training": {**SUPERVISED, "epochs": 5, "batch": 8, "learning_rate": 2.0e-2},
     },
     "evaluation": {"max_new_tokens": 12, "task_tokens": 8, "judge": {"kind": "gold", "persona": "exact"}},
     "entropies": {"cutoffs": {"1.75": {"quantile": 0.8}, "fixed": {"nats": 2.0}}},
