@@ -114,7 +114,14 @@ def altered(pipeline: Pipeline, folder: Path, name: str, argument: str, path: st
 @pytest.mark.parametrize(
     ("name", "argument", "path", "value", "error", "message"),
     [
-        ("sft", "spec", "training.learning_rate", 1e30, NumericsError, r"file .*sft.jsonl: step \d: .*nan.*lower the learning rate"),
+        (
+            "sft",
+            "spec",
+            "training.learning_rate",
+            1e30,
+            NumericsError,
+            r"file .*sft.jsonl: step \d: .*nan.*lower",
+        ),
         ("sft", "spec", "training.learning_rate", math.nan, RecipeError, "learning_rate.*nan"),
         ("reward_model", "scale", "learning_rate", 1e30, NumericsError, r"preference.train.jsonl: step \d: .*nan"),
         ("ppo", "scale", "ppo.critic_lr", 1e30, NumericsError, "lower the learning rate"),
