@@ -122,6 +122,10 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
         RecipeError: names the file, the field and what would be right.
     """
     row = dict(values)
+    known = [f.name for cls in (Recipe, ComponentRecipe) for f in fields(cls)]
+    for name in row:
+        if name not in known:
+            raise RecipeError(f"{where}: unknown setting '{name}'{_hint(str(name), known)}")
     flat = {f.name for f in fields(ComponentRecipe)} & set(row)
     if flat and "components" in row:
         raise RecipeError(f"{where}: give either 'components' or {sorted(flat)} at the top level, not both")

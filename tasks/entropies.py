@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
-from tasks.loading import load_encoder, load_policy
+from tasks.loading import encode, load_encoder, load_policy
 from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, run_stage, set_threads
 
@@ -40,15 +40,6 @@ class EntropySpec:
         for name, rule in self.cutoffs.items():
             if not isinstance(rule, Mapping) or set(rule) not in ({"nats"}, {"quantile"}):
                 raise RecipeError(f"entropy cutoff {name}: give either 'quantile' or 'nats', not {rule}")
-
-
-def pair_entropies(
-    policy: DecoderPolicy, encoder: Encoder, pairs: list[dict[str, Any]], batch: int = 64
-) -> list[torch.Tensor]:
-    """[2 * pairs] entropies per response token (EOS included): all chosen, then all rejected."""
-    return response_entropies(
-        policy, [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in pairs], batch
-    )
 
 
 @torch.no_grad()
@@ -85,9 +76,11 @@ def measure(spec_path: Path, sft: Path, data: Path, out: Path, version: int | No
         policy = load_policy(sft / "model", encoder)
         stored: dict[str, torch.Tensor] = {}
         for split in SPLITS:
-            values = pair_entropies(policy, encoder, read_jsonl(data / f"preference.{split}.jsonl"))
-            stored |= _flat(split, values)
-        examples = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "examples.jsonl")]
+            file = data / f"preference.{split}.jsonl"
+            pairs = read_jsonl(file)
+            sequences = [s for side in ("chosen", "rejected") for s in encode(encoder, pairs, side, file)]
+            stored |= _flat(split, response_entropies(policy, sequences))
+        examples = encode(encoder, read_jsonl(data / "examples.jsonl"), "response", data / "examples.jsonl")
         stored |= _flat("examples", response_entropies(policy, examples))
         save_file(stored, result / "entropies.safetensors")
         train = stored["train.values"]

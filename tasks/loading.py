@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import check_padding
 from rlhf_core.data.truncation import Limits
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_causal_lm, load_tokenizer
 from rlhf_core.models.policy import DecoderPolicy
 from tasks.artifacts import read_json
@@ -30,6 +30,21 @@ def load_encoder(data: Path, tokenizer_folder: Path) -> Encoder:
     tokenizer = load_tokenizer(tokenizer_folder)
     check_padding(tokenizer, template)
     return Encoder(tokenizer, template, typed(Limits, facts["limits"], f"{data / 'data.json'}: limits"))
+
+
+def encode(encoder: Encoder, rows: Sequence[Mapping[str, Any]], field: str, file: Path) -> list[EncodedSequence]:
+    """Prompt and response (`field`) of every row.
+
+    Raises:
+        DataError: names file and row of what cannot be encoded, such as a prompt beyond a strict cap.
+    """
+    sequences = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            sequences.append(encoder.sequence(row, row[field]))
+        except DataError as error:
+            raise DataError(error.problem, file=str(file), row=number, field=error.field, remedy=error.remedy) from None
+    return sequences
 
 
 def load_policy(model_folder: Path, encoder: Encoder) -> DecoderPolicy:

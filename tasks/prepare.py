@@ -126,10 +126,12 @@ class RealSpec:
             raise RecipeError(f"'directory' does not fit source '{self.source}'")
         if not self.preference:
             raise RecipeError("'preference' names no set")
-        if not 0 < self.validation_share < 1 or self.benchmark_rows < 1 or not 0 <= self.max_bad_share < 1:
-            raise RecipeError(
-                "validation_share and max_bad_share must lie in (0, 1) and [0, 1), benchmark_rows above 0"
-            )
+        if not 0 < self.validation_share < 1:
+            raise RecipeError(f"validation_share is {self.validation_share}; it must lie between 0 and 1")
+        if not 0 <= self.max_bad_share < 1:
+            raise RecipeError(f"max_bad_share is {self.max_bad_share}; it must be at least 0 and below 1")
+        if self.benchmark_rows < 1:
+            raise RecipeError(f"benchmark_rows is {self.benchmark_rows}; it must be at least 1")
         unknown = set(self.benchmarks) - set(DIALOGUE_BENCHMARKS)
         if unknown:
             raise RecipeError(f"unknown benchmarks {sorted(unknown)}; known: {', '.join(DIALOGUE_BENCHMARKS)}")

@@ -21,7 +21,7 @@ from rlhf_core.supervised.sft import mean_nll, sft_loss
 from rlhf_core.supervised.training import TrainingConfig, train
 from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.benchmarks import EvaluationConfig, Evaluator
-from tasks.loading import load_encoder, load_judge, load_world
+from tasks.loading import encode, load_encoder, load_judge, load_world
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, run_stage, set_threads, training_on
@@ -85,7 +85,7 @@ def fine_tune(
         policy = DecoderPolicy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
         history: list[dict[str, float]] = []
         if config is not None:
-            rows = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "sft.jsonl")]
+            rows = encode(encoder, read_jsonl(data / "sft.jsonl"), "response", data / "sft.jsonl")
             batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
             steps = max(1, round(config.epochs * len(rows) / config.batch))
             with (
@@ -112,7 +112,8 @@ def fine_tune(
                     weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
                 )
         model.eval()
-        held_out = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "sft.validation.jsonl")]
+        validation = data / "sft.validation.jsonl"
+        held_out = encode(encoder, read_jsonl(validation), "response", validation)
         metrics = {
             "validation_nll": mean_nll(policy, held_out),
             "parameters": float(sum(p.numel() for p in model.parameters())),
