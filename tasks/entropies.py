@@ -7,19 +7,21 @@ in nats is resolved here.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
-from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
-from tasks.loading import load_encoder, load_policy
-from tasks.settings import read_settings
+from tasks.loading import encode, load_encoder, load_policy
+from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, run_stage, set_threads
 
 VERSION = 1
@@ -28,13 +30,16 @@ STAGE = "entropies"
 SPLITS = ("train", "validation", "ood")
 
 
-def pair_entropies(
-    policy: DecoderPolicy, encoder: Encoder, pairs: list[dict[str, Any]], batch: int = 64
-) -> list[torch.Tensor]:
-    """[2 * pairs] entropies per response token (EOS included): all chosen, then all rejected."""
-    return response_entropies(
-        policy, [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in pairs], batch
-    )
+@dataclass(frozen=True)
+class EntropySpec:
+    """Entropy cutoffs by the name that a recipe uses: `"1.75": {quantile: .7}` or `"1.75": {nats: 1.75}`."""
+
+    cutoffs: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        for name, rule in self.cutoffs.items():
+            if not isinstance(rule, Mapping) or set(rule) not in ({"nats"}, {"quantile"}):
+                raise RecipeError(f"entropy cutoff {name}: give either 'quantile' or 'nats', not {rule}")
 
 
 @torch.no_grad()
@@ -50,16 +55,14 @@ def response_entropies(policy: DecoderPolicy, sequences: list[EncodedSequence], 
     return result
 
 
-def resolve_cutoffs(spec: dict[str, Any], entropies: torch.Tensor) -> dict[str, float]:
-    """Cutoffs in nats by the name a recipe uses: `1.75: {quantile: .7}` or `1.75: {nats: 1.75}`."""
+def resolve_cutoffs(spec: EntropySpec, entropies: torch.Tensor) -> dict[str, float]:
+    """Cutoffs in nats by name; quantiles are those of `entropies`."""
     resolved = {}
-    for name, rule in spec.items():
-        if set(rule) == {"nats"}:
+    for name, rule in spec.cutoffs.items():
+        if "nats" in rule:
             resolved[str(name)] = float(rule["nats"])
-        elif set(rule) == {"quantile"}:
-            resolved[str(name)] = float(torch.quantile(entropies[:1_000_000], float(rule["quantile"])))
         else:
-            raise RecipeError(f"entropy cutoff {name}: give either 'quantile' or 'nats', not {sorted(rule)}")
+            resolved[str(name)] = float(torch.quantile(entropies[:1_000_000], float(rule["quantile"])))
     return resolved
 
 
@@ -67,19 +70,21 @@ def measure(spec_path: Path, sft: Path, data: Path, out: Path, version: int | No
     """Writes entropies of every preference split and the cutoffs in nats."""
     check_version(STAGE, VERSION, version)
     set_threads()
-    spec = read_settings(spec_path)
+    spec = typed(EntropySpec, read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, sft, data]) as result:
         encoder = load_encoder(data, sft / "model")
         policy = load_policy(sft / "model", encoder)
         stored: dict[str, torch.Tensor] = {}
         for split in SPLITS:
-            values = pair_entropies(policy, encoder, read_jsonl(data / f"preference.{split}.jsonl"))
-            stored |= _flat(split, values)
-        examples = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "examples.jsonl")]
+            file = data / f"preference.{split}.jsonl"
+            pairs = read_jsonl(file)
+            sequences = [s for side in ("chosen", "rejected") for s in encode(encoder, pairs, side, file)]
+            stored |= _flat(split, response_entropies(policy, sequences))
+        examples = encode(encoder, read_jsonl(data / "examples.jsonl"), "response", data / "examples.jsonl")
         stored |= _flat("examples", response_entropies(policy, examples))
         save_file(stored, result / "entropies.safetensors")
         train = stored["train.values"]
-        write_json(result / "cutoffs.json", resolve_cutoffs(spec["cutoffs"], train))
+        write_json(result / "cutoffs.json", resolve_cutoffs(spec, train))
         levels = {f"entropy_q{q}": float(torch.quantile(train[:1_000_000], q / 100)) for q in (10, 25, 50, 75, 90)}
         write_json(result / "metrics.json", {"entropy_mean": float(train.mean()), **levels})
 

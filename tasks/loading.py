@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+import re
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import check_padding
 from rlhf_core.data.truncation import Limits
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_causal_lm, load_tokenizer
 from rlhf_core.models.policy import DecoderPolicy
 from tasks.artifacts import read_json
+from tasks.settings import typed
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -26,7 +29,22 @@ def load_encoder(data: Path, tokenizer_folder: Path) -> Encoder:
     template = chat_template(facts["template"])
     tokenizer = load_tokenizer(tokenizer_folder)
     check_padding(tokenizer, template)
-    return Encoder(tokenizer, template, Limits(**facts["limits"]))
+    return Encoder(tokenizer, template, typed(Limits, facts["limits"], f"{data / 'data.json'}: limits"))
+
+
+def encode(encoder: Encoder, rows: Sequence[Mapping[str, Any]], field: str, file: Path) -> list[EncodedSequence]:
+    """Prompt and response (`field`) of every row.
+
+    Raises:
+        DataError: names file and row of what cannot be encoded, such as a prompt beyond a strict cap.
+    """
+    sequences = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            sequences.append(encoder.sequence(row, row[field]))
+        except DataError as error:
+            raise DataError(error.problem, file=str(file), row=number, field=error.field, remedy=error.remedy) from None
+    return sequences
 
 
 def load_policy(model_folder: Path, encoder: Encoder) -> DecoderPolicy:
@@ -46,8 +64,13 @@ def load_world(data: Path) -> World | None:
 def load_judge(spec: Mapping[str, Any] | None, world: World | None) -> Judge | None:
     """The judge of an evaluation spec.
 
-    `{kind: gold, persona: exact}` needs the testbed's world; `{kind: endpoint, url: ..., model: ...,
-    key_variable: ...}` is any OpenAI-compatible endpoint; None leaves judged metrics out.
+    `{kind: gold, persona: exact}` needs the testbed's world; `{kind: endpoint, ...}` is any OpenAI-compatible
+    endpoint and takes the fields of `EndpointConfig`. Its `base_url`, `model` and `cache_path` may name environment
+    variables as `${NAME}`. None leaves judged metrics out.
+
+    Raises:
+        RecipeError: an unknown kind or field, a gold judge without its world, an environment variable that is not set.
+        JudgeError: an address that is none, or no key.
     """
     if spec is None:
         return None
@@ -60,7 +83,24 @@ def load_judge(spec: Mapping[str, Any] | None, world: World | None) -> Judge | N
 
         return GoldJudge(world, **options)
     if kind == "endpoint":
-        from rlhf_core.evaluation.judges.openai_endpoint import EndpointJudge
+        from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 
-        return EndpointJudge(**options)
+        given = {name: _from_environment(name, value) for name, value in options.items()}
+        return EndpointJudge(typed(EndpointConfig, given, "judge"))
     raise RecipeError(f"unknown judge kind '{kind}'; known: gold, endpoint")
+
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def _from_environment(name: str, value: Any) -> Any:
+    """A text with each `${NAME}` replaced by that environment variable's value; other values as they are."""
+    if not isinstance(value, str):
+        return value
+    for variable in _VARIABLE.findall(value):
+        if not os.environ.get(variable):
+            raise RecipeError(
+                f"judge: '{name}' reads the environment variable {variable}, which is not set; set it, or set the "
+                "evaluation's judge to null to leave judged metrics out"
+            )
+    return _VARIABLE.sub(lambda match: os.environ[match[1]], value)

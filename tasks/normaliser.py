@@ -6,10 +6,12 @@ last, sequence, location-aware by Huber and by least squares), so that their abl
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import calibrate
 from rlhf_core.rewards.preference_training import score_all
@@ -19,11 +21,34 @@ from tasks.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.entropies import load_entropies
 from tasks.loading import load_encoder
 from tasks.reward_model import segment_pairs
-from tasks.settings import read_settings
+from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, run_stage, set_threads
 
 VERSION = 1
 STAGE = "normaliser"
+
+
+@dataclass(frozen=True)
+class CalibrationSpec:
+    """How normalisers are fitted.
+
+    Args:
+        pairs: preference pairs of the calibration set, both responses of each.
+        estimator: regression whose coefficients go into the metrics, 'huber' or 'ols'; both are fitted.
+        floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
+        min_samples: location bins with fewer segments are dropped and counted.
+    """
+
+    pairs: int
+    estimator: str = "huber"
+    floor_fraction: float = 0.1
+    min_samples: int = 2
+
+    def __post_init__(self) -> None:
+        if self.estimator not in ("huber", "ols"):
+            raise RecipeError(f"unknown regression '{self.estimator}'; known: huber, ols")
+        if self.pairs < 1 or self.min_samples < 1 or not 0 < self.floor_fraction <= 1:
+            raise RecipeError(f"calibration settings out of range: {self}")
 
 
 def fit_normalisers(
@@ -32,7 +57,7 @@ def fit_normalisers(
     """Writes normaliser.json: coefficients, bins and counts of one reward model."""
     check_version(STAGE, VERSION, version)
     set_threads()
-    spec = read_settings(scale_path)
+    spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
     with stage_output(
         out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft, entropies, reward_model]
     ) as result:
@@ -41,7 +66,7 @@ def fit_normalisers(
         model.eval()
         segmenter = build_segmenter(trained["segmenter"])
         rows = read_jsonl(data / "preference.train.jsonl")
-        count = min(spec["pairs"], len(rows))
+        count = min(spec.pairs, len(rows))
         values = load_entropies(entropies, "train") if segmenter.needs_entropies else None
         if values is not None:
             values = values[:count] + values[len(rows) : len(rows) + count]
@@ -54,11 +79,11 @@ def fit_normalisers(
         fitted = calibrate(
             [Segments(padded, segmentation)],
             e.double().numpy(),
-            floor_fraction=spec["floor_fraction"],
-            min_samples=spec["min_samples"],
+            floor_fraction=spec.floor_fraction,
+            min_samples=spec.min_samples,
         )
         write_json(result / "normaliser.json", fitted)
-        chosen = fitted["location_aware"][spec["estimator"]]
+        chosen = fitted["location_aware"][spec.estimator]
         metrics = {**fitted["counts"], **chosen, "global_mean": fitted["global"]["mean"]}
         metrics |= {"global_std": fitted["global"]["std"], "sequence_mean": fitted["sequence"]["mean"]}
         metrics |= {"sequence_std": fitted["sequence"]["std"]}

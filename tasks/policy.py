@@ -9,8 +9,8 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +39,53 @@ from tasks.entropies import resolve_segmenter
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, run_stage, set_threads
+from tasks.stage import argument_parser, run_stage, set_threads, training_on
 
 VERSION = 1
 STAGE = "policy"
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class PolicyScale:
+    """Settings of policy training at one scale.
+
+    Args:
+        ppo: `PPOConfig`; a row's `optimiser` overrides single values.
+        sampling: `Sampling` of rollouts.
+        dpo: `TrainingConfig` and `beta`; a row's `optimiser` overrides single values.
+        checkpoints: parts into which evaluation while training divides the run.
+        checkpoint_prompts: prompts of each such evaluation, 0 for none.
+        rollout_samples: rollouts kept of the first and the last iteration.
+        prompt_limit: most tokens of a rollout's prompt, None for the data's own limit.
+    """
+
+    ppo: Mapping[str, Any]
+    sampling: Mapping[str, Any]
+    dpo: Mapping[str, Any]
+    checkpoints: int
+    checkpoint_prompts: int
+    rollout_samples: int
+    prompt_limit: int | None = None
+
+    def ppo_config(self, optimiser: Mapping[str, Any], where: str) -> PPOConfig:
+        return typed(PPOConfig, {**self.ppo, **_overrides(optimiser)}, f"{where}: ppo")
+
+    def sampling_config(self, where: str) -> Sampling:
+        return typed(Sampling, self.sampling, f"{where}: sampling")
+
+    def dpo_config(self, optimiser: Mapping[str, Any], where: str) -> tuple[TrainingConfig, float]:
+        """Training settings and beta."""
+        options = {**self.dpo, **_overrides(optimiser)}
+        beta = options.pop("beta", None)
+        if not isinstance(beta, float | int) or not (math.isfinite(beta) and beta > 0):
+            raise RecipeError(f"{where}: dpo: beta is {beta}; it must be a finite number above 0")
+        return typed(TrainingConfig, options, f"{where}: dpo"), float(beta)
+
+
+def _overrides(optimiser: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in optimiser.items() if name != "kind"}
 
 
 @dataclass
@@ -113,16 +154,22 @@ def prompt_batches(rows: list[Row], encoder: Encoder, size: int, seed: int) -> I
         pending = pending[size:]
 
 
-def run_ppo(run: Run, recipe: Recipe, reward: Reward, scale: dict[str, Any], prompts: list[Row], seed: int) -> Row:
+def run_ppo(
+    run: Run,
+    recipe: Recipe,
+    reward: Reward,
+    scale: PolicyScale,
+    config: PPOConfig,
+    sampling: Sampling,
+    prompts: list[Row],
+    seed: int,
+) -> Row:
     """PPO; returns summary metrics."""
-    overrides = {k: v for k, v in recipe.optimiser.items() if k != "kind"}
-    config = typed(PPOConfig, {**scale["ppo"], **overrides}, "ppo settings")
-    sampling = typed(Sampling, scale["sampling"], "sampling settings")
     critic = ScalarModel.from_causal_lm(copy.deepcopy(run.reference.model), heads=("value",), seed=seed, bias=True)
     critic.requires_grad_(True)
     ppo = PPO(run.policy, run.reference, critic, reward, run.encoder.tokenizer, config, sampling, seed)
     world = run.evaluator.world
-    every = max(1, config.iterations // scale["checkpoints"])
+    every = max(1, config.iterations // scale.checkpoints)
     label = f"ppo {recipe.title} seed {seed}"
     with progress(label, config.iterations) as advance:
 
@@ -136,11 +183,14 @@ def run_ppo(run: Run, recipe: Recipe, reward: Reward, scale: dict[str, Any], pro
             if step == config.iterations:
                 run.lengths.extend(_segment_lengths(reward, experience))
             if step in (1, config.iterations):
-                run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, scale["rollout_samples"]))
-            if scale["checkpoint_prompts"] and step % every == 0 and step < config.iterations:
-                run.checkpoint(step, metrics["kl"], scale["checkpoint_prompts"])
+                run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, scale.rollout_samples))
+            if scale.checkpoint_prompts and step % every == 0 and step < config.iterations:
+                run.checkpoint(step, metrics["kl"], scale.checkpoint_prompts)
 
-        ppo.train(prompt_batches(prompts, run.encoder, config.rollout_batch, seed), on_step)
+        encoder = run.encoder
+        if scale.prompt_limit is not None:
+            encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
+        ppo.train(prompt_batches(prompts, encoder, config.rollout_batch, seed), on_step)
     last = run.history[-1]
     summary: Row = {name: last[name] for name in ("kl", "reward", "entropy", "response_length", "truncated")}
     if run.lengths:
@@ -184,11 +234,8 @@ def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: An
     return rows
 
 
-def run_dpo(run: Run, recipe: Recipe, scale: dict[str, Any], pairs: list[Row], seed: int) -> Row:
+def run_dpo(run: Run, recipe: Recipe, config: TrainingConfig, beta: float, pairs: list[Row], seed: int) -> Row:
     """DPO on the preference pairs that reward models are trained on; returns summary metrics."""
-    options = {**scale["dpo"], **{k: v for k, v in recipe.optimiser.items() if k != "kind"}}
-    beta = float(options.pop("beta"))
-    config = typed(TrainingConfig, options, "dpo settings")
     sides = {side: [run.encoder.sequence(row, row[side]) for row in pairs] for side in ("chosen", "rejected")}
     before = {side: reference_logprobs(run.reference, rows) for side, rows in sides.items()}
     lengths = [max(len(a), len(b)) for a, b in zip(sides["chosen"], sides["rejected"], strict=True)]
@@ -232,15 +279,20 @@ def train_policy(
     check_version(STAGE, VERSION, version)
     set_threads()
     recipe = parse_recipe(read_settings(row_path), str(row_path))
-    scale = read_settings(scale_path)
+    scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
+    evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
     given = [path for path in (entropies, reward_model, normaliser) if path is not None]
     if recipe.kind == "reward" and len(given) < 3:
         raise RecipeError(f"{row_path}: a reward recipe needs --entropies, --reward-model and --normaliser")
+    where = f"{row_path} on {scale_path}"
+    if recipe.kind == "reward":
+        ppo, sampling = scale.ppo_config(recipe.optimiser, where), scale.sampling_config(where)
+    else:
+        dpo, beta = scale.dpo_config(recipe.optimiser, where)
     inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")
         world = load_world(data)
-        evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
         evaluator = Evaluator(data, encoder, evaluation_spec, load_judge(evaluation_spec.judge, world), world)
         run = Run(
             policy=load_policy(sft / "model", encoder),
@@ -260,10 +312,14 @@ def train_policy(
             assert entropies is not None
             assert reward_model is not None
             assert normaliser is not None
-            reward = build_reward(recipe, entropies, reward_model, normaliser, scale["ppo"]["microbatch"])
-            summary = run_ppo(run, recipe, reward, scale, read_jsonl(data / "prompts.jsonl"), seed)
+            reward = build_reward(recipe, entropies, reward_model, normaliser, ppo.microbatch)
+            with training_on(data / "prompts.jsonl"):
+                prompts = read_jsonl(data / "prompts.jsonl")
+                summary = run_ppo(run, recipe, reward, scale, ppo, sampling, prompts, seed)
         else:
-            summary = run_dpo(run, recipe, scale, read_jsonl(data / "preference.train.jsonl"), seed)
+            with training_on(data / "preference.train.jsonl"):
+                pairs = read_jsonl(data / "preference.train.jsonl")
+                summary = run_dpo(run, recipe, dpo, beta, pairs, seed)
         run.policy.model.eval()
         evaluation = evaluator.evaluate(run.policy, run.baseline)
         run.policy.model.save_pretrained(result / "model", safe_serialization=True)

@@ -4,47 +4,174 @@ Writes into result/: sft.jsonl, preference.{train,validation,...}.jsonl, prompts
 choices/<task>.jsonl, arithmetic.<name>.jsonl, functions.<name>.jsonl, quarantine/, data.json (template, limits,
 source, counts).
 
-Source `testbed` generates everything from the world; `directory` reads preference sets of real data and uses the
-chosen responses for supervised fine-tuning, held-out prompts with their chosen responses as the benchmark.
+Source `testbed` generates everything from the world. `directory` and `huggingface` read real preference sets: the
+chosen responses serve supervised fine-tuning, the split `test` is held out, and its prompts with their chosen
+responses are the benchmark unless the spec names others. Quarantined rows of a run that is refused stay in
+`<out>/quarantine/`.
 """
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.schemas import record_type
 from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Screening
+from rlhf_core.data.templates import chat_template
+from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from tasks.artifacts import check_version, digest, stage_output, write_json, write_jsonl
-from tasks.settings import read_settings
+from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, run_stage
 
 VERSION = 1
 STAGE = "prepare"
 
+DIALOGUE_BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
 CHOICE_TASKS = ("arc", "truthfulqa", "winograd", "hellaswag", "mmlu")
 #: Directory that a `directory` source reads when its spec names none.
 DATA_VARIABLE = "REWARDSMITH_DATA"
 
 
+Sets = dict[str, list[dict[str, Any]]]
+
+
+@dataclass(frozen=True)
+class WorldRows:
+    """Rows of each set that the testbed generates; `benchmark`, `choices` and `functions` for each of several."""
+
+    sft: int
+    sft_validation: int
+    tasks: int
+    prompts: int
+    preference_train: int
+    preference_validation: int
+    preference_ood: int
+    benchmark: int
+    choices: int
+    arithmetic: int
+    functions: int
+
+
+@dataclass(frozen=True)
+class WorldSpec:
+    """Data of the testbed.
+
+    Args:
+        source: 'testbed'.
+        template: chat template.
+        limits: `Limits` in tokens.
+        world_seed: of the world's facts.
+        seed: of the draws.
+        annotator: `Annotator` of preference pairs.
+        follow_up_share: share of SFT examples that are second turns.
+        baseline_quality: quality in [0, 1] of a benchmark's baseline answers; without one they are the expert's.
+        rows: `WorldRows`.
+    """
+
+    source: str
+    template: str
+    limits: Mapping[str, Any]
+    world_seed: int
+    seed: int
+    annotator: Mapping[str, Any]
+    follow_up_share: float
+    baseline_quality: Mapping[str, float]
+    rows: Mapping[str, int]
+
+    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+        return _testbed(self)
+
+
+@dataclass(frozen=True)
+class RealSpec:
+    """Real data from a folder or from Hugging Face.
+
+    Args:
+        source: 'directory' or 'huggingface'.
+        template: chat template.
+        limits: `Limits` in tokens.
+        preference: names of the preference sets; their splits `train` and `test` are read.
+        validation_share: share of the training pairs, from the end, that is kept for validation.
+        benchmark_rows: the most items of a benchmark.
+        prompts: names of prompt sets for policy training; without one, the training pairs' prompts.
+        benchmarks: {benchmark: name of a set whose split `test` holds prompts with the baseline's responses};
+            without one, `alpaca` is made of held-out prompts and their chosen responses.
+        directory: folder of a `directory` source; without one, the environment variable REWARDSMITH_DATA names it.
+        sets: {name: `HubSet`} of a `huggingface` source.
+        max_bad_share: the largest tolerated share of bad rows of a file.
+    """
+
+    source: str
+    template: str
+    limits: Mapping[str, Any]
+    preference: tuple[str, ...]
+    validation_share: float
+    benchmark_rows: int
+    prompts: tuple[str, ...] = ()
+    benchmarks: Mapping[str, str] = field(default_factory=dict)
+    directory: str | None = None
+    sets: Mapping[str, Any] = field(default_factory=dict)
+    max_bad_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if (self.source == "huggingface") != bool(self.sets):
+            raise RecipeError(f"source '{self.source}' with {len(self.sets)} sets: 'sets' belong to huggingface")
+        if self.directory and self.source != "directory":
+            raise RecipeError(f"'directory' does not fit source '{self.source}'")
+        if not self.preference:
+            raise RecipeError("'preference' names no set")
+        if not 0 < self.validation_share < 1:
+            raise RecipeError(f"validation_share is {self.validation_share}; it must lie between 0 and 1")
+        if not 0 <= self.max_bad_share < 1:
+            raise RecipeError(f"max_bad_share is {self.max_bad_share}; it must be at least 0 and below 1")
+        if self.benchmark_rows < 1:
+            raise RecipeError(f"benchmark_rows is {self.benchmark_rows}; it must be at least 1")
+        unknown = set(self.benchmarks) - set(DIALOGUE_BENCHMARKS)
+        if unknown:
+            raise RecipeError(f"unknown benchmarks {sorted(unknown)}; known: {', '.join(DIALOGUE_BENCHMARKS)}")
+
+    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+        return _real(self, quarantine)
+
+
+def data_spec(path: Path) -> WorldSpec | RealSpec:
+    """The typed data spec of a file, its template and limits checked."""
+    values = read_settings(path)
+    kinds: dict[str, type[Any]] = {"testbed": WorldSpec, "directory": RealSpec, "huggingface": RealSpec}
+    if values.get("source") not in kinds:
+        raise RecipeError(f"{path}: source is '{values.get('source')}'; known: {', '.join(kinds)}")
+    spec: WorldSpec | RealSpec = typed(kinds[values["source"]], values, str(path))
+    chat_template(spec.template)
+    typed(Limits, spec.limits, f"{path}: limits")
+    if isinstance(spec, WorldSpec):
+        typed(WorldRows, spec.rows, f"{path}: rows")
+    for name, options in spec.sets.items() if isinstance(spec, RealSpec) else ():
+        typed(HubSet, options, f"{path}: sets: {name}")
+    return spec
+
+
 def prepare(spec_path: Path, out: Path, version: int | None = None) -> None:
     """Writes the data sets that a data spec describes."""
     check_version(STAGE, VERSION, version)
-    spec = read_settings(spec_path)
-    makers = {"testbed": _testbed, "directory": _real, "huggingface": _real}
-    if spec.get("source") not in makers:
-        raise RecipeError(f"{spec_path}: source is '{spec.get('source')}'; known: {', '.join(makers)}")
+    spec = data_spec(spec_path)
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path]) as result:
-        sets, facts = makers[spec["source"]](spec, result / "quarantine")
+        quarantine = out / "quarantine"
+        shutil.rmtree(quarantine, ignore_errors=True)
+        sets, facts = spec.make(quarantine)
         for name, rows in sets.items():
             path = result / f"{name}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             write_jsonl(path, rows)
-        common = {key: spec[key] for key in ("source", "template", "limits")}
+        common = {"source": spec.source, "template": spec.template, "limits": dict(spec.limits)}
         write_json(result / "data.json", {**common, **facts, "rows": {name: len(r) for name, r in sets.items()}})
+        if quarantine.exists():
+            quarantine.rename(result / "quarantine")
 
 
 def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str], metas: list[Any]) -> dict[str, Any]:
@@ -53,19 +180,19 @@ def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str],
     return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
 
 
-def _testbed(spec: Mapping[str, Any], quarantine: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
+def _testbed(spec: WorldSpec) -> tuple[Sets, dict[str, Any]]:
     from rlhf_core.testbed import VERSION as WORLD_VERSION
     from rlhf_core.testbed import Annotator, World, WorldConfig, bayes_ceiling
 
-    world = World(WorldConfig(seed=spec["world_seed"]))
-    annotator = Annotator(**spec["annotator"])
-    seed, rows = spec["seed"], spec["rows"]
+    world = World(WorldConfig(seed=spec.world_seed))
+    annotator = Annotator(**spec.annotator)
+    seed, rows = spec.seed, spec.rows
     sets: dict[str, list[dict[str, Any]]] = {
         "sft": [
-            *world.sft_examples(rows["sft"], seed, spec["follow_up_share"]),
+            *world.sft_examples(rows["sft"], seed, spec.follow_up_share),
             *world.task_examples(rows["tasks"], seed),
         ],
-        "sft.validation": world.sft_examples(rows["sft_validation"], seed + 1, spec["follow_up_share"]),
+        "sft.validation": world.sft_examples(rows["sft_validation"], seed + 1, spec.follow_up_share),
         "prompts": world.prompts(rows["prompts"], seed, "train"),
         "arithmetic.seen": world.arithmetic(rows["arithmetic"], seed + 1, "seen"),
         "arithmetic.unseen": world.arithmetic(rows["arithmetic"], seed + 1, "unseen"),
@@ -78,7 +205,7 @@ def _testbed(spec: Mapping[str, Any], quarantine: Path) -> tuple[dict[str, list[
         items = []
         for row in world.prompts(rows["benchmark"], seed + 1, split):
             metas = row["meta"].get("turns", [row["meta"]])
-            quality = spec["baseline_quality"].get(name)
+            quality = spec.baseline_quality.get(name)
             baseline = [
                 world.expert_answer(m, seed) if quality is None else world.mixture_answer(m, seed, quality)
                 for m in metas
@@ -92,7 +219,7 @@ def _testbed(spec: Mapping[str, Any], quarantine: Path) -> tuple[dict[str, list[
     sets["examples"] = _testbed_examples(sets["preference.validation"], sets["functions.mbpp_base"])
     sets["alpaca_calibration"] = _gamed_baselines(world, sets["benchmarks/alpaca"], seed)
     facts = {
-        "world": {"version": WORLD_VERSION, "seed": spec["world_seed"]},
+        "world": {"version": WORLD_VERSION, "seed": spec.world_seed},
         "bayes_ceiling": {
             split: bayes_ceiling(sets[f"preference.{split}"], annotator) for split in ("train", "validation", "ood")
         },
@@ -164,11 +291,12 @@ def _variant(answer: str, variant: str, padding: str) -> str:
     return f"{head}." if head else answer
 
 
-def _source(spec: Mapping[str, Any], quarantine: Path) -> DirectorySource | HuggingFaceSource:
-    screening = Screening(quarantine, spec.get("max_bad_share", 0.1))
-    if spec["source"] == "huggingface":
-        return HuggingFaceSource({name: HubSet(**options) for name, options in spec["sets"].items()}, screening)
-    root = spec.get("directory") or os.environ.get(DATA_VARIABLE)
+def _source(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSource:
+    screening = Screening(quarantine, spec.max_bad_share)
+    if spec.source == "huggingface":
+        sets = {name: typed(HubSet, options, f"sets: {name}") for name, options in spec.sets.items()}
+        return HuggingFaceSource(sets, screening)
+    root = spec.directory or os.environ.get(DATA_VARIABLE)
     if not root:
         raise DataError(
             "the data spec names no directory",
@@ -177,41 +305,62 @@ def _source(spec: Mapping[str, Any], quarantine: Path) -> DirectorySource | Hugg
     return DirectorySource(root, screening)
 
 
-def _real(spec: Mapping[str, Any], quarantine: Path) -> tuple[dict[str, list[dict[str, Any]]], dict[str, Any]]:
+def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     source = _source(spec, quarantine)
     kind = record_type("preference").name
-    names = list(spec["preference"])
-    train = [row for name in names for row in source.load(name, "train", kind)]
-    test = [row for name in names for row in source.load(name, "test", kind)]
-    held_out = max(1, round(spec["validation_share"] * len(train)))
+    train = [row for name in spec.preference for row in source.load(name, "train", kind)]
+    test = [row for name in spec.preference for row in source.load(name, "test", kind)]
+    held_out = max(1, round(spec.validation_share * len(train)))
+    if held_out >= len(train):
+        raise DataError(
+            f"{len(train)} training pairs leave none beside the {held_out} for validation",
+            file=", ".join(spec.preference),
+            remedy="Give more pairs or a smaller validation_share",
+        )
     fitted, validation = train[:-held_out], train[-held_out:]
-    answers = [
-        {key: row[key] for key in ("id", "prompt", "source", "messages") if key in row} | {"response": row["chosen"]}
-        for row in fitted
-    ]
+    prompts = [row for name in spec.prompts for row in source.load(name, "train", record_type("prompt").name)]
+    benchmarks = {
+        f"benchmarks/{benchmark}": source.load(name, "test", record_type("sft").name)
+        for benchmark, name in (spec.benchmarks or {}).items()
+    } or {"benchmarks/alpaca": [_answered(row) for row in _distinct_prompts(test)]}
     sets = {
-        "sft": answers,
-        "sft.validation": [{**row, "response": row["chosen"]} for row in validation],
+        "sft": [_answered(row) for row in fitted],
+        "sft.validation": [_answered(row) for row in validation],
         "preference.train": fitted,
         "preference.validation": validation,
         "preference.ood": test,
-        "prompts": _distinct_prompts(fitted),
-        "benchmarks/alpaca": [
-            benchmark_row(row, [row["prompt"]], [row["chosen"]], [{}])
-            for row in _distinct_prompts(test)[: spec["benchmark_rows"]]
+        "prompts": _distinct_prompts(prompts or fitted),
+        "examples": [
+            {**_answered(row), "kind": "normal", "true_clauses": []} for row in validation[: PICTURES["normal"]]
         ],
+    } | {
+        name: [benchmark_row(row, [row["prompt"]], [row["response"]], [{}]) for row in rows[: spec.benchmark_rows]]
+        for name, rows in benchmarks.items()
     }
-    sets["examples"] = [
-        {"id": row["id"], "prompt": row["prompt"], "response": row["chosen"], "kind": "normal", "true_clauses": []}
-        | ({"messages": row["messages"]} if "messages" in row else {})
-        for row in validation[: PICTURES["normal"]]
-    ]
-    facts: dict[str, Any] = {"quarantine": [str(summary) for summary in source.summaries], "sets": names}
+    facts: dict[str, Any] = {
+        "quarantine": [_screened(summary) for summary in source.summaries],
+        "sets": [*spec.preference, *spec.prompts, *spec.benchmarks.values()],
+    }
     if isinstance(source, DirectorySource):
         facts["digests"] = {
-            path.name: digest(path) for path in sorted(Path(source.root).iterdir()) if path.name.split(".")[0] in names
+            path.name: digest(path)
+            for path in sorted(Path(source.root).iterdir())
+            if path.name.split(".")[0] in facts["sets"]
         }
     return sets, facts
+
+
+def _answered(row: Mapping[str, Any]) -> dict[str, Any]:
+    """A preference row as a prompt with its chosen response."""
+    kept = {key: row[key] for key in ("id", "prompt", "source", "messages") if key in row}
+    return kept | {"response": row["chosen"]}
+
+
+def _screened(summary: Summary) -> dict[str, Any]:
+    """What screening found in a file, without machine paths."""
+    path = summary.quarantine_file
+    places = {"file": Path(summary.file).name, "quarantine_file": f"quarantine/{Path(path).name}" if path else None}
+    return {**asdict(summary), **places, "quarantined": summary.quarantined}
 
 
 def _distinct_prompts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

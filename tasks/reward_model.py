@@ -7,6 +7,7 @@ known, credit-assignment fidelity: how well the reward paid to each clause agree
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -27,12 +28,37 @@ from tasks.entropies import load_entropies, resolve_segmenter
 from tasks.loading import load_encoder
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, run_stage, set_threads
+from tasks.stage import argument_parser, run_stage, set_threads, training_on
 
 VERSION = 1
 STAGE = "reward_model"
 
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class RewardModelSpec:
+    """A reward model: how responses are cut into segments, and how segment rewards become a preference.
+
+    Args:
+        title: for people.
+        backbone: which SFT model it starts from.
+        segmenter: `{kind: entropy, cutoff: "1.75"}` and the like.
+        aggregation: 'mean' of the segment rewards.
+        loss: 'bradley_terry' on the aggregated rewards.
+    """
+
+    title: str
+    backbone: str
+    segmenter: Mapping[str, Any]
+    aggregation: str
+    loss: str
+
+    def __post_init__(self) -> None:
+        if self.aggregation != "mean":
+            raise RecipeError(f"aggregation is '{self.aggregation}'; known: mean")
+        if self.loss != "bradley_terry":
+            raise RecipeError(f"loss is '{self.loss}'; known: bradley_terry")
 
 
 @dataclass(frozen=True)
@@ -91,19 +117,13 @@ def train_reward_model(
     """Trains the reward model of a spec from the SFT model and measures it."""
     check_version(STAGE, VERSION, version)
     set_threads()
-    spec = read_settings(spec_path)
+    spec = typed(RewardModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
-    unknown = set(spec) - {"title", "backbone", "segmenter", "aggregation", "loss"}
-    if unknown or spec.get("aggregation") != "mean" or spec.get("loss") != "bradley_terry":
-        raise RecipeError(
-            f"{spec_path}: unknown settings {sorted(unknown)}; aggregation must be mean (is "
-            f"{spec.get('aggregation')}), loss bradley_terry (is {spec.get('loss')})"
-        )
     with stage_output(
         out, stage=STAGE, version=VERSION, inputs=[spec_path, scale_path, data, sft, entropies]
     ) as result:
         encoder = load_encoder(data, sft / "model")
-        segmenter_spec = resolve_segmenter(spec["segmenter"], entropies)
+        segmenter_spec = resolve_segmenter(dict(spec.segmenter), entropies)
         segmenter = build_segmenter(segmenter_spec)
         splits = {
             split: segment_pairs(
@@ -115,9 +135,9 @@ def train_reward_model(
             for split in ("train", "validation", "ood")
         }
         model = ScalarModel.from_causal_lm(load_causal_lm(sft / "model"), seed=seed)
-        history = fit(
-            model, splits["train"], encoder.pad_id, config, seed, f"reward model {spec_path.stem} seed {seed}"
-        )
+        label = f"reward model {spec_path.stem} seed {seed}"
+        with training_on(data / "preference.train.jsonl"):
+            history = fit(model, splits["train"], encoder.pad_id, config, seed, label)
         metrics: dict[str, float] = {
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
             "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
@@ -133,7 +153,7 @@ def train_reward_model(
                 "share_of_ceiling": metrics["accuracy"] / ceiling["validation"],
                 "ood_bayes_ceiling": ceiling["ood"],
             }
-        trained_on = {"segmenter": segmenter_spec, "aggregation": spec["aggregation"], "loss": spec["loss"]}
+        trained_on = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
         model.save(result / "model", trained_on)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)

@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, TypeVar
+from types import UnionType
+from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import yaml
 
@@ -19,8 +20,8 @@ def read_settings(path: Path) -> dict[str, Any]:
     """A YAML file's mapping."""
     try:
         value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError("file does not exist", file=str(path)) from None
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror})", file=str(path), remedy="Check the path") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise DataError(f"not valid YAML ({error})", file=str(path)) from None
     if not isinstance(value, dict):
@@ -38,9 +39,46 @@ def typed(cls: type[T], values: Mapping[str, Any], where: str) -> T:
             hint = f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(sorted(known))}"
             raise RecipeError(f"{where}: unknown setting '{name}'{hint}")
     converted = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    hints = get_type_hints(cls)
+    for name, value in converted.items():
+        if not _fits(value, hints[name]):
+            raise RecipeError(f"{where}: setting '{name}' is {_shown(value)}; it must be {_described(hints[name])}")
     try:
         return cls(**converted)
     except TypeError as error:
-        raise RecipeError(f"{where}: {error}") from None
+        raise RecipeError(f"{where}: {str(error).replace(f'{cls.__name__}.__init__() ', '')}") from None
     except RecipeError as error:
         raise RecipeError(f"{where}: {error}") from None
+
+
+_WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text", type(None): "null"}
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a YAML value has the type of a field, as far as the hint says it plainly."""
+    origin = get_origin(hint)
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in get_args(hint))
+    if hint is Any or origin is Literal:
+        return True
+    kind = origin or hint
+    if kind in (float, int):
+        return isinstance(value, (int, float) if kind is float else int) and not isinstance(value, bool)
+    return isinstance(value, kind) if isinstance(kind, type) else True
+
+
+def _described(hint: Any) -> str:
+    if get_origin(hint) in (Union, UnionType):
+        return " or ".join(_described(part) for part in get_args(hint))
+    kind = get_origin(hint) or hint
+    return _WORDS.get(kind, "a list" if kind is tuple else "a mapping")
+
+
+def _shown(value: Any) -> str:
+    """The value, with a hint where YAML reads a number without a decimal point as text."""
+    if isinstance(value, str):
+        try:
+            return f"the text '{value}' (write a number with a decimal point, such as {float(value):.1e})"
+        except ValueError:
+            return f"the text '{value}'"
+    return repr(value)

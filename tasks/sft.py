@@ -6,25 +6,52 @@ is fine-tuned only when its spec has a `training` section.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
 from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import build_causal_lm, load_causal_lm
 from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.supervised.sft import mean_nll, sft_loss
 from rlhf_core.supervised.training import TrainingConfig, train
 from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.benchmarks import EvaluationConfig, Evaluator
-from tasks.loading import load_encoder, load_judge, load_world
+from tasks.loading import encode, load_encoder, load_judge, load_world
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, run_stage, set_threads
+from tasks.stage import argument_parser, run_stage, set_threads, training_on
 
 VERSION = 1
 STAGE = "sft"
+
+
+@dataclass(frozen=True)
+class BackboneSpec:
+    """A backbone: `source` loads one, `architecture` builds one.
+
+    Args:
+        source: local folder or hub id.
+        architecture: fields of the transformers configuration, with `model_type`.
+        training: settings of its fine-tuning (`TrainingConfig`); a built backbone needs them.
+    """
+
+    source: str | None = None
+    architecture: Mapping[str, Any] | None = None
+    training: Mapping[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        if (self.source is None) == (self.architecture is None):
+            raise RecipeError("give either 'source' (a model to load) or 'architecture' (one to build)")
+        if self.source is None and self.training is None:
+            raise RecipeError("a backbone built from 'architecture' needs 'training'")
+
+    def training_config(self, where: str) -> TrainingConfig | None:
+        return None if self.training is None else typed(TrainingConfig, self.training, f"{where}: training")
 
 
 def fine_tune(
@@ -39,23 +66,32 @@ def fine_tune(
     """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history and generations."""
     check_version(STAGE, VERSION, version)
     set_threads()
-    spec = read_settings(spec_path)
+    spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
+    config = spec.training_config(str(spec_path))
+    evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
     with stage_output(
         out, stage=STAGE, version=VERSION, inputs=[spec_path, evaluation_path, data, tokenizer]
     ) as result:
         encoder = load_encoder(data, tokenizer)
-        if "source" in spec:
-            model = load_causal_lm(spec["source"])
+        world = load_world(data)
+        evaluator = Evaluator(data, encoder, evaluation_spec, load_judge(evaluation_spec.judge, world), world)
+        if spec.architecture is not None:
+            model = build_causal_lm(spec.architecture, encoder.tokenizer, seed)
         else:
-            model = build_causal_lm(spec["architecture"], encoder.tokenizer, seed)
+            assert spec.source is not None
+            model = load_causal_lm(spec.source)
+            if len(encoder.tokenizer) > int(model.config.vocab_size):
+                model.resize_token_embeddings(len(encoder.tokenizer))
         policy = DecoderPolicy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
         history: list[dict[str, float]] = []
-        if "training" in spec:
-            config = typed(TrainingConfig, spec["training"], f"{spec_path}: training")
-            rows = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "sft.jsonl")]
+        if config is not None:
+            rows = encode(encoder, read_jsonl(data / "sft.jsonl"), "response", data / "sft.jsonl")
             batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
             steps = max(1, round(config.epochs * len(rows) / config.batch))
-            with progress(f"sft {spec_path.stem} seed {seed}", steps) as advance:
+            with (
+                training_on(data / "sft.jsonl"),
+                progress(f"sft {spec_path.stem} seed {seed}", steps) as advance,
+            ):
 
                 def on_step(step: int, metrics: dict[str, float]) -> None:
                     advance(loss=metrics["loss"])
@@ -76,16 +112,14 @@ def fine_tune(
                     weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
                 )
         model.eval()
-        held_out = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "sft.validation.jsonl")]
+        validation = data / "sft.validation.jsonl"
+        held_out = encode(encoder, read_jsonl(validation), "response", validation)
         metrics = {
             "validation_nll": mean_nll(policy, held_out),
             "parameters": float(sum(p.numel() for p in model.parameters())),
             "prompts_cut": float(encoder.counts.prompts_cut),
             "responses_cut": float(encoder.counts.responses_cut),
         }
-        evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-        world = load_world(data)
-        evaluator = Evaluator(data, encoder, evaluation_spec, load_judge(evaluation_spec.judge, world), world)
         evaluation = evaluator.evaluate(policy, None)
         model.save_pretrained(result / "model", safe_serialization=True)
         encoder.tokenizer.save_pretrained(result / "model")

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import RewardsmithError
+from rlhf_core.errors import NumericsError, RewardsmithError
 
 #: Exit code for an error that the caller has to fix; a scheduler does not retry it.
 USER_ERROR = 2
@@ -36,6 +37,15 @@ def set_threads() -> int:
     threads = int(os.environ.get("REWARDSMITH_THREADS", "1"))
     torch.set_num_threads(threads)
     return threads
+
+
+@contextmanager
+def training_on(data: Path) -> Iterator[None]:
+    """Puts the file whose rows are trained on in front of a numeric failure's message."""
+    try:
+        yield
+    except NumericsError as error:
+        raise NumericsError(f"file {data}: {error}") from None
 
 
 def run_stage(main: Callable[[list[str] | None], Any]) -> None:

@@ -2,27 +2,48 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding, train_byte_level_bpe
+from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_tokenizer
 from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
-from tasks.settings import read_settings
+from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, run_stage
 
 VERSION = 1
 STAGE = "tokenizer"
 
 
+@dataclass(frozen=True)
+class TokenizerSpec:
+    """A tokenizer: `source` loads one, `vocabulary` trains one.
+
+    Args:
+        source: local folder or hub id.
+        vocabulary: tokens of a trained one, special ones included.
+        full_byte_alphabet: a trained one knows all 256 bytes, so it can spell any text.
+    """
+
+    source: str | None = None
+    vocabulary: int | None = None
+    full_byte_alphabet: bool = True
+
+    def __post_init__(self) -> None:
+        if (self.source is None) == (self.vocabulary is None):
+            raise RecipeError("give either 'source' (a tokenizer to load) or 'vocabulary' (one to train)")
+
+
 def make_tokenizer(spec_path: Path, data: Path, out: Path, version: int | None = None) -> None:
     """Trains or loads the tokenizer that a spec describes and checks it against the chat template."""
     check_version(STAGE, VERSION, version)
-    spec = read_settings(spec_path)
+    spec = typed(TokenizerSpec, read_settings(spec_path), str(spec_path))
     template = chat_template(read_json(data / "data.json")["template"])
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:
-        if "source" in spec:
-            tokenizer = load_tokenizer(spec["source"])
+        if spec.source is not None:
+            tokenizer = load_tokenizer(spec.source)
             add_pad_token(tokenizer, template)
         else:
             rows = read_jsonl(data / "sft.jsonl")
@@ -30,7 +51,8 @@ def make_tokenizer(spec_path: Path, data: Path, out: Path, version: int | None =
             texts += [
                 text for row in read_jsonl(data / "preference.train.jsonl") for text in (row["chosen"], row["rejected"])
             ]
-            tokenizer = train_byte_level_bpe(texts, spec["vocabulary"], full_byte_alphabet=spec["full_byte_alphabet"])
+            assert spec.vocabulary is not None
+            tokenizer = train_byte_level_bpe(texts, spec.vocabulary, full_byte_alphabet=spec.full_byte_alphabet)
         check_padding(tokenizer, template)
         template.check_tokenizer(tokenizer)
         tokenizer.save_pretrained(result)

@@ -9,6 +9,7 @@ sampling-time log-probabilities serve as pi_old. Source: Segment, §2.3, appendi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -80,6 +81,10 @@ class PPOConfig:
                 f"rollout_batch {self.rollout_batch} is not a multiple of minibatch {self.minibatch}; "
                 "every response must be trained on equally often"
             )
+        for name in ("actor_lr", "critic_lr"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise RecipeError(f"PPO setting '{name}' is {value}; it must be a finite number above 0")
 
 
 @dataclass(frozen=True)

@@ -43,8 +43,12 @@ class TrainingConfig:
     def __post_init__(self) -> None:
         if self.schedule not in ("constant", "linear", "cosine"):
             raise RecipeError(f"unknown schedule '{self.schedule}'; known: constant, linear, cosine")
-        if self.epochs <= 0 or self.batch < 1 or self.microbatch < 1 or self.learning_rate <= 0:
-            raise RecipeError(f"training settings out of range: {self}")
+        if self.batch < 1 or self.microbatch < 1:
+            raise RecipeError(f"batch is {self.batch} and microbatch {self.microbatch}; both must be at least 1")
+        for name in ("epochs", "learning_rate"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value > 0):
+                raise RecipeError(f"{name} is {value}; it must be a finite number above 0")
 
     def rate(self, step: int, steps: int) -> float:
         """Share of the peak learning rate at `step` (from 0) of `steps`."""

@@ -1,0 +1,32 @@
+"""The tiny pipeline, run once per session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.tasks.tiny_pipeline import RUNS, SETTINGS, Pipeline
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("REWARDSMITH_THREADS", "1")
+
+
+@pytest.fixture(scope="session")
+def pipeline(tmp_path_factory: pytest.TempPathFactory) -> Pipeline:
+    """Every stage, run in order."""
+    made = Pipeline(tmp_path_factory.mktemp("pipeline")).write(SETTINGS)
+    for name in RUNS:
+        made.run(name)
+    return made
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data sets; tests that need it are skipped where it is absent."""
+    default = Path(__file__).parents[2] / ".." / "shared" / "data"
+    folder = Path(os.environ.get("REWARDSMITH_DATA", default))
+    if not folder.is_dir():
+        pytest.skip("no real data directory")
+    return folder

@@ -1,0 +1,317 @@
+"""Bad input, met by the stage that reads it: one clear line, exit code 2, nothing half-written, the next run works."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_core.errors import DataError, RecipeError
+from tasks import sft as sft_stage
+from tasks.stage import USER_ERROR, run_stage
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
+
+Row = dict[str, Any]
+
+SPEC: dict[str, Any] = {
+    "source": "directory",
+    "template": "plain",
+    "limits": {"prompt": 64, "total": 128},
+    "preference": ["pairs"],
+    "validation_share": 0.2,
+    "benchmark_rows": 4,
+    "max_bad_share": 0.0,
+}
+
+
+def pairs(count: int) -> list[Row]:
+    return [
+        {
+            "id": f"pair-{i}",
+            "prompt": f"Where is house number {i}?",
+            "chosen": f"It is in street {i}, near the river.",
+            "rejected": "I do not know.",
+            "source": "made up",
+        }
+        for i in range(count)
+    ]
+
+
+class Folder:
+    """A directory source with one preference set, its spec, and the `prepare` stage on it."""
+
+    def __init__(self, root: Path) -> None:
+        self.data, self.spec, self.out = root / "files", root / "data.yaml", root / "out"
+        self.data.mkdir()
+        self.write("train", pairs(20))
+        self.write("test", pairs(5))
+        self.describe({})
+
+    def file(self, split: str) -> Path:
+        return self.data / f"pairs.{split}.jsonl"
+
+    def write(self, split: str, rows: list[Row]) -> None:
+        self.file(split).write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+
+    def describe(self, changes: dict[str, Any]) -> None:
+        values = {**SPEC, "directory": str(self.data), **changes}
+        self.spec.write_text(yaml.safe_dump({k: v for k, v in values.items() if v is not None}), encoding="utf-8")
+
+    def prepare(self) -> Path:
+        import_module("tasks.prepare").main(["--spec", str(self.spec), "--out", str(self.out)])
+        return self.out / "result"
+
+    def leftovers(self) -> set[str]:
+        return {path.name for path in self.out.iterdir()} if self.out.exists() else set()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Folder:
+    return Folder(tmp_path)
+
+
+def exits(capsys: pytest.CaptureFixture[str], run: Callable[[], Any]) -> str:
+    """The one error line of a stage that exits with USER_ERROR."""
+    with pytest.raises(SystemExit) as stopped:
+        run_stage(lambda _: run())
+    assert stopped.value.code == USER_ERROR
+    lines = capsys.readouterr().err.strip().splitlines()
+    errors = [line for line in lines if line.startswith("error: ")]
+    assert len(errors) == 1
+    return errors[0]
+
+
+def with_row(changes: Row) -> Callable[[Folder], None]:
+    """Replaces fields of the third training row; None removes a field."""
+
+    def spoil(folder: Folder) -> None:
+        rows = pairs(20)
+        rows[2] = {key: value for key, value in {**rows[2], **changes}.items() if value is not None}
+        folder.write("train", rows)
+
+    return spoil
+
+
+def with_line(line: bytes) -> Callable[[Folder], None]:
+    """Replaces the third training line."""
+
+    def spoil(folder: Folder) -> None:
+        lines = folder.file("train").read_bytes().splitlines()
+        lines[2] = line
+        folder.file("train").write_bytes(b"\n".join(lines) + b"\n")
+
+    return spoil
+
+
+def without_file(folder: Folder) -> None:
+    folder.file("train").unlink()
+
+
+def as_folder(folder: Folder) -> None:
+    folder.file("train").unlink()
+    folder.file("train").mkdir()
+
+
+def in_utf16(folder: Folder) -> None:
+    folder.file("train").write_bytes(folder.file("train").read_text().encode("utf-16"))
+
+
+def cut_gzip(folder: Folder) -> None:
+    folder.file("train").unlink()
+    (folder.data / "pairs.train.jsonl.gz").write_bytes(b"\x1f\x8b\x08\x00\x00")
+
+
+FAULTS: dict[str, tuple[Callable[[Folder], None], str]] = {
+    "missing file": (without_file, r"files: the data set 'pairs' has no split 'train'\. .*Available: test"),
+    "unreadable file": (as_folder, r"file .*pairs.train.jsonl: cannot be read \(Is a directory\)\. Check the path"),
+    "empty file": (lambda folder: folder.write("train", []), r"file .*pairs.train.jsonl: the file is empty\. It needs"),
+    "cut archive": (cut_gzip, r"pairs.train.jsonl.gz: the gzip stream is damaged.*Copy or download"),
+    "UTF-16": (in_utf16, r"file .*pairs.train.jsonl, row 1: .*UTF-16.* not UTF-8\. Convert it"),
+    "wrong encoding": (
+        with_line('{"id": "é"}'.encode("latin-1")),
+        r"file .*pairs.train.jsonl, row 3: not UTF-8\. 1 of 20.*orrect",
+    ),
+    "broken JSON": (with_line(b'{"id": "pair-2", "prompt": '), r"row 3: broken JSON\. .*orrect"),
+    "not an object": (with_line(b"[1, 2]"), r"row 3: not a JSON object\. .*orrect"),
+    "missing field": (with_row({"rejected": None}), r"row 3, field 'rejected': missing\. .*orrect"),
+    "empty field": (with_row({"prompt": " "}), r"row 3, field 'prompt': empty\. .*orrect"),
+    "empty response": (with_row({"chosen": ""}), r"row 3, field 'chosen': empty\. .*orrect"),
+    "field of another type": (with_row({"chosen": 7}), r"row 3, field 'chosen': not text\. .*orrect"),
+    "identical responses": (with_row({"chosen": "I do not know."}), r"row 3, field 'rejected': identical responses\."),
+    "duplicate id": (with_row({"id": "pair-0"}), r"row 3, field 'id': duplicate id\. .*orrect"),
+    "non-finite label": (with_row({"label": math.nan}), r"row 3, field 'label': not finite\. .*orrect"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_bad_data_are_refused_and_the_next_run_works(
+    folder: Folder, fault: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    spoil, message = FAULTS[fault]
+    spoil(folder)
+    error = exits(capsys, folder.prepare)
+    with pytest.raises(DataError, match=message):
+        folder.prepare()
+    assert str(folder.data) in error
+    assert folder.leftovers() <= {"quarantine"}
+    for path in folder.data.iterdir():
+        path.rmdir() if path.is_dir() else path.unlink()
+    folder.write("train", pairs(20))
+    folder.write("test", pairs(5))
+    assert (folder.prepare() / "data.json").exists()
+    assert folder.leftovers() == {"result", "record"}
+
+
+def test_a_refusal_leaves_its_bad_rows_where_it_says(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    with_row({"prompt": " "})(folder)
+    path = folder.out / "quarantine" / "pairs.train.jsonl.quarantine.jsonl"
+    assert str(path) in exits(capsys, folder.prepare)
+    assert [json.loads(line)["row"] for line in path.read_text().splitlines()] == [3]
+
+
+def test_tolerated_bad_rows_are_counted_and_kept_apart(folder: Folder) -> None:
+    with_row({"prompt": " "})(folder)
+    folder.describe({"max_bad_share": 0.1})
+    result = folder.prepare()
+    facts = json.loads((result / "data.json").read_text())
+    assert facts["rows"]["preference.train"] + facts["rows"]["preference.validation"] == 19
+    assert facts["quarantine"][0] == {
+        "file": "pairs.train.jsonl",
+        "total": 20,
+        "quarantined": 1,
+        "reasons": {"prompt: empty": 1},
+        "quarantine_file": "quarantine/pairs.train.jsonl.quarantine.jsonl",
+    }
+    assert len((result / facts["quarantine"][0]["quarantine_file"]).read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"preferense": ["pairs"]}, r"data.yaml: unknown setting 'preferense'; did you mean 'preference'\?"),
+        ({"preference": ["pears"]}, r"unknown data set 'pears'\. Did you mean pairs\?"),
+        ({"source": "folder"}, r"data.yaml: source is 'folder'; known: testbed, directory, huggingface"),
+        ({"template": "plane"}, r"unknown chat template 'plane'"),
+        ({"limits": {"prompt": 128, "total": 64}}, r"prompt limit 128 and total limit 64 contradict each other"),
+        ({"limits": {"promt": 128, "total": 64}}, r"limits: unknown setting 'promt'; did you mean 'prompt'\?"),
+        ({"validation_share": 1.5}, r"data.yaml: validation_share is 1.5; it must lie between 0 and 1"),
+        ({"validation_share": 0.99}, r"20 training pairs leave none beside the 20 for validation"),
+        ({"source": "huggingface"}, r"'sets' belong to huggingface"),
+        ({"limits": None}, r"data.yaml: missing .* 'limits'"),
+    ],
+)
+def test_a_bad_data_spec_is_refused(
+    folder: Folder, changes: Row, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder.describe(changes)
+    exits(capsys, folder.prepare)
+    with pytest.raises((RecipeError, DataError), match=message):
+        folder.prepare()
+    assert folder.leftovers() == set()
+    folder.describe({})
+    assert (folder.prepare() / "data.json").exists()
+
+
+def long_prompt(folder: Folder, on_long_prompt: str, limit: int = 24) -> Path:
+    rows = pairs(20)
+    rows[2]["prompt"] = "Where, oh where, is it? " * 20
+    folder.write("train", rows)
+    folder.describe({"limits": {"prompt": limit, "total": 128, "on_long_prompt": on_long_prompt}})
+    return folder.prepare()
+
+
+def fine_tune(pipeline: Pipeline, data: Path, root: Path) -> Path:
+    """The tokenizer and SFT stages on prepared data, without a judge."""
+    tokenizer, spec = root / "tokenizer.yaml", root / "evaluation.yaml"
+    tokenizer.write_text(yaml.safe_dump({"vocabulary": 320}))
+    spec.write_text(yaml.safe_dump({**SETTINGS["evaluation"], "judge": None}))
+    main = import_module("tasks.tokenizer").main
+    main(["--spec", str(tokenizer), "--data", str(data), "--out", str(root / "tokenizer")])
+    paths = {
+        "spec": pipeline.settings("backbone"),
+        "evaluation": spec,
+        "data": data,
+        "tokenizer": root / "tokenizer" / "result",
+        "out": root / "sft",
+    }
+    sft_stage.main([part for name, path in paths.items() for part in (f"--{name}", str(path))] + ["--seed", "0"])
+    return root / "sft" / "result"
+
+
+def test_a_prompt_beyond_the_cap_is_cut_and_counted(pipeline: Pipeline, folder: Folder, tmp_path: Path) -> None:
+    result = fine_tune(pipeline, long_prompt(folder, "truncate", 60), tmp_path)
+    assert json.loads((result / "metrics.json").read_text())["prompts_cut"] == 1
+
+
+def test_a_prompt_beyond_the_cap_can_be_refused(
+    pipeline: Pipeline, folder: Folder, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = long_prompt(folder, "error", 60)
+    error = exits(capsys, lambda: fine_tune(pipeline, data, tmp_path))
+    assert "sft.jsonl, row 3, field 'prompt': the prompt has" in error
+    assert "the cap is 60. Raise the prompt limit" in error
+    assert not list((tmp_path / "sft").iterdir())
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "path", "value", "message"),
+    [
+        ("ppo", "row", "rewardmodel", "x", r"unknown setting 'rewardmodel'; did you mean 'reward_model'\?"),
+        ("ppo", "row", "normaliser", "location", r"unknown normaliser 'location'; did you mean 'location_aware'\?"),
+        ("ppo", "row", "readout.segmenter.kind", "entropi", r"unknown segmenter 'entropi'; did you mean 'entropy'\?"),
+        ("ppo", "row", "readout.segmenter.cutoff", "9", r"entropy cutoff 9 is not among .*Add it to the scale's"),
+        ("ppo", "row", "readout.read", "aggregate", r"fitted to segment rewards, but the read-out aggregates"),
+        ("ppo", "row", "optimiser.kind", "dpo", r"optimiser 'dpo' does not fit a recipe of kind 'reward'"),
+        ("ppo", "row", "optimiser.value_klip", 0.2, r"ppo: unknown setting 'value_klip'; did you mean 'value_clip'\?"),
+        ("ppo", "scale", "ppo.minibatch", 7, r"rollout_batch 16 is not a multiple of minibatch 7"),
+        ("ppo", "scale", "ppo.actor_lr", math.inf, r"'actor_lr' is inf; it must be a finite number"),
+        ("ppo", "scale", "sampling.top_p", 1.5, r"sampling settings out of range"),
+        ("dpo", "scale", "dpo.beta", None, r"dpo: beta is None; it must be a finite number"),
+        ("ppo", "evaluation", "judge.kind", "golden", r"unknown judge kind 'golden'; known: gold, endpoint"),
+        ("sft", "spec", "architecture", None, r"give either 'source' .* or 'architecture'"),
+        ("sft", "spec", "training", None, r"needs 'training'"),
+        ("tokenizer", "spec", "source", "somewhere", r"give either 'source' .* or 'vocabulary'"),
+        ("tokenizer", "spec", "vocabulary", 20, r"vocab_size 20 is too small"),
+        ("entropies", "spec", "cutoffs.fixed", {"share": 1}, r"entropy cutoff fixed: give either 'quantile' or 'nats'"),
+        ("reward_model", "spec", "loss", "hinge", r"loss is 'hinge'; known: bradley_terry"),
+        ("normaliser", "scale", "estimator", "mean", r"unknown regression 'mean'; known: huber, ols"),
+    ],
+)
+def test_a_bad_setting_is_refused_by_its_stage(
+    pipeline: Pipeline,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    argument: str,
+    path: str,
+    value: Any,
+    message: str,
+) -> None:
+    from tests.tasks.tiny_pipeline import RUNS
+
+    file = tmp_path / "changed.yaml"
+    file.write_text(yaml.safe_dump(changed(SETTINGS[RUNS[name][1][argument]], path, value)))
+    exits(capsys, lambda: pipeline.run(name, tmp_path / "out", settings={argument: file}))
+    with pytest.raises((RecipeError, DataError), match=message):
+        pipeline.run(name, tmp_path / "out", settings={argument: file})
+    out = tmp_path / "out"
+    assert not out.exists() or not list(out.iterdir())
+
+
+def test_a_process_prints_one_line_and_no_traceback(folder: Folder) -> None:
+    with_row({"prompt": ""})(folder)
+    command = [sys.executable, "-m", "tasks.prepare", "--spec", str(folder.spec), "--out", str(folder.out)]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment)
+    assert done.returncode == USER_ERROR
+    assert "Traceback" not in done.stderr
+    assert "row 3, field 'prompt': empty" in done.stderr.strip().splitlines()[-1]

@@ -1,0 +1,154 @@
+"""Settings files: typed, refused by name, and complete at every scale."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.errors import DataError, JudgeError, RecipeError
+from rlhf_core.recipe import parse_recipe
+from rlhf_core.segmentation import build_segmenter
+from rlhf_core.supervised.training import TrainingConfig
+from tasks.benchmarks import EvaluationConfig
+from tasks.entropies import EntropySpec
+from tasks.loading import load_judge
+from tasks.normaliser import CalibrationSpec
+from tasks.policy import PolicyScale
+from tasks.prepare import RealSpec, data_spec
+from tasks.reward_model import RewardModelSpec
+from tasks.settings import read_settings, typed
+from tasks.sft import BackboneSpec
+from tasks.tokenizer import TokenizerSpec
+
+PARAMS = Path(__file__).parents[2] / "params"
+SCALES = sorted(path for path in (PARAMS / "scales").iterdir() if path.is_dir())
+ROWS = sorted((PARAMS / "segment" / "rows").glob("*.yaml"))
+REWARD_MODELS = {path.stem: path for path in (PARAMS / "segment" / "reward_models").glob("*.yaml")}
+TYPES = {
+    "tokenizer": TokenizerSpec,
+    "entropies": EntropySpec,
+    "reward_model": TrainingConfig,
+    "normaliser": CalibrationSpec,
+    "policy": PolicyScale,
+    "evaluation": EvaluationConfig,
+}
+
+
+def settings(path: Path, cls: type) -> object:
+    return typed(cls, read_settings(path), str(path))
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
+def test_every_settings_file_of_a_scale_parses(scale: Path) -> None:
+    data_spec(scale / "data.yaml")
+    for name, cls in TYPES.items():
+        settings(scale / f"{name}.yaml", cls)
+    backbones = {path.stem: settings(path, BackboneSpec) for path in (scale / "backbones").glob("*.yaml")}
+    assert set(backbones) == {path.stem for path in (SCALES[-1] / "backbones").glob("*.yaml")}
+    for name, spec in backbones.items():
+        assert isinstance(spec, BackboneSpec)
+        spec.training_config(name)
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
+def test_every_row_fits_every_scale(scale: Path) -> None:
+    policy = settings(scale / "policy.yaml", PolicyScale)
+    cutoffs = settings(scale / "entropies.yaml", EntropySpec)
+    assert isinstance(policy, PolicyScale)
+    assert isinstance(cutoffs, EntropySpec)
+    for path in ROWS:
+        recipe = parse_recipe(read_settings(path), str(path))
+        assert (scale / "backbones" / f"{recipe.backbone}.yaml").exists()
+        if recipe.kind == "supervised":
+            policy.dpo_config(recipe.optimiser, path.name)
+            continue
+        policy.ppo_config(recipe.optimiser, path.name)
+        policy.sampling_config(path.name)
+        for component in recipe.components:
+            model = settings(REWARD_MODELS[component.reward_model], RewardModelSpec)
+            assert isinstance(model, RewardModelSpec)
+            assert model.backbone == recipe.backbone
+            for spec in (component.readout.segmenter, model.segmenter):
+                if spec["kind"] == "entropy":
+                    assert spec["cutoff"] in cutoffs.cutoffs
+                build_segmenter(spec)
+
+
+def test_the_paper_scale_has_the_papers_numbers() -> None:
+    paper = PARAMS / "scales" / "paper"
+    data, policy = data_spec(paper / "data.yaml"), settings(paper / "policy.yaml", PolicyScale)
+    model, calibration = (
+        settings(paper / "reward_model.yaml", TrainingConfig),
+        settings(paper / "normaliser.yaml", CalibrationSpec),
+    )
+    assert isinstance(data, RealSpec)
+    assert isinstance(policy, PolicyScale)
+    assert isinstance(model, TrainingConfig)
+    assert isinstance(calibration, CalibrationSpec)
+    assert dict(data.limits) == {"prompt": 1728, "total": 2048}
+    assert (model.batch, model.epochs, model.learning_rate, model.max_grad_norm) == (128, 1, 1e-6, 1.0)
+    ppo = policy.ppo_config({}, "paper")
+    assert (ppo.rollout_batch, ppo.minibatch, ppo.actor_lr, ppo.critic_lr, ppo.kl_coef) == (1024, 128, 5e-7, 9e-6, 0.01)
+    assert (policy.prompt_limit, policy.sampling_config("paper").max_new_tokens) == (1024, 1024)
+    assert calibration.pairs == 60_000
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"learning_rat": 1.0}, r"x.yaml: unknown setting 'learning_rat'; did you mean 'learning_rate'\?"),
+        ({"learning_rate": "5e-7"}, r"'learning_rate' is the text '5e-7' \(write a number.*such as 5.0e-07\)"),
+        ({"batch": 1.5}, "setting 'batch' is 1.5; it must be a whole number"),
+        ({"batch": None}, "setting 'batch' is None; it must be a whole number"),
+        ({"betas": 0.9}, "setting 'betas' is 0.9; it must be a list"),
+        ({"schedule": "cosin"}, "x.yaml: unknown schedule 'cosin'"),
+        ({"learning_rate": float("inf")}, "learning_rate is inf; it must be a finite number above 0"),
+    ],
+)
+def test_a_wrong_setting_is_named_with_what_would_be_right(change: dict[str, object], message: str) -> None:
+    values = {"epochs": 1, "batch": 8, "microbatch": 8, "learning_rate": 1e-3} | change
+    with pytest.raises(RecipeError, match=message):
+        typed(TrainingConfig, values, "x.yaml")
+
+
+def test_a_missing_setting_is_named() -> None:
+    with pytest.raises(RecipeError, match=r"x.yaml: missing 1 required positional argument: 'learning_rate'"):
+        typed(TrainingConfig, {"epochs": 1, "batch": 8, "microbatch": 8}, "x.yaml")
+
+
+def test_an_unreadable_settings_file_is_named(tmp_path: Path) -> None:
+    for content, message in ((b"a: [", "not valid YAML"), (b"\xff\xfea", "not valid YAML"), (b"- a\n", "a mapping")):
+        (tmp_path / "x.yaml").write_bytes(content)
+        with pytest.raises(DataError, match=rf"x.yaml: .*{message}"):
+            read_settings(tmp_path / "x.yaml")
+    with pytest.raises(DataError, match=r"none.yaml: cannot be read \(No such file"):
+        read_settings(tmp_path / "none.yaml")
+
+
+def test_an_endpoint_judge_is_built_from_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluation = settings(PARAMS / "scales" / "paper" / "evaluation.yaml", EvaluationConfig)
+    assert isinstance(evaluation, EvaluationConfig)
+    names = ("REWARDSMITH_JUDGE_URL", "REWARDSMITH_JUDGE_MODEL", "REWARDSMITH_JUDGE_KEY")
+    for name in names:
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(RecipeError, match="'base_url' reads the environment variable REWARDSMITH_JUDGE_URL"):
+        load_judge(evaluation.judge, None)
+    for name, value in zip(names[:2], ("http://127.0.0.1:8000/v1", "judge-8b"), strict=True):
+        monkeypatch.setenv(name, value)
+    with pytest.raises(JudgeError, match="REWARDSMITH_JUDGE_KEY is not set"):
+        load_judge(evaluation.judge, None)
+    monkeypatch.setenv(names[2], "secret")
+    judge = load_judge({**(evaluation.judge or {}), "cache_path": None}, None)
+    assert judge is not None
+    assert judge.name == "judge-8b"
+    assert "secret" not in repr(judge)
+
+
+def test_a_wrong_judge_spec_is_refused() -> None:
+    with pytest.raises(RecipeError, match="judge: unknown setting 'url'"):
+        load_judge({"kind": "endpoint", "url": "http://127.0.0.1/v1"}, None)
+    with pytest.raises(RecipeError, match="unknown judge kind 'gpt'"):
+        load_judge({"kind": "gpt"}, None)
+    with pytest.raises(RecipeError, match="knows the testbed only"):
+        load_judge({"kind": "gold"}, None)

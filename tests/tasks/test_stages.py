@@ -1,0 +1,191 @@
+"""What every stage promises, on the tiny pipeline."""
+
+from __future__ import annotations
+
+import math
+import os
+import subprocess
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
+from tasks.artifacts import digest
+from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
+
+RECORDED = {
+    "stage", "version", "seconds", "started", "peak_memory_mb", "threads", "device", "host_cpu", "python", "versions",
+    "commit", "dirty", "sources", "inputs", "result_digest",
+}  # fmt: skip
+POLICY_FILES = {
+    "model", "metrics.json", "history.jsonl", "checkpoints.jsonl", "rollouts.jsonl", "generations.jsonl",
+    "judgements.jsonl",
+}  # fmt: skip
+FILES = {
+    "tokenizer": {"tokenizer.json", "tokenizer_config.json", "metrics.json"},
+    "sft": {"model", "metrics.json", "history.jsonl", "generations.jsonl", "judgements.jsonl"},
+    "entropies": {"entropies.safetensors", "cutoffs.json", "metrics.json"},
+    "reward_model": {"model", "metrics.json", "history.jsonl", "examples.jsonl"},
+    "normaliser": {"normaliser.json", "metrics.json"},
+    "ppo": POLICY_FILES,
+    "dpo": POLICY_FILES,
+}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_stage_leaves_result_and_record_and_nothing_else(pipeline: Pipeline, name: str) -> None:
+    assert {path.name for path in pipeline.out(name).iterdir()} == {"result", "record"}
+    assert FILES.get(name, {"data.json"}) <= {path.name for path in pipeline.result(name).iterdir()}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_metrics_are_flat_and_finite(pipeline: Pipeline, name: str) -> None:
+    metrics = pipeline.metrics(name)
+    assert metrics
+    assert all(type(value) in (int, float) and math.isfinite(value) for value in metrics.values())
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_record_says_what_made_the_result(pipeline: Pipeline, name: str) -> None:
+    record = pipeline.record(name)
+    stage, files, upstream = RUNS[name]
+    assert set(record) == RECORDED
+    assert record["stage"] == stage
+    assert record["version"] == import_module(f"tasks.{stage}").VERSION
+    assert record["seconds"] >= 0
+    assert record["result_digest"] == digest(pipeline.result(name))
+    given = [*(pipeline.settings(file) for file in files.values()), *(pipeline.result(run) for run in upstream)]
+    assert record["inputs"] == {path.as_posix(): digest(path) for path in given}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_same_inputs_and_seed_give_the_same_result(pipeline: Pipeline, name: str, tmp_path: Path) -> None:
+    assert digest(pipeline.run(name, tmp_path)) == pipeline.record(name)["result_digest"]
+
+
+@pytest.mark.parametrize("name", SEEDED)
+def test_another_seed_gives_another_model(pipeline: Pipeline, name: str, tmp_path: Path) -> None:
+    other = pipeline.run(name, tmp_path, seed=1)
+    assert digest(other / "model") != digest(pipeline.result(name) / "model")
+
+
+def test_rewards_of_rollouts_are_the_sum_of_their_breakdown(pipeline: Pipeline) -> None:
+    rollouts = pipeline.rows("ppo", "rollouts.jsonl")
+    assert {row["step"] for row in rollouts} == {1, 2}
+    for row in rollouts:
+        assert len(row["tokens"]) == len(row["rewards"]) == len(row["advantages"])
+        total = [sum(parts) for parts in zip(*row["breakdown"].values(), strict=True)]
+        assert total == pytest.approx(row["rewards"], abs=1e-6)
+
+
+def test_rewards_of_examples_are_their_segments_rewards_spread_over_tokens(pipeline: Pipeline) -> None:
+    for row in pipeline.rows("reward_model", "examples.jsonl"):
+        covered = [i for start, end, _ in row["segments"] for i in range(start, end)]
+        assert covered == list(range(len(covered)))
+        paid = sum(row["rewards"][i] for i in covered)
+        assert paid == pytest.approx(sum(value for *_, value in row["segments"]), abs=1e-5)
+        assert all(value is None for value in row["rewards"][len(covered) :])
+
+
+def test_a_policy_is_compared_with_its_sft_model_on_every_benchmark(pipeline: Pipeline) -> None:
+    for name in ("ppo", "dpo"):
+        generations = pipeline.rows(name, "generations.jsonl")
+        baseline = pipeline.rows("sft", "generations.jsonl")
+        assert [(r["benchmark"], r["id"], r["turn"]) for r in generations] == [
+            (r["benchmark"], r["id"], r["turn"]) for r in baseline
+        ]
+        assert 0 <= pipeline.metrics(name)["win_rate_vs_sft"] <= 100
+    steps = [row["step"] for row in pipeline.rows("ppo", "history.jsonl")]
+    assert steps == [1, 2]
+    assert [row["step"] for row in pipeline.rows("ppo", "checkpoints.jsonl")] == [1]
+
+
+def altered(pipeline: Pipeline, folder: Path, name: str, argument: str, path: str, value: object) -> dict[str, Path]:
+    """A settings file with one value changed, by the argument that takes it."""
+    file = RUNS[name][1][argument]
+    target = folder / f"{file}.yaml"
+    target.write_text(yaml.safe_dump(changed(SETTINGS[file], path, value)), encoding="utf-8")
+    return {argument: target}
+
+
+@pytest.mark.parametrize(
+    ("name", "argument", "path", "value", "error", "message"),
+    [
+        (
+            "sft",
+            "spec",
+            "training.learning_rate",
+            1e30,
+            NumericsError,
+            r"file .*sft.jsonl: step \d: .*nan.*lower",
+        ),
+        ("sft", "spec", "training.learning_rate", math.nan, RecipeError, "learning_rate.*nan"),
+        ("reward_model", "scale", "learning_rate", 1e30, NumericsError, r"preference.train.jsonl: step \d: .*nan"),
+        ("ppo", "scale", "ppo.critic_lr", 1e30, NumericsError, "lower the learning rate"),
+        ("dpo", "scale", "dpo.learning_rate", 1e30, NumericsError, r"preference.train.jsonl: step \d: .*nan"),
+    ],
+)
+def test_a_failing_stage_leaves_nothing_and_the_next_run_works(
+    pipeline: Pipeline,
+    tmp_path: Path,
+    name: str,
+    argument: str,
+    path: str,
+    value: object,
+    error: type[RewardsmithError],
+    message: str,
+) -> None:
+    out = tmp_path / "out"
+    with pytest.raises(error, match=message):
+        pipeline.run(name, out, settings=altered(pipeline, tmp_path, name, argument, path, value))
+    assert not out.exists() or not list(out.iterdir())
+    assert digest(pipeline.run(name, out)) == pipeline.record(name)["result_digest"]
+
+
+def test_a_failing_run_leaves_the_earlier_result_in_place(pipeline: Pipeline, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    before = digest(pipeline.run("sft", out))
+    with pytest.raises(NumericsError):
+        pipeline.run("sft", out, settings=altered(pipeline, tmp_path, "sft", "spec", "training.learning_rate", 1e30))
+    assert digest(out / "result") == before
+    assert {path.name for path in out.iterdir()} == {"result", "record"}
+
+
+def test_a_run_removes_what_a_killed_run_left(pipeline: Pipeline, tmp_path: Path) -> None:
+    (tmp_path / ".partial-123" / "result").mkdir(parents=True)
+    pipeline.run("entropies", tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {"result", "record"}
+
+
+def test_a_reward_recipe_without_its_inputs_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    _, line = pipeline.arguments("ppo", tmp_path / "out")
+    position = line.index("--normaliser")
+    del line[position : position + 2]
+    with pytest.raises(RecipeError, match="needs --entropies, --reward-model and --normaliser"):
+        import_module("tasks.policy").main(line)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_missing_upstream_result_is_named(pipeline: Pipeline, tmp_path: Path) -> None:
+    _, line = pipeline.arguments("entropies", tmp_path / "out")
+    line[line.index("--sft") + 1] = str(tmp_path / "none")
+    with pytest.raises(DataError, match=r"none: input does not exist. Run the stage that makes it first"):
+        import_module("tasks.entropies").main(line)
+    assert not (tmp_path / "out").exists()
+
+
+def test_another_stage_version_is_refused_with_exit_code_2(pipeline: Pipeline, tmp_path: Path) -> None:
+    module, line = pipeline.arguments("data", tmp_path / "out")
+    done = subprocess.run(
+        [sys.executable, "-m", module, *line, "--stage-version", "999"],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    assert done.returncode == 2
+    assert len(done.stderr.strip().splitlines()) == 1
+    assert "stage 'prepare' has version 1 but version 999 was asked for" in done.stderr
+    assert not (tmp_path / "out").exists()

@@ -1,0 +1,181 @@
+"""Every stage of the pipeline on a world of a few dozen rows and a model of 16 dimensions."""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+SUPERVISED = {"epochs": 1, "batch": 16, "microbatch": 16, "learning_rate": 5.0e-3}
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "data": {
+        "source": "testbed",
+        "template": "plain",
+        "limits": {"prompt": 160, "total": 288},
+        "world_seed": 0,
+        "seed": 0,
+        "annotator": {"temperature": 0.65},
+        "follow_up_share": 0.1,
+        "baseline_quality": {"arena": 0.7, "ood": 0.7},
+        "rows": {
+            "sft": 48,
+            "sft_validation": 8,
+            "tasks": 16,
+            "prompts": 16,
+            "preference_train": 32,
+            "preference_validation": 16,
+            "preference_ood": 8,
+            "benchmark": 4,
+            "choices": 3,
+            "arithmetic": 2,
+            "functions": 1,
+        },
+    },
+    "tokenizer": {"vocabulary": 400, "full_byte_alphabet": False},
+    "backbone": {
+        "architecture": {
+            "model_type": "llama",
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_hidden_layers": 1,
+            "num_attention_heads": 2,
+            "num_key_value_heads": 2,
+            "max_position_embeddings": 512,
+            "tie_word_embeddings": True,
+            "initializer_range": 0.08,
+        },
+        "training": {**SUPERVISED, "epochs": 5, "batch": 8, "learning_rate": 2.0e-2},
+    },
+    "evaluation": {"max_new_tokens": 12, "task_tokens": 8, "judge": {"kind": "gold", "persona": "exact"}},
+    "entropies": {"cutoffs": {"1.75": {"quantile": 0.8}, "fixed": {"nats": 2.0}}},
+    "reward_model_scale": {**SUPERVISED, "learning_rate": 1.0e-3},
+    "reward_model": {
+        "title": "Reward model segment",
+        "backbone": "tiny",
+        "segmenter": {"kind": "entropy", "cutoff": "1.75"},
+        "aggregation": "mean",
+        "loss": "bradley_terry",
+    },
+    "normaliser": {"pairs": 24, "estimator": "huber", "floor_fraction": 0.1, "min_samples": 2},
+    "policy": {
+        "ppo": {
+            "iterations": 2,
+            "rollout_batch": 16,
+            "minibatch": 8,
+            "microbatch": 8,
+            "epochs": 1,
+            "actor_lr": 1.0e-3,
+            "critic_lr": 2.0e-3,
+        },
+        "sampling": {"max_new_tokens": 12},
+        "checkpoints": 2,
+        "checkpoint_prompts": 2,
+        "rollout_samples": 4,
+        "dpo": {**SUPERVISED, "learning_rate": 3.0e-4, "beta": 0.1},
+    },
+    "segment": {
+        "title": "Segment (Ours)",
+        "kind": "reward",
+        "backbone": "tiny",
+        "reward_model": "segment",
+        "readout": {"segmenter": {"kind": "entropy", "cutoff": "1.75"}, "read": "value"},
+        "normaliser": "location_aware",
+        "credit": "even_split",
+        "optimiser": {"kind": "ppo", "value_clip": 0.25},
+    },
+    "dpo": {"title": "DPO", "kind": "supervised", "backbone": "tiny", "optimiser": {"kind": "dpo"}},
+}
+
+#: Runs of the tiny pipeline in order: name, stage module, arguments that name settings, and upstream runs.
+RUNS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
+    "data": ("prepare", {"spec": "data"}, ()),
+    "tokenizer": ("tokenizer", {"spec": "tokenizer"}, ("data",)),
+    "sft": ("sft", {"spec": "backbone", "evaluation": "evaluation"}, ("data", "tokenizer")),
+    "entropies": ("entropies", {"spec": "entropies"}, ("sft", "data")),
+    "reward_model": (
+        "reward_model",
+        {"spec": "reward_model", "scale": "reward_model_scale"},
+        ("data", "sft", "entropies"),
+    ),
+    "normaliser": ("normaliser", {"scale": "normaliser"}, ("data", "sft", "entropies", "reward_model")),
+    "ppo": (
+        "policy",
+        {"row": "segment", "scale": "policy", "evaluation": "evaluation"},
+        ("data", "sft", "entropies", "reward_model", "normaliser"),
+    ),
+    "dpo": ("policy", {"row": "dpo", "scale": "policy", "evaluation": "evaluation"}, ("data", "sft")),
+}
+SEEDED = ("sft", "reward_model", "ppo", "dpo")
+
+
+def changed(settings: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
+    """A copy of a settings mapping with the value at a dotted path replaced; None removes it."""
+    result = copy.deepcopy(settings)
+    *parents, last = path.split(".")
+    inner = result
+    for name in parents:
+        inner = inner[name]
+    if value is None:
+        inner.pop(last)
+    else:
+        inner[last] = value
+    return result
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A directory with settings files and stage outputs, named as in RUNS."""
+
+    root: Path
+
+    def write(self, settings: dict[str, dict[str, Any]]) -> Pipeline:
+        """Writes settings files; returns itself."""
+        for name, values in settings.items():
+            self.settings(name).parent.mkdir(parents=True, exist_ok=True)
+            self.settings(name).write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+        return self
+
+    def settings(self, name: str) -> Path:
+        return self.root / "params" / f"{name}.yaml"
+
+    def out(self, name: str) -> Path:
+        return self.root / "results" / name
+
+    def result(self, name: str) -> Path:
+        return self.out(name) / "result"
+
+    def metrics(self, name: str) -> dict[str, float]:
+        metrics: dict[str, float] = json.loads((self.result(name) / "metrics.json").read_text())
+        return metrics
+
+    def record(self, name: str) -> dict[str, Any]:
+        record: dict[str, Any] = json.loads((self.out(name) / "record" / "record.json").read_text())
+        return record
+
+    def rows(self, name: str, file: str) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in (self.result(name) / file).read_text().splitlines()]
+
+    def arguments(
+        self, name: str, out: Path, seed: int = 0, settings: dict[str, Path] | None = None
+    ) -> tuple[str, list[str]]:
+        """(stage module, its command line) of a run; `settings` replaces settings files by argument."""
+        stage, files, upstream = RUNS[name]
+        given = {argument: self.settings(file) for argument, file in files.items()} | (settings or {})
+        paths = given | {run: self.result(run) for run in upstream} | {"out": out}
+        line = [part for key, path in paths.items() for part in (f"--{key.replace('_', '-')}", str(path))]
+        return f"tasks.{stage}", line + (["--seed", str(seed)] if name in SEEDED else [])
+
+    def run(self, name: str, out: Path | None = None, seed: int = 0, settings: dict[str, Path] | None = None) -> Path:
+        """Runs a stage's entry point in this process; returns its result directory."""
+        out = out or self.out(name)
+        module, line = self.arguments(name, out, seed, settings)
+        main: Callable[[list[str]], None] = import_module(module).main
+        main(line)
+        return out / "result"
