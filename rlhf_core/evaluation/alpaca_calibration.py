@@ -38,9 +38,7 @@ def clean_preferences(preferences: ArrayLike) -> Floats:
     Args:
         preferences: [n] numbers; None counts as NaN.
     """
-    values = np.array(
-        [np.nan if p is None else p for p in np.asarray(preferences, dtype=object)], dtype=float
-    )
+    values = np.array([np.nan if p is None else p for p in np.asarray(preferences, dtype=object)], dtype=float)
     values = np.where(values == 0.0, 1.5, values)
     with np.errstate(invalid="ignore"):
         return np.where((values >= 1.0) & (values <= 2.0), values, np.nan)
@@ -63,9 +61,7 @@ def read_instruction_difficulty(path: str | Path) -> dict[int, float]:
         frame = frame.rename(columns={frame.columns[0]: "index"})
     _require_columns(frame, ("index", "instruction_difficulty"), str(path))
     _require_finite(frame, "instruction_difficulty", str(path))
-    return dict(
-        zip(frame["index"].astype(int).tolist(), frame["instruction_difficulty"].astype(float), strict=True)
-    )
+    return dict(zip(frame["index"].astype(int).tolist(), frame["instruction_difficulty"].astype(float), strict=True))
 
 
 def read_calibration_rows(path: str | Path) -> pd.DataFrame:

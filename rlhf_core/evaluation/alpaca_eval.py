@@ -242,9 +242,7 @@ def fit_difficulty(
         [
             sparse.csr_matrix((np.ones(len(keep)), (row, model_of[keep])), (len(keep), len(models))),
             sparse.csr_matrix((length[keep], (row, model_of[keep])), (len(keep), len(models))),
-            sparse.csr_matrix(
-                (np.ones(len(keep)), (row, instruction_of[keep])), (len(keep), len(instructions))
-            ),
+            sparse.csr_matrix((np.ones(len(keep)), (row, instruction_of[keep])), (len(keep), len(instructions))),
         ],
         format="csr",
     )
@@ -344,9 +342,7 @@ def _bootstrap_error(
         drawn = generator.integers(len(valid), size=len(valid))
         rows = np.concatenate([np.arange(n_extra), n_extra + drawn])
         features, labels, true_prob, true_weight = _doubled(x[rows], y[rows], weight[rows])
-        model = LogisticRegression(
-            C=strength, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=123
-        )
+        model = LogisticRegression(C=strength, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=123)
         model.fit(features, labels, sample_weight=true_prob * true_weight)
         rates.append(model.predict_proba(at_equal_length[valid[drawn]])[:, 1].mean())
     return float(np.std(rates, ddof=1) * 100.0)

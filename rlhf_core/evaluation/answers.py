@@ -171,8 +171,6 @@ def _named_choice(text: str, choices: Sequence[str]) -> int | None:
         if choice.strip() and re.search(rf"(?<!\w){re.escape(choice.strip())}(?!\w)", text, re.IGNORECASE)
     ]
     named = [
-        i
-        for i in named
-        if not any(j != i and choices[i].strip().lower() in choices[j].strip().lower() for j in named)
+        i for i in named if not any(j != i and choices[i].strip().lower() in choices[j].strip().lower() for j in named)
     ]
     return named[0] if len(named) == 1 else None

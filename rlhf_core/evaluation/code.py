@@ -62,9 +62,7 @@ def judge_samples(
     return [[next(flat) for _ in texts] for texts in samples]
 
 
-def summarise_passes(
-    results: Sequence[Sequence[ProgramResult]], ks: Sequence[int] = (1,)
-) -> dict[str, float]:
+def summarise_passes(results: Sequence[Sequence[ProgramResult]], ks: Sequence[int] = (1,)) -> dict[str, float]:
     """Mean pass@k over problems, its standard error (ddof 1), counts by status.
 
     Returns:
@@ -76,9 +74,7 @@ def summarise_passes(
         n = len(values)
         mean = sum(values) / n if n else math.nan
         summary[f"pass@{k}"] = mean
-        summary[f"pass@{k}_se"] = (
-            math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n) if n > 1 else math.nan
-        )
+        summary[f"pass@{k}_se"] = math.sqrt(sum((v - mean) ** 2 for v in values) / (n - 1) / n) if n > 1 else math.nan
     for row in results:
         for result in row:
             summary[f"n_{result.status}"] = summary.get(f"n_{result.status}", 0) + 1

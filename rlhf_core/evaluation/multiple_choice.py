@@ -116,9 +116,7 @@ def score_items(
     continuations: list[str] = []
     for row, item in enumerate(items, start=1):
         if not 0 <= item.gold < len(item.choices):
-            raise DataError(
-                f"item '{item.id}': gold index {item.gold} outside the choices", row=row, field="gold"
-            )
+            raise DataError(f"item '{item.id}': gold index {item.gold} outside the choices", row=row, field="gold")
         if len(item.contexts) not in (1, len(item.choices)):
             raise DataError(f"item '{item.id}': one context, or one per choice", row=row, field="contexts")
         repeat = len(item.choices) if len(item.contexts) == 1 else 1

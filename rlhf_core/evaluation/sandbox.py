@@ -222,9 +222,7 @@ class Sandbox:
         return value if isinstance(value, dict) else None
 
 
-def run_programs(
-    programs: Sequence[Program], limits: Limits | None = None, *, workers: int = 1
-) -> list[ProgramResult]:
+def run_programs(programs: Sequence[Program], limits: Limits | None = None, *, workers: int = 1) -> list[ProgramResult]:
     """Run programs, each in its own limited child, and return their results in order.
 
     Args:

@@ -127,8 +127,12 @@ class PPO:
         self.reward, self.tokenizer = reward, tokenizer
         self.config, self.sampling = config, sampling
         self.generator = torch.Generator().manual_seed(seed)
-        self.actor_optimiser = torch.optim.Adam(policy.model.parameters(), lr=config.actor_lr, betas=config.adam_betas, fused=True)
-        self.critic_optimiser = torch.optim.Adam(critic.parameters(), lr=config.critic_lr, betas=config.adam_betas, fused=True)
+        self.actor_optimiser = torch.optim.Adam(
+            policy.model.parameters(), lr=config.actor_lr, betas=config.adam_betas, fused=True
+        )
+        self.critic_optimiser = torch.optim.Adam(
+            critic.parameters(), lr=config.critic_lr, betas=config.adam_betas, fused=True
+        )
         reference.model.requires_grad_(False)
 
     def train(

@@ -273,9 +273,7 @@ class EndpointJudge:
         if status != 200:
             reason = f"HTTP {status}: {self._redacted(_error_text(response))}"
             again = status in _TRY_AGAIN or status >= 500
-            raise _Failure(
-                reason, final=not again, stop=status in _CONFIGURATION, wait=_retry_after(response)
-            )
+            raise _Failure(reason, final=not again, stop=status in _CONFIGURATION, wait=_retry_after(response))
         try:
             payload = response.json()
         except (ValueError, RecursionError):

@@ -48,8 +48,7 @@ CONTENT = (
 @given(st.lists(CONTENT, min_size=1, max_size=5).filter(lambda contents: len(contents) % 2 == 1))
 def test_parsing_undoes_rendering(contents: list[str]) -> None:
     messages = [
-        {"role": "assistant" if turn % 2 else "user", "content": content}
-        for turn, content in enumerate(contents)
+        {"role": "assistant" if turn % 2 else "user", "content": content} for turn, content in enumerate(contents)
     ]
     assert parse_dialogue(render_dialogue(messages)) == messages
 

@@ -24,9 +24,7 @@ def screened(path: Path, share: float = 0.5) -> Screened:
 
 
 def test_bad_rows_go_to_the_quarantine_file_and_are_counted(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "d.train.jsonl", pair(1), "{broken", pair(2, chosen=""), pair(3), pair(4), pair(1)
-    )
+    path = write(tmp_path / "d.train.jsonl", pair(1), "{broken", pair(2, chosen=""), pair(3), pair(4), pair(1))
     result = screened(path)
     assert [row["id"] for row in result.rows] == ["pair-1", "pair-3", "pair-4"]
     assert str(result.summary).startswith(f"{path}: 3 of 6 rows quarantined: ")
@@ -49,12 +47,8 @@ def test_good_and_quarantined_rows_add_up(tmp_path: Path) -> None:
 
 
 def test_more_than_the_tolerated_share_is_refused_naming_the_first_rows(tmp_path: Path) -> None:
-    path = write(
-        tmp_path / "d.train.jsonl", *[pair(n) for n in range(8)], pair(8, prompt=" "), pair(9, chosen=1)
-    )
-    with pytest.raises(
-        DataError, match=r"row 9, field 'prompt': empty.*2 of 10 rows.*row 10, field 'chosen'"
-    ):
+    path = write(tmp_path / "d.train.jsonl", *[pair(n) for n in range(8)], pair(8, prompt=" "), pair(9, chosen=1))
+    with pytest.raises(DataError, match=r"row 9, field 'prompt': empty.*2 of 10 rows.*row 10, field 'chosen'"):
         screened(path, share=0.1)
     assert len((tmp_path / "bad" / "d.train.jsonl.quarantine.jsonl").read_text().splitlines()) == 2
     assert screened(path, share=0.2).summary.quarantined == 2
@@ -83,9 +77,7 @@ def test_a_clean_run_removes_an_earlier_quarantine_file(tmp_path: Path) -> None:
 
 def test_records_that_utf8_cannot_write_are_quarantined(tmp_path: Path) -> None:
     path = write(tmp_path / "d.train.jsonl", pair(1), json.dumps(pair(2, prompt="x\ud800")))
-    assert screened(path).summary.reasons == {
-        "prompt: holds a lone surrogate, which no encoding can write": 1
-    }
+    assert screened(path).summary.reasons == {"prompt: holds a lone surrogate, which no encoding can write": 1}
 
 
 def test_no_rows_at_all_is_refused() -> None:

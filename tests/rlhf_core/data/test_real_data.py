@@ -35,9 +35,7 @@ def test_every_file_passes_its_schema(real_data: Path, tmp_path: Path) -> None:
             source.load(name, split, KINDS.get(name))
             if source.summaries[-1].quarantined:
                 found[f"{name}.{split}"] = source.summaries[-1].reasons
-    assert found == {
-        key: value for key, value in KNOWN_FAULTS.items() if key.split(".")[0] in source.available()
-    }
+    assert found == {key: value for key, value in KNOWN_FAULTS.items() if key.split(".")[0] in source.available()}
     assert len(source.summaries) >= 1
 
 

@@ -98,9 +98,7 @@ def test_the_type_of_a_record_is_inferred_from_its_fields(name: str) -> None:
         ("sentences", {"sentence_spans": [[0, 99]]}, "sentence_spans", "not in order within the text"),
     ],
 )
-def test_a_fault_names_field_and_reason(
-    name: str, change: dict[str, Any], field: str, reason: str | None
-) -> None:
+def test_a_fault_names_field_and_reason(name: str, change: dict[str, Any], field: str, reason: str | None) -> None:
     found = faults(name, VALID[name] | change)
     assert [fault[:2] for fault in found] == [(1, field)]
     if reason:
@@ -141,9 +139,7 @@ JSON_VALUE = st.one_of(
 @settings(max_examples=25)
 @given(
     st.lists(
-        st.dictionaries(
-            st.sampled_from(["id", "prompt", "chosen", "rejected", "source", "label"]), JSON_VALUE
-        ),
+        st.dictionaries(st.sampled_from(["id", "prompt", "chosen", "rejected", "source", "label"]), JSON_VALUE),
         min_size=1,
         max_size=4,
     )

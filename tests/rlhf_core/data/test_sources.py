@@ -138,9 +138,7 @@ def test_a_path_that_leads_nowhere_is_a_missing_field_of_that_row(tmp_path: Path
 
 def test_a_column_that_does_not_exist_is_refused_with_the_nearest(tmp_path: Path) -> None:
     source = hub_source(tmp_path, MAPPING | {"chosen": "choosen.1.content"}, [their_row(0)])
-    with pytest.raises(
-        DataError, match=r"column 'choosen', mapped to 'chosen', does not exist. Did you mean chosen"
-    ):
+    with pytest.raises(DataError, match=r"column 'choosen', mapped to 'chosen', does not exist. Did you mean chosen"):
         source.load("theirs", "train")
 
 
@@ -179,9 +177,7 @@ class SmallWorld:
 
 
 def test_the_testbed_is_a_source_like_the_others() -> None:
-    source: Source = TestbedSource(
-        SmallWorld(), rows={"preferences": 3}, default_rows=2, seed=7, annotator="Ann"
-    )
+    source: Source = TestbedSource(SmallWorld(), rows={"preferences": 3}, default_rows=2, seed=7, annotator="Ann")
     assert [row["source"] for row in source.load("preferences", "ood")] == ["ood 7 Ann"] * 3
     assert [row["prompt"] for row in source.load("prompts", "arena")] == ["arena"] * 2
     with pytest.raises(DataError, match="Did you mean prompts"):

@@ -54,14 +54,10 @@ def test_a_prompt_reads_as_the_paper_prints_it(
     assert marked_tokenizer.decode(template.prompt_ids(marked_tokenizer, messages)) == text
 
 
-@pytest.mark.parametrize(
-    ("name", "eos"), [("phi3", "<|end|>"), ("llama3", "<|eot_id|>"), ("plain", "<|end|>")]
-)
+@pytest.mark.parametrize(("name", "eos"), [("phi3", "<|end|>"), ("llama3", "<|eot_id|>"), ("plain", "<|end|>")])
 def test_a_response_ends_with_the_end_of_turn_token(marked_tokenizer: Any, name: str, eos: str) -> None:
     ids = chat_template(name).response_ids(marked_tokenizer, "A fine answer.")
-    assert (
-        ids[-1] == marked_tokenizer.convert_tokens_to_ids(eos) == chat_template(name).eos_id(marked_tokenizer)
-    )
+    assert ids[-1] == marked_tokenizer.convert_tokens_to_ids(eos) == chat_template(name).eos_id(marked_tokenizer)
     assert marked_tokenizer.decode(ids) == f"A fine answer.{eos}"
 
 
@@ -81,18 +77,14 @@ def test_special_tokens_come_from_the_template_only(marked_tokenizer: Any, conte
     ids = template.prompt_ids(marked_tokenizer, [{"role": "user", "content": content}])
     special = set(control_tokens(marked_tokenizer).values())
     assert [i for i in ids if i in special] == [i for i in plain if i in special]
-    assert marked_tokenizer.decode(ids) == template.render(
-        marked_tokenizer, [{"role": "user", "content": content}]
-    )
+    assert marked_tokenizer.decode(ids) == template.render(marked_tokenizer, [{"role": "user", "content": content}])
     response = template.response_ids(marked_tokenizer, content)
     assert [i for i in response if i in special] == [template.eos_id(marked_tokenizer)]
     assert marked_tokenizer.decode(response[:-1]) == content
 
 
 @given(content=st.text(st.characters(exclude_categories=["Cs"]), max_size=12), name=st.sampled_from(NAMED))
-def test_cutting_at_markers_gives_the_ids_of_the_whole_text(
-    marked_tokenizer: Any, content: str, name: str
-) -> None:
+def test_cutting_at_markers_gives_the_ids_of_the_whole_text(marked_tokenizer: Any, content: str, name: str) -> None:
     pieces = chat_template(name).pieces(marked_tokenizer, [{"role": "user", "content": content}])
     whole = encode_pieces(marked_tokenizer, pieces)
     # A marker in an untrusted piece forces the cut; placed behind a trusted marker it changes nothing before.

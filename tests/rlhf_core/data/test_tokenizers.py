@@ -38,9 +38,7 @@ def test_training_is_deterministic_and_survives_saving(tokenizer: Any, tmp_path:
 
 def test_the_vocabulary_has_the_size_asked_for(tokenizer: Any) -> None:
     assert len(tokenizer) == 300
-    assert tokenizer.convert_tokens_to_ids(["<pad>", "<unk>", "<|user|>", "<|assistant|>", "<|end|>"]) == [
-        *range(5)
-    ]
+    assert tokenizer.convert_tokens_to_ids(["<pad>", "<unk>", "<|user|>", "<|assistant|>", "<|end|>"]) == [*range(5)]
 
 
 @given(ANY_TEXT)
@@ -97,9 +95,7 @@ def test_a_missing_pad_token_is_refused_and_added() -> None:
     from transformers import PreTrainedTokenizerFast
 
     vocabulary = {"<|end|>": 0, "<|user|>": 1, "<|assistant|>": 2, "a": 3}
-    bare = PreTrainedTokenizerFast(
-        tokenizer_object=Tokenizer(models.BPE(vocabulary, [])), eos_token="<|end|>"
-    )
+    bare = PreTrainedTokenizerFast(tokenizer_object=Tokenizer(models.BPE(vocabulary, [])), eos_token="<|end|>")
     template = chat_template("plain")
     with pytest.raises(RecipeError, match="no pad token"):
         check_padding(bare, template)

@@ -87,9 +87,7 @@ def reference(preference, len_model, len_base, difficulty, gamed, weight=0.1):
     for fold, (train, test) in enumerate(GroupKFold(5).split(x2, y2, group)):
         state = np.random.RandomState(123)
         for j, c in enumerate(strengths):
-            fit = LogisticRegression(
-                C=c, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=state
-            )
+            fit = LogisticRegression(C=c, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=state)
             fit.fit(x2[train], y2[train], sample_weight=(p2 * w2)[train])
             q = np.clip(fit.predict_proba(x2[test])[:, 1], 1e-15, 1 - 1e-15)
             target = np.where(y2[test] == 1, p2[test], 1 - p2[test])
@@ -122,9 +120,7 @@ def test_length_control_takes_away_what_length_won():
     longer = len_base + 300 + (np.arange(600) % 7) * 40
     delta = (len_base - longer) / np.std(len_base - longer, ddof=1)
     preference = 1 + 1 / (1 + np.exp(2.0 * np.tanh(delta)))
-    fair = ae.length_controlled_win_rate(
-        preference, longer, len_base, np.zeros(600), calibration(600, effect=2.0)
-    )
+    fair = ae.length_controlled_win_rate(preference, longer, len_base, np.zeros(600), calibration(600, effect=2.0))
     assert fair.win_rate > 80
     assert fair.lc_win_rate < 60
     assert fair.coefficients["tanh_std_delta_len"] < -1.5
@@ -132,9 +128,7 @@ def test_length_control_takes_away_what_length_won():
 
 def test_the_baseline_against_itself_is_fifty_and_no_length_difference_is_defined():
     n = 20
-    same = ae.length_controlled_win_rate(
-        np.full(n, 1.5), np.ones(n), np.ones(n), np.zeros(n), is_baseline=True
-    )
+    same = ae.length_controlled_win_rate(np.full(n, 1.5), np.ones(n), np.ones(n), np.zeros(n), is_baseline=True)
     assert same.lc_win_rate == 50.0
     flat = ae.length_controlled_win_rate(np.full(n, 1.5), np.ones(n), np.ones(n), np.zeros(n))
     assert flat.lc_win_rate == pytest.approx(50.0, abs=0.1)
@@ -146,11 +140,7 @@ def test_difficulties_are_looked_up_by_instruction_id():
     by_id = dict(zip(reversed(ids), reversed(difficulty.tolist()), strict=True))
     direct = ae.length_controlled_win_rate(preference, len_model, len_base, difficulty)
     keyed = ae.length_controlled_win_rate(preference, len_model, len_base, by_id, instruction_ids=ids)
-    assert (
-        keyed == pytest.approx(direct)
-        if isinstance(keyed, float)
-        else keyed.lc_win_rate == direct.lc_win_rate
-    )
+    assert keyed == pytest.approx(direct) if isinstance(keyed, float) else keyed.lc_win_rate == direct.lc_win_rate
     series = pd.Series(by_id)
     assert ae.length_controlled_win_rate(
         preference, len_model, len_base, series, instruction_ids=ids
@@ -167,9 +157,7 @@ def test_difficulties_can_come_from_the_calibration_rows():
     gamed = calibration(60)
     ids = list(range(50))
     own = gamed.drop_duplicates("index").set_index("index")["instruction_difficulty"]
-    given_rows = ae.length_controlled_win_rate(
-        preference, len_model, len_base, None, gamed, instruction_ids=ids
-    )
+    given_rows = ae.length_controlled_win_rate(preference, len_model, len_base, None, gamed, instruction_ids=ids)
     by_hand = ae.length_controlled_win_rate(preference, len_model, len_base, own[ids].to_numpy(), gamed)
     assert given_rows.lc_win_rate == by_hand.lc_win_rate
     with pytest.raises(DataError, match="calibration rows that hold them"):
@@ -238,8 +226,6 @@ def test_joint_difficulties_recover_the_true_ones_and_serve_the_metric():
     assert sum(fitted.values()) == pytest.approx(0, abs=1e-9)
     made = ae.make_calibration_rows(ids[:n], preference[:n], own[:n], base[:n], fitted)
     assert made["preference"].between(0, 1).all()
-    result = ae.length_controlled_win_rate(
-        preference[:n], own[:n], base[:n], fitted, made, instruction_ids=ids[:n]
-    )
+    result = ae.length_controlled_win_rate(preference[:n], own[:n], base[:n], fitted, made, instruction_ids=ids[:n])
     assert 0 < result.lc_win_rate < 100
     assert result.coefficients["instruction_difficulty"] > 0.5

@@ -74,9 +74,7 @@ def test_swapping_sides_mirrors(labels):
 
 def test_bootstrap_is_seeded_and_prompts_can_be_kept_together():
     games = [
-        g
-        for i in range(40)
-        for g in [game(str(i), s, "[[A>B]]" if i % 2 else "[[B>A]]") for s in ("model", "model")]
+        g for i in range(40) for g in [game(str(i), s, "[[A>B]]" if i % 2 else "[[B>A]]") for s in ("model", "model")]
     ]
     first, again = arena_win_rate(games, seed=1), arena_win_rate(games, seed=1)
     assert first == again

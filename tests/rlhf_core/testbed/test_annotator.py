@@ -62,9 +62,7 @@ def test_each_bias_moves_labels_its_way(bias, amount):
 
 def test_labels_change_with_the_annotator_seed_only_in_order():
     one, two = (WORLD.preference_pairs(200, 0, Annotator(seed=seed)) for seed in (0, 1))
-    assert all(
-        {a["chosen"], a["rejected"]} == {b["chosen"], b["rejected"]} for a, b in zip(one, two, strict=True)
-    )
+    assert all({a["chosen"], a["rejected"]} == {b["chosen"], b["rejected"]} for a, b in zip(one, two, strict=True))
     assert 0.1 < mean(a["chosen"] != b["chosen"] for a, b in zip(one, two, strict=True)) < 0.5
 
 

@@ -40,9 +40,7 @@ word_salad = st.lists(st.sampled_from([*VOCABULARY, "zz", "and", "3.5", "...."])
 def test_reading_finds_what_was_written(said, subject, seed):
     text, located = write(said, subject, random.Random(seed), untidy=0.6)
     assert read(text) == located
-    assert [(item.statement.kind, item.statement.value) for item in located] == [
-        (s.kind, s.value) for s in said
-    ]
+    assert [(item.statement.kind, item.statement.value) for item in located] == [(s.kind, s.value) for s in said]
     pairs = zip(located, said, strict=True)
     assert all((item.statement.entity or subject) == wanted.entity for item, wanted in pairs if wanted.entity)
 

@@ -71,9 +71,7 @@ def test_the_exact_judge_orders_by_true_reward():
     ):
         assert judge.answer([Request("1", (EXPERT, BAD), template)])[0].endswith(first)
         assert judge.answer([Request("1", (BAD, EXPERT), template)])[0].endswith(second)
-    low, high = judge.answer(
-        [Request("1", (EXPERT, BAD), "alpaca_eval"), Request("1", (BAD, EXPERT), "alpaca_eval")]
-    )
+    low, high = judge.answer([Request("1", (EXPERT, BAD), "alpaca_eval"), Request("1", (BAD, EXPERT), "alpaca_eval")])
     assert low < "preference: 1.05"
     assert high > "preference: 1.95"
 

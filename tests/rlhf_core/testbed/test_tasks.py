@@ -98,9 +98,7 @@ def test_right_choices_agree_with_the_knowledge_base():
 def test_the_right_ending_is_the_best_answer():
     for row in WORLD.multiple_choice("hellaswag", 200, 0):
         entity, *requested = row["meta"]["combination"].split()
-        values = [
-            WORLD.true_reward({"entity": entity, "requested": requested}, choice) for choice in row["choices"]
-        ]
+        values = [WORLD.true_reward({"entity": entity, "requested": requested}, choice) for choice in row["choices"]]
         assert values[row["answer_index"]] == max(values) == 2.0
         assert sorted(values)[-2] < 1.9
 
@@ -111,8 +109,7 @@ def run_checks(problems: list[tuple[str, list[str]]]) -> list[bool]:
     for index, (solution, tests) in enumerate(problems):
         parts.append(f"def check_{index}():\n" + indent("\n".join([solution, *tests]), "    "))
         parts.append(
-            f"try:\n    check_{index}()\n    results.append('1')\n"
-            "except AssertionError:\n    results.append('0')"
+            f"try:\n    check_{index}()\n    results.append('1')\nexcept AssertionError:\n    results.append('0')"
         )
     parts.append("print(''.join(results))")
     done = subprocess.run(
