@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -91,13 +93,9 @@ def test_dropping_ended_rows_changes_no_other_rows_samples(monkeypatch: pytest.M
         for step in range(steps):
             with torch.no_grad():
                 p = policy.model(torch.tensor([[*prompt, *row]])).logits[0, -1].softmax(-1).tolist()
-            total, token = 0.0, 0
-            for token, mass in enumerate(p):
-                total += mass
-                if total > float(uniforms[step, i]):
-                    break
-            row.append(token)
-            if token == EOS:
+            cumulative = itertools.accumulate(p)
+            row.append(next(token for token, total in enumerate(cumulative) if total > float(uniforms[step, i])))
+            if row[-1] == EOS:
                 break
         assert out.ids[i][out.mask[i]].tolist() == row
 
