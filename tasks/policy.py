@@ -263,7 +263,7 @@ def run_dpo(run: Run, recipe: Recipe, config: TrainingConfig, beta: float, pairs
 
 
 def start_run(data: Path, sft: Path, evaluation: EvaluationConfig) -> Run:
-    """A run at its start: policy and frozen reference from the SFT model, the evaluator, the SFT model's generations."""
+    """A run at its start: policy and frozen reference from the SFT model, and the evaluator."""
     encoder = load_encoder(data, sft / "model")
     world = load_world(data)
     run = Run(
