@@ -262,6 +262,27 @@ def run_dpo(run: Run, recipe: Recipe, config: TrainingConfig, beta: float, pairs
     return {f"dpo_{name}": run.history[-1][name] for name in ("loss", "accuracy", "margin")}
 
 
+def start_run(data: Path, sft: Path, evaluation: EvaluationConfig) -> Run:
+    """A run at its start: policy and frozen reference from the SFT model, and the evaluator."""
+    encoder = load_encoder(data, sft / "model")
+    world = load_world(data)
+    run = Run(
+        policy=load_policy(sft / "model", encoder),
+        reference=load_policy(sft / "model", encoder),
+        encoder=encoder,
+        evaluator=Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world),
+        baseline=read_jsonl(sft / "generations.jsonl"),
+        history=[],
+        checkpoints=[],
+        rollouts=[],
+        lengths=[],
+    )
+    run.reference.model.requires_grad_(False)
+    run.reference.model.eval()
+    run.policy.model.eval()
+    return run
+
+
 def train_policy(
     row_path: Path,
     scale_path: Path,
@@ -291,23 +312,7 @@ def train_policy(
         dpo, beta = scale.dpo_config(recipe.optimiser, where)
     inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        encoder = load_encoder(data, sft / "model")
-        world = load_world(data)
-        evaluator = Evaluator(data, encoder, evaluation_spec, load_judge(evaluation_spec.judge, world), world)
-        run = Run(
-            policy=load_policy(sft / "model", encoder),
-            reference=load_policy(sft / "model", encoder),
-            encoder=encoder,
-            evaluator=evaluator,
-            baseline=read_jsonl(sft / "generations.jsonl"),
-            history=[],
-            checkpoints=[],
-            rollouts=[],
-            lengths=[],
-        )
-        run.reference.model.requires_grad_(False)
-        run.reference.model.eval()
-        run.policy.model.eval()
+        run = start_run(data, sft, evaluation_spec)
         if recipe.kind == "reward":
             assert entropies is not None
             assert reward_model is not None
@@ -321,9 +326,9 @@ def train_policy(
                 pairs = read_jsonl(data / "preference.train.jsonl")
                 summary = run_dpo(run, recipe, dpo, beta, pairs, seed)
         run.policy.model.eval()
-        evaluation = evaluator.evaluate(run.policy, run.baseline)
+        evaluation = run.evaluator.evaluate(run.policy, run.baseline)
         run.policy.model.save_pretrained(result / "model", safe_serialization=True)
-        encoder.tokenizer.save_pretrained(result / "model")
+        run.encoder.tokenizer.save_pretrained(result / "model")
         for name in ("history", "checkpoints", "rollouts"):
             write_jsonl(result / f"{name}.jsonl", getattr(run, name))
         write_jsonl(result / "generations.jsonl", evaluation.generations)
