@@ -59,12 +59,12 @@ def plan(
     """
     noise = 0.97 - 0.65 * quality
     statements: list[Statement] = []
-    if rng.random() < 0.1 + 0.4 * noise:
+    if rng.random() < 0.05 + 0.25 * noise:
         statements.append(Statement("flattery" if rng.random() < 0.6 else "filler"))
     facts = _answer(meta, knowledge, rng, quality)
     statements += facts
-    while rng.random() < noise * 0.82 and len(statements) < MAX_CLAUSES - 2:
-        kind = rng.choices(("filler", "unrequested", "repetition", "flattery"), (4, 4, 2, 2))[0]
+    while rng.random() < noise * 0.62 and len(statements) < MAX_CLAUSES - 2:
+        kind = rng.choices(("filler", "unrequested", "repetition", "flattery"), (3, 3, 4, 2))[0]
         if kind == "repetition" and facts:
             extra = rng.choice(facts)
         elif kind == "unrequested":

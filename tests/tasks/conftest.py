@@ -1,12 +1,15 @@
-"""The tiny pipeline, run once per session."""
+"""The tiny pipeline and a finished stand-in repository, each made once per session."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from tests import small_repository
+from tests.small_repository import command
 from tests.tasks.tiny_pipeline import RUNS, SETTINGS, Pipeline
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -30,3 +33,19 @@ def real_data() -> Path:
     if not folder.is_dir():
         pytest.skip("no real data directory")
     return folder
+
+
+@pytest.fixture(scope="session")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The repository after `dvc repro`, its results committed; not to be changed."""
+    root = small_repository.create(tmp_path_factory.mktemp("finished"))
+    command("dvc", "repro", "-q", root=root)
+    command("git", "add", "-A", root=root)
+    command("git", "commit", "-qm", "results", root=root)
+    return root
+
+
+@pytest.fixture
+def finished_copy(finished: Path, tmp_path: Path) -> Path:
+    """A copy of it for one test."""
+    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))

@@ -98,16 +98,14 @@ def test_graph_check_tells_by_its_exit_code(repository: Path) -> None:
 
 
 @pytest.mark.platform
-def test_plan_says_what_runs_and_what_is_up_to_date(tmp_path: Path) -> None:
-    root = small_repository.create(tmp_path)
-    done = rewardsmith("plan", root=root)
+def test_plan_says_what_runs_and_what_is_up_to_date(repository: Path, finished_copy: Path) -> None:
+    done = rewardsmith("plan", root=repository)
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().endswith("19 run")
-    small_repository.command("dvc", "repro", "-q", root=root)
-    assert rewardsmith("plan", root=root).stdout.strip() == "19 up to date"
-    row = root / "params/segment/rows/bandit.yaml"
+    assert rewardsmith("plan", root=finished_copy).stdout.strip() == "19 up to date"
+    row = finished_copy / "params/segment/rows/bandit.yaml"
     row.write_text(row.read_text() + "more: 1\n")
-    done = rewardsmith("plan", root=root)
+    done = rewardsmith("plan", root=finished_copy)
     assert "input params/segment/rows/bandit.yaml modified" in done.stdout
     assert "3 run, 16 up to date; about" in done.stdout
 

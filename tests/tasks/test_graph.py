@@ -142,8 +142,8 @@ def test_file_names_of_addresses_are_plain(address: str) -> None:
 
 
 @pytest.mark.platform
-def test_dvc_runs_the_graph_and_then_finds_nothing_to_do(root: Path) -> None:
-    command("dvc", "repro", "-q", root=root)
+def test_dvc_runs_the_graph_and_then_finds_nothing_to_do(finished_copy: Path) -> None:
+    root = finished_copy
     calls = (root / ".work/calls").read_text()
     assert "up to date" in command("dvc", "repro", root=root).stdout
     assert (root / ".work/calls").read_text() == calls
@@ -151,8 +151,8 @@ def test_dvc_runs_the_graph_and_then_finds_nothing_to_do(root: Path) -> None:
 
 
 @pytest.mark.platform
-def test_changing_one_row_reruns_that_row_only(root: Path) -> None:
-    command("dvc", "repro", "-q", root=root)
+def test_changing_one_row_reruns_that_row_only(finished_copy: Path) -> None:
+    root = finished_copy
     (root / ".work/calls").unlink()
     row = root / "params/segment/rows/segment.yaml"
     row.write_text(row.read_text().replace("0.25", "0.3"))
@@ -163,8 +163,8 @@ def test_changing_one_row_reruns_that_row_only(root: Path) -> None:
 
 
 @pytest.mark.platform
-def test_pipeline_below_the_root_shares_its_results(root: Path) -> None:
-    command("dvc", "repro", "-q", root=root)
+def test_pipeline_below_the_root_shares_its_results(finished_copy: Path) -> None:
+    root = finished_copy
     (root / ".work/calls").unlink()
     command("dvc", "repro", "-q", "pipelines/testbed/segment/dvc.yaml", root=root)
     ran = [line.split()[1] for line in (root / ".work/calls").read_text().splitlines()]
@@ -175,10 +175,8 @@ def test_pipeline_below_the_root_shares_its_results(root: Path) -> None:
 
 
 @pytest.mark.platform
-def test_metrics_diff_and_plots_show(root: Path) -> None:
-    command("dvc", "repro", "-q", root=root)
-    command("git", "add", "-A", root=root)
-    command("git", "commit", "-qm", "results", root=root)
+def test_metrics_diff_and_plots_show(finished_copy: Path) -> None:
+    root = finished_copy
     row = root / "params/segment/rows/segment.yaml"
     row.write_text(row.read_text().replace("0.25", "0.3"))
     command("dvc", "repro", "-q", root=root)

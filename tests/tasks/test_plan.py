@@ -11,20 +11,6 @@ import pytest
 from rlhf_core.errors import RecipeError
 from tasks import plan
 from tasks.plan import Stage
-from tests import small_repository
-from tests.small_repository import command
-
-
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = small_repository.create(tmp_path_factory.mktemp("finished"))
-    command("dvc", "repro", "-q", root=root)
-    return root
-
-
-@pytest.fixture
-def root(finished: Path, tmp_path: Path) -> Path:
-    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))
 
 
 def states(root: Path) -> dict[str, str]:
@@ -88,7 +74,8 @@ def test_everything_is_current_after_a_run(finished: Path) -> None:
 
 
 @pytest.mark.platform
-def test_changed_row_runs_with_what_reads_from_it_and_says_why(root: Path) -> None:
+def test_changed_row_runs_with_what_reads_from_it_and_says_why(finished_copy: Path) -> None:
+    root = finished_copy
     row = root / "params/segment/rows/bandit.yaml"
     row.write_text(row.read_text() + "more: 1\n")
     found = plan.read_state(root, ["dvc.yaml"])
@@ -99,7 +86,8 @@ def test_changed_row_runs_with_what_reads_from_it_and_says_why(root: Path) -> No
 
 
 @pytest.mark.platform
-def test_deleted_outputs_come_from_the_cache(root: Path) -> None:
+def test_deleted_outputs_come_from_the_cache(finished_copy: Path) -> None:
+    root = finished_copy
     shutil.rmtree(root / "results/testbed/segment")
     found = states(root)
     assert found["policy@segment-0"] == found["reward_model@segment-0"] == found["tables-segment"] == "restore"
@@ -107,21 +95,24 @@ def test_deleted_outputs_come_from_the_cache(root: Path) -> None:
 
 
 @pytest.mark.platform
-def test_without_lock_file_everything_comes_from_the_run_cache(root: Path) -> None:
+def test_without_lock_file_everything_comes_from_the_run_cache(finished_copy: Path) -> None:
+    root = finished_copy
     (root / "dvc.lock").unlink()
     shutil.rmtree(root / "results")
     assert set(states(root).values()) == {"restore"}
 
 
 @pytest.mark.platform
-def test_without_cache_everything_runs(root: Path) -> None:
+def test_without_cache_everything_runs(finished_copy: Path) -> None:
+    root = finished_copy
     shutil.rmtree(root / ".dvc/cache")
     shutil.rmtree(root / "results")
     assert set(states(root).values()) == {"run"}
 
 
 @pytest.mark.platform
-def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(root: Path) -> None:
+def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(finished_copy: Path) -> None:
+    root = finished_copy
     files = plan.pipeline_files(root, "segment", full=True)
     found = plan.read_state(root, files)
     dpo = found["pipelines/testbed/segment/dvc.yaml:supervised@dpo-0"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,6 @@ import pytest
 
 from rlhf_core.errors import RewardsmithError
 from tasks import outcomes, tracking
-from tests import small_repository
 from tests.small_repository import command
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -19,17 +19,20 @@ pytestmark = pytest.mark.platform
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = small_repository.create(tmp_path_factory.mktemp("tracked"))
-    command("dvc", "repro", "-q", root=root)
-    command("python", "-m", "mlflow", "db", "upgrade", f"sqlite:///{root}/mlflow.db", root=root)
-    return root
+def database(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty tracking database, made once: making one takes seconds."""
+    path = tmp_path_factory.mktemp("database") / "mlflow.db"
+    command("python", "-m", "mlflow", "db", "upgrade", f"sqlite:///{path}", root=finished)
+    return path
 
 
 @pytest.fixture
-def root(finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(finished_copy: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    return Path(shutil.copytree(finished, tmp_path / "copy", symlinks=True))
+    shutil.copy(database, finished_copy / "mlflow.db")
+    note = f"{tracking.tracking_uri(finished_copy)} mlflow {metadata.version('mlflow')}\n"
+    (finished_copy / ".work" / "tracking-database").write_text(note)
+    return finished_copy
 
 
 def runs(root: Path, **tags: str) -> list[Any]:
