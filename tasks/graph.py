@@ -331,7 +331,8 @@ def pipeline_file(graph: Graph, depth: int) -> dict[str, Any]:
     metrics, plots = [], []
     for paper, item in graph.tables.items():
         seeds = " ".join(map(str, item["seeds"]))
-        arguments = {"results": f"results/{graph.scale}", "paper": paper, "seeds": seeds}
+        declared = f"pipelines/{graph.scale}/{paper}/graph.yaml" if depth else "graph.yaml"
+        arguments = {"results": f"results/{graph.scale}", "paper": paper, "seeds": seeds, "graph": declared}
         stages[f"tables-{paper}"] = _stage("tables", arguments, item["out"]) | {"deps": item["deps"]}
         metrics.append(f"{up}{item['out']}/result/metrics.json")
         plots.append({f"{up}{item['out']}/result/curves.csv": {"x": "step", "y": "value", "template": "curves"}})

@@ -22,6 +22,7 @@ from rlhf_core.published.row_map import rows_of_paper
 from tasks.artifacts import check_version, read_json, stage_output, write_json
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.outputs import ResultTree
+from tasks.settings import read_settings
 from tasks.stage import argument_parser, run_stage
 
 VERSION = 1
@@ -77,7 +78,14 @@ def write_curves(path: Path, paper_key: str, tree: ResultTree) -> None:
                             writer.writerow([row.name, seed, entry["step"], metric, entry[metric]])
 
 
-def build(results: Path, paper_key: str, seeds: tuple[int, ...], out: Path) -> None:
+def declared_inputs(graph: Path, paper_key: str) -> frozenset[str]:
+    """The results that a graph file declares as inputs of a paper's tables."""
+    return frozenset(read_settings(graph)["tables"][paper_key]["deps"])
+
+
+def build(
+    results: Path, paper_key: str, seeds: tuple[int, ...], out: Path, allowed: frozenset[str] | None = None
+) -> None:
     """Runs the stage.
 
     Args:
@@ -85,9 +93,10 @@ def build(results: Path, paper_key: str, seeds: tuple[int, ...], out: Path) -> N
         paper_key: a paper of the registry.
         seeds: the seeds to average over.
         out: the stage's output directory.
+        allowed: `result` folders that may be read, None for all that exist.
     """
     paper = registry.paper(paper_key)
-    tree = ResultTree(results, seeds)
+    tree = ResultTree(results, seeds, allowed)
     inputs = list(tree.stage_folders(rows_of_paper(paper.key)))
     with stage_output(out, stage="tables", version=VERSION, inputs=inputs) as folder:
         tables = paper_tables(paper.key, tree)
@@ -200,9 +209,11 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argument_parser("tasks.tables", __doc__ or "", results="results of one scale")
     parser.add_argument("--paper", required=True, help="paper of the registry: segment, sentence, ...")
     parser.add_argument("--seeds", type=int, nargs="+", required=True, help="seeds to average over")
+    parser.add_argument("--graph", type=Path, help="graph file whose declared inputs alone are read")
     options = parser.parse_args(arguments)
     check_version("tables", VERSION, options.stage_version)
-    build(options.results, options.paper, tuple(options.seeds), options.out)
+    allowed = declared_inputs(options.graph, options.paper) if options.graph else None
+    build(options.results, options.paper, tuple(options.seeds), options.out, allowed)
 
 
 if __name__ == "__main__":

@@ -66,10 +66,12 @@ class ResultTree:
     Args:
         root: the scale's results, such as `results/testbed`.
         seeds: the seeds that are read; others are ignored.
+        allowed: `result` folders that may be read, None for all: a pipeline stage reads what it declares.
     """
 
     root: Path
     seeds: tuple[int, ...]
+    allowed: frozenset[str] | None = None
 
     def __post_init__(self) -> None:
         if not self.root.is_dir():
@@ -89,7 +91,8 @@ class ResultTree:
         found = {}
         for seed in self.seeds:
             path = self.folder(group, kind, name, seed)
-            if (path / "result" / "metrics.json").exists():
+            declared = self.allowed is None or (path / "result").as_posix() in self.allowed
+            if declared and (path / "result" / "metrics.json").exists():
                 found[seed] = StageOutput(path, seed)
         return found
 
