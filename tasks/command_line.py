@@ -223,8 +223,8 @@ def explain(
     from tasks.explain import explain as score
     from tasks.report.colour import coloured_text, pieces
 
-    found = score(folder, sys.stdin.read() if prompt == "-" else prompt, response)
-    parts = [found["tokens"], found["rewards"], found.get("segments")]
+    scored = score(folder, sys.stdin.read() if prompt == "-" else prompt, response)
+    parts = [scored["tokens"], scored["rewards"], scored.get("segments")]
     console = Console()
     console.print(coloured_text(*parts))
     for piece in pieces(*parts):

@@ -102,3 +102,25 @@ def expert_response(meta: Meta, knowledge: KnowledgeBase, rng: random.Random) ->
         statements.append(Statement("fact", *fact, knowledge.facts[fact]))
     statements.append(Statement("closing"))
     return write(statements, meta["entity"], rng)
+
+
+def ramble(text: str, more: str, rng: random.Random) -> str:
+    """A response that runs on into another one, which breaks off after some of its words."""
+    words = more.split(" ")
+    return f"{text} {' '.join(words[: rng.randint(2, len(words))])}"
+
+
+def garble(text: str, rng: random.Random) -> str:
+    """A response in which a few words in a row are left out, doubled or moved, once or twice."""
+    words = text.split(" ")
+    for _ in range(rng.randint(1, 2)):
+        if len(words) < 4:
+            break
+        start = rng.randrange(1, len(words) - 1)
+        stretch = words[start : start + rng.randint(1, 4)]
+        kind = rng.choice(("leave out", "double", "move"))
+        if kind != "double":
+            del words[start : start + len(stretch)]
+        place = rng.randrange(len(words) + 1)
+        words[place:place] = [] if kind == "leave out" else stretch
+    return " ".join(words)

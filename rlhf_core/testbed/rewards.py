@@ -36,7 +36,7 @@ class ClauseRewards:
 
     requested_true: float = 1.0
     requested_false: float = -1.0
-    unrequested_true: float = -0.2
+    unrequested_true: float = 0.3
     unrequested_false: float = -0.8
     repetition: float = -0.6
     greeting: float = 0.1

@@ -16,7 +16,7 @@ from rlhf_core.testbed.annotator import Annotator
 from rlhf_core.testbed.grammar import Located
 from rlhf_core.testbed.knowledge import KnowledgeBase, stream
 from rlhf_core.testbed.prompts import draw_follow_up, draw_request
-from rlhf_core.testbed.responses import draw_quality, expert_response, mixture_response
+from rlhf_core.testbed.responses import draw_quality, expert_response, garble, mixture_response, ramble
 from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, score, total
 
 VERSION = 2
@@ -35,6 +35,8 @@ class WorldConfig:
         seed: of the facts.
         rewards: true reward of each kind of clause.
         anchors: size of the fixed pool of graded answers behind a 1-to-10 rating.
+        rambling, garbling: shares of compared responses that run on into a poor second answer cut short, or have
+            words left out, doubled or moved: what a policy may come to write, so that a reward model has seen it.
         arithmetic: difficulty of the word problems.
         wrong_share: share of wrong solutions among the task examples.
     """
@@ -42,6 +44,8 @@ class WorldConfig:
     seed: int = 0
     rewards: ClauseRewards = field(default_factory=ClauseRewards)
     anchors: int = 18
+    rambling: float = 0.15
+    garbling: float = 0.15
     arithmetic: arithmetic.ArithmeticConfig = field(default_factory=arithmetic.ArithmeticConfig)
     wrong_share: float = 0.1
 
@@ -173,8 +177,18 @@ class World:
         return rows
 
     def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> tuple[str, list[Clause], float]:
+        """A response to be compared: of the mixture, or one that rambles on or is garbled as a policy's may be."""
         text, located = mixture_response(meta, self.knowledge, rng, draw_quality(rng), with_reserved=split == "ood")
-        clauses = self._scored(located, meta)
+        draw = rng.random()
+        if draw >= self.config.rambling + self.config.garbling:
+            clauses = self._scored(located, meta)
+            return text, clauses, total(clauses, self.config.rewards)
+        if draw < self.config.rambling:
+            more, _ = mixture_response(meta, self.knowledge, rng, 0.3 * draw_quality(rng), with_reserved=split == "ood")
+            text = ramble(text, more, rng)
+        else:
+            text = garble(text, rng)
+        clauses = self.clauses(meta, text)
         return text, clauses, total(clauses, self.config.rewards)
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
