@@ -1,0 +1,245 @@
+"""What the documents say exists: commands with their options, files, links, rows and settings."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer.main
+import yaml
+from dvc.cli.parser import get_main_parser
+from typer.testing import CliRunner
+
+from rlhf_core.published import registry
+from tasks.command_line import commands, split_names
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "infra").rglob("*.md")])
+GROUP: Any = typer.main.get_command(commands)
+PROGRAMS = ("rewardsmith", "python", "make", "dvc")
+FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+#: Names that a reader is meant to replace.
+EXAMPLE_ROW = "my-row"
+PATH = re.compile(
+    r"(?:rlhf_core|tasks|flows|params|pipelines|tests|benchmarks|docs|infra)/[\w./-]*|[\w-]+\.(?:yaml|txt|toml)"
+)
+
+
+def text_of(document: Path) -> str:
+    return document.read_text(encoding="utf-8")
+
+
+def blocks(text: str, *languages: str) -> Iterator[str]:
+    """The content of fenced blocks in one of the languages."""
+    for language, content in FENCE.findall(text):
+        if language in languages:
+            yield content
+
+
+def prose(text: str) -> str:
+    """The text without its fenced blocks."""
+    return FENCE.sub("", text)
+
+
+def inline(text: str) -> list[str]:
+    """Code between single back quotes outside fenced blocks, line ends as blanks."""
+    return [" ".join(span.split()) for span in re.findall(r"(?<!`)`([^`]+)`(?!`)", prose(text))]
+
+
+@dataclass(frozen=True)
+class Command:
+    """One command of a document, in words."""
+
+    document: Path
+    words: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.document.name}: {' '.join(self.words)}"
+
+
+def commands_of(document: Path) -> Iterator[Command]:
+    """Commands of the project's programs in shell blocks and in inline code."""
+    text = text_of(document)
+    lines = [line for block in blocks(text, "bash", "sh", "") for line in block.replace("\\\n", " ").splitlines()]
+    for line in [*lines, *inline(text)]:
+        if not line.startswith(PROGRAMS) or line.split()[0] not in PROGRAMS or "<" in line:
+            continue
+        words = shlex.split(line, comments=True)
+        if words[0] != "python" or "-m" in words:
+            yield Command(document, tuple(words))
+
+
+ALL = [command for document in DOCUMENTS for command in commands_of(document)]
+
+
+def of(program: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Parametrises a test by every documented command of a program."""
+    chosen = [command for command in ALL if command.words[0] == program and len(command.words) > 1]
+    return pytest.mark.parametrize("command", chosen, ids=str)
+
+
+def scales(document: Path) -> set[str]:
+    """The scales that exist and those that the document tells its reader to make."""
+    made = re.findall(r"^cp -r \S+ params/scales/([\w-]+)$", text_of(document), re.MULTILINE)
+    return {path.name for path in (ROOT / "params" / "scales").iterdir()} | set(made)
+
+
+@of("rewardsmith")
+def test_rewardsmith_command_takes_its_arguments(command: Command) -> None:
+    _, name, *arguments = command.words
+    if name == "--help":
+        return
+    assert name in GROUP.commands, f"no command '{name}'; known: {', '.join(GROUP.commands)}"
+    if "--help" in arguments:
+        return
+    given = GROUP.commands[name].make_context(name, list(arguments), resilient_parsing=arguments == []).params
+    assert given.get("scale") in {None, *scales(command.document)}
+    if names := [row for row in given.get("names") or [] if row != EXAMPLE_ROW]:
+        split_names(ROOT, names)
+    if name == "table" and arguments:
+        assert registry.table(arguments[0])
+
+
+@pytest.mark.parametrize("name", sorted(GROUP.commands))
+def test_rewardsmith_help_names_every_option(name: str) -> None:
+    shown = CliRunner().invoke(commands, [name, "--help"], env={"COLUMNS": "200", "NO_COLOR": "1", "TERM": "dumb"})
+    assert shown.exit_code == 0
+    options = [option for parameter in GROUP.commands[name].params for option in parameter.opts if option[:2] == "--"]
+    for option in options:
+        assert option in shown.output
+
+
+def test_an_option_that_does_not_exist_is_noticed() -> None:
+    with pytest.raises(Exception, match="--gpu"):
+        GROUP.commands["run"].make_context("run", ["segment", "--gpu", "1"])
+
+
+@of("python")
+def test_module_exists_and_knows_its_options(command: Command) -> None:
+    module = command.words[command.words.index("-m") + 1]
+    found = importlib.util.find_spec(module)
+    assert found is not None, f"no module {module}"
+    assert found.origin is not None
+    source = Path(found.origin)
+    if source.name == "__init__.py":
+        source = source.with_name("__main__.py")
+    text = source.read_text(encoding="utf-8") + (ROOT / "tasks" / "stage.py").read_text(encoding="utf-8")
+    for word in command.words:
+        if word.startswith("--") and word != "--help":
+            keyword = word[2:].replace("-", "_")
+            assert f'"{word}"' in text or f"{keyword}=" in text, f"{module} has no option {word}"
+
+
+@of("make")
+def test_make_target_exists(command: Command) -> None:
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for word in command.words[1:]:
+        if "=" in word:
+            assert re.search(rf"^{word.split('=')[0]} \?= ", makefile, re.MULTILINE), f"no variable {word}"
+        else:
+            assert re.search(rf"^{re.escape(word)}:", makefile, re.MULTILINE), f"no target {word}"
+
+
+@of("dvc")
+def test_dvc_command_is_one(command: Command) -> None:
+    assert get_main_parser().parse_args(list(command.words[1:])).cmd
+
+
+def test_documents_have_commands_of_every_program() -> None:
+    """Else the tests above look at nothing."""
+    for program in PROGRAMS:
+        assert sum(command.words[0] == program for command in ALL) >= 4
+    shown = {command.words[1] for command in ALL if command.words[0] == "rewardsmith" and len(command.words) > 1}
+    assert set(GROUP.commands) <= shown
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors of a document's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", prose(text_of(document)), re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", prose(text_of(document))):
+        if re.match(r"[a-z]+:", target):
+            continue
+        name, _, anchor = target.partition("#")
+        linked = (document.parent / name).resolve() if name else document
+        assert linked.exists(), f"{document.name} links to {target}"
+        assert linked.is_relative_to(ROOT)
+        assert not anchor or anchor in anchors(linked), f"{document.name}: no heading for #{anchor} in {linked.name}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_files_named_in_the_text_exist(document: Path) -> None:
+    made = scales(document)
+    scale_files = {path.name for path in (ROOT / "params" / "scales" / "testbed").iterdir()} | {"resources.yaml"}
+    for span in inline(text_of(document)):
+        if not PATH.fullmatch(span) or span in scale_files:
+            continue
+        parts = Path(span).parts
+        if parts[:2] == ("params", "scales") and len(parts) > 2 and not (ROOT / "params/scales" / parts[2]).exists():
+            assert parts[2] in made, f"{document.name} names {span}"
+            continue
+        assert (ROOT / span).exists() or (document.parent / span).exists(), f"{document.name} names {span}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_yaml_of_a_named_file_is_what_the_file_holds(document: Path) -> None:
+    """A block with a row's or reward model's title shows that file."""
+    files = {}
+    for path in (ROOT / "params").glob("*/*/*.yaml"):
+        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        files.setdefault((values.get("title"), values.get("backbone")), values)
+    for block in blocks(text_of(document), "yaml"):
+        values = yaml.safe_load(block)
+        if "title" in values:
+            assert files.get((values["title"], values.get("backbone"))) == values
+
+
+def test_every_row_of_the_segment_paper_is_documented() -> None:
+    named = set(inline(text_of(ROOT / "docs" / "segment.md")))
+    rows = {path.stem for path in (ROOT / "params" / "segment" / "rows").glob("*.yaml")}
+    backbones = {path.stem for path in (ROOT / "params" / "scales" / "testbed" / "backbones").glob("*.yaml")}
+    assert rows | backbones <= named, f"docs/segment.md does not name {sorted((rows | backbones) - named)}"
+
+
+def test_the_testbed_settings_in_the_text_are_those_in_use() -> None:
+    """docs/segment.md states how the testbed differs from the paper; a tuned value changes there, too."""
+    text = " ".join(text_of(ROOT / "docs" / "segment.md").split())
+    folder = ROOT / "params" / "scales" / "testbed"
+    settings = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in folder.glob("*.yaml")}
+    ppo, quantiles = settings["policy"]["ppo"], settings["entropies"]["cutoffs"]
+    shares = [str(rule["quantile"]) for rule in quantiles.values()]
+    names = list(quantiles)
+    limits, normaliser = settings["data"]["limits"], settings["normaliser"]
+    reward_model, evaluation = settings["reward_model"], settings["evaluation"]
+    stated = [
+        f"{ppo['iterations']} iterations of {ppo['rollout_batch']} rollouts, minibatch {ppo['minibatch']}",
+        f"learning rates {ppo['actor_lr']:.0e}".replace("e-0", "e-") + " (actor)",
+        f"{ppo['critic_lr']:.0e}".replace("e-0", "e-") + " (critic)",
+        f"β {ppo.get('kl_coef', 0.01)}, clip {ppo.get('clip', 0.2)}",
+        f"{', '.join(names[:-1])} and {names[-1]} stand for {', '.join(shares[:-1])} and {shares[-1]}",
+        f"need {normaliser['min_samples']} segments",
+        f"from {normaliser['pairs']:,} pairs",
+        f"cap** is {settings['policy']['sampling']['max_new_tokens']} tokens",
+        f"{evaluation['task_tokens']} for tasks",
+        f"cut at {limits['prompt']} tokens, prompt and response at {limits['total']}",
+        f"batch {reward_model['batch']}, learning rate {reward_model['learning_rate']:.0e}".replace("e-0", "e-"),
+        f"on {settings['data']['rows']['benchmark']} prompts each",
+        f"β {settings['policy']['dpo']['beta']}; the paper",
+    ]
+    missing = [phrase for phrase in stated if phrase not in text]
+    assert not missing, f"docs/segment.md should say: {missing}"
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_name_no_place_on_a_machine(document: Path) -> None:
+    assert not re.search(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt)/", text_of(document))
