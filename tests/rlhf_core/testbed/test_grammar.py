@@ -14,7 +14,7 @@ from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Statement, read, 
 from rlhf_core.testbed.knowledge import ENTITIES, VALUES
 
 TEMPLATES = [(kind, "", text) for kind, phrases in PHRASES.items() for text in phrases] + [
-    ("fact", attribute, template.replace("{V}", VALUES[attribute][0]).replace("{E}", "owl"))
+    ("fact", attribute, template.replace("{V}", VALUES[attribute][0]).replace("{E}", "wolf"))
     for attribute, templates in FACT_TEMPLATES.items()
     for template in templates
 ]
@@ -85,7 +85,7 @@ def test_full_stops_are_not_boundaries():
 
 
 def test_unknown_words_join_one_garbled_stretch():
-    found = read("It is red. red red the owl, what Its food is corn")
+    found = read("It is red. red red the wolf, what Its food is corn")
     assert [item.statement.kind for item in found] == ["fact", "garbled", "fact"]
     assert found[1].statement.words == 5
 

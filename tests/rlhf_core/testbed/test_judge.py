@@ -14,7 +14,7 @@ from rlhf_core.testbed import GoldJudge, World
 from rlhf_core.testbed.judge import PERSONAS
 
 WORLD = World()
-META = {"entity": "owl", "requested": ["color", "food"]}
+META = {"entity": "wolf", "requested": ["color", "food"]}
 EXPERT = WORLD.expert_answer(META, 0)
 BAD = "Have a nice day. zz zz zz"
 

@@ -19,9 +19,9 @@ from rlhf_core.testbed.prompts import SPLITS
 
 WORLD = World()
 REWARDS = ClauseRewards()
-META = {"entity": "owl", "requested": ["color", "food"]}
+META = {"entity": "wolf", "requested": ["color", "food"]}
 FACTS = WORLD.knowledge.facts
-COLOR, FOOD, HOME = (FACTS["owl", name] for name in ("color", "food", "home"))
+COLOR, FOOD, HOME = (FACTS["wolf", name] for name in ("color", "food", "home"))
 FALSE = "red" if COLOR != "red" else "blue"
 
 metas = st.builds(
@@ -39,8 +39,8 @@ metas = st.builds(
         (f"It is {COLOR}. Its color is {COLOR}.", "requested_true repetition"),
         (f"It lives near the {HOME}. Hi, good to see you.", "unrequested_true misplaced_greeting"),
         ("Have a nice day. What a wonderful question!", "misplaced_closing flattery"),
-        ("Time will tell, I think owl owl.", "filler garbled"),
-        (f"The color of the fox is {FACTS['fox', 'color']}", "unrequested_true"),
+        ("Time will tell, I think wolf wolf.", "filler garbled"),
+        (f"The color of the bear is {FACTS['bear', 'color']}", "unrequested_true"),
     ],
 )
 def test_clauses_have_their_kinds_and_rewards(text, kinds):
@@ -68,7 +68,7 @@ def test_long_garbage_pays_for_each_word():
 
 
 salad = st.lists(
-    st.sampled_from(["It", "is", "red", "the", "owl", "color", "and", "Have", "a", "nice", "day", "zz", "Hi"])
+    st.sampled_from(["It", "is", "red", "the", "wolf", "color", "and", "Have", "a", "nice", "day", "zz", "Hi"])
 ).map(" ".join)
 
 
@@ -138,7 +138,7 @@ def test_what_seed_zero_makes_stays():
         [WORLD.functions(10, 0, split) for split in ("test", "plus", "live")],
     ]
     digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
-    assert (VERSION, digest[:16]) == (1, "5cd7962c4120fbe2")
+    assert (VERSION, digest[:16]) == (2, "1213d470997d053e")
 
 
 @pytest.mark.parametrize("split", [name for name in SPLITS if name != "train"])
@@ -196,7 +196,7 @@ def test_the_mixture_leaves_room_for_an_expert():
     rows = WORLD.sft_examples(1500, 1)
     mixture = mean(row["meta"]["true"] for row in rows)
     expert = mean(WORLD.true_reward(row["meta"], WORLD.expert_answer(row["meta"], 0)) for row in rows)
-    assert 0.2 < mixture < 0.7
+    assert 0.2 < mixture < 0.9
     assert expert > 2.1
 
 
