@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
     parser.add_argument("--rows", nargs="*", metavar="ROW", help="only these rows and what they need")
     parser.add_argument("--seeds", nargs="*", type=int, metavar="N", help="only these seeds")
-    parser.add_argument("--scale", default="testbed", help="testbed (default), small or paper")
+    parser.add_argument("--scale", default="testbed", help="testbed (default), hh, small or paper")
     parser.add_argument("--no-report", action="store_true", help="do not write the report page")
     parser.add_argument("--no-sync", action="store_true", help="do not mirror the results into MLflow")
     options = parser.parse_args(arguments)
