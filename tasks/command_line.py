@@ -38,7 +38,10 @@ Names = Annotated[
 ]
 Full = Annotated[bool, typer.Option("--full", help="Every row and seed of the paper, not the demo-sized set.")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="Only this seed (may be repeated).")]
-Scale = Annotated[str, typer.Option(help="How big: testbed (CPU minutes), hh (real preferences, CPU), small (one GPU) or paper (8 GPUs).")]
+Scale = Annotated[
+    str,
+    typer.Option(help="How big: testbed (CPU minutes), hh (real pairs), small (a GPU), paper (8 GPUs)."),
+]
 
 
 def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:

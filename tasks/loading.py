@@ -17,6 +17,7 @@ from rlhf_core.models.loading import load_causal_lm, load_tokenizer
 from rlhf_core.models.policy import DecoderPolicy
 from tasks.artifacts import read_json
 from tasks.settings import typed
+from tasks.stage import device
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -48,7 +49,9 @@ def encode(encoder: Encoder, rows: Sequence[Mapping[str, Any]], field: str, file
 
 
 def load_policy(model_folder: Path, encoder: Encoder) -> DecoderPolicy:
-    return DecoderPolicy(load_causal_lm(model_folder), pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+    """A saved model as a policy, on the stage's device."""
+    model = load_causal_lm(model_folder).to(device())  # type: ignore[arg-type]
+    return DecoderPolicy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
 
 
 def load_world(data: Path) -> World | None:

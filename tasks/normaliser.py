@@ -22,7 +22,7 @@ from tasks.entropies import load_entropies
 from tasks.loading import load_encoder
 from tasks.reward_model import segment_pairs
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, run_stage, set_threads
+from tasks.stage import argument_parser, device, run_stage, set_threads
 
 VERSION = 1
 STAGE = "normaliser"
@@ -63,6 +63,7 @@ def fit_normalisers(
     ) as result:
         encoder = load_encoder(data, sft / "model")
         model, trained = ScalarModel.load(reward_model / "model")
+        model.to(device())
         model.eval()
         segmenter = build_segmenter(trained["segmenter"])
         rows = read_jsonl(data / "preference.train.jsonl")

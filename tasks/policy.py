@@ -39,7 +39,7 @@ from tasks.entropies import resolve_segmenter
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, run_stage, set_threads, training_on
+from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
 
 VERSION = 1
 STAGE = "policy"
@@ -126,6 +126,7 @@ def build_reward(recipe: Recipe, entropies: Path, reward_model: Path, normaliser
     components = []
     for part in recipe.components:
         model, _ = ScalarModel.load(reward_model / "model")
+        model.to(device())
         model.requires_grad_(False)
         segmenter = build_segmenter(resolve_segmenter(dict(part.readout.segmenter), entropies))
         scorer = RewardModelScorer(model, segmenter, part.readout.read, microbatch=microbatch)  # type: ignore[arg-type]
@@ -166,6 +167,7 @@ def run_ppo(
 ) -> Row:
     """PPO; returns summary metrics."""
     critic = ScalarModel.from_causal_lm(copy.deepcopy(run.reference.model), heads=("value",), seed=seed, bias=True)
+    critic.to(device())
     critic.requires_grad_(True)
     ppo = PPO(run.policy, run.reference, critic, reward, run.encoder.tokenizer, config, sampling, seed)
     world = run.evaluator.world
@@ -237,7 +239,7 @@ def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: An
 def run_dpo(run: Run, recipe: Recipe, config: TrainingConfig, beta: float, pairs: list[Row], seed: int) -> Row:
     """DPO on the preference pairs that reward models are trained on; returns summary metrics."""
     sides = {side: [run.encoder.sequence(row, row[side]) for row in pairs] for side in ("chosen", "rejected")}
-    before = {side: reference_logprobs(run.reference, rows) for side, rows in sides.items()}
+    before = {side: reference_logprobs(run.reference, rows).to(run.policy.device) for side, rows in sides.items()}
     lengths = [max(len(a), len(b)) for a, b in zip(sides["chosen"], sides["rejected"], strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = max(1, round(config.epochs * len(pairs) / config.batch))

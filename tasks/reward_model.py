@@ -28,7 +28,7 @@ from tasks.entropies import load_entropies, resolve_segmenter
 from tasks.loading import load_encoder
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, run_stage, set_threads, training_on
+from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
 
 VERSION = 1
 STAGE = "reward_model"
@@ -134,7 +134,7 @@ def train_reward_model(
             )
             for split in ("train", "validation", "ood")
         }
-        model = ScalarModel.from_causal_lm(load_causal_lm(sft / "model"), seed=seed)
+        model = ScalarModel.from_causal_lm(load_causal_lm(sft / "model"), seed=seed).to(device())
         label = f"reward model {spec_path.stem} seed {seed}"
         with training_on(data / "preference.train.jsonl"):
             history = fit(model, splits["train"], encoder.pad_id, config, seed, label)

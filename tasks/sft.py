@@ -24,7 +24,7 @@ from tasks.benchmarks import EvaluationConfig, Evaluator
 from tasks.loading import encode, load_encoder, load_judge, load_world
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, run_stage, set_threads, training_on
+from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
 
 VERSION = 1
 STAGE = "sft"
@@ -82,6 +82,7 @@ def fine_tune(
             model = load_causal_lm(spec.source)
             if len(encoder.tokenizer) > int(model.config.vocab_size):
                 model.resize_token_embeddings(len(encoder.tokenizer))
+        model.to(device())  # type: ignore[arg-type]
         policy = DecoderPolicy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
         history: list[dict[str, float]] = []
         if config is not None:

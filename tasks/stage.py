@@ -8,9 +8,12 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import NumericsError, RewardsmithError
+
+if TYPE_CHECKING:
+    import torch
 
 #: Exit code for an error that the caller has to fix; a scheduler does not retry it.
 USER_ERROR = 2
@@ -46,6 +49,17 @@ def training_on(data: Path) -> Iterator[None]:
         yield
     except NumericsError as error:
         raise NumericsError(f"file {data}: {error}") from None
+
+
+def device() -> torch.device:
+    """Where models live: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
+
+    A scheduler names a stage's GPU there; a stage that declares none runs on the CPU wherever it runs.
+    """
+    import torch
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "") not in ("", "-1")
+    return torch.device("cuda" if given and torch.cuda.is_available() else "cpu")
 
 
 def run_stage(main: Callable[[list[str] | None], Any]) -> None:

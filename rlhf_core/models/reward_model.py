@@ -86,7 +86,7 @@ class ScalarModel(nn.Module):
         """Weights as safetensors, heads beside them, and what the model was trained on."""
         folder.mkdir(parents=True, exist_ok=True)
         self.backbone.save_pretrained(folder, safe_serialization=True)
-        save_file({k: v.contiguous() for k, v in self.heads.state_dict().items()}, folder / HEADS_FILE)
+        save_file({k: v.cpu().contiguous() for k, v in self.heads.state_dict().items()}, folder / HEADS_FILE)
         biased = any(head.bias is not None for head in self.heads.values())
         stored = {"heads": list(self.heads), "bias": biased, **config}
         (folder / CONFIG_FILE).write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
