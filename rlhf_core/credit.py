@@ -43,8 +43,8 @@ def segment_end(signal: Signal, responses: Responses) -> Tensor:
     assert isinstance(signal, Segments)
     paid = torch.zeros(responses.ids.shape, dtype=torch.float32, device=responses.ids.device)
     rows, segments = torch.nonzero(signal.segmentation.mask, as_tuple=True)
-    paid[rows, signal.segmentation.ends[rows, segments]] = signal.values[rows, segments].float()
-    return paid
+    places = (rows, signal.segmentation.ends[rows, segments])
+    return paid.index_put_(places, signal.values[rows, segments].float(), accumulate=True)
 
 
 def repeat(signal: Signal, responses: Responses) -> Tensor:

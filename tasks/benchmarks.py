@@ -210,10 +210,11 @@ class Evaluator:
             }
         if "mtbench" in by_name:
             rows = by_name["mtbench"]
+            first = {row["id"]: row for row in rows if row["turn"] == 1}
             games = grade_answers(
                 self.judge,
                 [
-                    (f"{row['id']}/{row['turn']}", row["prompt"], row["response"], {"prompt": row["meta"]})
+                    (f"{row['id']}/{row['turn']}", _so_far(row, first), row["response"], {"prompt": row["meta"]})
                     for row in rows
                 ],
             )
@@ -341,6 +342,14 @@ def _comparisons(rows: Sequence[Row]) -> list[Comparison]:
     return [
         Comparison(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
     ]
+
+
+def _so_far(row: Row, first: Mapping[str, Row]) -> str:
+    """What a judge of one turn is shown as the prompt: a second turn with the first before it."""
+    if row["turn"] == 1:
+        return str(row["prompt"])
+    before = first[row["id"]]
+    return f"User: {before['prompt']}\n\nAssistant: {before['response']}\n\nUser: {row['prompt']}"
 
 
 def _judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Row]:

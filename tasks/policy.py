@@ -41,7 +41,7 @@ from tasks.progress import progress
 from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
 
-VERSION = 1
+VERSION = 2
 STAGE = "policy"
 
 Row = dict[str, Any]
@@ -112,9 +112,21 @@ class Run:
     rollouts: list[Row]
     lengths: list[int]
 
-    def checkpoint(self, step: int, kl: float, prompts: int) -> None:
-        """Win rate over the SFT model on some prompts, at this KL."""
+    @torch.no_grad()
+    def kl(self, rows: list[Row], batch: int = 64) -> float:
+        """Nats per response: mean of log pi - log pi_ref over first-turn answers that the policy just gave."""
+        items = {item["id"]: item for item in self.evaluator.items("benchmarks/alpaca")}
+        sequences = []
+        for row in rows:
+            asked = {"prompt": row["prompt"], **{k: v for k, v in items[row["id"]].items() if k == "messages"}}
+            sequences.append(self.encoder.sequence(asked, row["response"]))
+        policy, reference = (reference_logprobs(model, sequences, batch) for model in (self.policy, self.reference))
+        return float((policy - reference).mean())
+
+    def checkpoint(self, step: int, prompts: int) -> None:
+        """Win rate over the SFT model on some prompts, and the KL of those very answers."""
         rows = self.evaluator.generate_dialogue(self.policy, "alpaca", prompts)
+        kl = self.kl(rows)
         rates = win_rates_over_reference(rows, self.baseline)
         chars = {row["id"]: row["n_chars"] for row in self.baseline if row["benchmark"] == "alpaca"}
         longer = sum(row["n_chars"] - chars[row["id"]] for row in rows) / max(1, len(rows))
@@ -122,10 +134,24 @@ class Run:
 
 
 def build_reward(recipe: Recipe, entropies: Path, reward_model: Path, normaliser: Path, microbatch: int) -> Reward:
-    """The reward of a recipe from its trained artifacts."""
+    """The reward of a recipe from its trained artifacts.
+
+    Raises:
+        RecipeError: components of different reward models, of which a row names one; or a normaliser fitted to the
+            segments of another segmentation than the one that is read.
+    """
     components = []
+    if len({part.reward_model for part in recipe.components}) > 1:
+        names = sorted({part.reward_model for part in recipe.components})
+        raise RecipeError(f"components read the reward models {names}; a row's components read one reward model")
     for part in recipe.components:
-        model, _ = ScalarModel.load(reward_model / "model")
+        model, trained = ScalarModel.load(reward_model / "model")
+        fitted_to = str(trained["segmenter"]["kind"])
+        if part.normaliser in ("global", "last", "location_aware") and fitted_to != part.readout.segmenter["kind"]:
+            raise RecipeError(
+                f"component '{part.name}': normaliser '{part.normaliser}' was fitted to '{fitted_to}' segments but the "
+                f"read-out cuts by '{part.readout.segmenter['kind']}'; use 'sequence' or 'none'"
+            )
         model.to(device())
         model.requires_grad_(False)
         segmenter = build_segmenter(resolve_segmenter(dict(part.readout.segmenter), entropies))
@@ -186,15 +212,16 @@ def run_ppo(
                 run.lengths.extend(_segment_lengths(reward, experience))
             if step in (1, config.iterations):
                 run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, scale.rollout_samples))
-            if scale.checkpoint_prompts and step % every == 0 and step < config.iterations:
-                run.checkpoint(step, metrics["kl"], scale.checkpoint_prompts)
+            if world is not None and scale.checkpoint_prompts and step % every == 0 and step < config.iterations:
+                run.checkpoint(step, scale.checkpoint_prompts)
 
         encoder = run.encoder
         if scale.prompt_limit is not None:
             encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
         ppo.train(prompt_batches(prompts, encoder, config.rollout_batch, seed), on_step)
     last = run.history[-1]
-    summary: Row = {name: last[name] for name in ("kl", "reward", "entropy", "response_length", "truncated")}
+    summary: Row = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
+    summary["train_kl"] = last["kl"]
     if run.lengths:
         summary["mean_segment_length"] = sum(run.lengths) / len(run.lengths)
     summary |= {f"train_{k}": v for k, v in last.items() if k.startswith("proxy/") or k == "true_reward"}
@@ -329,6 +356,7 @@ def train_policy(
                 summary = run_dpo(run, recipe, dpo, beta, pairs, seed)
         run.policy.model.eval()
         evaluation = run.evaluator.evaluate(run.policy, run.baseline)
+        summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] == "alpaca"])
         run.policy.model.save_pretrained(result / "model", safe_serialization=True)
         run.encoder.tokenizer.save_pretrained(result / "model")
         for name in ("history", "checkpoints", "rollouts"):

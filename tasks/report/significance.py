@@ -34,6 +34,7 @@ class Comparison:
     p_seeds: float | None
     p_prompts: float | None
     same_sign: bool
+    seeds: int = 1
 
     @property
     def p(self) -> float | None:
@@ -42,7 +43,8 @@ class Comparison:
 
     @property
     def significant(self) -> bool:
-        return self.p is not None and self.p < ALPHA and self.same_sign
+        """A difference of one training run may be that run's luck: it takes two seeds on the same side."""
+        return self.seeds >= 2 and self.p is not None and self.p < ALPHA and self.same_sign
 
 
 def _p(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -72,6 +74,7 @@ def compare(row: BySeed, main: BySeed) -> Comparison | None:
         p_seeds=_p(own, other),
         p_prompts=_p([own_prompts[p] for p in shared], [other_prompts[p] for p in shared]),
         same_sign=mean != 0 and all(difference * mean > 0 for difference in differences),
+        seeds=len(seeds),
     )
 
 
