@@ -146,6 +146,7 @@ def build_reward(recipe: Recipe, entropies: Path, reward_model: Path, normaliser
         raise RecipeError(f"components read the reward models {names}; a row's components read one reward model")
     for part in recipe.components:
         model, trained = ScalarModel.load(reward_model / "model")
+        segmenter = build_segmenter(resolve_segmenter(dict(part.readout.segmenter), entropies))
         fitted_to = str(trained["segmenter"]["kind"])
         if part.normaliser in ("global", "last", "location_aware") and fitted_to != part.readout.segmenter["kind"]:
             raise RecipeError(
@@ -154,7 +155,6 @@ def build_reward(recipe: Recipe, entropies: Path, reward_model: Path, normaliser
             )
         model.to(device())
         model.requires_grad_(False)
-        segmenter = build_segmenter(resolve_segmenter(dict(part.readout.segmenter), entropies))
         scorer = RewardModelScorer(model, segmenter, part.readout.read, microbatch=microbatch)  # type: ignore[arg-type]
         fitted = read_json(normaliser / "normaliser.json")
         components.append(

@@ -269,7 +269,7 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
         ("ppo", "row", "normaliser", "location", r"unknown normaliser 'location'; did you mean 'location_aware'\?"),
         ("ppo", "row", "readout.segmenter.kind", "entropi", r"unknown segmenter 'entropi'; did you mean 'entropy'\?"),
         ("ppo", "row", "readout.segmenter.cutoff", "9", r"entropy cutoff 9 is not among .*Add it to the scale's"),
-        ("ppo", "row", "readout.read", "aggregate", r"fitted to segment rewards, but the read-out aggregates"),
+        ("ppo", "row", "readout.read", "aggregate", r"takes Segments but read-out 'aggregate'"),
         ("ppo", "row", "optimiser.kind", "dpo", r"optimiser 'dpo' does not fit a recipe of kind 'reward'"),
         ("ppo", "row", "optimiser.value_klip", 0.2, r"ppo: unknown setting 'value_klip'; did you mean 'value_clip'\?"),
         ("ppo", "scale", "ppo.minibatch", 7, r"rollout_batch 16 is not a multiple of minibatch 7"),

@@ -13,7 +13,7 @@ from tasks import verify
 from tasks.verify import Comparison
 from tests import small_repository
 
-METRICS = {"win_rate_vs_sft": 0.6, "alpaca_wr": 55.0, "validation_nll": 1.2, "parameters": 300000}
+METRICS = {"win_rate_vs_sft": 60.0, "alpaca_wr": 55.0, "validation_nll": 1.2, "parameters": 300000}
 
 
 @pytest.fixture
@@ -46,11 +46,11 @@ def test_reference_holds_every_trained_model_of_the_demo(root: Path) -> None:
 
 
 def test_within_tolerance_agrees_and_beyond_is_named(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    set_metric(root, "segment/policy/segment/0", win_rate_vs_sft=0.7)
+    set_metric(root, "segment/policy/segment/0", win_rate_vs_sft=70.0)
     assert verify.main(["--root", str(root)]) == 0
-    set_metric(root, "segment/policy/segment/0", win_rate_vs_sft=0.8)
+    set_metric(root, "segment/policy/segment/0", win_rate_vs_sft=80.0)
     assert verify.main(["--root", str(root)]) == 1
-    assert "segment/policy/segment/0: win_rate_vs_sft is 0.8000, reference 0.6000 ± 0.15" in capsys.readouterr().out
+    assert "segment/policy/segment/0: win_rate_vs_sft is 80.0000, reference 60.0000 ± 15" in capsys.readouterr().out
 
 
 def test_missing_result_is_a_deviation(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -166,7 +166,7 @@ def fixed_experience(run: PPO, order: list[int], left: int = 0, right: int = 0) 
 
 
 def gradients_of(config: PPOConfig, order: list[int], chosen: list[int], **padding: int) -> tuple[dict[str, Any], Any]:
-    run = ppo(replace(config, actor_lr=0.0, critic_lr=0.0))
+    run = ppo(replace(config, actor_lr=1e-30, critic_lr=1e-30))
     metrics = run._minibatch(fixed_experience(run, order, **padding), torch.tensor(chosen), True)
     named = itertools.chain(run.policy.model.named_parameters(), run.critic.named_parameters("critic"))
     return {name: p.grad.clone() for name, p in named if p.grad is not None}, metrics
@@ -196,7 +196,7 @@ def test_an_update_depends_on_neither_microbatch_order_nor_padding(
 
 
 def test_losses_are_means_over_real_tokens() -> None:
-    run = ppo(replace(CONFIG, actor_lr=0.0, critic_lr=0.0))
+    run = ppo(replace(CONFIG, actor_lr=1e-30, critic_lr=1e-30))
     experience = fixed_experience(run, list(range(8)))
     metrics = run._minibatch(experience, torch.arange(8), True)
     mask, batch = experience.batch.responses.mask, experience.batch

@@ -20,9 +20,8 @@ def test_prompts_decide_where_there_are_any() -> None:
     hardness = generator.normal(size=200)
     main = {f"p{i}": float(hardness[i]) for i in range(200)}
     row = {f"p{i}": float(hardness[i] - 0.2 + 0.3 * generator.normal()) for i in range(200)}
-    found = compare({0: run(40.0, row)}, {0: run(45.0, main)})
+    found = compare({0: run(40.0, row), 1: run(40.0, row)}, {0: run(45.0, main), 1: run(45.0, main)})
     assert found is not None
-    assert found.p_seeds is None
     assert found.p_prompts is not None
     assert found.p_prompts < 1e-6
     assert found.significant
@@ -49,6 +48,10 @@ def test_seeds_that_disagree_leave_it_undecided() -> None:
     assert verdict(30.0, 20.0, found) == "undecided"
 
 
+def test_one_training_run_decides_nothing() -> None:
+    assert not Comparison(5.0, None, 1e-9, True, seeds=1).significant
+
+
 def test_no_shared_seed_is_no_comparison() -> None:
     assert compare({0: run(1.0)}, {1: run(2.0)}) is None
 
@@ -58,7 +61,7 @@ def test_no_shared_seed_is_no_comparison() -> None:
     [(20.0, -3.0, "confirmed"), (20.0, 3.0, "contradicted"), (40.0, 3.0, "confirmed"), (40.0, -3.0, "contradicted")],
 )
 def test_the_sign_decides_when_significant(published: float, difference: float, expected: str) -> None:
-    assert verdict(published, 30.0, Comparison(difference, 0.01, 0.001, True)) == expected
+    assert verdict(published, 30.0, Comparison(difference, 0.01, 0.001, True, seeds=2)) == expected
 
 
 def test_a_paper_without_an_order_gets_no_verdict() -> None:
