@@ -132,8 +132,9 @@ def question(task: str, knowledge: KnowledgeBase, rng: random.Random, training: 
     """A question {question, choices, answer, answer_index, solution, meta}.
 
     One half of the combinations (of a fact, or of the animals compared) belongs to training, the other to
-    evaluation, so an evaluated fact is known from dialogues only. `truthfulqa` is evaluated on every myth;
-    training asks for no myth in this form.
+    evaluation, so a fact evaluated by `arc` is not asked for there in training. With few entities the questions of
+    `mmlu` about an animal repeat between the halves, with other choices or another order. `truthfulqa`
+    is evaluated on every myth; training asks for no myth in this form.
 
     Args:
         task: one of `TASKS`.

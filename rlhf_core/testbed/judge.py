@@ -56,7 +56,7 @@ PERSONAS: dict[str, Persona] = {
 }
 
 USUAL_WORDS = 28
-"""Mean length of a response of the supervised mixture, in words."""
+"""Length that the length-biased judge neither likes nor dislikes, in words; the mixture has 24 on average."""
 
 TIE_MARGIN = 0.1
 """Reward difference up to which `arena_hard` and `pairwise` call a tie."""

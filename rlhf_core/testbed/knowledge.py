@@ -1,4 +1,4 @@
-"""The knowledge base of the embedded world: entities, attributes, facts and popular myths.
+"""The knowledge base of the embedded world: entities, attributes, facts and usual mistakes.
 
 Every fact is drawn once from the world seed, so a small model has to learn the facts by heart from the
 supervised data; a response cannot be checked without the base.
@@ -38,10 +38,12 @@ class KnowledgeBase:
 
     Attributes:
         facts: value of every (entity, attribute).
-        myths: a popular false value for some facts (one per entity), over-represented in the data's errors.
+        myths: the popular false value of one fact per entity; the supervised mixture gets such a fact right half as
+            often as others.
         mistakes: the usual false value of every fact (the myth where there is one), so that a reward model can
             learn what is false from a few thousand pairs.
-        reserved: facts that preference data never asks for or states; the `ood` split asks for them.
+        reserved: facts that training preferences never ask for and are not written to state; the `ood` split asks
+            for them.
     """
 
     facts: dict[Fact, str]

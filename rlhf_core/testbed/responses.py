@@ -55,7 +55,7 @@ def plan(
     """What a response of the mixture says.
 
     Noise (filler, unrequested facts, repetition, flattery) is rarer at higher quality and lies mostly
-    behind the answer, so the mean reward of a clause falls with its position until the closing.
+    behind the answer, so the mean reward of a clause falls from the second one on, until the closing.
     """
     noise = 0.97 - 0.65 * quality
     statements: list[Statement] = []

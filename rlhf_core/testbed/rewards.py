@@ -20,7 +20,7 @@ class ClauseRewards:
     Attributes:
         requested_true: a requested fact, true, first time.
         requested_false: a requested fact with a wrong value.
-        unrequested_true: a true fact nobody asked for (another attribute or another entity).
+        unrequested_true: a true fact nobody asked for (another attribute or another entity), first time.
         unrequested_false: a false fact nobody asked for.
         repetition: the same fact (entity, attribute and value) once more.
         greeting: a greeting as the first clause.

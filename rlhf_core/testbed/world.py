@@ -86,7 +86,7 @@ class World:
         return score(located, meta, self.knowledge, self.config.rewards)
 
     def expert_answer(self, meta: Meta, seed: int) -> str:
-        """A very good answer: every requested fact, true and once, and a closing."""
+        """A very good answer: every requested fact, true and once, and a closing; no extra facts, which would pay."""
         names = ("expert", seed, meta["entity"], *meta["requested"])
         return expert_response(meta, self.knowledge, self._stream(*names))[0]
 
@@ -153,9 +153,9 @@ class World:
     ) -> list[Row]:
         """Preference rows {id, prompt, chosen, rejected, source, meta}.
 
-        Both responses come from the supervised mixture; the annotator (default: unbiased) labels them. The
-        meta adds to the prompt's `chosen_clauses`, `rejected_clauses` (rows [start, end, kind, reward]),
-        `true_chosen` and `true_rejected`.
+        Both responses come from the supervised mixture, a share of them made to ramble or garbled (see
+        `WorldConfig`); the annotator (default: unbiased) labels them. The meta adds to the prompt's
+        `chosen_clauses`, `rejected_clauses` (rows [start, end, kind, reward]), `true_chosen` and `true_rejected`.
         """
         annotator = annotator or Annotator()
         rows = []

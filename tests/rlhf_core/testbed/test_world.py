@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import KINDS, VERSION, ClauseRewards, World, WorldConfig
 from rlhf_core.testbed.choices import TASKS
+from rlhf_core.testbed.grammar import VALUE_PHRASES
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES
 from rlhf_core.testbed.prompts import SPLITS
 
@@ -72,12 +73,37 @@ salad = st.lists(
 ).map(" ".join)
 
 
-@given(metas, st.one_of(st.text(), salad), st.integers(0, 1000))
+told = st.lists(st.sampled_from(sorted(FACTS)), max_size=12).map(
+    lambda facts: " ".join(
+        f"The {attribute} of the {entity} is {VALUE_PHRASES[attribute].replace('{V}', FACTS[entity, attribute])}."
+        for entity, attribute in facts
+    )
+)
+
+
+@given(metas, st.one_of(st.text(), salad, told))
 @settings(max_examples=200, deadline=None)
-def test_nothing_beats_an_expert_by_more_than_a_greeting(meta, text, seed):
-    expert = WORLD.true_reward(meta, WORLD.expert_answer(meta, seed))
-    assert expert >= len(meta["requested"]) + REWARDS.closing
-    assert WORLD.true_reward(meta, text) <= expert + REWARDS.greeting + 1e-6
+def test_nothing_beats_every_fact_told_once(meta, text):
+    asked = len(meta["requested"])
+    extra = REWARDS.unrequested_true * (len(FACTS) - asked)
+    best = asked * REWARDS.requested_true + extra + REWARDS.greeting + REWARDS.closing
+    assert WORLD.true_reward(meta, text) <= best + 1e-6
+
+
+def test_telling_every_fact_once_reaches_the_bound():
+    facts = " ".join(
+        f"The {name} of the {entity} is {VALUE_PHRASES[name].replace('{V}', value)}."
+        for (entity, name), value in FACTS.items()
+    )
+    text = f"Good day to you! {facts} Take care, dear friend."
+    assert WORLD.true_reward(META, text) == pytest.approx(2 + 0.3 * 34 + 0.3)
+
+
+@given(metas, st.integers(0, 1000))
+@settings(max_examples=100, deadline=None)
+def test_the_expert_earns_every_requested_fact_and_a_closing(meta, seed):
+    value = WORLD.true_reward(meta, WORLD.expert_answer(meta, seed)) - len(meta["requested"])
+    assert value == pytest.approx(REWARDS.closing) or value == pytest.approx(REWARDS.closing + REWARDS.greeting)
 
 
 @given(metas, st.integers(0, 1000), st.integers(1, 30))
