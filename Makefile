@@ -84,7 +84,7 @@ test-platform: install ## The tests with servers, compilation or minutes
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m platform
 
 bench: install ## The benchmarks; tables on the terminal, figures and CSV in .work/benchmarks
-	@for file in benchmarks/*.py; do echo "== $$file"; "$(PY)" "$$file"; done
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; "$(PY)" "$$file"; done
 
 clean: ## Remove what can be made again, the demo clone too; keeps .venv, results and the DVC cache
 	rm -rf .demo .work report build dvc_plots *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

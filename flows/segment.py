@@ -54,7 +54,10 @@ def segment(
     after = []
     if sync:
         after.append(follow_up.submit("tasks.tracking", ["--paper", PAPER, "--scale", scale, "--root", str(folder)]))
-    if report:
+    made = [folder / "results" / scale / PAPER / name / "result" for name in ("tables", "tables-demo")]
+    if report and not any(path.exists() for path in made) and (rows or seeds):
+        log.info("no report: some rows alone make no tables; `python -m tasks.tables` makes them of what exists")
+    elif report:
         results, out = str(folder / "results" / scale), str(folder / "report")
         after.append(follow_up.submit("tasks.report", ["--results", results, "--out", out]))
     problems = list(summary.failed.values())

@@ -47,6 +47,8 @@ Scale = Annotated[
 def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     """Paper and rows out of the names on the command line.
 
+    Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone.
+
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
     """
@@ -54,8 +56,8 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
 
     rows = {paper: set(graph.load_rows(root, paper)) for paper in PAPERS}
     backbones = {path.stem for path in (root / "params/scales/testbed/backbones").glob("*.yaml")}
-    chosen = [name for name in names if name not in PAPERS]
-    papers = {name for name in names if name in PAPERS}
+    first_is_paper = bool(names) and names[0] in PAPERS
+    papers, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
     for name in chosen:
         owners = [paper for paper in PAPERS if name in rows[paper] | backbones]
         if not owners:

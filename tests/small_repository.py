@@ -21,6 +21,8 @@ from tasks import graph
 PROJECT = Path(__file__).resolve().parent.parent
 STAND_IN = """
 import argparse, hashlib, json, os, sys, time
+
+import yaml
 from pathlib import Path
 
 def digest(path):
@@ -30,14 +32,15 @@ def digest(path):
 def run(stage):
     parser = argparse.ArgumentParser()
     names = ("spec", "scale", "row", "evaluation", "data", "tokenizer", "sft", "entropies", "reward-model",
-             "normaliser", "paper", "results", "rows", "seeds", "seed", "out", "stage-version")
+             "normaliser", "paper", "results", "graph", "rows", "seeds", "seed", "out", "stage-version")
     for name in names:
         parser.add_argument(f"--{name}", nargs="*" if name in ("rows", "seeds") else None)
     options = vars(parser.parse_args())
     inputs = [Path(options[n]) for n in ("spec", "row", "scale", "evaluation", "data", "tokenizer", "sft",
               "entropies", "reward_model", "normaliser") if options.get(n) and Path(options[n]).exists()]
     if stage == "tables":
-        inputs = sorted(Path(options["results"], options["paper"]).glob("policy/*/*/result"))
+        declared = yaml.safe_load(Path(options["graph"]).read_text())["tables"][options["paper"]]["deps"]
+        inputs = [Path(path) for path in sorted(declared)]
     text = Path(options["row"] or options["spec"] or os.devnull).read_text()
     work = Path(".work"); work.mkdir(exist_ok=True)
     with (work / "calls").open("a") as calls:

@@ -84,6 +84,9 @@ def test_names_are_papers_and_rows(repository: Path) -> None:
     assert split_names(repository, []) == ("segment", [])
     assert split_names(repository, ["bandit", "dpo"]) == ("segment", ["bandit", "dpo"])
     assert split_names(repository, ["phi3-mini"]) == ("segment", ["phi3-mini"])
+    assert split_names(repository, ["segment"]) == ("segment", [])
+    assert split_names(repository, ["bandit", "segment"]) == ("segment", ["bandit", "segment"])
+    assert split_names(repository, ["segment", "segment"]) == ("segment", ["segment"])
 
 
 def test_graph_check_tells_by_its_exit_code(repository: Path) -> None:
