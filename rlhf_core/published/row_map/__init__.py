@@ -103,6 +103,11 @@ def mapped_rows(table: Table) -> list[MappedRow]:
     return found
 
 
+def data_set(paper_key: str) -> str:
+    """The data set whose judged baseline variants calibrate a paper's length-controlled win rates."""
+    return str((_file(paper(paper_key).key) or {}).get("data", "dialogue"))
+
+
 def metric_name(table: Table, column_key: str) -> str:
     """The name in a run's metrics.json behind a column (its own key unless the map says otherwise)."""
     columns = (_file(table.paper) or {}).get("columns", {})
