@@ -112,7 +112,7 @@ def test_an_unfinished_run_is_made_again(root: Path) -> None:
 def test_failed_stage_appears_as_failed_and_recovers(root: Path) -> None:
     result = root / "results/testbed/segment/policy/bandit/1/result"
     kept = result.rename(result.parent / "kept")
-    failure = root / ".work/failures/policy@bandit-1.json"
+    failure = root / ".work/failures/policy@segment-bandit-1.json"
     failure.parent.mkdir(parents=True)
     failure.write_text(json.dumps({"message": "non-finite loss", "exit_code": 2}))
     assert tracking.sync(root, "segment").failed == 1
