@@ -29,7 +29,7 @@ from tasks.artifacts import check_version, digest, stage_output, write_json, wri
 from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, run_stage
 
-VERSION = 1
+VERSION = 2
 STAGE = "prepare"
 
 DIALOGUE_BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
@@ -269,7 +269,7 @@ def _gamed_baselines(world: Any, items: list[dict[str, Any]], seed: int) -> list
             )
             for item in items
         ]
-        games = play_games(GoldJudge(world), comparisons, "alpaca_eval", orders=("baseline",))
+        games = play_games(GoldJudge(world), comparisons, "alpaca_eval", orders="drawn")
         rows += [
             {
                 "id": game.id,
