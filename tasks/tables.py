@@ -21,11 +21,12 @@ from rlhf_core.published import registry
 from rlhf_core.published.row_map import rows_of_paper
 from tasks.artifacts import check_version, read_json, stage_output, write_json
 from tasks.report.measured import measured_table, verdict_counts
+from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.settings import read_settings
 from tasks.stage import argument_parser, run_stage
 
-VERSION = 1
+VERSION = 2
 CURVE_METRICS = (
     "reward",
     "true_reward",
@@ -52,16 +53,23 @@ def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
 
 
 def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
-    """'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts."""
+    """'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts.
+
+    Metrics that need all rows of a table and so stand in no run's own metrics are there per seed, too:
+    'table-1/segment/0/alpaca_lc'.
+    """
     flat: dict[str, float] = {}
     for table in tables:
         anchor = table["id"].lower().replace(" ", "-")
+        joint = {column["key"]: column["metric"] for column in table["columns"] if column["metric"] in JOINT_METRICS}
         for row in table["rows"]:
             for key, cell in row["cells"].items():
                 if cell["status"] == "measured":
                     flat[f"{anchor}/{row['name']}/{key}"] = cell["mean"]
                     if cell["se"] is not None:
                         flat[f"{anchor}/{row['name']}/{key}_se"] = cell["se"]
+                    if key in joint:
+                        flat |= {f"{anchor}/{row['name']}/{s}/{joint[key]}": v for s, v in cell["seeds"].items()}
     return flat | {f"verdicts/{name}": count for name, count in verdict_counts(tables).items()}
 
 

@@ -66,6 +66,14 @@ def test_verdicts_stand_where_the_paper_orders(built: Path) -> None:
     assert cell(built, "segment/1", "bandit", "alpaca_chars")["verdict"] is None  # length has no better side
 
 
+def test_joint_metrics_are_listed_per_row_and_seed(built: Path) -> None:
+    metrics = read_json(built / "metrics.json")
+    seeds = cell(built, "segment/1", "bandit", "alpaca_lc")["seeds"]
+    assert {seed: metrics[f"table-1/bandit/{seed}/alpaca_lc"] for seed in ("0", "1")} == seeds
+    assert metrics["table-1/bandit/alpaca_lc"] == pytest.approx(sum(seeds.values()) / 2)
+    assert "table-1/bandit/0/alpaca_wr" not in metrics, "a run's own metrics hold it"
+
+
 def test_length_control_is_joint_and_tested_over_prompts(built: Path) -> None:
     found = cell(built, "segment/1", "bandit", "alpaca_lc")
     assert found["status"] == "measured"
