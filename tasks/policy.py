@@ -12,7 +12,7 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -39,7 +39,7 @@ from tasks.entropies import resolve_segmenter
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, set_threads, training_on
 
 VERSION = 3
 STAGE = "policy"
@@ -313,8 +313,8 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig) -> Run:
 
 
 def train_policy(
-    row_path: Path,
-    scale_path: Path,
+    row_path: Annotated[Path, "row file (YAML)"],
+    scale_path: Annotated[Path, "optimiser settings (YAML)"],
     evaluation_path: Path,
     data: Path,
     sft: Path,
@@ -366,34 +366,7 @@ def train_policy(
         write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.policy",
-        train_policy.__doc__ or "",
-        row="row file (YAML)",
-        scale="optimiser settings (YAML)",
-        evaluation="evaluation spec (YAML)",
-        data="result of `prepare`",
-        sft="result of `sft`",
-        entropies="result of `entropies` [optional]",
-        reward_model="result of `reward_model` [optional]",
-        normaliser="result of `normaliser` [optional]",
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
-    train_policy(
-        given.row,
-        given.scale,
-        given.evaluation,
-        given.data,
-        given.sft,
-        given.entropies,
-        given.reward_model,
-        given.normaliser,
-        given.seed,
-        given.out,
-        given.stage_version,
-    )
+main = command_line(train_policy)
 
 
 if __name__ == "__main__":
