@@ -9,10 +9,10 @@ from __future__ import annotations
 import copy
 import math
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -41,9 +41,9 @@ from tasks.entropies import resolve_segmenter
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, set_threads, training_on
 
-VERSION = 2
+VERSION = 3
 STAGE = "policy"
 
 Row = dict[str, Any]
@@ -134,7 +134,11 @@ class Run:
 
 
 def build_reward(
-    recipe: Recipe, entropies: Path | None, reward_models: list[Path], normalisers: list[Path], microbatch: int
+    recipe: Recipe,
+    entropies: Path | None,
+    reward_models: Sequence[Path],
+    normalisers: Sequence[Path],
+    microbatch: int,
 ) -> Reward:
     """The reward of a recipe from its trained artifacts.
 
@@ -339,14 +343,14 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig) -> Run:
 
 
 def train_policy(
-    row_path: Path,
-    scale_path: Path,
+    row_path: Annotated[Path, "row file (YAML)"],
+    scale_path: Annotated[Path, "optimiser settings (YAML)"],
     evaluation_path: Path,
     data: Path,
     sft: Path,
     entropies: Path | None,
-    reward_models: list[Path],
-    normalisers: list[Path],
+    reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model`, as many as the row names"],
+    normaliser: Annotated[tuple[Path, ...] | None, "results of `normaliser`, in the same order"],
     seed: int,
     out: Path,
     version: int | None = None,
@@ -357,6 +361,7 @@ def train_policy(
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
+    reward_models, normalisers = reward_model or (), normaliser or ()
     given = [*([entropies] if entropies else []), *reward_models, *normalisers]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
@@ -387,34 +392,7 @@ def train_policy(
         write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.policy",
-        train_policy.__doc__ or "",
-        row="row file (YAML)",
-        scale="optimiser settings (YAML)",
-        evaluation="evaluation spec (YAML)",
-        data="result of `prepare`",
-        sft="result of `sft`",
-        entropies="result of `entropies` [optional]",
-        reward_model="results of `reward_model`, one for each that the row names [optional, several]",
-        normaliser="results of `normaliser`, in the same order [optional, several]",
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
-    train_policy(
-        given.row,
-        given.scale,
-        given.evaluation,
-        given.data,
-        given.sft,
-        given.entropies,
-        given.reward_model,
-        given.normaliser,
-        given.seed,
-        given.out,
-        given.stage_version,
-    )
+main = command_line(train_policy)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
@@ -28,7 +28,7 @@ from tasks.entropies import load_entropies, resolve_segmenter
 from tasks.loading import load_encoder
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, set_threads, training_on
 
 VERSION = 1
 STAGE = "reward_model"
@@ -105,8 +105,8 @@ def segment_sequences(
 
 
 def train_reward_model(
-    spec_path: Path,
-    scale_path: Path,
+    spec_path: Annotated[Path, "reward-model spec (YAML)"],
+    scale_path: Annotated[Path, "training settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -260,21 +260,7 @@ def _mean(values: list[int]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.reward_model",
-        train_reward_model.__doc__ or "",
-        spec="reward-model spec (YAML)",
-        scale="training settings (YAML)",
-        data="result of `prepare`",
-        sft="result of `sft`",
-        entropies="result of `entropies` [optional]",
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
-    train_reward_model(
-        given.spec, given.scale, given.data, given.sft, given.entropies, given.seed, given.out, given.stage_version
-    )
+main = command_line(train_reward_model)
 
 
 if __name__ == "__main__":

@@ -83,7 +83,10 @@ def test_changed_row_runs_with_what_reads_from_it_and_says_why(finished_copy: Pa
     running = {address for address, s in found.items() if s.state == "run"}
     assert running == {"policy@segment-bandit-0", "policy@segment-bandit-1", "tables-segment"}
     assert found["policy@segment-bandit-0"].reasons == ("input params/segment/rows/bandit.yaml modified",)
-    assert found["tables-segment"].reasons == ("reads from policy@segment-bandit-0", "reads from policy@segment-bandit-1")
+    assert found["tables-segment"].reasons == (
+        "reads from policy@segment-bandit-0",
+        "reads from policy@segment-bandit-1",
+    )
 
 
 @pytest.mark.platform
@@ -91,7 +94,12 @@ def test_deleted_outputs_come_from_the_cache(finished_copy: Path) -> None:
     root = finished_copy
     shutil.rmtree(root / "results/testbed/segment")
     found = states(root)
-    assert found["policy@segment-segment-0"] == found["reward_model@segment-segment-0"] == found["tables-segment"] == "restore"
+    assert (
+        found["policy@segment-segment-0"]
+        == found["reward_model@segment-segment-0"]
+        == found["tables-segment"]
+        == "restore"
+    )
     assert found["sft@phi3-mini-0"] == "current"
 
 
