@@ -9,8 +9,8 @@ from typing import Annotated, Any
 
 import pytest
 
-from tasks.graph import STAGES
-from tasks.rows import load_yaml
+from tasks.graph import STAGES, graph_file, pipeline_file
+from tasks.matrix import build
 from tasks.stage import argument_parser, command_line
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -52,11 +52,13 @@ def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None
 
 
 def lines() -> dict[str, str]:
-    """A command line of every group of stages in the committed pipelines, as DVC resolves it."""
+    """A command line of every group of stages at testbed scale, as DVC resolves it."""
     found = {}
-    for file in (*sorted(ROOT.glob("pipelines/testbed/*/dvc.yaml")), ROOT / "dvc.yaml"):
-        items = load_yaml(file.parent / "graph.yaml")
-        for group, stage in load_yaml(file)["stages"].items():
+    for folder, stages in build(ROOT).items():
+        if folder.parts and folder.parts[1] != "testbed":
+            continue
+        items = graph_file(ROOT, stages)
+        for group, stage in pipeline_file(stages, folder)["stages"].items():
             words = {f"${{item.{k}}}": str(v) for k, v in next(iter(items.get(group, {"": {}}).values())).items()}
             line = stage.get("do", stage)["cmd"]
             for name, value in words.items():
