@@ -84,6 +84,7 @@ def test_after_the_flow_dvc_finds_nothing_to_do(finished: Path) -> None:
     outs = [line[1] for line in calls(finished)]
     assert len(outs) == len(set(outs)) == 17
     assert "up to date" in command("dvc", "repro", root=finished).stdout
+    assert "up to date" in command("dvc", "status", root=finished).stdout
     assert len(calls(finished)) == 17
 
 
