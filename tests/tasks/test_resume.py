@@ -101,19 +101,26 @@ def wait(running: Running, until: Callable[[], bool], seconds: float = 120.0) ->
     return False
 
 
+def killed(running: Running, folder: Path, delay: float) -> bool:
+    """Kills it `delay` seconds after its next checkpoint; False when it ended before."""
+    before = checkpoints(folder)
+    if not wait(running, lambda: bool(checkpoints(folder) - before)):
+        return False
+    moment = time.monotonic() + delay
+    if not wait(running, lambda: time.monotonic() >= moment):
+        return False
+    running.kill()
+    return True
+
+
 def killed_and_restarted(start: Callable[[], Running], folder: Path, rng: random.Random, kills: int) -> int:
-    """Runs to the end through `kills` kills at random moments after a new checkpoint; returns how many were made."""
+    """Runs to the end through at most `kills` kills at random moments; returns how many there were."""
     made = 0
     while True:
         running = start()
-        if made < kills:
-            before = checkpoints(folder)
-            if wait(running, lambda: bool(checkpoints(folder) - before)):
-                moment = time.monotonic() + rng.expovariate(1 / 0.05)
-                if wait(running, lambda: time.monotonic() >= moment):
-                    running.kill()
-                    made += 1
-                    continue
+        if made < kills and killed(running, folder, rng.expovariate(1 / 0.05)):
+            made += 1
+            continue
         wait(running, lambda: False)
         assert running.ended() == 0, (folder / "log").read_text()
         return made
