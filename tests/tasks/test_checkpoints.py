@@ -169,8 +169,10 @@ def test_a_kill_while_saving_leaves_the_checkpoint_before(
     if child == 0:
         kill = lambda *_: os._exit(9)  # noqa: E731
         monkeypatch.setattr(Path if moment == "rename" else module, moment, kill)
-        store.save(10, state(10))
-        os._exit(0)
+        try:
+            store.save(10, state(10))
+        finally:
+            os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
     assert list(store.folder.glob(".partial-*"))
     assert loaded_step(store) == 5
