@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
@@ -22,45 +23,46 @@ from tasks.entropies import load_entropies
 from tasks.loading import load_encoder
 from tasks.reward_model import segment_pairs
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads
+from tasks.stage import command_line, device, run_stage, set_threads
 
-VERSION = 1
+VERSION = 2
 STAGE = "normaliser"
 
 
 @dataclass(frozen=True)
 class CalibrationSpec:
-    """How normalisers are fitted.
+    """How normalisers are fitted. Both regressions are; a row's `estimator` says which one it uses.
 
     Args:
         pairs: preference pairs of the calibration set, both responses of each.
-        estimator: regression whose coefficients go into the metrics, 'huber' or 'ols'; both are fitted.
         floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
         min_samples: location bins with fewer segments are dropped and counted.
     """
 
     pairs: int
-    estimator: str = "huber"
     floor_fraction: float = 0.1
     min_samples: int = 2
 
     def __post_init__(self) -> None:
-        if self.estimator not in ("huber", "ols"):
-            raise RecipeError(f"unknown regression '{self.estimator}'; known: huber, ols")
         if self.pairs < 1 or self.min_samples < 1 or not 0 < self.floor_fraction <= 1:
             raise RecipeError(f"calibration settings out of range: {self}")
 
 
 def fit_normalisers(
-    scale_path: Path, data: Path, sft: Path, entropies: Path, reward_model: Path, out: Path, version: int | None = None
+    scale_path: Annotated[Path, "calibration settings (YAML)"],
+    data: Path,
+    sft: Path,
+    entropies: Path | None,
+    reward_model: Path,
+    out: Path,
+    version: int | None = None,
 ) -> None:
     """Writes normaliser.json: coefficients, bins and counts of one reward model."""
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
-    with stage_output(
-        out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft, entropies, reward_model]
-    ) as result:
+    inputs = [scale_path, data, sft, *([entropies] if entropies else []), reward_model]
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")
         model, trained = ScalarModel.load(reward_model / "model")
         model.to(device())
@@ -68,7 +70,9 @@ def fit_normalisers(
         segmenter = build_segmenter(trained["segmenter"])
         rows = read_jsonl(data / "preference.train.jsonl")
         count = min(spec.pairs, len(rows))
-        values = load_entropies(entropies, "train") if segmenter.needs_entropies else None
+        if segmenter.needs_entropies and entropies is None:
+            raise RecipeError("the reward model cuts by entropies: give --entropies")
+        values = load_entropies(entropies, "train") if entropies and segmenter.needs_entropies else None
         if values is not None:
             values = values[:count] + values[len(rows) : len(rows) + count]
         pairs = segment_pairs(rows[:count], encoder, segmenter, values)
@@ -84,27 +88,15 @@ def fit_normalisers(
             min_samples=spec.min_samples,
         )
         write_json(result / "normaliser.json", fitted)
-        chosen = fitted["location_aware"][spec.estimator]
-        metrics = {**fitted["counts"], **chosen, "global_mean": fitted["global"]["mean"]}
+        metrics = {**fitted["counts"], "global_mean": fitted["global"]["mean"]}
+        for estimator, coefficients in fitted["location_aware"].items():
+            metrics |= {f"{estimator}_{name}": value for name, value in coefficients.items()}
         metrics |= {"global_std": fitted["global"]["std"], "sequence_mean": fitted["sequence"]["mean"]}
         metrics |= {"sequence_std": fitted["sequence"]["std"]}
         write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.normaliser",
-        fit_normalisers.__doc__ or "",
-        scale="calibration settings (YAML)",
-        data="result of `prepare`",
-        sft="result of `sft`",
-        entropies="result of `entropies`",
-        reward_model="result of `reward_model`",
-    )
-    given = parser.parse_args(arguments)
-    fit_normalisers(
-        given.scale, given.data, given.sft, given.entropies, given.reward_model, given.out, given.stage_version
-    )
+main = command_line(fit_normalisers)
 
 
 if __name__ == "__main__":

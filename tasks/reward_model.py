@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
@@ -28,7 +28,7 @@ from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import load_entropies, resolve_segmenter
 from tasks.loading import load_encoder
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, set_threads, training_on
 from tasks.supervised import train_resumably
 
 VERSION = 1
@@ -106,11 +106,11 @@ def segment_sequences(
 
 
 def train_reward_model(
-    spec_path: Path,
-    scale_path: Path,
+    spec_path: Annotated[Path, "reward-model spec (YAML)"],
+    scale_path: Annotated[Path, "training settings (YAML)"],
     data: Path,
     sft: Path,
-    entropies: Path,
+    entropies: Path | None,
     seed: int,
     out: Path,
     version: int | None = None,
@@ -120,17 +120,17 @@ def train_reward_model(
     set_threads()
     spec = typed(RewardModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
-    inputs = [spec_path, scale_path, data, sft, entropies]
+    inputs = [spec_path, scale_path, data, sft, *([entropies] if entropies else [])]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, sft / "model")
-        segmenter_spec = resolve_segmenter(dict(spec.segmenter), entropies)
+        segmenter_spec = resolve_segmenter(spec.segmenter, entropies)
         segmenter = build_segmenter(segmenter_spec)
         splits = {
             split: segment_pairs(
                 read_jsonl(data / f"preference.{split}.jsonl"),
                 encoder,
                 segmenter,
-                load_entropies(entropies, split) if segmenter.needs_entropies else None,
+                load_entropies(entropies, split) if entropies and segmenter.needs_entropies else None,
             )
             for split in ("train", "validation", "ood")
         }
@@ -157,7 +157,7 @@ def train_reward_model(
         model.save(result / "model", trained_on)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
-        stored = load_entropies(entropies, "examples") if segmenter.needs_entropies else None
+        stored = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
         examples = scored_examples(model, read_jsonl(data / "examples.jsonl"), encoder, segmenter, stored)
         write_jsonl(result / "examples.jsonl", examples)
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
@@ -262,21 +262,7 @@ def _mean(values: list[int]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.reward_model",
-        train_reward_model.__doc__ or "",
-        spec="reward-model spec (YAML)",
-        scale="training settings (YAML)",
-        data="result of `prepare`",
-        sft="result of `sft`",
-        entropies="result of `entropies`",
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
-    train_reward_model(
-        given.spec, given.scale, given.data, given.sft, given.entropies, given.seed, given.out, given.stage_version
-    )
+main = command_line(train_reward_model)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
@@ -24,10 +24,10 @@ from tasks.benchmarks import EvaluationConfig, Evaluator
 from tasks.checkpoints import resumable_output
 from tasks.loading import encode, load_encoder, load_judge, load_world
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, set_threads, training_on
 from tasks.supervised import train_resumably
 
-VERSION = 1
+VERSION = 2
 STAGE = "sft"
 
 
@@ -36,11 +36,15 @@ class BackboneSpec:
     """A backbone: `source` loads one, `architecture` builds one.
 
     Args:
+        data, tokenizer, evaluation: names of the scale's files that belong to it; the graph resolves them.
         source: local folder or hub id.
         architecture: fields of the transformers configuration, with `model_type`.
         training: settings of its fine-tuning (`TrainingConfig`); a built backbone needs them.
     """
 
+    data: str
+    tokenizer: str
+    evaluation: str
     source: str | None = None
     architecture: Mapping[str, Any] | None = None
     training: Mapping[str, Any] | None = None
@@ -56,7 +60,7 @@ class BackboneSpec:
 
 
 def fine_tune(
-    spec_path: Path,
+    spec_path: Annotated[Path, "backbone spec (YAML)"],
     evaluation_path: Path,
     data: Path,
     tokenizer: Path,
@@ -124,18 +128,7 @@ def fine_tune(
         write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.sft",
-        fine_tune.__doc__ or "",
-        spec="backbone spec (YAML)",
-        evaluation="evaluation spec (YAML)",
-        data="result of `prepare`",
-        tokenizer="result of `tokenizer`",
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
-    fine_tune(given.spec, given.evaluation, given.data, given.tokenizer, given.seed, given.out, given.stage_version)
+main = command_line(fine_tune)
 
 
 if __name__ == "__main__":

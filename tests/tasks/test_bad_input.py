@@ -148,7 +148,9 @@ FAULTS: dict[str, tuple[Callable[[Folder], None], str]] = {
     "field of another type": (with_row({"chosen": 7}), r"row 3, field 'chosen': not text\. .*orrect"),
     "identical responses": (with_row({"chosen": "I do not know."}), r"row 3, field 'rejected': identical responses\."),
     "duplicate id": (with_row({"id": "pair-0"}), r"row 3, field 'id': duplicate id\. .*orrect"),
-    "non-finite label": (with_row({"label": math.nan}), r"row 3, field 'label': not finite\. .*orrect"),
+    "empty rejected response": (with_row({"rejected": ""}), r"row 3, field 'rejected': empty\. .*orrect"),
+    "label not a number": (with_row({"label": math.nan}), r"row 3, field 'label': not finite\. .*orrect"),
+    "infinite label": (with_row({"label": math.inf}), r"row 3, field 'label': not finite\. .*orrect"),
 }
 
 
@@ -272,10 +274,10 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
         ("ppo", "row", "readout.read", "aggregate", r"takes Segments but read-out 'aggregate'"),
         ("ppo", "row", "optimiser.kind", "dpo", r"optimiser 'dpo' does not fit a recipe of kind 'reward'"),
         ("ppo", "row", "optimiser.value_klip", 0.2, r"ppo: unknown setting 'value_klip'; did you mean 'value_clip'\?"),
-        ("ppo", "scale", "ppo.minibatch", 7, r"rollout_batch 16 is not a multiple of minibatch 7"),
-        ("ppo", "scale", "ppo.actor_lr", math.inf, r"'actor_lr' is inf; it must be a finite number"),
+        ("ppo", "scale", "optimiser.minibatch", 7, r"rollout_batch 16 is not a multiple of minibatch 7"),
+        ("ppo", "scale", "optimiser.actor_lr", math.inf, r"'actor_lr' is inf; it must be a finite number"),
         ("ppo", "scale", "sampling.top_p", 1.5, r"sampling settings out of range"),
-        ("dpo", "scale", "dpo.beta", None, r"dpo: beta is None; it must be a finite number"),
+        ("dpo", "scale", "optimiser.beta", None, r"dpo: beta is None; it must be a finite number"),
         ("ppo", "evaluation", "judge.kind", "golden", r"unknown judge kind 'golden'; known: gold, endpoint"),
         ("sft", "spec", "architecture", None, r"give either 'source' .* or 'architecture'"),
         ("sft", "spec", "training", None, r"needs 'training'"),
@@ -283,7 +285,7 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
         ("tokenizer", "spec", "vocabulary", 20, r"vocab_size 20 is too small"),
         ("entropies", "spec", "cutoffs.fixed", {"share": 1}, r"entropy cutoff fixed: give either 'quantile' or 'nats'"),
         ("reward_model", "spec", "loss", "hinge", r"loss is 'hinge'; known: bradley_terry"),
-        ("normaliser", "scale", "estimator", "mean", r"unknown regression 'mean'; known: huber, ols"),
+        ("normaliser", "scale", "estimator", "ols", r"unknown setting 'estimator'"),
     ],
 )
 def test_a_bad_setting_is_refused_by_its_stage(

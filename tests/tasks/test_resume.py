@@ -17,20 +17,25 @@ import pytest
 
 from tasks.artifacts import digest
 from tasks.checkpoints import SECONDS_VARIABLE, WORK
-from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED, Pipeline
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 #: Longer runs than those of the golden metrics, so that there is something to interrupt.
 LONGER = {
     "backbone": {"training": {**SETTINGS["backbone"]["training"], "epochs": 4}},
     "reward_model_scale": {"epochs": 8},
-    "policy": {
-        "ppo": {**SETTINGS["policy"]["ppo"], "iterations": 5, "epochs": 2, "critic_warmup": 1},
-        "dpo": {**SUPERVISED, "learning_rate": 3.0e-4, "beta": 0.1, "epochs": 8},
+    "ppo": {
+        "optimiser": {**SETTINGS["ppo"]["optimiser"], "iterations": 5, "epochs": 2, "critic_warmup": 1},
         "checkpoints": 5,
     },
+    "dpo": {"optimiser": {**SETTINGS["dpo"]["optimiser"], "epochs": 8}},
 }
-STAGES = {"sft": {"spec": "backbone"}, "reward_model": {"scale": "reward_model_scale"}}
-POLICIES = {"ppo": {"scale": "policy"}, "dpo": {"scale": "policy"}}
+#: The argument and the file of each stage's longer settings.
+STAGES = {
+    "sft": ("spec", "backbone"),
+    "reward_model": ("scale", "reward_model_scale"),
+    "ppo": ("scale", "ppo"),
+    "dpo": ("scale", "dpo"),
+}
 SEED = 2
 
 
@@ -130,7 +135,7 @@ def killed_and_restarted(start: Callable[[], Running], folder: Path, rng: random
 def settings(tmp_path: Path) -> Callable[[str], dict[str, Path]]:
     """Settings files of longer runs, by the stage's argument."""
     longer = Pipeline(tmp_path / "longer").write({name: SETTINGS[name] | more for name, more in LONGER.items()})
-    return lambda name: {key: longer.settings(file) for key, file in {**STAGES, **POLICIES}[name].items()}
+    return lambda name: {STAGES[name][0]: longer.settings(STAGES[name][1])}
 
 
 @pytest.mark.parametrize(
@@ -138,7 +143,7 @@ def settings(tmp_path: Path) -> Callable[[str], dict[str, Path]]:
     [(Forked, 4), pytest.param(Started, 3, marks=pytest.mark.platform)],
     ids=["forked", "command"],
 )
-@pytest.mark.parametrize("name", [*STAGES, *POLICIES])
+@pytest.mark.parametrize("name", STAGES)
 def test_a_killed_stage_ends_as_one_never_killed(
     pipeline: Pipeline,
     tmp_path: Path,
