@@ -243,7 +243,7 @@ def run_ppo(
         return {
             "loop": ppo.state_dict(),
             "prompts": batches.state_dict(),
-            "reward": _counters(reward),
+            "reward": counters(reward),
             "run": run.state_dict(),
         }
 
@@ -251,7 +251,7 @@ def run_ppo(
     if saved is not None:
         ppo.load_state_dict(saved["loop"])
         batches.load_state_dict(saved["prompts"])
-        _set_counters(reward, saved["reward"])
+        set_counters(reward, saved["reward"])
         run.load_state_dict(saved["run"])
     with progress(label, config.iterations, ppo.step) as advance:
 
@@ -285,16 +285,17 @@ def run_ppo(
     return summary
 
 
-def _counters(reward: Reward) -> dict[str, list[int]]:
+def counters(reward: Reward) -> dict[str, list[int]]:
     """What the components of a reward count while they are used, by component."""
     normalisers = {component.name: component.normaliser for component in reward.components}
     return {name: [n.floor_uses, n.segments] for name, n in normalisers.items() if isinstance(n, LocationAware)}
 
 
-def _set_counters(reward: Reward, counters: dict[str, list[int]]) -> None:
+def set_counters(reward: Reward, counts: dict[str, list[int]]) -> None:
+    """Puts `counters` back."""
     for component in reward.components:
         if isinstance(component.normaliser, LocationAware):
-            component.normaliser.floor_uses, component.normaliser.segments = counters[component.name]
+            component.normaliser.floor_uses, component.normaliser.segments = counts[component.name]
 
 
 def _segment_lengths(reward: Reward, experience: Experience) -> list[int]:
