@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import FunctionCtx, once_differentiable
+from torch.autograd.function import once_differentiable
 
 #: Logits held at a time: on a processor what its cache holds, on a GPU enough to fill it.
 BLOCK_ELEMENTS = {"cpu": 2**20, "cuda": 2**26}
@@ -117,7 +117,7 @@ def _target_columns(targets: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
 class _FusedStatistics(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: FunctionCtx,
+        ctx: Any,
         hidden: Tensor,
         weight: Tensor,
         bias: Tensor | None,
@@ -148,7 +148,7 @@ class _FusedStatistics(torch.autograd.Function):
             logsumexp = maximum + total.log()
             entropies = total.log() - moment / total if with_entropy else torch.zeros_like(total)
         ctx.save_for_backward(hidden, weight, bias, targets, logsumexp, entropies)
-        ctx.settings = (softcap, dtype, sizes)  # type: ignore[attr-defined]
+        ctx.settings = (softcap, dtype, sizes)
         ctx.set_materialize_grads(False)
         if not with_entropy:
             ctx.mark_non_differentiable(entropies)
