@@ -16,6 +16,8 @@ from typing import Any
 from benchmarks.alternating import Row, Run, Side, Work, alternate, options, print_rows, write_rows
 
 HIDDEN = 256
+#: The least growth that can be told, bytes.
+PAGE = 4096
 #: (tokens, vocabulary), the one with targets first.
 CURVE = ((2048, 131072), (512, 131072), (2048, 32768), (2048, 8192 + 1024))
 #: Of time and memory, forward alone and with backward.
@@ -83,7 +85,7 @@ def _rows(shape: dict[str, Any], runs: list[list[Run]], points: list[Point]) -> 
     busy = statistics.median(a.processor_seconds / b.processor_seconds for a, b in zip(*runs, strict=True))
     name = f"{shape['tokens']} x {shape['vocabulary']}, forward{' + backward' if shape['backward'] else ''}"
     time_target, memory_target = TARGETS[shape["backward"]]
-    memory = ours.bytes / peer.bytes
+    memory = max(ours.bytes, PAGE) / max(peer.bytes, PAGE)
     return [
         Row(f"{name}, time", "s", ours.seconds, peer.seconds, statistics.median(ratios), min(ratios), max(ratios),
             busy, time_target, more_is_better=False),
