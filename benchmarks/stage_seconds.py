@@ -16,46 +16,30 @@ import tempfile
 import time
 from pathlib import Path
 
-from tasks.settings import read_settings
+from tasks.matrix import Scale
+from tasks.rows import ROOT_SCALE, load_rows
 
 #: Seconds a stage may take on two idle cores.
 TARGETS = {"sft": 90, "reward_model": 20, "policy": 45}
 
 
-def commands(row: str, seed: int, out: Path) -> dict[str, list[str]]:
-    """Command line of each stage, in order."""
-    spec = read_settings(Path(f"params/segment/rows/{row}.yaml"))
-    scale = "params/scales/testbed"
-    data, tokenizer = f"{out}/data/result", f"{out}/tokenizer/result"
-    sft, entropies = f"{out}/sft/result", f"{out}/entropies/result"
-    model, normaliser = f"{out}/reward_model/result", f"{out}/normaliser/result"
-    evaluation = ["--evaluation", f"{scale}/evaluation.yaml"]
-    upstream = ["--data", data, "--sft", sft]
-    seeded = ["--seed", str(seed)]
-    backbone = f"{scale}/backbones/{spec['backbone']}.yaml"
-    reward_model = f"params/segment/reward_models/{spec['reward_model']}.yaml"
-    return {
-        "prepare": ["--spec", f"{scale}/data.yaml"],
-        "tokenizer": ["--spec", f"{scale}/tokenizer.yaml", "--data", data],
-        "sft": ["--spec", backbone, *evaluation, "--data", data, "--tokenizer", tokenizer, *seeded],
-        "entropies": ["--spec", f"{scale}/entropies.yaml", *upstream],
-        "reward_model": [
-            *("--spec", reward_model, "--scale", f"{scale}/reward_model.yaml"),
-            *(*upstream, "--entropies", entropies, *seeded),
-        ],
-        "normaliser": [
-            *("--scale", f"{scale}/normaliser.yaml", *upstream),
-            *("--entropies", entropies, "--reward-model", model),
-        ],
-        "policy": [
-            *("--row", f"params/segment/rows/{row}.yaml", "--scale", f"{scale}/policy.yaml", *evaluation),
-            *(*upstream, "--entropies", entropies, "--reward-model", model, "--normaliser", normaliser, *seeded),
-        ],
-    }
+def commands(paper: str, row: str, seed: int, out: Path) -> dict[str, list[str]]:
+    """Command line of each stage that a row needs, in order, its results below `out`."""
+    root = Path()
+    place = f"results/{ROOT_SCALE}/"
+    found = {}
+    for item in Scale(root, ROOT_SCALE).row(load_rows(root, paper)[row], seed):
+        words = ["-m", f"tasks.{item.module}"]
+        for name, value in item.arguments.items():
+            values = value if isinstance(value, tuple) else (str(value),)
+            words += [f"--{name.replace('_', '-')}", *(v.replace(place, f"{out}/") for v in values)]
+        found[item.module] = [*words, "--out", item.out.replace(place, f"{out}/")]
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--paper", default="segment")
     parser.add_argument("--row", default="segment")
     parser.add_argument("--seed", type=int, default=1000)
     parser.add_argument("--threads", type=int, default=len(os.sched_getaffinity(0)))
@@ -65,10 +49,10 @@ def main() -> None:
     threads = str(given.threads)
     environment = {**os.environ, "REWARDSMITH_THREADS": threads, "OMP_NUM_THREADS": threads}
     print(f"{'stage':<14}{'seconds':>9}{'target':>9}   ({threads} threads)")
-    for stage, arguments in commands(given.row, given.seed, out).items():
+    for stage, arguments in commands(given.paper, given.row, given.seed, out).items():
         started = time.monotonic()
         subprocess.run(
-            [sys.executable, "-m", f"tasks.{stage}", *arguments, "--out", str(out / stage)],
+            [sys.executable, *arguments],
             env=environment,
             check=True,
             stderr=subprocess.DEVNULL,

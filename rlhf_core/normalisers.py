@@ -88,6 +88,14 @@ class LocationAware:
         if not all(np.isfinite(values)) or self.floor <= 0:
             raise RecipeError(f"location-aware normaliser: coefficients {values} must be finite, the floor positive")
 
+    def state_dict(self) -> dict[str, int]:
+        """The counters."""
+        return {"floor_uses": self.floor_uses, "segments": self.segments}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restores the counters."""
+        self.floor_uses, self.segments = int(state["floor_uses"]), int(state["segments"])
+
     def statistics(self, location: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Mean and unfloored std at locations in (0, 1], float32."""
         log_p = location.float().log()

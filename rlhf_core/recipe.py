@@ -14,6 +14,7 @@ from typing import Any
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import RecipeError
 from rlhf_core.normalisers import NORMALISERS
+from rlhf_core.rewards.function import signal_type
 from rlhf_core.rewards.signals import Segments, Sequence, SignalType
 
 OPTIMISERS = ("ppo", "dpo")
@@ -31,22 +32,26 @@ class ReadOut:
 
 @dataclass(frozen=True)
 class ComponentRecipe:
-    """One source of reward.
+    """One source of reward: a trained reward model with its read-out, or a function of the user's own.
 
     Args:
-        reward_model: name of a reward-model file.
-        readout: where and how it is read.
-        normaliser: one of none, global, last, sequence, location_aware.
         credit: how values are paid to tokens.
-        name: in the breakdown; the reward model's name unless given.
+        reward_model: name of a reward-model file; another paper's is `<paper>/<name>`.
+        readout: where and how the reward model is read.
+        function: a callable as `package.module:name` instead of a reward model.
+        gives: what the function gives, 'sequence' or 'tokens'.
+        normaliser: one of none, global, last, sequence, location_aware; of a function, none.
+        name: in the breakdown; the reward model's or function's name unless given.
         estimator: regression of the location-aware normaliser: huber or ols.
         weight: factor on what is paid.
     """
 
-    reward_model: str
-    readout: ReadOut
-    normaliser: str
     credit: str
+    reward_model: str | None = None
+    readout: ReadOut | None = None
+    function: str | None = None
+    gives: str | None = None
+    normaliser: str = "none"
     name: str = ""
     estimator: str = "huber"
     weight: float = 1.0
@@ -54,22 +59,43 @@ class ComponentRecipe:
     def __post_init__(self) -> None:
         if self.normaliser not in NORMALISERS:
             raise RecipeError(f"unknown normaliser '{self.normaliser}'{_hint(self.normaliser, NORMALISERS)}")
-        credit = build_credit(self.credit)
-        if self.readout.read not in GIVES:
-            raise RecipeError(f"unknown read-out '{self.readout.read}'{_hint(str(self.readout.read), list(GIVES))}")
-        gives = GIVES[self.readout.read]
-        if credit.takes is not gives:
-            raise RecipeError(
-                f"credit '{self.credit}' takes {credit.takes.__name__} but read-out '{self.readout.read}' gives "
-                f"{gives.__name__}"
-            )
         if self.estimator not in ("huber", "ols"):
             raise RecipeError(f"unknown regression '{self.estimator}'; known: huber, ols")
-        if self.readout.read == "aggregate" and self.normaliser in ("global", "last", "location_aware"):
+        credit, source = build_credit(self.credit), self._source()
+        if credit.takes is not self.signal:
+            raise RecipeError(
+                f"credit '{self.credit}' takes {credit.takes.__name__} but {source} gives {self.signal.__name__}"
+            )
+        if (
+            self.readout
+            and self.readout.read == "aggregate"
+            and self.normaliser in ("global", "last", "location_aware")
+        ):
             raise RecipeError(
                 f"normaliser '{self.normaliser}' is fitted to segment rewards, but the read-out aggregates them to one "
                 "value per response; use 'sequence'"
             )
+
+    def _source(self) -> str:
+        """What scores, in words, after checking that exactly one thing does."""
+        if (self.reward_model is None) == (self.function is None):
+            raise RecipeError("a component needs either a 'reward_model' or a 'function'")
+        if self.function is not None:
+            if self.readout is not None or self.normaliser != "none":
+                raise RecipeError(f"function '{self.function}' has no read-out and no normaliser: only models have")
+            return f"function '{self.function}'"
+        if self.readout is None:
+            raise RecipeError("'readout' must say the segmenter, as in {segmenter: {kind: bandit}}")
+        if self.gives is not None:
+            raise RecipeError("'gives' belongs to a function; a reward model's read-out says what it gives")
+        if self.readout.read not in GIVES:
+            raise RecipeError(f"unknown read-out '{self.readout.read}'{_hint(str(self.readout.read), list(GIVES))}")
+        return f"read-out '{self.readout.read}'"
+
+    @property
+    def signal(self) -> SignalType:
+        """The type of its signal."""
+        return signal_type(str(self.gives)) if self.readout is None else GIVES[self.readout.read]
 
 
 @dataclass(frozen=True)
@@ -81,6 +107,7 @@ class Recipe:
         kind: 'reward' or 'supervised'.
         backbone: which SFT model it starts from.
         optimiser: settings that differ from the scale's, with `kind` one of ppo, dpo.
+        settings: the scale's policy settings, by name; those of the optimiser's kind unless given.
         components: of a reward recipe.
         clamp: largest absolute reward of a token, None for no limit.
     """
@@ -91,6 +118,7 @@ class Recipe:
     optimiser: Mapping[str, Any]
     components: tuple[ComponentRecipe, ...] = ()
     clamp: float | None = 10.0
+    settings: str | None = None
     notes: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -108,6 +136,11 @@ class Recipe:
                 f"a recipe of kind '{self.kind}' has {len(self.components)} reward components; 'reward' needs at least "
                 "one, 'supervised' none"
             )
+
+
+def reward_models(recipe: Recipe) -> list[str]:
+    """Names of the reward models that a recipe's components read, each once, in order."""
+    return list(dict.fromkeys(part.reward_model for part in recipe.components if part.reward_model is not None))
 
 
 def _hint(word: str, known: tuple[str, ...] | list[str]) -> str:
@@ -147,11 +180,12 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     for component in stated:
         if not isinstance(component, Mapping):
             raise RecipeError(f"{where}: component '{component}' must be a mapping with a reward_model and a readout")
-        readout = component.get("readout")
-        if not isinstance(readout, Mapping):
+        built, readout = dict(component), component.get("readout")
+        if readout is not None and not isinstance(readout, Mapping):
             raise RecipeError(f"{where}: 'readout' must say the segmenter, as in {{segmenter: {{kind: bandit}}}}")
-        built = {**component, "readout": _build(ReadOut, readout, f"{where}: readout")}
-        built.setdefault("name", component.get("reward_model"))
+        if readout is not None:
+            built["readout"] = _build(ReadOut, readout, f"{where}: readout")
+        built.setdefault("name", component.get("reward_model") or component.get("function") or "")
         components.append(_build(ComponentRecipe, built, where))
     recipe: Recipe = _build(Recipe, {**row, "components": tuple(components)}, where)
     return recipe

@@ -15,7 +15,6 @@ import typer
 
 from rlhf_core.errors import RecipeError, RewardsmithError
 
-PAPERS = ("segment",)
 USER_ERROR = 2
 
 commands = typer.Typer(
@@ -44,6 +43,19 @@ Scale = Annotated[
 ]
 
 
+def papers_here(root: Path) -> tuple[str, ...]:
+    """The papers that have rows in this repository.
+
+    Raises:
+        RecipeError: this is not the repository.
+    """
+    from tasks.rows import papers
+
+    if not (root / "params.yaml").is_file():
+        raise RecipeError(f"no params.yaml in {root}: run rewardsmith in the repository")
+    return papers(root)
+
+
 def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     """Paper and rows out of the names on the command line.
 
@@ -52,21 +64,22 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
     """
-    from tasks import graph
+    from tasks.rows import backbone_names, load_rows, nearest
 
-    rows = {paper: set(graph.load_rows(root, paper)) for paper in PAPERS}
-    backbones = {path.stem for path in (root / "params/scales/testbed/backbones").glob("*.yaml")}
-    first_is_paper = bool(names) and names[0] in PAPERS
+    known_papers = papers_here(root)
+    rows = {paper: set(load_rows(root, paper)) for paper in known_papers}
+    backbones = backbone_names(root)
+    first_is_paper = bool(names) and names[0] in known_papers
     papers, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
     for name in chosen:
-        owners = [paper for paper in PAPERS if name in rows[paper] | backbones]
+        owners = [paper for paper in known_papers if name in rows[paper] | backbones]
         if not owners:
-            known = {*PAPERS, *backbones, *(row for found in rows.values() for row in found)}
-            raise RecipeError(f"unknown paper or row '{name}'. {graph.nearest(name, known)}")
+            known = {*known_papers, *backbones, *(row for found in rows.values() for row in found)}
+            raise RecipeError(f"unknown paper or row '{name}'. {nearest(name, known)}")
         papers.add(owners[0])
     if len(papers) > 1:
         raise RecipeError(f"rows of several papers at once: {', '.join(sorted(papers))}. Run one paper at a time")
-    return (papers.pop() if papers else PAPERS[0]), chosen
+    return (papers.pop() if papers else known_papers[0]), chosen
 
 
 def _clock(seconds: float) -> str:
@@ -187,7 +200,7 @@ def report(
 
 @commands.command()
 def sync(
-    paper: Annotated[str, typer.Argument(help="The paper whose results to mirror.")] = PAPERS[0],
+    paper: Annotated[str, typer.Argument(help="The paper whose results to mirror.")] = "segment",
     scale: Scale = "testbed",
 ) -> None:
     """Mirror stage outputs into MLflow (MLFLOW_TRACKING_URI, else mlflow.db here); repeating it changes nothing.
@@ -196,10 +209,11 @@ def sync(
     """
     from tasks import tracking
 
-    if paper not in PAPERS:
-        from tasks.graph import nearest
+    known = papers_here(Path.cwd())
+    if paper not in known:
+        from tasks.rows import nearest
 
-        raise RecipeError(f"unknown paper '{paper}'. {nearest(paper, PAPERS)}")
+        raise RecipeError(f"unknown paper '{paper}'. {nearest(paper, known)}")
     counts = tracking.sync(Path.cwd(), paper, scale)
     print(f"MLflow ({tracking.tracking_uri(Path.cwd()).split('@')[-1]}): {counts.line()}")
 
@@ -217,7 +231,7 @@ def explain(
     if not folder.is_dir():
         found = sorted(Path("results", scale).glob(f"*/reward_model/{model}/{seed}/result"))
         if not found:
-            from tasks.graph import nearest
+            from tasks.rows import nearest
 
             known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
             hint = nearest(model, known) if known else "None is trained yet: rewardsmith run"

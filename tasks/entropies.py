@@ -99,10 +99,16 @@ def load_entropies(folder: Path, split: str) -> list[list[float]]:
     return [row.tolist() for row in stored[f"{split}.values"].split(stored[f"{split}.lengths"].tolist())]
 
 
-def resolve_segmenter(spec: dict[str, Any], entropies: Path) -> dict[str, Any]:
-    """A segmenter spec with its entropy cutoff in nats."""
+def resolve_segmenter(spec: Mapping[str, Any], entropies: Path | None) -> dict[str, Any]:
+    """A segmenter spec with its entropy cutoff in nats.
+
+    Raises:
+        RecipeError: an entropy segmenter without the result of the `entropies` stage.
+    """
     if spec.get("kind") != "entropy":
-        return spec
+        return dict(spec)
+    if entropies is None:
+        raise RecipeError("a segmenter of kind entropy needs the SFT model's entropies: give --entropies")
     cutoffs = read_json(entropies / "cutoffs.json")
     name = str(spec.get("cutoff"))
     if name not in cutoffs:

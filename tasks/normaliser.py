@@ -52,15 +52,20 @@ class CalibrationSpec:
 
 
 def fit_normalisers(
-    scale_path: Path, data: Path, sft: Path, entropies: Path, reward_model: Path, out: Path, version: int | None = None
+    scale_path: Path,
+    data: Path,
+    sft: Path,
+    entropies: Path | None,
+    reward_model: Path,
+    out: Path,
+    version: int | None = None,
 ) -> None:
     """Writes normaliser.json: coefficients, bins and counts of one reward model."""
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
-    with stage_output(
-        out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft, entropies, reward_model]
-    ) as result:
+    inputs = [scale_path, data, sft, *([entropies] if entropies else []), reward_model]
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")
         model, trained = ScalarModel.load(reward_model / "model")
         model.to(device())
@@ -68,7 +73,9 @@ def fit_normalisers(
         segmenter = build_segmenter(trained["segmenter"])
         rows = read_jsonl(data / "preference.train.jsonl")
         count = min(spec.pairs, len(rows))
-        values = load_entropies(entropies, "train") if segmenter.needs_entropies else None
+        if segmenter.needs_entropies and entropies is None:
+            raise RecipeError("the reward model cuts by entropies: give --entropies")
+        values = load_entropies(entropies, "train") if entropies and segmenter.needs_entropies else None
         if values is not None:
             values = values[:count] + values[len(rows) : len(rows) + count]
         pairs = segment_pairs(rows[:count], encoder, segmenter, values)
@@ -98,7 +105,7 @@ def main(arguments: list[str] | None = None) -> None:
         scale="calibration settings (YAML)",
         data="result of `prepare`",
         sft="result of `sft`",
-        entropies="result of `entropies`",
+        entropies="result of `entropies` [optional]",
         reward_model="result of `reward_model`",
     )
     given = parser.parse_args(arguments)

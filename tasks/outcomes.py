@@ -14,6 +14,8 @@ from rlhf_core.published import registry
 from rlhf_core.published.row_map import mapped_rows
 from tasks import graph
 from tasks.artifacts import digest, read_json
+from tasks.matrix import SHARED, module_of
+from tasks.rows import ROOT_SCALE, load_yaml
 
 
 @dataclass(frozen=True)
@@ -62,50 +64,49 @@ def tables_of_rows(paper: str) -> dict[str, list[str]]:
 
 
 def _settings(root: Path, scale: str, item: Mapping[str, Any]) -> dict[str, str]:
-    """Parameters of a run: its row, its reward model, its backbone and the scale's files."""
+    """Parameters of a run: its row, its backbone and the scale's files."""
     params: dict[str, str] = {}
     files = {"": item.get("row"), "backbone_spec": item.get("spec")}
-    folder = f"params/scales/{scale}"
-    names = ("policy", "reward_model", "normaliser", "evaluation")
-    files |= {f"scale.{name}": f"{folder}/{name}.yaml" for name in names}
+    files |= {"scale.policy": item.get("scale"), "scale.evaluation": item.get("evaluation")}
+    files |= {f"scale.{name}": f"params/scales/{scale}/{name}.yaml" for name in ("reward_model", "normaliser")}
     for prefix, file in files.items():
         if file and (root / file).exists():
-            params |= flatten(graph.load_yaml(root / file), prefix)
+            params |= flatten(load_yaml(root / file), prefix)
     return params
 
 
 def outcomes(root: Path, paper: str, scale: str) -> list[Outcome]:
     """Every row x seed of the paper that has a result or a failure, in the order of the graph."""
-    folders = [root / "pipelines" / scale / paper]
-    if scale == graph.ROOT_SCALE:
+    folders = [root / "pipelines" / scale / name for name in (SHARED, paper)]
+    if scale == ROOT_SCALE:
         folders.insert(0, root)
     found = []
     for folder in folders:
         if not (folder / "graph.yaml").exists():
             continue
-        stages = graph.load_yaml(folder / "graph.yaml")
+        stages = load_yaml(folder / "graph.yaml")
         prefix = "" if folder == root else f"{(folder / 'dvc.yaml').relative_to(root).as_posix()}:"
-        for group in ("sft", "policy", "supervised"):
-            for key, item in stages.get(group, {}).items():
-                if group == "sft" or f"/{paper}/" in item["out"]:
-                    outcome = _outcome(root, scale, f"{prefix}{group}@{key}", key, item)
+        for group in stages["groups"]:
+            for key, item in stages[group].items() if module_of(group) in ("sft", "policy") else ():
+                if item["owner"] in (SHARED, paper):
+                    outcome = _outcome(root, scale, f"{prefix}{group}@{key}", item)
                     if outcome is not None:
                         found.append(outcome)
     return found
 
 
-def _outcome(root: Path, scale: str, stage: str, key: str, item: Mapping[str, Any]) -> Outcome | None:
+def _outcome(root: Path, scale: str, stage: str, item: Mapping[str, Any]) -> Outcome | None:
     out = root / item["out"]
-    row, _, seed = key.rpartition("-")
+    row, seed = item["name"], item["seed"]
     failure_file = root / ".work" / "failures" / f"{graph.file_name(stage)}.json"
     params = _settings(root, scale, item)
     if (out / "result" / "metrics.json").exists():
         record_file = out / "record" / "record.json"
         record = read_json(record_file) if record_file.exists() else {}
         result = record.get("result_digest") or digest(out / "result")
-        return Outcome(row, int(seed), stage, out, result, params, record)
+        return Outcome(row, seed, stage, out, result, params, record)
     if failure_file.exists():
         failure = read_json(failure_file)
         mark = hashlib.sha256(failure_file.read_bytes()).hexdigest()
-        return Outcome(row, int(seed), stage, out, f"failed-{mark}", params, failure=failure)
+        return Outcome(row, seed, stage, out, f"failed-{mark}", params, failure=failure)
     return None

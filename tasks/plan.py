@@ -15,6 +15,8 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks import graph
+from tasks.matrix import SHARED, module_of
+from tasks.rows import ROOT_SCALE, load_yaml, nearest
 
 ROOT_FILE = "dvc.yaml"
 
@@ -24,9 +26,9 @@ class Stage:
     """One stage of the graph. Paths are relative to the repository.
 
     Attributes:
-        address: DVC's name, `policy@segment-0` or `pipelines/testbed/segment/dvc.yaml:policy@segment-2`.
-        kind: the group, such as policy.
-        item: the part after '@', empty for single stages.
+        address: DVC's name, `policy@segment-bandit-0` or `pipelines/testbed/segment/dvc.yaml:policy@segment-dpo-2`.
+        kind: the module that it runs, such as policy.
+        owner, name, seed: the paper (or 'shared'), the row, model or data set, and the seed; empty for tables.
         upstream: addresses of the stages whose outputs it reads.
         state: current | restore | run.
         reasons: why it is not current, in words.
@@ -35,7 +37,9 @@ class Stage:
 
     address: str
     kind: str
-    item: str
+    owner: str
+    name: str
+    seed: int | None
     command: str
     outs: tuple[str, ...]
     upstream: tuple[str, ...]
@@ -56,10 +60,11 @@ class Stage:
 
 def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool = False) -> list[str]:
     """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for or at another scale."""
-    matrix = f"pipelines/{scale}/{paper}/dvc.yaml"
-    files = [ROOT_FILE] if scale == graph.ROOT_SCALE else []
+    files = [ROOT_FILE] if scale == ROOT_SCALE else []
     if full or not files:
-        files.append(matrix)
+        shared = f"pipelines/{scale}/{SHARED}/dvc.yaml"
+        files += [shared] if (root / shared).exists() else []
+        files.append(f"pipelines/{scale}/{paper}/dvc.yaml")
     for file in files:
         if not (root / file).exists():
             raise RecipeError(
@@ -126,11 +131,6 @@ def _in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]]
     return list(done)
 
 
-def resources(root: Path, files: Iterable[str]) -> dict[str, Mapping[str, Mapping[str, int]]]:
-    """What each kind of stage needs, by dvc.yaml file."""
-    return {file: graph.load_yaml((root / file).parent / "graph.yaml").get("resources", {}) for file in files}
-
-
 def read_state(root: Path, files: Sequence[str]) -> dict[str, Stage]:
     """Every stage of the files with its state, in an order that runs.
 
@@ -140,7 +140,7 @@ def read_state(root: Path, files: Sequence[str]) -> dict[str, Stage]:
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    needs = resources(root, files)
+    declared = {file: load_yaml((root / file).parent / "graph.yaml") for file in files}
     try:
         with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:
             loaded, origin = {}, {}
@@ -148,13 +148,13 @@ def read_state(root: Path, files: Sequence[str]) -> dict[str, Stage]:
                 for stage in repo.stage.load_all(str(root / file)):
                     name = stage.name if file == ROOT_FILE else f"{file}:{stage.name}"
                     loaded[name], origin[name] = stage, file
-            return _states(repo, root, loaded, origin, needs)
+            return _states(repo, root, loaded, {name: declared[file] for name, file in origin.items()})
     except DvcException as error:
         raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
 
 
 def _states(
-    repo: Any, root: Path, loaded: Mapping[str, Any], origin: Mapping[str, str], needs: Mapping[str, Any]
+    repo: Any, root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
 ) -> dict[str, Stage]:
     makers = {out.fs_path: name for name, stage in loaded.items() for out in stage.outs}
     upstream = {
@@ -174,17 +174,21 @@ def _states(
             state = "restore" if _restorable(repo, stage, known) else "run"
             reasons = reasons or tuple(f"reads from {a}" for a in above)
         known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
-        kind, _, item = str(stage.name).partition("@")
+        group, _, key = str(stage.name).partition("@")
+        item = declared[name].get(group, {}).get(key, {}) if key else {}
+        kind = "tables" if group.startswith("tables-") else module_of(group)
         states[name] = Stage(
             address=name,
-            kind="tables" if kind.startswith("tables-") else kind,
-            item=item,
+            kind=kind,
+            owner=item.get("owner", ""),
+            name=item.get("name", ""),
+            seed=item.get("seed"),
             command=str(stage.cmd),
             outs=tuple(Path(out.fs_path).relative_to(root.resolve()).as_posix() for out in stage.outs),
             upstream=upstream[name],
             state=state,
             reasons=reasons,
-            needs=needs[origin[name]].get("policy" if kind == "supervised" else kind, graph.CPU),
+            needs=declared[name].get("resources", {}).get(kind, graph.CPU),
         )
     return states
 
@@ -197,15 +201,15 @@ def select(states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequenc
     """
     if not rows and not seeds:
         return dict(states)
-    ends: dict[str, tuple[str, int]] = {}
-    for address, stage in states.items():
-        if stage.kind in ("sft", "policy", "supervised"):
-            row, _, seed = stage.item.rpartition("-")
-            ends[address] = (row, int(seed))
+    ends = {
+        address: (stage.name, stage.seed)
+        for address, stage in states.items()
+        if stage.kind in ("sft", "policy") and stage.seed is not None
+    }
     for row in rows:
         if row not in {name for name, _ in ends.values()}:
             known = {name for name, _ in ends.values()}
-            raise RecipeError(f"unknown row '{row}'. {graph.nearest(row, known)}. The full matrix: add --full")
+            raise RecipeError(f"unknown row '{row}'. {nearest(row, known)}. The full matrix: add --full")
     for wanted_seed in seeds:
         if wanted_seed not in {number for _, number in ends.values()}:
             known_seeds = sorted({number for _, number in ends.values()})

@@ -26,8 +26,10 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware, build_normaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt
 from rlhf_core.policy_optimisation.ppo import PPO, Experience, PPOConfig
-from rlhf_core.recipe import Recipe, parse_recipe
+from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe
+from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.composition import Component, Reward
+from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import build_segmenter
@@ -49,35 +51,33 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class PolicyScale:
-    """Settings of policy training at one scale.
+    """Settings of one optimiser at one scale.
 
     Args:
-        ppo: `PPOConfig`; a row's `optimiser` overrides single values.
-        sampling: `Sampling` of rollouts.
-        dpo: `TrainingConfig` and `beta`; a row's `optimiser` overrides single values.
+        optimiser: `PPOConfig`, or `TrainingConfig` and `beta` for DPO; a row's `optimiser` overrides single values.
+        sampling: `Sampling` of rollouts; DPO has none.
         checkpoints: parts into which evaluation while training divides the run.
         checkpoint_prompts: prompts of each such evaluation, 0 for none.
         rollout_samples: rollouts kept of the first and the last iteration.
         prompt_limit: most tokens of a rollout's prompt, None for the data's own limit.
     """
 
-    ppo: Mapping[str, Any]
-    sampling: Mapping[str, Any]
-    dpo: Mapping[str, Any]
-    checkpoints: int
-    checkpoint_prompts: int
-    rollout_samples: int
+    optimiser: Mapping[str, Any]
+    sampling: Mapping[str, Any] | None = None
+    checkpoints: int = 1
+    checkpoint_prompts: int = 0
+    rollout_samples: int = 0
     prompt_limit: int | None = None
 
     def ppo_config(self, optimiser: Mapping[str, Any], where: str) -> PPOConfig:
-        return typed(PPOConfig, {**self.ppo, **_overrides(optimiser)}, f"{where}: ppo")
+        return typed(PPOConfig, {**self.optimiser, **_overrides(optimiser)}, f"{where}: ppo")
 
     def sampling_config(self, where: str) -> Sampling:
-        return typed(Sampling, self.sampling, f"{where}: sampling")
+        return typed(Sampling, self.sampling or {}, f"{where}: sampling")
 
     def dpo_config(self, optimiser: Mapping[str, Any], where: str) -> tuple[TrainingConfig, float]:
         """Training settings and beta."""
-        options = {**self.dpo, **_overrides(optimiser)}
+        options = {**self.optimiser, **_overrides(optimiser)}
         beta = options.pop("beta", None)
         if not isinstance(beta, float | int) or not (math.isfinite(beta) and beta > 0):
             raise RecipeError(f"{where}: dpo: beta is {beta}; it must be a finite number above 0")
@@ -133,40 +133,66 @@ class Run:
         self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates})
 
 
-def build_reward(recipe: Recipe, entropies: Path, reward_model: Path, normaliser: Path, microbatch: int) -> Reward:
+def build_reward(
+    recipe: Recipe, entropies: Path | None, reward_models: list[Path], normalisers: list[Path], microbatch: int
+) -> Reward:
     """The reward of a recipe from its trained artifacts.
 
+    Args:
+        recipe: a reward recipe.
+        entropies: result of `entropies`, which entropy segmenters need.
+        reward_models, normalisers: results, one for each reward model in the order in which the components name them.
+        microbatch: rows per forward pass.
+
     Raises:
-        RecipeError: components of different reward models, of which a row names one; or a normaliser fitted to the
-            segments of another segmentation than the one that is read.
+        RecipeError: another number of reward models than the components name; or a normaliser fitted to the segments
+            of another segmentation than the one that is read.
     """
-    components = []
-    if len({part.reward_model for part in recipe.components}) > 1:
-        names = sorted({part.reward_model for part in recipe.components})
-        raise RecipeError(f"components read the reward models {names}; a row's components read one reward model")
-    for part in recipe.components:
-        model, trained = ScalarModel.load(reward_model / "model")
-        segmenter = build_segmenter(resolve_segmenter(dict(part.readout.segmenter), entropies))
-        fitted_to = str(trained["segmenter"]["kind"])
-        if part.normaliser in ("global", "last", "location_aware") and fitted_to != part.readout.segmenter["kind"]:
-            raise RecipeError(
-                f"component '{part.name}': normaliser '{part.normaliser}' was fitted to '{fitted_to}' segments but the "
-                f"read-out cuts by '{part.readout.segmenter['kind']}'; use 'sequence' or 'none'"
-            )
-        model.to(device())
-        model.requires_grad_(False)
-        scorer = RewardModelScorer(model, segmenter, part.readout.read, microbatch=microbatch)  # type: ignore[arg-type]
-        fitted = read_json(normaliser / "normaliser.json")
-        components.append(
-            Component(
-                name=part.name,
-                scorer=scorer,
-                credit=build_credit(part.credit),
-                normaliser=build_normaliser(part.normaliser, fitted, part.estimator),  # type: ignore[arg-type]
-                weight=part.weight,
-            )
+    names = reward_models_of(recipe)
+    if not len(names) == len(reward_models) == len(normalisers):
+        raise RecipeError(
+            f"the components read the reward models {names}, but {len(reward_models)} reward model(s) and "
+            f"{len(normalisers)} normaliser(s) are given"
         )
+    components = []
+    for part in recipe.components:
+        if part.reward_model is None or part.readout is None:
+            scorer = build_function_scorer(str(part.function), str(part.gives))
+            components.append(Component(part.name, scorer, build_credit(part.credit), weight=part.weight))
+        else:
+            place = names.index(part.reward_model)
+            models = reward_models[place], normalisers[place]
+            components.append(_model_component(part, part.readout, entropies, *models, microbatch))
     return Reward(tuple(components), recipe.clamp)
+
+
+def _model_component(
+    part: ComponentRecipe,
+    readout: ReadOut,
+    entropies: Path | None,
+    reward_model: Path,
+    normaliser: Path,
+    microbatch: int,
+) -> Component:
+    """A component that reads a trained reward model."""
+    model, trained = ScalarModel.load(reward_model / "model")
+    segmenter = build_segmenter(resolve_segmenter(readout.segmenter, entropies))
+    fitted_to = str(trained["segmenter"]["kind"])
+    if part.normaliser in ("global", "last", "location_aware") and fitted_to != readout.segmenter["kind"]:
+        raise RecipeError(
+            f"component '{part.name}': normaliser '{part.normaliser}' was fitted to '{fitted_to}' segments but the "
+            f"read-out cuts by '{readout.segmenter['kind']}'; use 'sequence' or 'none'"
+        )
+    model.to(device())
+    model.requires_grad_(False)
+    fitted = read_json(normaliser / "normaliser.json")
+    return Component(
+        name=part.name,
+        scorer=RewardModelScorer(model, segmenter, readout.read, microbatch=microbatch),  # type: ignore[arg-type]
+        credit=build_credit(part.credit),
+        normaliser=build_normaliser(part.normaliser, fitted, part.estimator),  # type: ignore[arg-type]
+        weight=part.weight,
+    )
 
 
 def prompt_batches(rows: list[Row], encoder: Encoder, size: int, seed: int) -> Iterator[list[EncodedPrompt]]:
@@ -319,8 +345,8 @@ def train_policy(
     data: Path,
     sft: Path,
     entropies: Path | None,
-    reward_model: Path | None,
-    normaliser: Path | None,
+    reward_models: list[Path],
+    normalisers: list[Path],
     seed: int,
     out: Path,
     version: int | None = None,
@@ -331,9 +357,7 @@ def train_policy(
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    given = [path for path in (entropies, reward_model, normaliser) if path is not None]
-    if recipe.kind == "reward" and len(given) < 3:
-        raise RecipeError(f"{row_path}: a reward recipe needs --entropies, --reward-model and --normaliser")
+    given = [*([entropies] if entropies else []), *reward_models, *normalisers]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
         ppo, sampling = scale.ppo_config(recipe.optimiser, where), scale.sampling_config(where)
@@ -343,10 +367,7 @@ def train_policy(
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         run = start_run(data, sft, evaluation_spec)
         if recipe.kind == "reward":
-            assert entropies is not None
-            assert reward_model is not None
-            assert normaliser is not None
-            reward = build_reward(recipe, entropies, reward_model, normaliser, ppo.microbatch)
+            reward = build_reward(recipe, entropies, reward_models, normalisers, ppo.microbatch)
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
                 summary = run_ppo(run, recipe, reward, scale, ppo, sampling, prompts, seed)
@@ -376,8 +397,8 @@ def main(arguments: list[str] | None = None) -> None:
         data="result of `prepare`",
         sft="result of `sft`",
         entropies="result of `entropies` [optional]",
-        reward_model="result of `reward_model` [optional]",
-        normaliser="result of `normaliser` [optional]",
+        reward_model="results of `reward_model`, one for each that the row names [optional, several]",
+        normaliser="results of `normaliser`, in the same order [optional, several]",
     )
     parser.add_argument("--seed", type=int, required=True)
     given = parser.parse_args(arguments)

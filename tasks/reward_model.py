@@ -109,7 +109,7 @@ def train_reward_model(
     scale_path: Path,
     data: Path,
     sft: Path,
-    entropies: Path,
+    entropies: Path | None,
     seed: int,
     out: Path,
     version: int | None = None,
@@ -119,18 +119,17 @@ def train_reward_model(
     set_threads()
     spec = typed(RewardModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
-    with stage_output(
-        out, stage=STAGE, version=VERSION, inputs=[spec_path, scale_path, data, sft, entropies]
-    ) as result:
+    inputs = [spec_path, scale_path, data, sft, *([entropies] if entropies else [])]
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")
-        segmenter_spec = resolve_segmenter(dict(spec.segmenter), entropies)
+        segmenter_spec = resolve_segmenter(spec.segmenter, entropies)
         segmenter = build_segmenter(segmenter_spec)
         splits = {
             split: segment_pairs(
                 read_jsonl(data / f"preference.{split}.jsonl"),
                 encoder,
                 segmenter,
-                load_entropies(entropies, split) if segmenter.needs_entropies else None,
+                load_entropies(entropies, split) if entropies and segmenter.needs_entropies else None,
             )
             for split in ("train", "validation", "ood")
         }
@@ -157,7 +156,7 @@ def train_reward_model(
         model.save(result / "model", trained_on)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
-        stored = load_entropies(entropies, "examples") if segmenter.needs_entropies else None
+        stored = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
         examples = scored_examples(model, read_jsonl(data / "examples.jsonl"), encoder, segmenter, stored)
         write_jsonl(result / "examples.jsonl", examples)
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
@@ -269,7 +268,7 @@ def main(arguments: list[str] | None = None) -> None:
         scale="training settings (YAML)",
         data="result of `prepare`",
         sft="result of `sft`",
-        entropies="result of `entropies`",
+        entropies="result of `entropies` [optional]",
     )
     parser.add_argument("--seed", type=int, required=True)
     given = parser.parse_args(arguments)

@@ -35,11 +35,15 @@ class BackboneSpec:
     """A backbone: `source` loads one, `architecture` builds one.
 
     Args:
+        data, tokenizer, evaluation: names of the scale's files that belong to it; the graph resolves them.
         source: local folder or hub id.
         architecture: fields of the transformers configuration, with `model_type`.
         training: settings of its fine-tuning (`TrainingConfig`); a built backbone needs them.
     """
 
+    data: str
+    tokenizer: str
+    evaluation: str
     source: str | None = None
     architecture: Mapping[str, Any] | None = None
     training: Mapping[str, Any] | None = None

@@ -22,12 +22,15 @@ USER_ERROR = 2
 def argument_parser(module: str, description: str, **paths: str) -> argparse.ArgumentParser:
     """A parser with the stage's path arguments (name=help), `--out` and `--stage-version`.
 
-    A help text that ends in '[optional]' makes its argument optional.
+    A help text that ends in '[optional]' makes its argument optional, '[optional, several]' a list that may be empty.
     """
     parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
     for name, text in paths.items():
-        optional = text.endswith("[optional]")
-        parser.add_argument(f"--{name.replace('_', '-')}", type=Path, required=not optional, help=text)
+        flag = f"--{name.replace('_', '-')}"
+        if text.endswith("[optional, several]"):
+            parser.add_argument(flag, type=Path, nargs="+", default=[], help=text)
+        else:
+            parser.add_argument(flag, type=Path, required=not text.endswith("[optional]"), help=text)
     parser.add_argument("--out", type=Path, required=True, help="output directory: result/ and record/ go there")
     parser.add_argument("--stage-version", type=int, help="expected VERSION of the stage's code")
     return parser

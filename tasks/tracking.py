@@ -29,9 +29,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError
-from tasks import graph
 from tasks.artifacts import read_json, read_jsonl
 from tasks.outcomes import Outcome, numbers, outcomes, tables_of_rows
+from tasks.rows import ROOT_SCALE
 
 #: Parent of rows that no table prints.
 FIGURES = "Figures"
@@ -296,7 +296,7 @@ def _joint_metrics(root: Path, paper: str, scale: str, table: str) -> dict[str, 
     return {}
 
 
-def sync(root: Path, paper: str, scale: str = graph.ROOT_SCALE) -> Counts:
+def sync(root: Path, paper: str, scale: str = ROOT_SCALE) -> Counts:
     """Mirrors a paper's stage outputs at a scale into MLflow.
 
     Raises:
@@ -328,7 +328,7 @@ def sync(root: Path, paper: str, scale: str = graph.ROOT_SCALE) -> Counts:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.tracking", description=__doc__.split("\n")[0])
     parser.add_argument("--paper", required=True, help="segment, sentence, alarm, rlmec or par")
-    parser.add_argument("--scale", default=graph.ROOT_SCALE, help="testbed (default), small or paper")
+    parser.add_argument("--scale", default=ROOT_SCALE, help="testbed (default), small or paper")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
     options = parser.parse_args(arguments)
     try:

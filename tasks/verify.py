@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks import graph
 from tasks.artifacts import read_json, write_json
+from tasks.rows import ROOT_SCALE, load_yaml
 
 REFERENCE = Path("reference/demo.json")
 #: Absolute tolerance by metric-name pattern, in the metric's unit; the first that fits counts.
@@ -60,9 +60,9 @@ class Comparison:
 
 def demo_outputs(root: Path) -> dict[str, Path]:
     """Directories of the demo's trained models by path below results/testbed."""
-    stages = graph.load_yaml(root / "graph.yaml")
-    outs = [item["out"] for group in graph.GROUPS for item in stages.get(group, {}).values()]
-    base = Path("results") / graph.ROOT_SCALE
+    stages = load_yaml(root / "graph.yaml")
+    outs = [item["out"] for group in stages["groups"] for item in stages[group].values()]
+    base = Path("results") / ROOT_SCALE
     return {str(Path(o).relative_to(base)): root / o for o in sorted(outs) if Path(o).parts[3] in KINDS}
 
 

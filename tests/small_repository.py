@@ -33,11 +33,13 @@ def run(stage):
     parser = argparse.ArgumentParser()
     names = ("spec", "scale", "row", "evaluation", "data", "tokenizer", "sft", "entropies", "reward-model",
              "normaliser", "paper", "results", "graph", "rows", "seeds", "seed", "out", "stage-version")
+    several = ("rows", "seeds", "reward-model", "normaliser")
     for name in names:
-        parser.add_argument(f"--{name}", nargs="*" if name in ("rows", "seeds") else None)
+        parser.add_argument(f"--{name}", **({"nargs": "*", "default": []} if name in several else {}))
     options = vars(parser.parse_args())
-    inputs = [Path(options[n]) for n in ("spec", "row", "scale", "evaluation", "data", "tokenizer", "sft",
-              "entropies", "reward_model", "normaliser") if options.get(n) and Path(options[n]).exists()]
+    one = ("spec", "row", "scale", "evaluation", "data", "tokenizer", "sft", "entropies")
+    named = [options[n] for n in one if options[n]] + options["reward_model"] + options["normaliser"]
+    inputs = [Path(path) for path in named if Path(path).exists()]
     if stage == "tables":
         declared = yaml.safe_load(Path(options["graph"]).read_text())["tables"][options["paper"]]["deps"]
         inputs = [Path(path) for path in sorted(declared)]
@@ -101,14 +103,15 @@ def write_yaml(path: Path, value: Mapping[str, Any]) -> None:
 
 
 def reward_row(reward_model: str, backbone: str = "phi3-mini", **more: Any) -> dict[str, Any]:
-    return {"kind": "reward", "backbone": backbone, "reward_model": reward_model, "optimiser": "ppo", **more}
+    return {"kind": "reward", "backbone": backbone, "reward_model": reward_model, "optimiser": {"kind": "ppo"}, **more}
 
 
+BACKBONE = {"data": "dialogue", "tokenizer": "dialogue", "evaluation": "dialogue", "width": 8}
 DEFAULT_ROWS: Mapping[str, Mapping[str, Any]] = {
     "bandit": reward_row("bandit"),
     "segment": reward_row("segment", value_clip=0.25),
     "segment-as-bandit": reward_row("segment", readout={"read": "aggregate"}),
-    "dpo": {"kind": "supervised", "backbone": "phi3-mini", "optimiser": "dpo"},
+    "dpo": {"kind": "supervised", "backbone": "phi3-mini", "optimiser": {"kind": "dpo"}},
 }
 
 
@@ -123,10 +126,12 @@ def create(
 ) -> Path:
     """Writes such a repository, with its graph files, git and DVC, and returns its root."""
     for scale in scales:
-        for name in ("data", "tokenizer", "entropies", "evaluation", "reward_model", "normaliser", "policy"):
-            write_yaml(root / "params" / "scales" / scale / f"{name}.yaml", {"size": 1, "name": name})
+        folder = root / "params" / "scales" / scale
+        files = ("data/dialogue", "tokenizers/dialogue", "evaluation/dialogue", "policy/ppo", "policy/dpo")
+        for name in (*files, "entropies", "reward_model", "normaliser"):
+            write_yaml(folder / f"{name}.yaml", {"size": 1, "name": name})
         for backbone in {row["backbone"] for row in rows.values()}:
-            write_yaml(root / "params" / "scales" / scale / "backbones" / f"{backbone}.yaml", {"width": 8})
+            write_yaml(folder / "backbones" / f"{backbone}.yaml", BACKBONE)
     for name, row in rows.items():
         write_yaml(root / "params" / "segment" / "rows" / f"{name}.yaml", row)
         if "reward_model" in row:

@@ -180,7 +180,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_files_named_in_the_text_exist(document: Path) -> None:
     made = scales(document)
-    scale_files = {path.name for path in (ROOT / "params" / "scales" / "testbed").iterdir()} | {"resources.yaml"}
+    scale_files = {path.name for path in (ROOT / "params" / "scales" / "testbed").rglob("*.yaml")} | {"resources.yaml"}
     for span in inline(text_of(document)):
         if not PATH.fullmatch(span) or span in scale_files:
             continue
@@ -215,26 +215,36 @@ def test_the_testbed_settings_in_the_text_are_those_in_use() -> None:
     """docs/segment.md states how the testbed differs from the paper; a tuned value changes there, too."""
     text = " ".join(text_of(ROOT / "docs" / "segment.md").split())
     folder = ROOT / "params" / "scales" / "testbed"
-    settings = {path.stem: yaml.safe_load(path.read_text(encoding="utf-8")) for path in folder.glob("*.yaml")}
-    ppo, quantiles = settings["policy"]["ppo"], settings["entropies"]["cutoffs"]
+    names = (
+        "data/dialogue",
+        "evaluation/dialogue",
+        "policy/ppo",
+        "policy/dpo",
+        "entropies",
+        "normaliser",
+        "reward_model",
+    )
+    settings = {name: yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8")) for name in names}
+    ppo, quantiles = settings["policy/ppo"]["optimiser"], settings["entropies"]["cutoffs"]
     shares = [str(rule["quantile"]) for rule in quantiles.values()]
-    names = list(quantiles)
-    limits, normaliser = settings["data"]["limits"], settings["normaliser"]
-    reward_model, evaluation = settings["reward_model"], settings["evaluation"]
+    cutoffs = list(quantiles)
+    data = settings["data/dialogue"]
+    limits, normaliser = data["limits"], settings["normaliser"]
+    reward_model, evaluation = settings["reward_model"], settings["evaluation/dialogue"]
     stated = [
         f"{ppo['iterations']} iterations of {ppo['rollout_batch']} rollouts, minibatch {ppo['minibatch']}",
         f"learning rates {ppo['actor_lr']:.0e}".replace("e-0", "e-") + " (actor)",
         f"{ppo['critic_lr']:.0e}".replace("e-0", "e-") + " (critic)",
         f"β {ppo.get('kl_coef', 0.01)}, clip {ppo.get('clip', 0.2)}",
-        f"{', '.join(names[:-1])} and {names[-1]} stand for {', '.join(shares[:-1])} and {shares[-1]}",
+        f"{', '.join(cutoffs[:-1])} and {cutoffs[-1]} stand for {', '.join(shares[:-1])} and {shares[-1]}",
         f"need {normaliser['min_samples']} segments",
         f"from {normaliser['pairs']:,} pairs",
-        f"cap** is {settings['policy']['sampling']['max_new_tokens']} tokens",
+        f"cap** is {settings['policy/ppo']['sampling']['max_new_tokens']} tokens",
         f"{evaluation['task_tokens']} for tasks",
         f"cut at {limits['prompt']} tokens, prompt and response at {limits['total']}",
         f"batch {reward_model['batch']}, learning rate {reward_model['learning_rate']:.0e}".replace("e-0", "e-"),
-        f"on {settings['data']['rows']['benchmark']} prompts each",
-        f"β {settings['policy']['dpo']['beta']}; the paper",
+        f"on {data['rows']['benchmark']} prompts each",
+        f"β {settings['policy/dpo']['optimiser']['beta']}; the paper",
     ]
     missing = [phrase for phrase in stated if phrase not in text]
     assert not missing, f"docs/segment.md should say: {missing}"

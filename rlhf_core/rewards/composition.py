@@ -6,9 +6,9 @@ not fit together is refused before anything is trained.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -29,8 +29,38 @@ class Scorer(Protocol):
     def score(self, batch: RolloutBatch) -> Signal: ...
 
 
-#: A shaping takes and gives the same signal type; it may look at the batch (cached references).
-Shaping = Callable[[Signal, RolloutBatch], Signal]
+class Shaping(Protocol):
+    """Reshapes a normalised signal into one of the same type."""
+
+    @property
+    def takes(self) -> tuple[SignalType, ...]: ...
+
+    def __call__(self, signal: Signal, batch: RolloutBatch, *, update: bool) -> Signal:
+        """The shaped signal; running statistics take in the batch first where `update` says so."""
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """A part of a reward that changes while a policy trains: running statistics, counters."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """What one component says of a batch.
+
+    Attributes:
+        raw: as scored.
+        signal: normalised and shaped.
+        tokens: [batch, response_len] float32, the signal placed on tokens and weighted.
+    """
+
+    raw: Signal
+    signal: Signal
+    tokens: Tensor
 
 
 @dataclass(frozen=True)
@@ -58,24 +88,40 @@ class Component:
 
     def __post_init__(self) -> None:
         gives = self.scorer.gives
-        if not isinstance(self.normaliser, NoNormaliser) and gives not in self.normaliser.takes:
-            expected = " or ".join(t.__name__ for t in self.normaliser.takes)
-            raise RecipeError(
-                f"component '{self.name}': the normaliser takes {expected} but the read-out gives {gives.__name__}"
-            )
-        if gives is not self.credit.takes:
-            raise RecipeError(
-                f"component '{self.name}': the credit rule takes {self.credit.takes.__name__} but the read-out gives "
-                f"{gives.__name__}"
-            )
+        steps: list[tuple[str, tuple[SignalType, ...]]] = [("credit rule", (self.credit.takes,))]
+        if self.shaping is not None:
+            steps.insert(0, ("shaping", self.shaping.takes))
+        if not isinstance(self.normaliser, NoNormaliser):
+            steps.insert(0, ("normaliser", self.normaliser.takes))
+        for step, takes in steps:
+            if gives not in takes:
+                expected = " or ".join(t.__name__ for t in takes)
+                raise RecipeError(
+                    f"component '{self.name}': the {step} takes {expected} but the read-out gives {gives.__name__}"
+                )
 
-    def __call__(self, batch: RolloutBatch) -> tuple[Signal, Tensor]:
-        """Raw signal and the paid tokens [batch, response_len] float32."""
+    def __call__(self, batch: RolloutBatch, *, update: bool = True) -> Part:
+        """Scores, normalises, shapes and places; `update` lets running statistics take in the batch."""
         raw = self.scorer.score(batch)
         signal = self.normaliser(raw)
         if self.shaping is not None:
-            signal = self.shaping(signal, batch)
-        return raw, self.weight * self.credit.pay(signal, batch.responses)
+            signal = self.shaping(signal, batch, update=update)
+        return Part(raw, signal, self.weight * self.credit.pay(signal, batch.responses))
+
+    def stateful(self) -> dict[str, Stateful]:
+        """The steps that change while a policy trains, by name."""
+        steps = {"scorer": self.scorer, "normaliser": self.normaliser, "shaping": self.shaping}
+        return {name: step for name, step in steps.items() if isinstance(step, Stateful)}
+
+
+#: What each component pays, given what all of them say: name -> [batch, response_len] float32. The names are those of
+#: the breakdown; a combination may gate a component by another one's signal or add parts of its own.
+Combination = Callable[[Mapping[str, Part], RolloutBatch], dict[str, Tensor]]
+
+
+def add_up(parts: Mapping[str, Part], batch: RolloutBatch) -> dict[str, Tensor]:
+    """Every component pays what it says: the weighted sum."""
+    return {name: part.tokens for name, part in parts.items()}
 
 
 @dataclass(frozen=True)
@@ -85,12 +131,17 @@ class RewardOutput:
     Attributes:
         total: [batch, response_len] float32, zero on padding.
         breakdown: the same shape by component; its sum is `total`. Clamping shows as 'clamp'.
-        raw: raw signals by component, before normalisation.
+        parts: what each component says.
     """
 
     total: Tensor
     breakdown: dict[str, Tensor]
-    raw: dict[str, Signal]
+    parts: dict[str, Part]
+
+    @property
+    def raw(self) -> dict[str, Signal]:
+        """Raw signals by component, before normalisation."""
+        return {name: part.raw for name, part in self.parts.items()}
 
     def sequence_totals(self) -> Tensor:
         """[batch] float32: reward per response."""
@@ -99,32 +150,51 @@ class RewardOutput:
 
 @dataclass(frozen=True)
 class Reward:
-    """Sum of components, clamped per token.
+    """Components combined and clamped per token.
 
     Args:
         components: at least one, with distinct names.
         clamp: largest absolute reward of a token, None for no limit.
+        combination: what each component pays in the light of the others.
     """
 
     components: tuple[Component, ...]
     clamp: float | None = 10.0
+    combination: Combination = add_up
 
     def __post_init__(self) -> None:
         names = [component.name for component in self.components]
         if not names or len(set(names)) != len(names):
             raise RecipeError(f"a reward needs at least one component and distinct names, got {names}")
 
-    def __call__(self, batch: RolloutBatch) -> RewardOutput:
-        breakdown: dict[str, Tensor] = {}
-        raw: dict[str, Signal] = {}
-        for component in self.components:
-            raw[component.name], breakdown[component.name] = component(batch)
+    def __call__(self, batch: RolloutBatch, *, update: bool = True) -> RewardOutput:
+        """The reward of every response token.
+
+        Args:
+            batch: rollouts.
+            update: False in evaluation, where running statistics stay as they are.
+
+        Raises:
+            NumericsError: a reward that is not finite; names the response.
+        """
+        parts = {component.name: component(batch, update=update) for component in self.components}
+        breakdown = self.combination(parts, batch)
         total = torch.stack(list(breakdown.values())).sum(dim=0)
         if not torch.isfinite(total).all():
             row = int(torch.nonzero(~torch.isfinite(total).all(dim=1))[0])
             raise NumericsError(f"reward is not finite for response {row} of the batch: {batch.texts[row]!r:.200}")
         if self.clamp is not None:
             clamped = total.clamp(-self.clamp, self.clamp)
-            breakdown["clamp"] = clamped - total
+            breakdown = {**breakdown, "clamp": clamped - total}
             total = clamped
-        return RewardOutput(total, breakdown, raw)
+        return RewardOutput(total, breakdown, parts)
+
+    def state_dict(self) -> dict[str, dict[str, Any]]:
+        """State of the stateful steps, by component and step."""
+        return {c.name: {name: step.state_dict() for name, step in c.stateful().items()} for c in self.components}
+
+    def load_state_dict(self, state: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:
+        """Restores what `state_dict` gave."""
+        for component in self.components:
+            for name, step in component.stateful().items():
+                step.load_state_dict(state[component.name][name])

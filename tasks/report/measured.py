@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlhf_core.published.registry import Column, Printed, Table
-from rlhf_core.published.row_map import MappedRow, also_measured, mapped_rows, metric_name
+from rlhf_core.published.row_map import MappedRow, also_measured, data_set, mapped_rows, metric_name
 from tasks.report.measurements import Measurements, TableRuns, measurements
 from tasks.report.outputs import ResultTree, mean_and_standard_error
 from tasks.report.significance import compare, verdict
@@ -85,7 +85,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
     columns = [(column, metric_name(table, column.key)) for column in table.columns]
     columns += [(column, column.key) for column in also_measured(table)]
     references = {row.recipe.name: tree.of(row.reference) for row in rows if row.recipe and row.reference}
-    behind = TableRuns(outputs, references, tree.alpaca_calibration())
+    behind = TableRuns(outputs, references, tree.alpaca_calibration(data_set(table.paper)))
     values = {metric: measurements(behind, metric) for _, metric in columns if table.is_result}
     rendered = []
     for row in rows:

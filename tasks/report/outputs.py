@@ -99,9 +99,9 @@ class ResultTree:
     def of(self, row: RecipeRow) -> dict[int, StageOutput]:
         return self.outputs(row.group, row.kind, row.name)
 
-    def alpaca_calibration(self) -> list[dict[str, Any]]:
-        """Judged verbose and concise variants of AlpacaEval's baseline; empty where there are none."""
-        path = self.root / "shared" / "data" / "result" / "alpaca_calibration.jsonl"
+    def alpaca_calibration(self, data: str) -> list[dict[str, Any]]:
+        """Judged verbose and concise variants of AlpacaEval's baseline in a data set; empty where there are none."""
+        path = self.root / "shared" / "data" / data / "result" / "alpaca_calibration.jsonl"
         return read_jsonl(path) if path.exists() else []
 
     def stage_folders(self, rows: Iterable[RecipeRow]) -> Iterator[Path]:

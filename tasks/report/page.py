@@ -96,13 +96,13 @@ def read_report(results: Path) -> Report:
             remedy="Run `python -m tasks.tables` first",
         )
     runs = runs_of(table for paper in papers for table in paper.tables)
-    facts = results / "shared" / "data" / "result" / "data.json"
+    facts = sorted((results / "shared" / "data").glob("*/result/data.json"))
     return Report(
         scale=results.name,
         papers=papers,
         runs=runs,
         provenance=provenance(runs.values()),
-        constants=flat_facts(read_json(facts)) if facts.exists() else {},
+        constants=flat_facts({path.parent.parent.name: read_json(path) for path in facts}),
     )
 
 

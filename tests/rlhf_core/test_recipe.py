@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.recipe import parse_recipe
+from rlhf_core.recipe import parse_recipe, reward_models
 from rlhf_core.segmentation import build_segmenter
 
 PARAMS = Path(__file__).parents[2] / "params" / "segment"
@@ -43,6 +43,7 @@ def test_every_row_file_parses(path: Path) -> None:
     recipe = parse_recipe(row, str(path))
     dense = False
     for component in recipe.components:
+        assert component.readout is not None
         segmenter = dict(component.readout.segmenter)
         build_segmenter({**segmenter, "cutoff": 1.0} if "cutoff" in segmenter else segmenter)
         trained = yaml.safe_load((PARAMS / "reward_models" / f"{component.reward_model}.yaml").read_text("utf-8"))
@@ -108,6 +109,32 @@ AGGREGATE = {"segmenter": {"kind": "bandit"}, "read": "aggregate"}
 def test_contradictions_are_refused(row: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
         parse_recipe(row)
+
+
+FUNCTION: dict[str, Any] = {"function": "own:brevity", "gives": "sequence", "credit": "last_token"}
+MODEL = {name: ROW[name] for name in ("reward_model", "readout", "normaliser", "credit")}
+MIXED = changed(**dict.fromkeys(MODEL)) | {"components": [MODEL, {**FUNCTION, "weight": 0.5}]}
+
+
+def test_reward_models_and_functions_mix_in_one_row() -> None:
+    recipe = parse_recipe(MIXED)
+    assert [component.name for component in recipe.components] == ["segment", "own:brevity"]
+    assert reward_models(recipe) == ["segment"]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"reward_model": "segment"}, "either a 'reward_model' or a 'function'"),
+        ({"function": None}, "either a 'reward_model' or a 'function'"),
+        ({"normaliser": "global"}, "has no read-out and no normaliser"),
+        ({"gives": "segments"}, "a reward function gives sequence or tokens"),
+        ({"credit": "as_is"}, "takes Tokens but function 'own:brevity' gives Sequence"),
+    ],
+)
+def test_a_function_is_no_model(change: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe(MIXED | {"components": [{**FUNCTION, **change}]})
 
 
 def test_a_component_that_is_no_mapping_is_refused() -> None:

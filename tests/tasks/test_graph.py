@@ -11,10 +11,17 @@ from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
 from tasks import graph
+from tasks.rows import load_yaml
 from tests import small_repository
 from tests.small_repository import command, reward_row, write_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
+MIXED = {
+    "kind": "reward",
+    "backbone": "phi3-mini",
+    "components": [{"reward_model": "segment/segment"}, {"reward_model": "style"}],
+    "optimiser": {"kind": "ppo"},
+}
 
 
 @pytest.fixture
@@ -31,7 +38,7 @@ def test_committed_graph_files_are_current() -> None:
 
 
 def test_demo_is_table_1_over_two_seeds() -> None:
-    settings = graph.load_yaml(ROOT / "params.yaml")
+    settings = load_yaml(ROOT / "params.yaml")
     assert settings["demo"]["seeds"] == [0, 1]
     assert len(settings["demo"]["rows"]["segment"]) == 7
 
@@ -39,10 +46,10 @@ def test_demo_is_table_1_over_two_seeds() -> None:
 def test_full_matrix_has_every_policy_of_the_paper_over_three_seeds() -> None:
     graphs = graph.build(ROOT)
     policies = {
-        item["out"]
+        item.out
         for folder in (Path(), Path("pipelines/testbed/segment"))
-        for group in ("policy", "supervised")
-        for item in graphs[folder].groups[group].values()
+        for item in graphs[folder].items()
+        if item.module == "policy"
     }
     assert len(policies) == 27 * 3
 
@@ -54,20 +61,21 @@ def test_no_output_is_made_twice() -> None:
 
 def test_models_shared_by_rows_are_trained_once(root: Path) -> None:
     full = graph.build(root)
-    models = {*full[Path()].groups["reward_model"], *full[Path("pipelines/testbed/segment")].groups["reward_model"]}
-    assert models == {f"{name}-{seed}" for name in ("bandit", "segment") for seed in (0, 1, 2)}
+    items = [*full[Path()].items(), *full[Path("pipelines/testbed/segment")].items()]
+    models = sorted(item.key for item in items if item.module == "reward_model")
+    assert models == [f"segment-{name}-{seed}" for name in ("bandit", "segment") for seed in (0, 1, 2)]
 
 
 def test_root_holds_the_demo_and_the_pipeline_the_rest(root: Path) -> None:
     demo, rest = stages_of(root), stages_of(root / "pipelines/testbed/segment")
-    assert set(demo["policy"]) == {"bandit-0", "bandit-1", "segment-0", "segment-1"}
-    assert "dpo-0" in rest["supervised"]
-    assert "segment-as-bandit-0" in rest["policy"]
+    assert set(demo["policy"]) == {f"segment-{row}-{seed}" for row in ("bandit", "segment") for seed in (0, 1)}
+    assert "segment-dpo-0" in rest["policy-plain"]
+    assert "segment-segment-as-bandit-0" in rest["policy"]
     assert not set(demo["policy"]) & set(rest["policy"])
 
 
 def test_a_policy_depends_on_its_own_row_only(root: Path) -> None:
-    item = stages_of(root)["policy"]["bandit-0"]
+    item = stages_of(root)["policy"]["segment-bandit-0"]
     assert item["row"] == "params/segment/rows/bandit.yaml"
     assert "segment.yaml" not in yaml.safe_dump(item)
 
@@ -100,7 +108,7 @@ def test_unknown_reward_model_names_the_nearest(root: Path) -> None:
 
 
 def test_contradicting_backbones_are_named(root: Path) -> None:
-    write_yaml(root / "params/scales/testbed/backbones/llama.yaml", {"width": 8})
+    write_yaml(root / "params/scales/testbed/backbones/llama.yaml", small_repository.BACKBONE)
     write_yaml(root / "params/segment/rows/wrong.yaml", reward_row("segment", backbone="llama"))
     with pytest.raises(RecipeError, match="backbone is 'llama' but reward model 'segment' is of 'phi3-mini'"):
         graph.build(root)
@@ -111,7 +119,9 @@ def test_contradicting_backbones_are_named(root: Path) -> None:
     [
         ({"kind": "magic", "backbone": "phi3-mini"}, "kind is 'magic'"),
         ({"kind": "reward", "reward_model": "segment"}, "'backbone' is missing"),
-        ({"kind": "reward", "backbone": "phi3-mini"}, "must name its 'reward_model'"),
+        ({"kind": "reward", "backbone": "phi3-mini", "optimiser": {"kind": "ppo"}}, "must name its 'reward_model'"),
+        (reward_row("segment", optimiser="ppo"), "optimiser is 'ppo'; it must be a mapping"),
+        (reward_row("segment", settings="huge"), "no settings 'huge' at scale testbed"),
         (reward_row("segment", backbone="phi4"), "unknown backbone 'phi4'"),
     ],
 )
@@ -128,11 +138,58 @@ def test_broken_yaml_is_named(root: Path) -> None:
 
 
 def test_unknown_demo_row_is_refused(root: Path) -> None:
-    settings = graph.load_yaml(root / "params.yaml")
+    settings = load_yaml(root / "params.yaml")
     settings["demo"]["rows"]["segment"].append("bandti")
     write_yaml(root / "params.yaml", settings)
     with pytest.raises(RecipeError, match=r"unknown row 'bandti' of segment\. Did you mean 'bandit'"):
         graph.build(root)
+
+
+def test_a_row_may_read_several_reward_models_and_those_of_another_paper(root: Path) -> None:
+    write_yaml(root / "params/other/rows/mixed.yaml", MIXED)
+    write_yaml(root / "params/other/reward_models/style.yaml", {"backbone": "phi3-mini"})
+    graph.write(root)
+    stages = stages_of(root / "pipelines/testbed/other")
+    item = stages["policy-2-models"]["other-mixed-0"]
+    assert item["reward_model_1"] == "results/testbed/segment/reward_model/segment/0/result"
+    assert item["reward_model_2"] == "results/testbed/other/reward_model/style/0/result"
+    assert list(stages["reward_model"]) == [f"other-style-{seed}" for seed in (0, 1, 2)]
+    assert "segment-segment-2" in stages_of(root / "pipelines/testbed/shared")["reward_model"]
+    outputs = [out for g in graph.build(root).values() for out in g.outputs()]
+    assert len(outputs) == len(set(outputs))
+
+
+def test_only_what_cuts_by_entropy_waits_for_entropies(root: Path) -> None:
+    model = root / "params/segment/reward_models/segment.yaml"
+    write_yaml(model, {"backbone": "phi3-mini", "segmenter": {"kind": "entropy", "cutoff": "1.75"}})
+    graph.write(root)
+    stages = stages_of(root)
+    assert "segment-segment-0" in stages["reward_model-entropies"]
+    assert "segment-segment-0" in stages["policy-entropies"]
+    assert "entropies" not in stages["reward_model"]["segment-bandit-0"]
+
+
+def test_a_backbone_brings_its_own_data_and_tokenizer(root: Path) -> None:
+    scale = root / "params/scales/testbed"
+    write_yaml(scale / "backbones/llama.yaml", {**small_repository.BACKBONE, "tokenizer": "llama"})
+    write_yaml(
+        root / "params/segment/rows/llama-dpo.yaml", {**small_repository.DEFAULT_ROWS["dpo"], "backbone": "llama"}
+    )
+    with pytest.raises(RecipeError, match=r"llama.yaml: tokenizer is 'llama'. Known: dialogue"):
+        graph.build(root)
+    write_yaml(scale / "tokenizers/llama.yaml", {"size": 2})
+    graph.write(root)
+    stages = stages_of(root / "pipelines/testbed/shared")
+    assert list(stages["tokenizer"]) == ["llama"]
+    assert stages["sft"]["llama-0"]["tokenizer"] == "results/testbed/shared/tokenizer/llama/result"
+
+
+def test_files_that_nothing_gives_any_more_are_removed(root: Path) -> None:
+    left = root / "pipelines/testbed/gone/dvc.yaml"
+    write_yaml(left, {"stages": {}})
+    assert graph.main(["--root", str(root), "--check"]) == 1
+    graph.write(root)
+    assert not left.exists()
 
 
 @given(st.text(min_size=1, max_size=40))

@@ -19,7 +19,8 @@ def states(root: Path) -> dict[str, str]:
 
 def stage(address: str, *upstream: str, out: str = "results/testbed/segment/policy/x/0") -> Stage:
     kind, _, item = address.partition("@")
-    return Stage(address, kind, item, "", (f"{out}/result",), upstream, "run", (), {})
+    name, _, seed = item.rpartition("-")
+    return Stage(address, kind, "", name, int(seed) if seed else None, "", (f"{out}/result",), upstream, "run", (), {})
 
 
 def chain() -> dict[str, Stage]:

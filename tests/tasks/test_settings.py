@@ -26,12 +26,13 @@ SCALES = sorted(path for path in (PARAMS / "scales").iterdir() if path.is_dir())
 ROWS = sorted((PARAMS / "segment" / "rows").glob("*.yaml"))
 REWARD_MODELS = {path.stem: path for path in (PARAMS / "segment" / "reward_models").glob("*.yaml")}
 TYPES = {
-    "tokenizer": TokenizerSpec,
+    "tokenizers/*": TokenizerSpec,
     "entropies": EntropySpec,
     "reward_model": TrainingConfig,
     "normaliser": CalibrationSpec,
-    "policy": PolicyScale,
-    "evaluation": EvaluationConfig,
+    "policy/*": PolicyScale,
+    "evaluation/*": EvaluationConfig,
+    "backbones/*": BackboneSpec,
 }
 
 
@@ -41,25 +42,26 @@ def settings(path: Path, cls: type) -> object:
 
 @pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
 def test_every_settings_file_of_a_scale_parses(scale: Path) -> None:
-    data_spec(scale / "data.yaml")
-    for name, cls in TYPES.items():
-        settings(scale / f"{name}.yaml", cls)
-    backbones = {path.stem: settings(path, BackboneSpec) for path in (scale / "backbones").glob("*.yaml")}
-    assert set(backbones) == {path.stem for path in (SCALES[-1] / "backbones").glob("*.yaml")}
-    for name, spec in backbones.items():
-        assert isinstance(spec, BackboneSpec)
-        spec.training_config(name)
+    for path in (scale / "data").glob("*.yaml"):
+        data_spec(path)
+    for pattern, cls in TYPES.items():
+        files = list(scale.glob(f"{pattern}.yaml"))
+        assert files, pattern
+        for path in files:
+            spec = settings(path, cls)
+            if isinstance(spec, BackboneSpec):
+                spec.training_config(path.stem)
 
 
 @pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
 def test_every_row_fits_every_scale(scale: Path) -> None:
-    policy = settings(scale / "policy.yaml", PolicyScale)
     cutoffs = settings(scale / "entropies.yaml", EntropySpec)
-    assert isinstance(policy, PolicyScale)
     assert isinstance(cutoffs, EntropySpec)
     for path in ROWS:
         recipe = parse_recipe(read_settings(path), str(path))
         assert (scale / "backbones" / f"{recipe.backbone}.yaml").exists()
+        policy = settings(scale / "policy" / f"{recipe.optimiser['kind']}.yaml", PolicyScale)
+        assert isinstance(policy, PolicyScale)
         if recipe.kind == "supervised":
             policy.dpo_config(recipe.optimiser, path.name)
             continue
@@ -77,7 +79,7 @@ def test_every_row_fits_every_scale(scale: Path) -> None:
 
 def test_the_paper_scale_has_the_papers_numbers() -> None:
     paper = PARAMS / "scales" / "paper"
-    data, policy = data_spec(paper / "data.yaml"), settings(paper / "policy.yaml", PolicyScale)
+    data, policy = data_spec(paper / "data/dialogue.yaml"), settings(paper / "policy/ppo.yaml", PolicyScale)
     model, calibration = (
         settings(paper / "reward_model.yaml", TrainingConfig),
         settings(paper / "normaliser.yaml", CalibrationSpec),
@@ -127,7 +129,7 @@ def test_an_unreadable_settings_file_is_named(tmp_path: Path) -> None:
 
 
 def test_an_endpoint_judge_is_built_from_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluation = settings(PARAMS / "scales" / "paper" / "evaluation.yaml", EvaluationConfig)
+    evaluation = settings(PARAMS / "scales" / "paper" / "evaluation" / "dialogue.yaml", EvaluationConfig)
     assert isinstance(evaluation, EvaluationConfig)
     names = ("REWARDSMITH_JUDGE_URL", "REWARDSMITH_JUDGE_MODEL", "REWARDSMITH_JUDGE_KEY")
     for name in names:

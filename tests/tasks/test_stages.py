@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 import subprocess
@@ -124,8 +125,8 @@ def altered(pipeline: Pipeline, folder: Path, name: str, argument: str, path: st
         ),
         ("sft", "spec", "training.learning_rate", math.nan, RecipeError, "learning_rate.*nan"),
         ("reward_model", "scale", "learning_rate", 1e30, NumericsError, r"preference.train.jsonl: step \d: .*nan"),
-        ("ppo", "scale", "ppo.critic_lr", 1e30, NumericsError, "lower the learning rate"),
-        ("dpo", "scale", "dpo.learning_rate", 1e30, NumericsError, r"preference.train.jsonl: step \d: .*nan"),
+        ("ppo", "scale", "optimiser.critic_lr", 1e30, NumericsError, "lower the learning rate"),
+        ("dpo", "scale", "optimiser.learning_rate", 1e30, NumericsError, r"preference.train.jsonl: step \d: .*nan"),
     ],
 )
 def test_a_failing_stage_leaves_nothing_and_the_next_run_works(
@@ -164,9 +165,32 @@ def test_a_reward_recipe_without_its_inputs_is_refused(pipeline: Pipeline, tmp_p
     _, line = pipeline.arguments("ppo", tmp_path / "out")
     position = line.index("--normaliser")
     del line[position : position + 2]
-    with pytest.raises(RecipeError, match="needs --entropies, --reward-model and --normaliser"):
+    with pytest.raises(RecipeError, match=r"1 reward model\(s\) and 0 normaliser\(s\) are given"):
         import_module("tasks.policy").main(line)
-    assert not (tmp_path / "out").exists()
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_reward_models_and_a_function_of_the_users_own_add_up(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two components read two reward models, a third one is a function in the working directory."""
+    (tmp_path / "own_rewards.py").write_text("def brevity(batch):\n    return -0.01 * batch.responses.lengths\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    row = dict(SETTINGS["segment"])
+    model = {name: row.pop(name) for name in ("reward_model", "readout", "normaliser", "credit")}
+    function = {"function": "own_rewards:brevity", "gives": "sequence", "credit": "last_token", "name": "brevity"}
+    row["components"] = [model, {**model, "reward_model": "other", "name": "other", "weight": 0.5}, function]
+    (tmp_path / "row.yaml").write_text(yaml.safe_dump(row))
+    _, line = pipeline.arguments("ppo", tmp_path / "out", settings={"row": tmp_path / "row.yaml"})
+    for flag in ("--reward-model", "--normaliser"):
+        line.insert(line.index(flag) + 1, line[line.index(flag) + 1])
+    import_module("tasks.policy").main(line)
+    first = json.loads((tmp_path / "out/result/rollouts.jsonl").read_text().splitlines()[0])
+    parts = first["breakdown"]
+    assert set(parts) == {"segment", "other", "brevity", "clamp"}
+    assert parts["other"] == pytest.approx([0.5 * value for value in parts["segment"]])
+    assert sum(parts["brevity"]) == pytest.approx(-0.01 * len(first["tokens"]))
 
 
 def test_a_missing_upstream_result_is_named(pipeline: Pipeline, tmp_path: Path) -> None:

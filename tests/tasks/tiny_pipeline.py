@@ -40,6 +40,9 @@ SETTINGS: dict[str, dict[str, Any]] = {
     },
     "tokenizer": {"vocabulary": 400, "full_byte_alphabet": False},
     "backbone": {
+        "data": "dialogue",
+        "tokenizer": "dialogue",
+        "evaluation": "dialogue",
         "architecture": {
             "model_type": "llama",
             "hidden_size": 16,
@@ -64,8 +67,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "loss": "bradley_terry",
     },
     "normaliser": {"pairs": 24, "estimator": "huber", "floor_fraction": 0.1, "min_samples": 2},
-    "policy": {
-        "ppo": {
+    "ppo": {
+        "optimiser": {
             "iterations": 2,
             "rollout_batch": 16,
             "minibatch": 8,
@@ -78,8 +81,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "checkpoints": 2,
         "checkpoint_prompts": 2,
         "rollout_samples": 4,
-        "dpo": {**SUPERVISED, "learning_rate": 3.0e-4, "beta": 0.1},
     },
+    "dpo": {"optimiser": {**SUPERVISED, "learning_rate": 3.0e-4, "beta": 0.1}},
     "segment": {
         "title": "Segment (Ours)",
         "kind": "reward",
@@ -90,7 +93,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "credit": "even_split",
         "optimiser": {"kind": "ppo", "value_clip": 0.25},
     },
-    "dpo": {"title": "DPO", "kind": "supervised", "backbone": "tiny", "optimiser": {"kind": "dpo"}},
+    "dpo_row": {"title": "DPO", "kind": "supervised", "backbone": "tiny", "optimiser": {"kind": "dpo"}},
 }
 
 #: Runs of the tiny pipeline in order: name, stage module, arguments that name settings, and upstream runs.
@@ -107,10 +110,10 @@ RUNS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
     "normaliser": ("normaliser", {"scale": "normaliser"}, ("data", "sft", "entropies", "reward_model")),
     "ppo": (
         "policy",
-        {"row": "segment", "scale": "policy", "evaluation": "evaluation"},
+        {"row": "segment", "scale": "ppo", "evaluation": "evaluation"},
         ("data", "sft", "entropies", "reward_model", "normaliser"),
     ),
-    "dpo": ("policy", {"row": "dpo", "scale": "policy", "evaluation": "evaluation"}, ("data", "sft")),
+    "dpo": ("policy", {"row": "dpo_row", "scale": "dpo", "evaluation": "evaluation"}, ("data", "sft")),
 }
 SEEDED = ("sft", "reward_model", "ppo", "dpo")
 

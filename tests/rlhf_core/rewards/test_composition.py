@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from tiny_models import batch_of, random_rows
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.normalisers import LocationAware, Scalar
-from rlhf_core.rewards.composition import Component, Reward
+from rlhf_core.rewards.composition import Component, Part, Reward
 from rlhf_core.rewards.signals import Segments, Sequence, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation import NGram
@@ -39,6 +40,36 @@ class Fixed:
         return Segments(values, segmentation) if self.gives is Segments else self.gives(values)  # type: ignore[call-arg]
 
 
+@dataclass
+class Rows:
+    """Gives one fixed value per response."""
+
+    values: list[float]
+    gives: SignalType = Sequence
+
+    def score(self, batch: RolloutBatch) -> Sequence:
+        return Sequence(torch.tensor(self.values))
+
+
+@dataclass
+class Elementwise:
+    """Applies a function to every value, and counts the batches that it may learn from."""
+
+    function: Callable[[torch.Tensor], torch.Tensor]
+    takes: tuple[SignalType, ...] = (Sequence, Segments, Tokens)
+    seen: int = 0
+
+    def __call__(self, signal: Any, batch: RolloutBatch, *, update: bool) -> Any:
+        self.seen += update
+        return replace(signal, values=self.function(signal.values))
+
+    def state_dict(self) -> dict[str, int]:
+        return {"seen": self.seen}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        self.seen = state["seen"]
+
+
 BATCH = batch_of([[5, 6], [7]], random_rows(0, [5, 3]))
 
 
@@ -48,7 +79,7 @@ def test_the_breakdown_adds_up_to_the_total(seed: int, clamp: float | None, weig
     components = (
         Component("a", Fixed(Sequence, seed, 5.0), build_credit("last_token"), Scalar(1.0, 2.0)),
         Component("b", Fixed(Segments, seed + 1), build_credit("even_split"), weight=weight),
-        Component("c", Fixed(Tokens, seed + 2), build_credit("as_is"), shaping=lambda s, b: Tokens(s.values.sigmoid())),
+        Component("c", Fixed(Tokens, seed + 2), build_credit("as_is"), shaping=Elementwise(torch.sigmoid)),
     )
     output = Reward(components, clamp)(BATCH)
     stacked = torch.stack(list(output.breakdown.values())).sum(dim=0)
@@ -68,7 +99,7 @@ def test_the_order_is_normalise_shape_place_weigh_clamp() -> None:
         Fixed(Segments, value=6.0),
         build_credit("even_split"),
         Scalar(2.0, 2.0),
-        shaping=lambda s, b: Segments(s.values**2, s.segmentation),  # type: ignore[union-attr]
+        shaping=Elementwise(torch.square),
         weight=3.0,
     )
     output = Reward((component,), clamp=7.0)(BATCH)  # ((6-2)/2)^2 = 4, halved over 2 tokens = 2, times 3 = 6
@@ -86,6 +117,9 @@ def test_type_mismatches_are_refused_by_name() -> None:
         Component("quality", Fixed(Sequence), build_credit("last_token"), location_aware)
     with pytest.raises(RecipeError, match=r"the normaliser takes Sequence or Segments .* gives Tokens"):
         Component("quality", Fixed(Tokens), build_credit("as_is"), Scalar(0.0, 1.0))
+    shaping = Elementwise(torch.sigmoid, takes=(Sequence,))
+    with pytest.raises(RecipeError, match=r"component 'quality': the shaping takes Sequence but .* gives Tokens"):
+        Component("quality", Fixed(Tokens), build_credit("as_is"), shaping=shaping)
     component = Component("quality", Fixed(Tokens), build_credit("as_is"))
     with pytest.raises(RecipeError, match="distinct names"):
         Reward((component, component))
@@ -97,3 +131,32 @@ def test_type_mismatches_are_refused_by_name() -> None:
 def test_a_reward_that_is_not_finite_stops_the_run(value: float) -> None:
     with pytest.raises(NumericsError, match="response 0"):
         Reward((Component("a", Fixed(Tokens, value=value), build_credit("as_is")),))(BATCH)
+
+
+def test_a_combination_may_gate_a_component_by_the_signal_of_another() -> None:
+    def gate(parts: Mapping[str, Part], batch: RolloutBatch) -> dict[str, torch.Tensor]:
+        open_ = parts["holistic"].signal.values >= 0.5
+        return {"holistic": parts["holistic"].tokens, "aspect": parts["aspect"].tokens * open_[:, None]}
+
+    holistic = Component("holistic", Rows([0.6, 0.4]), build_credit("last_token"), weight=5.0)
+    aspect = Component("aspect", Fixed(Tokens, value=0.1), build_credit("as_is"))
+    output = Reward((holistic, aspect), combination=gate)(BATCH)
+    torch.testing.assert_close(output.total[0], torch.tensor([0.1, 0.1, 0.1, 0.1, 3.1]))
+    torch.testing.assert_close(output.total[1], torch.tensor([0.0, 0.0, 2.0, 0.0, 0.0]))
+    assert set(output.breakdown) == {"holistic", "aspect", "clamp"}
+
+
+def test_running_statistics_stay_as_they_are_in_evaluation_and_survive_a_restart() -> None:
+    def reward() -> Reward:
+        location_aware = LocationAware(0.0, 0.0, 0.0, 1.0, 0.1)
+        return Reward((Component("a", Fixed(Segments), build_credit("even_split"), location_aware, Elementwise(abs)),))
+
+    first, second = reward(), reward()
+    first(BATCH)
+    first(BATCH, update=False)
+    state = first.state_dict()
+    assert state["a"]["shaping"] == {"seen": 1}
+    assert state["a"]["normaliser"]["segments"] == 6
+    second.load_state_dict(state)
+    second(BATCH)
+    assert second.state_dict()["a"]["shaping"] == {"seen": 2}

@@ -1,0 +1,98 @@
+"""A paper's flow: its stages brought up to date, its report, its runs in MLflow.
+
+Without PREFECT_API_URL a temporary Prefect server is started for the run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from prefect import get_run_logger
+
+from flows.scheduler import RunFailed, follow_up, run_stale
+from rlhf_core.errors import RewardsmithError
+from tasks import plan
+
+
+def run_paper(
+    paper: str,
+    *,
+    full: bool,
+    rows: Sequence[str],
+    seeds: Sequence[int],
+    scale: str,
+    report: bool,
+    sync: bool,
+    root: str,
+) -> str:
+    """Brings a paper's results up to date and reports them. Call it inside a flow.
+
+    Args:
+        paper: its key.
+        full: every row and seed of the paper instead of the demo-sized set.
+        rows, seeds: only these, with the models they need; none means all.
+        scale: testbed, hh, small or paper.
+        report: write the report page afterwards.
+        sync: mirror the results into MLflow afterwards.
+        root: the repository.
+
+    Returns:
+        one line that says what became of the stages.
+
+    Raises:
+        RunFailed: at least one stage failed, or what follows them.
+    """
+    log = get_run_logger()
+    folder = Path(root).resolve()
+    files = plan.pipeline_files(folder, paper, scale=scale, full=full)
+    summary = run_stale(folder, files, rows=rows, seeds=seeds)
+    log.info("%s", summary.line())
+    after = []
+    if sync:
+        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale, "--root", str(folder)]))
+    made = [folder / "results" / scale / paper / name / "result" for name in ("tables", "tables-demo")]
+    if report and not any(path.exists() for path in made) and (rows or seeds):
+        log.info("no report: some rows alone make no tables; `python -m tasks.tables` makes them of what exists")
+    elif report:
+        results, out = str(folder / "results" / scale), str(folder / "report")
+        after.append(follow_up.submit("tasks.report", ["--results", results, "--out", out]))
+    problems = list(summary.failed.values())
+    for future in after:
+        future.wait()
+        if not future.state.is_completed():
+            problems.append(str(future.state.result(raise_on_failure=False)))
+    if problems:
+        raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
+    return summary.line()
+
+
+def command_line(flow: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
+    """Runs a paper's flow from its arguments; returns the exit status: 1 for a failed run, 2 for a user's error."""
+    parser = argparse.ArgumentParser(prog=f"python -m flows.{paper}", description=(flow.__doc__ or "").split("\n")[0])
+    parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
+    parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows and what they need")
+    parser.add_argument("--seeds", nargs="*", type=int, metavar="N", default=[], help="only these seeds")
+    parser.add_argument("--scale", default="testbed", help="testbed (default), hh, small or paper")
+    parser.add_argument("--no-report", action="store_true", help="do not write the report page")
+    parser.add_argument("--no-sync", action="store_true", help="do not mirror the results into MLflow")
+    options = parser.parse_args(arguments)
+    try:
+        line = flow(
+            full=options.full,
+            rows=options.rows,
+            seeds=options.seeds,
+            scale=options.scale,
+            report=not options.no_report,
+            sync=not options.no_sync,
+        )
+    except RunFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except RewardsmithError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print(line)
+    return 0

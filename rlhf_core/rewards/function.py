@@ -1,0 +1,92 @@
+"""A reward of the user's own: any Python callable, named as `package.module:name`.
+
+    def brevity(batch: RolloutBatch) -> torch.Tensor:        # one value per response
+        return -batch.responses.lengths.float() / 50
+
+Naming it in a recipe is asking for that module to be imported: recipes are code as far as trust goes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.rewards.signals import Sequence, SignalType, Tokens
+from rlhf_core.rollout import RolloutBatch
+
+#: What a callable may give, by the word that a recipe uses.
+GIVES: dict[str, type[Sequence] | type[Tokens]] = {"sequence": Sequence, "tokens": Tokens}
+
+
+@dataclass(frozen=True)
+class FunctionScorer:
+    """Scores by a callable.
+
+    Args:
+        function: rollouts to [batch] (`gives` Sequence) or [batch, response_len] (`gives` Tokens).
+        gives: the type of its signal.
+    """
+
+    function: Callable[[RolloutBatch], Tensor]
+    gives: type[Sequence] | type[Tokens]
+
+    def score(self, batch: RolloutBatch) -> Sequence | Tokens:
+        """The callable's values as a float32 signal; padding is paid nothing, whatever it returns there.
+
+        Raises:
+            NumericsError: values of another shape than declared.
+        """
+        values = torch.as_tensor(self.function(batch)).float().to(batch.prompt_ids.device)
+        mask = batch.responses.mask
+        expected = (len(batch),) if self.gives is Sequence else tuple(mask.shape)
+        if tuple(values.shape) != expected:
+            name = getattr(self.function, "__name__", str(self.function))
+            raise NumericsError(
+                f"reward function {name} returned shape {tuple(values.shape)}, expected {expected} for "
+                f"'{self.gives.__name__.lower()}'"
+            )
+        return Sequence(values) if self.gives is Sequence else Tokens(torch.where(mask, values, 0.0))
+
+
+def import_function(name: str) -> Callable[[RolloutBatch], Tensor]:
+    """The callable of a name; the working directory is searched, too.
+
+    Raises:
+        RecipeError: a name of another form, a module that cannot be imported, or nothing callable in it.
+    """
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        raise RecipeError(f"reward function '{name}': name it as 'package.module:function'")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found = getattr(importlib.import_module(module), attribute, None)
+    except ImportError as error:
+        raise RecipeError(f"reward function '{name}': {error}") from None
+    if not callable(found):
+        raise RecipeError(f"reward function '{name}': module {module} has no callable '{attribute}'")
+    function: Callable[[RolloutBatch], Tensor] = found
+    return function
+
+
+def build_function_scorer(name: str, gives: str) -> FunctionScorer:
+    """The scorer of a named callable."""
+    return FunctionScorer(import_function(name), GIVES[gives])
+
+
+def signal_type(gives: str) -> SignalType:
+    """The signal type of a word.
+
+    Raises:
+        RecipeError: an unknown word.
+    """
+    if gives not in GIVES:
+        raise RecipeError(f"gives is '{gives}'; a reward function gives {' or '.join(GIVES)}")
+    return GIVES[gives]

@@ -1,0 +1,261 @@
+"""Which stages a row needs: items of the graph, each once, from data to policy.
+
+Where a stage stands:
+    dvc.yaml                             the demo-sized rows and what they share, so that plain `dvc repro` is short
+    pipelines/<scale>/shared/dvc.yaml    what belongs to no paper, or what rows of several papers read
+    pipelines/<scale>/<paper>/dvc.yaml   the rest of a paper's matrix
+
+Stages of one module whose arguments differ are groups of their own (`policy`, `policy-entropies`, `policy-2-models`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from tasks.rows import ROOT_SCALE, ModelSpec, RowSpec, load_rows, load_yaml, nearest, papers, raw_row, row_named
+
+SHARED = "shared"
+#: Modules that read entropies only where a segmenter needs them.
+CUT_BY_ENTROPY = ("reward_model", "normaliser", "policy")
+#: One path, or several of the same kind (one per reward model).
+Argument = str | int | tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One stage.
+
+    Attributes:
+        module: `tasks.<module>` is run.
+        name: the row, reward model, backbone, data set or tokenizer that it makes.
+        arguments: its command line, in order.
+        out: its output directory.
+        owner: the paper it belongs to, or 'shared'.
+        seed: None for stages without one.
+    """
+
+    module: str
+    name: str
+    arguments: Mapping[str, Argument]
+    out: str
+    owner: str
+    seed: int | None = None
+
+    @property
+    def key(self) -> str:
+        """Its name among the stages of a group."""
+        parts = [] if self.owner == SHARED else [self.owner]
+        parts += [self.name] if self.seed is None else [self.name, str(self.seed)]
+        return "-".join(parts)
+
+    @property
+    def group(self) -> str:
+        """The group of stages with the same arguments."""
+        models = self.arguments.get("reward_model")
+        if self.module == "policy" and not models:
+            return "policy-plain"
+        several = [f"{len(models)}-models"] if isinstance(models, tuple) and len(models) > 1 else []
+        cut = ["entropies"] if self.module in CUT_BY_ENTROPY and "entropies" in self.arguments else []
+        return "-".join([self.module, *cut, *several])
+
+    def flat(self) -> dict[str, Any]:
+        """The arguments as a mapping of single values, several paths numbered."""
+        flat: dict[str, Any] = {}
+        for name, value in self.arguments.items():
+            if isinstance(value, tuple):
+                flat |= {f"{name}_{i}": path for i, path in enumerate(value, start=1)}
+            else:
+                flat[name] = value
+        return flat
+
+
+def module_of(group: str) -> str:
+    """The module that a group's stages run."""
+    return group.partition("-")[0]
+
+
+@dataclass
+class Graph:
+    """The stages of one dvc.yaml: items of each group by key, and tables by paper."""
+
+    scale: str
+    groups: dict[str, dict[str, Item]] = field(default_factory=dict)
+    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    def add(self, items: Iterable[Item]) -> None:
+        """Adds stages; the same stage twice counts once.
+
+        Raises:
+            RecipeError: two different stages of one name.
+        """
+        for item in items:
+            known = self.groups.setdefault(item.group, {}).setdefault(item.key, item)
+            if known != item:
+                raise RecipeError(f"two stages are called {item.group}@{item.key}: {known.out} and {item.out}")
+
+    def items(self) -> list[Item]:
+        return [item for group in self.groups.values() for item in group.values()]
+
+    def outputs(self) -> set[str]:
+        return {item.out for item in self.items()}
+
+
+class Scale:
+    """The stages behind a row at one scale."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.root, self.name = root, name
+        self.params, self.results = f"params/scales/{name}", f"results/{name}"
+
+    def has(self, backbone: str) -> bool:
+        return (self.root / self._file("backbones", backbone)).exists()
+
+    def _file(self, folder: str, name: str) -> str:
+        return f"{self.params}/{folder}/{name}.yaml"
+
+    def _named(self, backbone: str, field_: str, folder: str) -> tuple[str, str]:
+        """Name and file of what a backbone's spec names in a field."""
+        spec = self._file("backbones", backbone)
+        name = load_yaml(self.root / spec).get(field_)
+        known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
+        if name not in known:
+            raise RecipeError(f"{spec}: {field_} is '{name}'. {nearest(str(name), known)}")
+        return str(name), self._file(folder, str(name))
+
+    def _item(self, module: str, name: str, seed: int | None, owner: str = SHARED, /, **arguments: Argument) -> Item:
+        kind = "data" if module == "prepare" else module
+        out = f"{self.results}/{owner}/{kind}/{name}" + ("" if seed is None else f"/{seed}")
+        return Item(module, name, arguments, out, owner, seed)
+
+    def backbone(self, name: str, seed: int) -> list[Item]:
+        """Data, tokenizer and the SFT model."""
+        (data, data_spec), (tokenizer, tokenizer_spec), (_, evaluation) = (
+            self._named(name, field_, folder)
+            for field_, folder in (("data", "data"), ("tokenizer", "tokenizers"), ("evaluation", "evaluation"))
+        )
+        prepare = self._item("prepare", data, None, spec=data_spec)
+        made = {"data": _result(prepare)}
+        tokens = self._item("tokenizer", tokenizer, None, spec=tokenizer_spec, **made)
+        made["tokenizer"] = _result(tokens)
+        spec = self._file("backbones", name)
+        sft = self._item("sft", name, seed, spec=spec, evaluation=evaluation, **made, seed=seed)
+        return [prepare, tokens, sft]
+
+    def entropies(self, base: list[Item], seed: int) -> Item:
+        """The SFT model's entropies on the data."""
+        prepare, _, sft = base
+        spec = f"{self.params}/entropies.yaml"
+        return self._item("entropies", sft.name, seed, spec=spec, data=_result(prepare), sft=_result(sft))
+
+    def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
+        """A reward model and its normalisers, after everything that they need."""
+        base = self.backbone(spec.backbone, seed)
+        made: dict[str, Argument] = {"data": _result(base[0]), "sft": _result(base[2])}
+        above = list(base)
+        if spec.entropies:
+            above.append(self.entropies(base, seed))
+            made["entropies"] = _result(above[-1])
+        scale = f"{self.params}/reward_model.yaml"
+        model = self._item("reward_model", spec.name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed)
+        made["reward_model"] = _result(model)
+        fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=f"{self.params}/normaliser.yaml", **made)
+        return [*above, model, fitted]
+
+    def row(self, row: RowSpec, seed: int) -> list[Item]:
+        """A row's stage of one seed, last, and everything above it."""
+        above = base = self.backbone(row.backbone, seed)
+        if row.kind == "raw":
+            return base
+        settings = self._file("policy", row.settings)
+        if not (self.root / settings).exists():
+            known = {path.stem for path in (self.root / self.params / "policy").glob("*.yaml")}
+            raise RecipeError(
+                f"{row.path}: no settings '{row.settings}' at scale {self.name}. {nearest(row.settings, known)}"
+            )
+        prepare, _, sft = base
+        made: dict[str, Argument] = {
+            "row": row.path,
+            "scale": settings,
+            "evaluation": sft.arguments["evaluation"],
+            "data": _result(prepare),
+            "sft": _result(sft),
+        }
+        if row.entropies:
+            above = [*above, self.entropies(base, seed)]
+            made["entropies"] = _result(above[-1])
+        if row.reward_models:
+            models = [self.reward_model(spec, seed) for spec in row.reward_models]
+            above = [*above, *(item for items in models for item in items)]
+            made["reward_model"] = tuple(_result(items[-2]) for items in models)
+            made["normaliser"] = tuple(_result(items[-1]) for items in models)
+        return [*above, self._item("policy", row.name, seed, row.paper, **made, seed=seed)]
+
+
+def _result(item: Item) -> str:
+    return f"{item.out}/result"
+
+
+def add_rows(
+    graph: Graph, scale: Scale, paper: str, rows: Iterable[RowSpec], seeds: Iterable[int], tables: str
+) -> None:
+    """Adds rows over seeds with all above them, and the tables stage that reads them."""
+    rows, seeds = list(rows), sorted(seeds)
+    needed: set[str] = set()
+    for row in rows:
+        for seed in seeds:
+            items = scale.row(row, seed)
+            graph.add(items)
+            needed |= {_result(item) for item in items}
+    deps = sorted(path for path in needed if "/shared/tokenizer/" not in path)
+    names = sorted({row.name for row in rows})
+    graph.tables[paper] = {"rows": names, "seeds": seeds, "deps": deps, "out": tables}
+
+
+def build(root: Path) -> dict[Path, Graph]:
+    """Every graph by its folder, relative to the root.
+
+    Raises:
+        RecipeError: an unknown row, backbone or reward model, or two that contradict each other.
+    """
+    settings = load_yaml(root / "params.yaml")
+    demo_rows: dict[str, list[str]] = settings["demo"]["rows"]
+    demo_seeds, suite = settings["demo"]["seeds"], settings["suite"]
+    rows = {paper: load_rows(root, paper) for paper in papers(root)}
+    demo, testbed = Graph(ROOT_SCALE), Scale(root, ROOT_SCALE)
+    for paper, names in demo_rows.items():
+        chosen = [row_named(root, paper, name, rows[paper]) for name in names]
+        add_rows(demo, testbed, paper, chosen, demo_seeds, f"results/{ROOT_SCALE}/{paper}/tables-demo")
+    graphs = {Path(): demo}
+    for folder in sorted(path for path in (root / "params" / "scales").iterdir() if path.is_dir()):
+        scale = Scale(root, folder.name)
+        seeds = suite["seeds"] if scale.name == ROOT_SCALE else suite.get("scale_seeds", [0])
+        full: dict[str, Graph] = {}
+        for paper, found in rows.items():
+            raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, [])) - set(found)
+            every = [*found.values(), *(raw_row(paper, name) for name in sorted(raw) if name not in found)]
+            here = [row for row in every if scale.has(row.backbone)]
+            if here:
+                full[paper] = Graph(scale.name)
+                add_rows(full[paper], scale, paper, here, seeds, f"results/{scale.name}/{paper}/tables")
+        made = demo.outputs() if scale.name == ROOT_SCALE else set()
+        graphs |= {Path("pipelines") / scale.name / name: graph for name, graph in _parted(full, made).items()}
+    return graphs
+
+
+def _parted(full: Mapping[str, Graph], made: set[str]) -> dict[str, Graph]:
+    """Papers' graphs without what is made elsewhere, and what they share as a graph of its own."""
+    users: dict[str, int] = {}
+    for graph in full.values():
+        for out in graph.outputs():
+            users[out] = users.get(out, 0) + 1
+    scale = next((graph.scale for graph in full.values()), ROOT_SCALE)
+    parts = {SHARED: Graph(scale)} | {paper: Graph(scale, tables=graph.tables) for paper, graph in full.items()}
+    for paper, graph in full.items():
+        for item in graph.items():
+            if item.out not in made:
+                parts[SHARED if item.owner == SHARED or users[item.out] > 1 else paper].add([item])
+    return {name: graph for name, graph in parts.items() if graph.groups or graph.tables}

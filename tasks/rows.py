@@ -1,0 +1,174 @@
+"""Rows and reward models as the files of params/ state them, as far as the graph needs to know them.
+
+params/<paper>/rows/<row>.yaml             one row of the paper each
+params/<paper>/reward_models/<name>.yaml   reward models, shared by rows; another paper's is `<paper>/<name>`
+params/scales/<scale>/backbones/<it>.yaml  what a row starts from, with the data and tokenizer that belong to it
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_core.errors import DataError, RecipeError
+
+ROOT_SCALE = "testbed"
+NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+KINDS = ("reward", "supervised", "raw")
+
+
+@dataclass(frozen=True)
+class ModelSpec:
+    """A reward-model file. `entropies`: whether its segments are cut by the SFT model's entropies."""
+
+    paper: str
+    name: str
+    path: str
+    backbone: str
+    entropies: bool
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    """One row file.
+
+    Attributes:
+        kind: reward, supervised, or raw: the backbone itself, measured by its SFT stage.
+        settings: names params/scales/<scale>/policy/<it>.yaml; the optimiser's kind unless the row says otherwise.
+        reward_models: those that its components read, in order, each once.
+        entropies: whether a read-out of its own needs entropies.
+    """
+
+    paper: str
+    name: str
+    path: str
+    kind: str
+    backbone: str
+    settings: str = ""
+    reward_models: tuple[ModelSpec, ...] = ()
+    entropies: bool = False
+
+
+def load_yaml(path: Path) -> dict[str, Any]:
+    """A YAML mapping; a missing, unreadable or differently shaped file is named."""
+    try:
+        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError("file does not exist", file=str(path)) from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise DataError(f"not valid YAML ({error})", file=str(path)) from None
+    if not isinstance(value, dict):
+        raise DataError("expected a mapping of settings", file=str(path))
+    return value
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """A hint with the known names nearest to an unknown one."""
+    names = sorted(known)
+    close = get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"Did you mean {' or '.join(repr(c) for c in close)}?" if close else f"Known: {', '.join(names)}"
+
+
+def papers(root: Path) -> tuple[str, ...]:
+    """The papers that have rows, the demo's first."""
+    found = sorted(path.parent.name for path in (root / "params").glob("*/rows"))
+    demo = [name for name in load_yaml(root / "params.yaml")["demo"]["rows"] if name in found]
+    return tuple(dict.fromkeys([*demo, *found]))
+
+
+def backbone_names(root: Path, scale: str = ROOT_SCALE) -> set[str]:
+    """Backbones of a scale."""
+    return {path.stem for path in (root / "params" / "scales" / scale / "backbones").glob("*.yaml")}
+
+
+def _cuts_by_entropy(values: Any) -> bool:
+    """Whether a segmenter of kind entropy stands anywhere in some settings."""
+    if isinstance(values, Mapping):
+        return values.get("kind") == "entropy" or any(map(_cuts_by_entropy, values.values()))
+    return isinstance(values, list) and any(map(_cuts_by_entropy, values))
+
+
+def _model(root: Path, row: str, paper: str, backbone: str, named: str) -> ModelSpec:
+    """The reward model that a row names, which must be of the row's backbone."""
+    owner, _, name = named.rpartition("/")
+    owner = owner or paper
+    path = root / "params" / owner / "reward_models" / f"{name}.yaml"
+    if not path.exists():
+        known = {
+            p.stem if p.parts[-3] == paper else f"{p.parts[-3]}/{p.stem}"
+            for p in root.glob("params/*/reward_models/*.yaml")
+        }
+        raise RecipeError(f"{row}: unknown reward_model '{named}'. {nearest(named, known)}")
+    values, where = load_yaml(path), path.relative_to(root).as_posix()
+    declared = values.get("backbone")
+    if not isinstance(declared, str):
+        raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
+    if declared != backbone:
+        raise RecipeError(f"{row}: backbone is '{backbone}' but reward model '{named}' is of '{declared}'")
+    return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values))
+
+
+def _models(root: Path, where: str, paper: str, backbone: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
+    """The reward models of a row's components, each once."""
+    components = values.get("components", [values])
+    parts = [part for part in components if isinstance(part, Mapping) and "function" not in part]
+    named = [part.get("reward_model") for part in parts]
+    if not components or not all(isinstance(name, str) for name in named):
+        raise RecipeError(f"{where}: a row of kind reward must name its 'reward_model', or that of each component")
+    return tuple(_model(root, where, paper, backbone, name) for name in dict.fromkeys(map(str, named)))
+
+
+def load_row(root: Path, paper: str, path: Path) -> RowSpec:
+    """One row file."""
+    values, where = load_yaml(path), path.relative_to(root).as_posix()
+    if not NAME.fullmatch(path.stem):
+        raise RecipeError(f"{where}: a row's name may hold small letters, digits, '-', '_' and '.' only")
+    kind, backbone = values.get("kind", "reward"), values.get("backbone")
+    if kind not in KINDS:
+        raise RecipeError(f"{where}: kind is '{kind}'; it must be {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    if not isinstance(backbone, str):
+        raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
+    known = backbone_names(root)
+    if backbone not in known:
+        raise RecipeError(f"{where}: unknown backbone '{backbone}'. {nearest(backbone, known)}")
+    if kind == "raw":
+        return RowSpec(paper, path.stem, where, kind, backbone)
+    optimiser = values.get("optimiser")
+    if not isinstance(optimiser, Mapping) or not isinstance(optimiser.get("kind"), str):
+        raise RecipeError(f"{where}: optimiser is '{optimiser}'; it must be a mapping, as in {{kind: ppo}}")
+    settings = str(values.get("settings", optimiser["kind"]))
+    models = _models(root, where, paper, backbone, values) if kind == "reward" else ()
+    entropies = _cuts_by_entropy(values) or any(model.entropies for model in models)
+    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, entropies)
+
+
+def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
+    """Every row of a paper by name.
+
+    Raises:
+        RecipeError: an unknown backbone or reward model, or two that contradict each other.
+    """
+    return {
+        path.stem: load_row(root, paper, path) for path in sorted((root / "params" / paper / "rows").glob("*.yaml"))
+    }
+
+
+def raw_row(paper: str, backbone: str) -> RowSpec:
+    """The row of a backbone as it is, which its SFT stage measures."""
+    return RowSpec(paper, backbone, f"params/scales/{ROOT_SCALE}/backbones/{backbone}.yaml", "raw", backbone)
+
+
+def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) -> RowSpec:
+    """A row by name; a backbone's name stands for the raw backbone."""
+    if name in rows:
+        return rows[name]
+    backbones = backbone_names(root)
+    if name in backbones:
+        return raw_row(paper, name)
+    raise RecipeError(f"unknown row '{name}' of {paper}. {nearest(name, {*rows, *backbones})}")
