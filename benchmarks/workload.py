@@ -17,7 +17,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
 SCALE = ROOT / "params" / "scales" / "testbed"
-SETTINGS = ("data.yaml", "tokenizer.yaml", "backbones/phi3-mini.yaml")
+DATA, TOKENIZER, BACKBONE = "data/dialogue.yaml", "tokenizers/dialogue.yaml", "backbones/phi3-mini.yaml"
 ROWS = {"sft": 1600, "preference_train": 384, "prompts": 256, "tasks": 16}
 STEPS = 120
 
@@ -26,7 +26,7 @@ def workload(out: Path, *, rows: dict[str, int] | None = None, steps: int = STEP
     """The folder, made if it is not there."""
     sizes = {**ROWS, **(rows or {})}
     digest = hashlib.sha256(Path(__file__).read_bytes() + json.dumps([sizes, steps]).encode())
-    for name in SETTINGS:
+    for name in (DATA, TOKENIZER, BACKBONE):
         digest.update((SCALE / name).read_bytes())
     folder = out / f"workload-{digest.hexdigest()[:12]}"
     if not folder.is_dir():
@@ -45,18 +45,18 @@ def _make(root: Path, sizes: dict[str, int], steps: int) -> None:
     from tasks.artifacts import read_jsonl
     from tasks.loading import load_encoder
 
-    spec = yaml.safe_load((SCALE / "data.yaml").read_text(encoding="utf-8"))
+    spec = yaml.safe_load((SCALE / DATA).read_text(encoding="utf-8"))
     spec["rows"] = {name: sizes.get(name, min(count, 8)) for name, count in spec["rows"].items()}
     (root / "data.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     data, tokenizer, out = root / "data", root / "tokenizer", root / "workload"
     for stage, arguments in {
         "prepare": ["--spec", root / "data.yaml", "--out", data],
-        "tokenizer": ["--spec", SCALE / "tokenizer.yaml", "--data", data / "result", "--out", tokenizer],
+        "tokenizer": ["--spec", SCALE / TOKENIZER, "--data", data / "result", "--out", tokenizer],
     }.items():
         command = [sys.executable, "-m", f"tasks.{stage}", *map(str, arguments)]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     encoder = load_encoder(data / "result", tokenizer / "result")
-    backbone = yaml.safe_load((SCALE / SETTINGS[2]).read_text(encoding="utf-8"))
+    backbone = yaml.safe_load((SCALE / BACKBONE).read_text(encoding="utf-8"))
     model = build_causal_lm(backbone["architecture"], encoder.tokenizer, 0)
     sft = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "result" / "sft.jsonl")]
     if steps:
