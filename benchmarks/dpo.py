@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
-from benchmarks.workload import encoded_pairs, peer_options, read, workload
+from benchmarks.workload import encoded_pairs, load_model, peer_options, read, workload
 
 BATCH = 16
 RATE = 1e-4
@@ -21,18 +21,14 @@ TARGET = 1.5
 
 
 def ours(folder: str) -> Work:
-    from pathlib import Path
 
     from rlhf_core.data.batching import LengthBucketedBatches
-    from rlhf_core.models.loading import load_causal_lm
     from rlhf_core.models.policy import DecoderPolicy
     from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
     from rlhf_core.supervised.training import TrainingConfig, train
 
     chosen, rejected = encoded_pairs(folder)
-    policy, reference = (
-        DecoderPolicy(load_causal_lm(Path(folder) / "model"), **read(folder, "facts")) for _ in range(2)
-    )
+    policy, reference = (DecoderPolicy(load_model(folder), **read(folder, "facts")) for _ in range(2))
     lengths = [max(len(a), len(b)) for a, b in zip(chosen, rejected, strict=True)]
     config = TrainingConfig(epochs=1, batch=BATCH, microbatch=BATCH, learning_rate=RATE, schedule="constant")
 
@@ -57,14 +53,13 @@ def ours(folder: str) -> Work:
 
 
 def peer(folder: str) -> Work:
-    import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
     from trl import DPOConfig, DPOTrainer
 
     pairs = read(folder, "pairs")
     tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model")
-    policy, reference = (AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.float32) for _ in range(2))
+    policy, reference = (load_model(folder) for _ in range(2))
     config = DPOConfig(
         **peer_options(
             per_device_train_batch_size=BATCH, max_steps=len(pairs) // BATCH, learning_rate=RATE, beta=BETA,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
-from benchmarks.workload import peer_options, read, workload
+from benchmarks.workload import load_model, peer_options, read, workload
 
 ROLLOUT, GROUP, MICROBATCH, TOKENS, ITERATIONS = 64, 4, 32, 64, 3
 RATE = 1e-4
@@ -32,7 +32,6 @@ def ours(folder: str) -> Work:
 
     from rlhf_core.credit import CREDITS
     from rlhf_core.models.generation import Sampling
-    from rlhf_core.models.loading import load_causal_lm
     from rlhf_core.models.policy import DecoderPolicy
     from rlhf_core.policy_optimisation.config import optimiser_config
     from rlhf_core.policy_optimisation.experience import EncodedPrompt
@@ -49,7 +48,7 @@ def ours(folder: str) -> Work:
 
     model = Path(folder) / "model"
     tokenizer = AutoTokenizer.from_pretrained(str(model))
-    policy, reference = (DecoderPolicy(load_causal_lm(model).eval(), **read(folder, "facts")) for _ in range(2))
+    policy, reference = (DecoderPolicy(load_model(folder).eval(), **read(folder, "facts")) for _ in range(2))
     reference.model.requires_grad_(False)
     reward = Reward((Component("variety", Variety(), CREDITS["last_token"]),))
     prompts = [EncodedPrompt(ids, "", {"id": str(i)}) for i, ids in enumerate(read(folder, "prompts"))]
@@ -72,11 +71,11 @@ def ours(folder: str) -> Work:
 def peer(folder: str) -> Work:
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers import AutoTokenizer
     from trl import GRPOConfig, GRPOTrainer
 
     tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model", padding_side="left")
-    policy = AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.float32)
+    policy = load_model(folder)
     config = GRPOConfig(
         **peer_options(
             per_device_train_batch_size=MICROBATCH, gradient_accumulation_steps=ROLLOUT // MICROBATCH,

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.alternating import Run, Side, Work, alternate, options, write_rows
-from benchmarks.workload import read, workload
+from benchmarks.workload import load_model, read, workload
 
 PHASES = ("generate", "score", "update")
 BATCH, MICROBATCH, TOKENS = 64, 32, 64
@@ -32,15 +32,13 @@ class Throughput:
 
 
 def side(name: str, given: dict[str, Any]) -> Work:
-    from pathlib import Path
 
     import torch
 
     from rlhf_core.models.generation import Sampling, generate
-    from rlhf_core.models.loading import load_causal_lm
     from rlhf_core.models.policy import DecoderPolicy, pad_rows
 
-    policy = DecoderPolicy(load_causal_lm(Path(given["folder"]) / "model").eval(), **read(given["folder"], "facts"))
+    policy = DecoderPolicy(load_model(given["folder"]).eval(), **read(given["folder"], "facts"))
     optimiser = torch.optim.Adam(policy.model.parameters(), lr=1e-5, fused=True)
     rows = sorted(read(given["folder"], "prompts")[:BATCH], key=len)
     prompts = pad_rows(rows, policy.pad_id, "left")

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
-from benchmarks.workload import peer_options, read, workload
+from benchmarks.workload import load_model, peer_options, read, workload
 
 ROLLOUT, MICROBATCH, TOKENS, ITERATIONS = 64, 32, 64, 3
 RATE = 1e-4
@@ -26,7 +26,6 @@ def ours(folder: str) -> Work:
 
     from rlhf_core.credit import CREDITS
     from rlhf_core.models.generation import Sampling
-    from rlhf_core.models.loading import load_causal_lm
     from rlhf_core.models.policy import DecoderPolicy
     from rlhf_core.models.reward_model import ScalarModel
     from rlhf_core.policy_optimisation.config import optimiser_config
@@ -39,10 +38,10 @@ def ours(folder: str) -> Work:
 
     model = Path(folder) / "model"
     tokenizer = AutoTokenizer.from_pretrained(str(model))
-    policy, reference = (DecoderPolicy(load_causal_lm(model).eval(), **read(folder, "facts")) for _ in range(2))
+    policy, reference = (DecoderPolicy(load_model(folder).eval(), **read(folder, "facts")) for _ in range(2))
     reference.model.requires_grad_(False)
-    critic = ScalarModel.from_causal_lm(load_causal_lm(model), heads=("value",), bias=True)
-    scorer = RewardModelScorer(ScalarModel.from_causal_lm(load_causal_lm(model)), Bandit(), "aggregate")
+    critic = ScalarModel(load_model(folder).base_model, heads=("value",), bias=True)
+    scorer = RewardModelScorer(ScalarModel(load_model(folder).base_model), Bandit(), "aggregate")
     reward = Reward((Component("reward", scorer, CREDITS["last_token"]),))
     prompts = [EncodedPrompt(ids, "", {"id": str(i)}) for i, ids in enumerate(read(folder, "prompts"))]
     config = optimiser_config(
@@ -63,12 +62,12 @@ def ours(folder: str) -> Work:
 def peer(folder: str) -> Work:
     import torch
     from datasets import Dataset
-    from transformers import AutoModelForCausalLM, AutoModelForSequenceClassification, AutoTokenizer
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
     from trl.experimental.ppo import PPOConfig, PPOTrainer
 
     model = f"{folder}/model"
     tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
-    policy, reference = (AutoModelForCausalLM.from_pretrained(model, dtype=torch.float32) for _ in range(2))
+    policy, reference = (load_model(folder) for _ in range(2))
     reward, value = (
         AutoModelForSequenceClassification.from_pretrained(model, num_labels=1, dtype=torch.float32) for _ in range(2)
     )

@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
-from benchmarks.workload import encoded_pairs, peer_options, read, workload
+from benchmarks.workload import encoded_pairs, load_model, peer_options, read, workload
 
 BATCH = 16
 RATE = 1e-3
@@ -19,10 +19,8 @@ TARGET = 2.0
 
 
 def ours(folder: str) -> Work:
-    from pathlib import Path
 
     from rlhf_core.data.batching import LengthBucketedBatches
-    from rlhf_core.models.loading import load_causal_lm
     from rlhf_core.models.reward_model import ScalarModel
     from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss
     from rlhf_core.supervised.training import TrainingConfig, train
@@ -30,7 +28,7 @@ def ours(folder: str) -> Work:
     chosen, rejected = (
         [SegmentedSequence(row, [len(row.response) - 1]) for row in rows] for rows in encoded_pairs(folder)
     )
-    model = ScalarModel.from_causal_lm(load_causal_lm(Path(folder) / "model"))
+    model = ScalarModel(load_model(folder).base_model)
     pad_id = read(folder, "facts")["pad_id"]
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     config = TrainingConfig(epochs=1, batch=BATCH, microbatch=BATCH, learning_rate=RATE, schedule="constant")

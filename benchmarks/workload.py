@@ -39,9 +39,10 @@ def workload(out: Path, *, rows: dict[str, int] | None = None, steps: int = STEP
 
 
 def _make(root: Path, sizes: dict[str, int], steps: int) -> None:
+    import torch
     import yaml
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    from rlhf_core.models.loading import build_causal_lm
     from tasks.artifacts import read_jsonl
     from tasks.loading import load_encoder
 
@@ -57,7 +58,15 @@ def _make(root: Path, sizes: dict[str, int], steps: int) -> None:
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     encoder = load_encoder(data / "result", tokenizer / "result")
     backbone = yaml.safe_load((SCALE / BACKBONE).read_text(encoding="utf-8"))
-    model = build_causal_lm(backbone["architecture"], encoder.tokenizer, 0)
+    config = AutoConfig.for_model(
+        **backbone["architecture"],
+        vocab_size=len(encoder.tokenizer),
+        pad_token_id=encoder.pad_id,
+        bos_token_id=encoder.tokenizer.bos_token_id,
+        eos_token_id=encoder.eos_id,
+    )
+    torch.manual_seed(0)
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     sft = [encoder.sequence(row, row["response"]) for row in read_jsonl(data / "result" / "sft.jsonl")]
     if steps:
         _train(model, sft, encoder, steps)
@@ -96,6 +105,14 @@ def _train(model: Any, rows: list[Any], encoder: Any, steps: int) -> None:
 def read(folder: str, name: str) -> Any:
     """`pairs` (prompt, chosen and rejected ids), `prompts` (ids) or `facts` (pad_id, eos_id)."""
     return json.loads((Path(folder) / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def load_model(folder: str) -> Any:
+    """The language model, float32: both sides load it by this."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(f"{folder}/model", dtype=torch.float32)
 
 
 def encoded_pairs(folder: str) -> tuple[list[Any], list[Any]]:

@@ -62,11 +62,18 @@ def test_a_missing_peer_says_how_to_install_it(tmp_path: Path, capsys: pytest.Ca
     assert (tmp_path / "benchmarks.png").stat().st_size > 1000
 
 
-def test_both_sides_of_the_token_statistics_do_the_same_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_token_statistics_report_time_and_memory_with_their_targets(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def in_process(sides: list[Side], repeats: int, logs: Path) -> list[list[Run]]:
+        amounts = [token_statistics.side(side.name, side.options)() for side in sides]
+        return [[Run(seconds, seconds, amounts[0], growth)] for seconds, growth in ((1.0, 1e6), (2.0, 1e7))]
+
     monkeypatch.setattr(token_statistics, "CURVE", ((8, 40),))
-    given = Namespace(repeats=1, threads=1, out=tmp_path)
-    rows = token_statistics.rows(given)
+    monkeypatch.setattr(token_statistics, "alternate", in_process)
+    rows = token_statistics.rows(Namespace(repeats=1, threads=1, out=tmp_path))
     assert [row.target for row in rows] == [1.0, 0.15, 1.3, 0.4]
+    assert [row.ratio for row in rows] == [0.5, 0.1, 0.5, 0.1]
     assert len((tmp_path / "token_statistics.csv").read_text().splitlines()) == 5
 
 
