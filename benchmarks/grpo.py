@@ -3,7 +3,7 @@
     python -m benchmarks.grpo [--repeats 3]
 
 Both sides: the same prompts, 16 of them with 4 responses of at most 64 tokens per iteration, one optimiser step in
-forward passes of 32, KL against a frozen reference in the loss, float32, and one cheap reward of the response's words.
+forward passes of 16, KL against a frozen reference in the loss, float32, and one cheap reward of the response's words.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
 from benchmarks.workload import load_model, peer_options, read, workload
 
-ROLLOUT, GROUP, MICROBATCH, TOKENS, ITERATIONS = 64, 4, 32, 64, 3
+ROLLOUT, GROUP, MICROBATCH, TOKENS, ITERATIONS = 64, 4, 16, 64, 3
 RATE = 1e-4
 KL = 0.04
 TARGET = 2.0
@@ -60,7 +60,7 @@ def ours(folder: str) -> Work:
     def work() -> float:
         source = OnPolicy(
             policy, reference, tokenizer, prompts, Sampling(TOKENS),
-            rollout_batch=ROLLOUT, group_size=GROUP, microbatch=ROLLOUT,
+            rollout_batch=ROLLOUT, group_size=GROUP, microbatch=MICROBATCH,
         )  # fmt: skip
         PolicyOptimiser(policy, reward, source, config, 0).train(lambda step, metrics, experience: None)
         return float(ITERATIONS * ROLLOUT)
