@@ -1,4 +1,4 @@
-"""Stage `policy`: one row's policy training (PPO on its reward, or DPO), with its own evaluation.
+"""Stage `policy`: one row's policy training (an optimiser on its reward, or DPO), with its own evaluation.
 
 Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
 (a few rollouts with the reward of every token and its breakdown), generations.jsonl, judgements.jsonl.
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import copy
 import math
-import random
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,11 +20,13 @@ from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.generation import Sampling
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware, build_normaliser
-from rlhf_core.policy_optimisation.experience import EncodedPrompt
-from rlhf_core.policy_optimisation.ppo import PPO, Experience, PPOConfig
+from rlhf_core.policy_optimisation.config import SIZES, OptimiserConfig, composed
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
+from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.recipe import Recipe, parse_recipe
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.readout import RewardModelScorer
@@ -52,7 +53,8 @@ class PolicyScale:
     """Settings of policy training at one scale.
 
     Args:
-        ppo: `PPOConfig`; a row's `optimiser` overrides single values.
+        ppo: PPO's `OptimiserConfig`; a row's `optimiser` overrides single values.
+        optimisers: the same of other optimisers, by kind; sizes and rates not named there are PPO's.
         sampling: `Sampling` of rollouts.
         dpo: `TrainingConfig` and `beta`; a row's `optimiser` overrides single values.
         checkpoints: parts into which evaluation while training divides the run.
@@ -68,9 +70,16 @@ class PolicyScale:
     checkpoint_prompts: int
     rollout_samples: int
     prompt_limit: int | None = None
+    optimisers: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
-    def ppo_config(self, optimiser: Mapping[str, Any], where: str) -> PPOConfig:
-        return typed(PPOConfig, {**self.ppo, **_overrides(optimiser)}, f"{where}: ppo")
+    def optimiser_config(self, optimiser: Mapping[str, Any], where: str) -> OptimiserConfig:
+        kind = str(optimiser["kind"])
+        sized = self.ppo if kind == "ppo" else {k: v for k, v in self.ppo.items() if k in SIZES}
+        settings = {**sized, **self.optimisers.get(kind, {}), **_overrides(optimiser)}
+        try:
+            return typed(OptimiserConfig, composed(kind, settings), f"{where}: {kind}")
+        except RecipeError as error:
+            raise RecipeError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
 
     def sampling_config(self, where: str) -> Sampling:
         return typed(Sampling, self.sampling, f"{where}: sampling")
@@ -102,8 +111,8 @@ class Run:
         lengths: tokens per segment in the last rollout batch.
     """
 
-    policy: DecoderPolicy
-    reference: DecoderPolicy
+    policy: Policy
+    reference: Policy
     encoder: Encoder
     evaluator: Evaluator
     baseline: list[Row]
@@ -169,36 +178,53 @@ def build_reward(recipe: Recipe, entropies: Path, reward_model: Path, normaliser
     return Reward(tuple(components), recipe.clamp)
 
 
-def prompt_batches(rows: list[Row], encoder: Encoder, size: int, seed: int) -> Iterator[list[EncodedPrompt]]:
-    """Batches of encoded prompts without end; every prompt once before any comes again."""
-    rng = random.Random(f"prompts-{seed}")
-    encoded = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows]
-    pending: list[EncodedPrompt] = []
-    while True:
-        while len(pending) < size:
-            pending += rng.sample(encoded, len(encoded))
-        yield pending[:size]
-        pending = pending[size:]
+def encoded_prompts(rows: list[Row], encoder: Encoder) -> list[EncodedPrompt]:
+    return [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows]
 
 
-def run_ppo(
+def build_critic(config: OptimiserConfig, reference: Policy, reward_model: Path, seed: int) -> ScalarModel | None:
+    """The critic that the settings name, on the stage's device."""
+    if not config.has_critic:
+        return None
+    if config.critic == "reward_model":
+        critic = ScalarModel.load(reward_model / "model")[0].as_critic()
+    else:
+        model = copy.deepcopy(reference.model)
+        critic = ScalarModel.from_language_model(model, heads=("value",), seed=seed, bias=True)
+    critic.to(device())
+    return critic.requires_grad_(True)
+
+
+def run_optimiser(
     run: Run,
     recipe: Recipe,
     reward: Reward,
+    critic: ScalarModel | None,
     scale: PolicyScale,
-    config: PPOConfig,
+    config: OptimiserConfig,
     sampling: Sampling,
     prompts: list[Row],
     seed: int,
 ) -> Row:
-    """PPO; returns summary metrics."""
-    critic = ScalarModel.from_causal_lm(copy.deepcopy(run.reference.model), heads=("value",), seed=seed, bias=True)
-    critic.to(device())
-    critic.requires_grad_(True)
-    ppo = PPO(run.policy, run.reference, critic, reward, run.encoder.tokenizer, config, sampling, seed)
+    """Policy optimisation on the reward; returns summary metrics."""
+    encoder = run.encoder
+    if scale.prompt_limit is not None:
+        encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
+    source = OnPolicy(
+        run.policy,
+        run.reference,
+        encoder.tokenizer,
+        encoded_prompts(prompts, encoder),
+        sampling,
+        rollout_batch=config.rollout_batch,
+        group_size=config.group_size,
+        microbatch=config.microbatch,
+        seed=seed,
+    )
+    optimiser = PolicyOptimiser(run.policy, reward, source, config, seed, critic=critic)
     world = run.evaluator.world
     every = max(1, config.iterations // scale.checkpoints)
-    label = f"ppo {recipe.title} seed {seed}"
+    label = f"{recipe.optimiser['kind']} {recipe.title} seed {seed}"
     with progress(label, config.iterations) as advance:
 
         def on_step(step: int, metrics: dict[str, float], experience: Experience) -> None:
@@ -215,10 +241,7 @@ def run_ppo(
             if world is not None and scale.checkpoint_prompts and step % every == 0 and step < config.iterations:
                 run.checkpoint(step, scale.checkpoint_prompts)
 
-        encoder = run.encoder
-        if scale.prompt_limit is not None:
-            encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
-        ppo.train(prompt_batches(prompts, encoder, config.rollout_batch, seed), on_step)
+        optimiser.train(on_step)
     last = run.history[-1]
     summary: Row = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
     summary["train_kl"] = last["kl"]
@@ -336,7 +359,7 @@ def train_policy(
         raise RecipeError(f"{row_path}: a reward recipe needs --entropies, --reward-model and --normaliser")
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
-        ppo, sampling = scale.ppo_config(recipe.optimiser, where), scale.sampling_config(where)
+        config, sampling = scale.optimiser_config(recipe.optimiser, where), scale.sampling_config(where)
     else:
         dpo, beta = scale.dpo_config(recipe.optimiser, where)
     inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
@@ -346,10 +369,11 @@ def train_policy(
             assert entropies is not None
             assert reward_model is not None
             assert normaliser is not None
-            reward = build_reward(recipe, entropies, reward_model, normaliser, ppo.microbatch)
+            reward = build_reward(recipe, entropies, reward_model, normaliser, config.microbatch)
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
-                summary = run_ppo(run, recipe, reward, scale, ppo, sampling, prompts, seed)
+                critic = build_critic(config, run.reference, reward_model, seed)
+                summary = run_optimiser(run, recipe, reward, critic, scale, config, sampling, prompts, seed)
         else:
             with training_on(data / "preference.train.jsonl"):
                 pairs = read_jsonl(data / "preference.train.jsonl")
