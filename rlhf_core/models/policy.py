@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.decoding import Decoding, DecoderDecoding, EncoderDecoderDecoding, position_ids
+from rlhf_core.models.decoding import DecoderDecoding, Decoding, EncoderDecoderDecoding, position_ids
 from rlhf_core.models.loading import decoder_of
 from rlhf_core.models.logprobs import token_statistics
 
