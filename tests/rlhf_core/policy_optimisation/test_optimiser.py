@@ -117,7 +117,7 @@ def test_collect_gathers_what_rewards_need() -> None:
     )  # type: ignore[arg-type]
     inputs = (batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask)
     with torch.no_grad():
-        policy, reference = run.policy.statistics(*inputs), run.reference.statistics(*inputs)
+        policy, reference = run.policy.statistics(*inputs), run.source.reference.statistics(*inputs)
     torch.testing.assert_close(batch.logprobs, policy.logprobs, atol=5e-5, rtol=1e-5)
     torch.testing.assert_close(batch.reference_logprobs, reference.logprobs, atol=5e-5, rtol=1e-5)
     # segmentation is by the entropies of the SFT model, not of the policy that is trained
