@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import io
+import re
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -257,3 +259,18 @@ def test_a_critic_from_the_reward_model_starts_with_its_values() -> None:
     inputs = (batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask)
     assert torch.equal(critic(*inputs, head="value"), model(*inputs, head="value"))
     assert critic.backbone is not model.backbone
+
+
+def test_the_example_of_the_engine_page_runs() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "engine.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    made = {
+        name: globals()[name] for name in ("RolloutBatch", "RewardOutput", "OnPolicy", "Sampling", "PolicyOptimiser")
+    }
+    made |= {"optimiser_config": optimiser_config, "tokenizer": ToyTokenizer(), "policy": POLICIES["decoder"](1)}
+    made |= {"reference": POLICIES["decoder"](1), "prompts": [EncodedPrompt(row, "", {}) for row in PROMPTS]}
+    printed: list[Any] = []
+    exec(block.replace("iterations=10", "iterations=2"), {**made, "print": lambda *values: printed.append(values)})
+    assert [step for step, *_ in printed] == [1, 2]
+    kinds = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert kinds == set(OPTIMISERS)
