@@ -102,6 +102,12 @@ class LocationAware:
         values = (signal.values - mean) / std.clamp(min=self.floor)
         return Segments(torch.where(mask, values, 0.0), signal.segmentation)
 
+    def state_dict(self) -> dict[str, int]:
+        return {"floor_uses": self.floor_uses, "segments": self.segments}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.floor_uses, self.segments = state["floor_uses"], state["segments"]
+
 
 Normaliser = NoNormaliser | Scalar | LocationAware
 NORMALISERS = ("none", "global", "last", "sequence", "location_aware")

@@ -77,9 +77,10 @@ class PolicyScale:
         sized = self.ppo if kind == "ppo" else {k: v for k, v in self.ppo.items() if k in SIZES}
         settings = {**sized, **self.optimisers.get(kind, {}), **_overrides(optimiser)}
         try:
-            return typed(OptimiserConfig, composed(kind, settings), f"{where}: {kind}")
+            made = composed(kind, settings)
         except RecipeError as error:
-            raise RecipeError(str(error) if str(error).startswith(where) else f"{where}: {error}") from None
+            raise RecipeError(f"{where}: {kind}: {error}") from None
+        return typed(OptimiserConfig, made, f"{where}: {kind}")
 
     def sampling_config(self, where: str) -> Sampling:
         return typed(Sampling, self.sampling, f"{where}: sampling")

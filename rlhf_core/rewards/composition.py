@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -128,3 +128,24 @@ class Reward:
             breakdown["clamp"] = clamped - total
             total = clamped
         return RewardOutput(total, breakdown, raw)
+
+    def _changing(self) -> dict[str, Any]:
+        """The steps of the components that change while training, by place."""
+        steps = {
+            f"{component.name}/{step}": getattr(component, step)
+            for component in self.components
+            for step in ("scorer", "normaliser", "shaping")
+        }
+        return {
+            name: step
+            for name, step in steps.items()
+            if hasattr(step, "state_dict") and hasattr(step, "load_state_dict")
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """Counters and running statistics of the components."""
+        return {name: step.state_dict() for name, step in self._changing().items()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        for name, step in self._changing().items():
+            step.load_state_dict(state[name])
