@@ -11,15 +11,12 @@ import time
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, Protocol
 
 import pytest
 
-from rlhf_core.normalisers import LocationAware, Scalar
 from tasks.artifacts import digest
 from tasks.checkpoints import SECONDS_VARIABLE, WORK
-from tasks.policy import counters, set_counters
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 #: Longer runs than those of the golden metrics, so that there is something to interrupt.
@@ -132,18 +129,6 @@ def killed_and_restarted(start: Callable[[], Running], folder: Path, rng: random
         wait(running, lambda: False)
         assert running.ended() == 0, (folder / "log").read_text()
         return made
-
-
-def test_counters_of_normalisers_go_on() -> None:
-    def reward() -> Any:
-        parts = {"dense": LocationAware(0.1, 0.2, 0.3, 0.4, 0.1), "plain": Scalar(0.0, 1.0)}
-        return SimpleNamespace(components=[SimpleNamespace(name=n, normaliser=part) for n, part in parts.items()])
-
-    before, after = reward(), reward()
-    before.components[0].normaliser.floor_uses, before.components[0].normaliser.segments = 3, 40
-    set_counters(after, counters(before))
-    assert after.components[0].normaliser == before.components[0].normaliser
-    assert counters(after) == {"dense": [3, 40]}
 
 
 @pytest.fixture
