@@ -9,12 +9,14 @@ from __future__ import annotations
 import copy
 import math
 import random
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
@@ -26,13 +28,14 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware, build_normaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt
 from rlhf_core.policy_optimisation.ppo import PPO, Experience, PPOConfig
-from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe
+from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe, referenced_models, useless_shaping
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import build_segmenter
+from rlhf_core.shaping.registry import Chain, build_shaping
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
 from rlhf_core.supervised.training import TrainingConfig, train
 from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json, write_jsonl
@@ -40,6 +43,7 @@ from tasks.benchmarks import EvaluationConfig, Evaluator, win_rates_over_referen
 from tasks.entropies import resolve_segmenter
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
+from tasks.references import load_references
 from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
 
@@ -134,7 +138,13 @@ class Run:
 
 
 def build_reward(
-    recipe: Recipe, entropies: Path | None, reward_models: list[Path], normalisers: list[Path], microbatch: int
+    recipe: Recipe,
+    entropies: Path | None,
+    reward_models: list[Path],
+    normalisers: list[Path],
+    references: list[Path],
+    microbatch: int,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> Reward:
     """The reward of a recipe from its trained artifacts.
 
@@ -142,27 +152,40 @@ def build_reward(
         recipe: a reward recipe.
         entropies: result of `entropies`, which entropy segmenters need.
         reward_models, normalisers: results, one for each reward model in the order in which the components name them.
+        references: results, one for each reward model whose reference rewards a shaping needs, in that order.
         microbatch: rows per forward pass.
+        tokenizer: of the policy.
 
     Raises:
-        RecipeError: another number of reward models than the components name; or a normaliser fitted to the segments
-            of another segmentation than the one that is read.
+        RecipeError: another number of reward models or references than the components name; or a normaliser fitted to
+            the segments of another segmentation than the one that is read.
     """
-    names = reward_models_of(recipe)
+    names, referenced = reward_models_of(recipe), referenced_models(recipe)
     if not len(names) == len(reward_models) == len(normalisers):
         raise RecipeError(
             f"the components read the reward models {names}, but {len(reward_models)} reward model(s) and "
             f"{len(normalisers)} normaliser(s) are given"
         )
+    if len(referenced) != len(references):
+        raise RecipeError(
+            f"the shapings need reference rewards by the reward models {referenced}, but {len(references)} result(s) "
+            "of the stage `references` are given: give --references"
+        )
     components = []
     for part in recipe.components:
         if part.reward_model is None or part.readout is None:
             scorer = build_function_scorer(str(part.function), str(part.gives))
-            components.append(Component(part.name, scorer, build_credit(part.credit), weight=part.weight))
+            shaping = None if part.shaping is None else build_shaping(part.shaping)
+            credit = build_credit(part.credit)
+            components.append(Component(part.name, scorer, credit, shaping=shaping, weight=part.weight))
         else:
             place = names.index(part.reward_model)
             models = reward_models[place], normalisers[place]
-            components.append(_model_component(part, part.readout, entropies, *models, microbatch))
+            component = _model_component(part, part.readout, entropies, *models, microbatch)
+            if part.shaping is not None:
+                folder = references[referenced.index(part.reward_model)] if part.needs_references else None
+                component = _shaped(component, part, folder, tokenizer)
+            components.append(component)
     return Reward(tuple(components), recipe.clamp)
 
 
@@ -193,6 +216,27 @@ def _model_component(
         normaliser=build_normaliser(part.normaliser, fitted, part.estimator),  # type: ignore[arg-type]
         weight=part.weight,
     )
+
+
+def _shaped(
+    component: Component, part: ComponentRecipe, references: Path | None, tokenizer: PreTrainedTokenizerBase
+) -> Component:
+    """The component with its shaping and, where that needs them, its reference rewards."""
+    if references is None:
+        return replace(component, shaping=build_shaping(part.shaping))
+    assert isinstance(component.scorer, RewardModelScorer)
+    known = load_references(references, component.scorer, component.normaliser, tokenizer)
+    return replace(component, shaping=build_shaping(part.shaping, known.scale), references=known.rewards)
+
+
+def shaping_constants(reward: Reward) -> Row:
+    """What the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
+    return {
+        f"shaping/{component.name}/{name}": value
+        for component in reward.components
+        if isinstance(component.shaping, Chain)
+        for name, value in component.shaping.resolved().items()
+    }
 
 
 def prompt_batches(rows: list[Row], encoder: Encoder, size: int, seed: int) -> Iterator[list[EncodedPrompt]]:
@@ -347,6 +391,7 @@ def train_policy(
     entropies: Path | None,
     reward_models: list[Path],
     normalisers: list[Path],
+    references: list[Path],
     seed: int,
     out: Path,
     version: int | None = None,
@@ -357,20 +402,23 @@ def train_policy(
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    given = [*([entropies] if entropies else []), *reward_models, *normalisers]
+    given = [*([entropies] if entropies else []), *reward_models, *normalisers, *references]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
         ppo, sampling = scale.ppo_config(recipe.optimiser, where), scale.sampling_config(where)
     else:
         dpo, beta = scale.dpo_config(recipe.optimiser, where)
+    if useless := useless_shaping(recipe):
+        print(f"note: {row_path}: {useless}", file=sys.stderr)
     inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         run = start_run(data, sft, evaluation_spec)
         if recipe.kind == "reward":
-            reward = build_reward(recipe, entropies, reward_models, normalisers, ppo.microbatch)
+            tokenizer = run.encoder.tokenizer
+            reward = build_reward(recipe, entropies, reward_models, normalisers, references, ppo.microbatch, tokenizer)
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
-                summary = run_ppo(run, recipe, reward, scale, ppo, sampling, prompts, seed)
+                summary = run_ppo(run, recipe, reward, scale, ppo, sampling, prompts, seed) | shaping_constants(reward)
         else:
             with training_on(data / "preference.train.jsonl"):
                 pairs = read_jsonl(data / "preference.train.jsonl")
@@ -399,6 +447,7 @@ def main(arguments: list[str] | None = None) -> None:
         entropies="result of `entropies` [optional]",
         reward_model="results of `reward_model`, one for each that the row names [optional, several]",
         normaliser="results of `normaliser`, in the same order [optional, several]",
+        references="results of `references`, one for each that a shaping needs [optional, several]",
     )
     parser.add_argument("--seed", type=int, required=True)
     given = parser.parse_args(arguments)
@@ -411,6 +460,7 @@ def main(arguments: list[str] | None = None) -> None:
         given.entropies,
         given.reward_model,
         given.normaliser,
+        given.references,
         given.seed,
         given.out,
         given.stage_version,
