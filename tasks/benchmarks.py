@@ -184,13 +184,13 @@ class Evaluator:
         return rows
 
     def judge_dialogue(self, by_name: Mapping[str, list[Row]]) -> tuple[list[Row], dict[str, float]]:
-        """Judgements and their metrics: AlpacaEval against the baseline, Arena-Hard both ways, MT-Bench ratings."""
+        """Judgements and their metrics: AlpacaEval in drawn order, Arena-Hard both ways, MT-Bench ratings."""
         assert self.judge is not None
         judgements: list[Row] = []
         metrics: dict[str, float] = {}
         for name in ("alpaca", "ood"):
             if name in by_name:
-                games = play_games(self.judge, _comparisons(by_name[name]), "alpaca_eval", orders=("baseline",))
+                games = play_games(self.judge, _comparisons(by_name[name]), "alpaca_eval", orders="drawn")
                 judgements += _judgement_rows(name, games)
                 rate = win_rate([game.preference_for_model for game in games])
                 metrics |= {

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import copy
 import math
-import random
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -21,13 +20,14 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.prompt_batches import PromptBatches
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware, build_normaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt
-from rlhf_core.policy_optimisation.ppo import PPO, Experience, PPOConfig
+from rlhf_core.policy_optimisation.ppo import Experience, PPOConfig
 from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe, referenced_models, useless_shaping
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.composition import Component, Reward
@@ -37,17 +37,21 @@ from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.shaping.registry import Chain, build_shaping
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
-from rlhf_core.supervised.training import TrainingConfig, train
-from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json, write_jsonl
+from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.training_state import State
+from tasks.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.benchmarks import EvaluationConfig, Evaluator, win_rates_over_reference
+from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import resolve_segmenter
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
 from tasks.references import load_references
+from tasks.resumable_ppo import ResumablePPO
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, set_threads, training_on
+from tasks.supervised import train_resumably
 
-VERSION = 2
+VERSION = 3
 STAGE = "policy"
 
 Row = dict[str, Any]
@@ -92,6 +96,9 @@ def _overrides(optimiser: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in optimiser.items() if name != "kind"}
 
 
+_NOTED = ("history", "checkpoints", "rollouts", "lengths")
+
+
 @dataclass
 class Run:
     """What training and its periodic evaluation share.
@@ -115,6 +122,14 @@ class Run:
     checkpoints: list[Row]
     rollouts: list[Row]
     lengths: list[int]
+
+    def state_dict(self) -> State:
+        """What training has noted so far."""
+        return {name: getattr(self, name) for name in _NOTED}
+
+    def load_state_dict(self, state: State) -> None:
+        for name in _NOTED:
+            setattr(self, name, state[name])
 
     @torch.no_grad()
     def kl(self, rows: list[Row], batch: int = 64) -> float:
@@ -140,9 +155,9 @@ class Run:
 def build_reward(
     recipe: Recipe,
     entropies: Path | None,
-    reward_models: list[Path],
-    normalisers: list[Path],
-    references: list[Path],
+    reward_models: Sequence[Path],
+    normalisers: Sequence[Path],
+    references: Sequence[Path],
     microbatch: int,
     tokenizer: PreTrainedTokenizerBase,
 ) -> Reward:
@@ -239,18 +254,6 @@ def shaping_constants(reward: Reward) -> Row:
     }
 
 
-def prompt_batches(rows: list[Row], encoder: Encoder, size: int, seed: int) -> Iterator[list[EncodedPrompt]]:
-    """Batches of encoded prompts without end; every prompt once before any comes again."""
-    rng = random.Random(f"prompts-{seed}")
-    encoded = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows]
-    pending: list[EncodedPrompt] = []
-    while True:
-        while len(pending) < size:
-            pending += rng.sample(encoded, len(encoded))
-        yield pending[:size]
-        pending = pending[size:]
-
-
 def run_ppo(
     run: Run,
     recipe: Recipe,
@@ -260,16 +263,37 @@ def run_ppo(
     sampling: Sampling,
     prompts: list[Row],
     seed: int,
+    checkpoints: RunCheckpoints,
 ) -> Row:
-    """PPO; returns summary metrics."""
+    """PPO, from the start or from the last checkpoint; returns summary metrics."""
     critic = ScalarModel.from_causal_lm(copy.deepcopy(run.reference.model), heads=("value",), seed=seed, bias=True)
     critic.to(device())
     critic.requires_grad_(True)
-    ppo = PPO(run.policy, run.reference, critic, reward, run.encoder.tokenizer, config, sampling, seed)
+    ppo = ResumablePPO(run.policy, run.reference, critic, reward, run.encoder.tokenizer, config, sampling, seed)
+    encoder = run.encoder
+    if scale.prompt_limit is not None:
+        encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
+    encoded = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in prompts]
+    batches = PromptBatches(encoded, config.rollout_batch, seed)
     world = run.evaluator.world
     every = max(1, config.iterations // scale.checkpoints)
     label = f"ppo {recipe.title} seed {seed}"
-    with progress(label, config.iterations) as advance:
+
+    def state() -> State:
+        return {
+            "loop": ppo.state_dict(),
+            "prompts": batches.state_dict(),
+            "reward": reward.state_dict(),
+            "run": run.state_dict(),
+        }
+
+    saved = checkpoints.resume(label)
+    if saved is not None:
+        ppo.load_state_dict(saved["loop"])
+        batches.load_state_dict(saved["prompts"])
+        reward.load_state_dict(saved["reward"])
+        run.load_state_dict(saved["run"])
+    with progress(label, config.iterations, ppo.step) as advance:
 
         def on_step(step: int, metrics: dict[str, float], experience: Experience) -> None:
             batch = experience.batch
@@ -284,11 +308,9 @@ def run_ppo(
                 run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, scale.rollout_samples))
             if world is not None and scale.checkpoint_prompts and step % every == 0 and step < config.iterations:
                 run.checkpoint(step, scale.checkpoint_prompts)
+            checkpoints.offer(step, state)
 
-        encoder = run.encoder
-        if scale.prompt_limit is not None:
-            encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
-        ppo.train(prompt_batches(prompts, encoder, config.rollout_batch, seed), on_step)
+        ppo.train(batches, on_step)
     last = run.history[-1]
     summary: Row = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
     summary["train_kl"] = last["kl"]
@@ -333,31 +355,36 @@ def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: An
     return rows
 
 
-def run_dpo(run: Run, recipe: Recipe, config: TrainingConfig, beta: float, pairs: list[Row], seed: int) -> Row:
+def run_dpo(
+    run: Run,
+    recipe: Recipe,
+    config: TrainingConfig,
+    beta: float,
+    pairs: list[Row],
+    seed: int,
+    checkpoints: RunCheckpoints,
+) -> Row:
     """DPO on the preference pairs that reward models are trained on; returns summary metrics."""
     sides = {side: [run.encoder.sequence(row, row[side]) for row in pairs] for side in ("chosen", "rejected")}
     before = {side: reference_logprobs(run.reference, rows).to(run.policy.device) for side, rows in sides.items()}
     lengths = [max(len(a), len(b)) for a, b in zip(sides["chosen"], sides["rejected"], strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = max(1, round(config.epochs * len(pairs) / config.batch))
-    with progress(f"dpo {recipe.title} seed {seed}", steps) as advance:
 
-        def loss(indices: Any) -> tuple[torch.Tensor, float, dict[str, float]]:
-            rows = [*(sides["chosen"][i] for i in indices), *(sides["rejected"][i] for i in indices)]
-            logprobs = sequence_logprobs(run.policy, rows)
-            chosen, rejected = logprobs[: len(indices)], logprobs[len(indices) :]
-            losses, margins = dpo_loss(
-                chosen, rejected, before["chosen"][list(indices)], before["rejected"][list(indices)], beta
-            )
-            right = float((margins > 0).sum())
-            return losses.sum(), float(len(indices)), {"accuracy": right, "margin": float(margins.sum())}
+    def loss(indices: Any) -> tuple[torch.Tensor, float, dict[str, float]]:
+        rows = [*(sides["chosen"][i] for i in indices), *(sides["rejected"][i] for i in indices)]
+        logprobs = sequence_logprobs(run.policy, rows)
+        chosen, rejected = logprobs[: len(indices)], logprobs[len(indices) :]
+        losses, margins = dpo_loss(
+            chosen, rejected, before["chosen"][list(indices)], before["rejected"][list(indices)], beta
+        )
+        right = float((margins > 0).sum())
+        return losses.sum(), float(len(indices)), {"accuracy": right, "margin": float(margins.sum())}
 
-        def on_step(step: int, metrics: dict[str, float]) -> None:
-            advance(loss=metrics["loss"], accuracy=metrics["accuracy"])
-            if step % 5 == 0 or step == steps:
-                run.history.append({"step": step, **metrics})
-
-        train(run.policy.model, loss, batches, steps, config, on_step, weight=lambda indices: float(len(indices)))
+    run.history = train_resumably(
+        run.policy.model, loss, batches, steps, config, lambda indices: float(len(indices)),
+        checkpoints=checkpoints, label=f"dpo {recipe.title} seed {seed}", every=5,
+    )  # fmt: skip
     return {f"dpo_{name}": run.history[-1][name] for name in ("loss", "accuracy", "margin")}
 
 
@@ -383,15 +410,15 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig) -> Run:
 
 
 def train_policy(
-    row_path: Path,
-    scale_path: Path,
+    row_path: Annotated[Path, "row file (YAML)"],
+    scale_path: Annotated[Path, "optimiser settings (YAML)"],
     evaluation_path: Path,
     data: Path,
     sft: Path,
     entropies: Path | None,
-    reward_models: list[Path],
-    normalisers: list[Path],
-    references: list[Path],
+    reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model`, as many as the row names"],
+    normaliser: Annotated[tuple[Path, ...] | None, "results of `normaliser`, in the same order"],
+    references: Annotated[tuple[Path, ...] | None, "results of `references`, as many as the shapings need"],
     seed: int,
     out: Path,
     version: int | None = None,
@@ -402,7 +429,9 @@ def train_policy(
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    given = [*([entropies] if entropies else []), *reward_models, *normalisers, *references]
+    reward_models, normalisers = reward_model or (), normaliser or ()
+    known = references or ()
+    given = [*([entropies] if entropies else []), *reward_models, *normalisers, *known]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
         ppo, sampling = scale.ppo_config(recipe.optimiser, where), scale.sampling_config(where)
@@ -411,18 +440,19 @@ def train_policy(
     if useless := useless_shaping(recipe):
         print(f"note: {row_path}: {useless}", file=sys.stderr)
     inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
+    with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         run = start_run(data, sft, evaluation_spec)
         if recipe.kind == "reward":
-            tokenizer = run.encoder.tokenizer
-            reward = build_reward(recipe, entropies, reward_models, normalisers, references, ppo.microbatch, tokenizer)
+            words = run.encoder.tokenizer
+            reward = build_reward(recipe, entropies, reward_models, normalisers, known, ppo.microbatch, words)
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
-                summary = run_ppo(run, recipe, reward, scale, ppo, sampling, prompts, seed) | shaping_constants(reward)
+                summary = run_ppo(run, recipe, reward, scale, ppo, sampling, prompts, seed, checkpoints)
+                summary |= shaping_constants(reward)
         else:
             with training_on(data / "preference.train.jsonl"):
                 pairs = read_jsonl(data / "preference.train.jsonl")
-                summary = run_dpo(run, recipe, dpo, beta, pairs, seed)
+                summary = run_dpo(run, recipe, dpo, beta, pairs, seed, checkpoints)
         run.policy.model.eval()
         evaluation = run.evaluator.evaluate(run.policy, run.baseline)
         summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] == "alpaca"])
@@ -435,36 +465,7 @@ def train_policy(
         write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.policy",
-        train_policy.__doc__ or "",
-        row="row file (YAML)",
-        scale="optimiser settings (YAML)",
-        evaluation="evaluation spec (YAML)",
-        data="result of `prepare`",
-        sft="result of `sft`",
-        entropies="result of `entropies` [optional]",
-        reward_model="results of `reward_model`, one for each that the row names [optional, several]",
-        normaliser="results of `normaliser`, in the same order [optional, several]",
-        references="results of `references`, one for each that a shaping needs [optional, several]",
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
-    train_policy(
-        given.row,
-        given.scale,
-        given.evaluation,
-        given.data,
-        given.sft,
-        given.entropies,
-        given.reward_model,
-        given.normaliser,
-        given.references,
-        given.seed,
-        given.out,
-        given.stage_version,
-    )
+main = command_line(train_policy)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ import random
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -36,7 +36,7 @@ from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, 
 from tasks.loading import load_encoder, load_policy
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads
+from tasks.stage import command_line, device, run_stage, set_threads
 
 VERSION = 1
 STAGE = "references"
@@ -134,7 +134,13 @@ def sample(
 
 
 def make_references(
-    scale_path: Path, data: Path, sft: Path, reward_model: Path, seed: int, out: Path, version: int | None = None
+    scale_path: Annotated[Path, "reference settings (YAML)"],
+    data: Path,
+    sft: Path,
+    reward_model: Path,
+    seed: int,
+    out: Path,
+    version: int | None = None,
 ) -> None:
     """Writes the SFT model's reference responses and a reward model's values at their tokens."""
     check_version(STAGE, VERSION, version)
@@ -219,18 +225,7 @@ def load_references(
     return References(dict(zip(facts["prompts"], by_prompt, strict=True)), scale)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.references",
-        make_references.__doc__ or "",
-        scale="reference settings (YAML)",
-        data="result of `prepare`",
-        sft="result of `sft`",
-        reward_model="result of `reward_model`",
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
-    make_references(given.scale, given.data, given.sft, given.reward_model, given.seed, given.out, given.stage_version)
+main = command_line(make_references)
 
 
 if __name__ == "__main__":

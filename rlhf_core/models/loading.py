@@ -74,7 +74,3 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
     """The transformer below the output projection."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
     return decoder if decoder is not None else model.base_model
-
-
-def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:
-    return [p for p in model.parameters() if p.requires_grad]

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.training_state import OnCheckpoint, State, load_trainable_state, trainable_state
 
 
 @dataclass(frozen=True)
@@ -66,16 +68,29 @@ class TrainingConfig:
 Loss = Callable[[Sequence[int]], tuple[Tensor, float, dict[str, float]]]
 
 
+class Batches(Protocol):
+    """Row indices per step, without end, from a position that can be saved."""
+
+    def __iter__(self) -> Iterator[Sequence[int]]: ...
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
 def train(
     model: nn.Module,
     loss: Loss,
-    batches: Iterable[Sequence[int]],
+    batches: Batches,
     steps: int,
     config: TrainingConfig,
     on_step: Callable[[int, dict[str, float]], None],
     weight: Callable[[Sequence[int]], float],
+    *,
+    resume: State | None = None,
+    on_checkpoint: OnCheckpoint | None = None,
 ) -> None:
-    """Runs `steps` optimiser steps.
+    """Runs optimiser steps until `steps` are done.
 
     The loss of a batch is its sum over microbatches divided by the batch's total weight (real tokens, pairs), so
     that accumulation equals one big batch.
@@ -84,10 +99,13 @@ def train(
         model: trained in place.
         loss: of the rows of a microbatch.
         batches: row indices per step, without end.
-        steps: optimiser steps.
+        steps: optimiser steps in all, those before a resumption included.
         config: settings.
         on_step: sees (step from 1, metrics).
         weight: what a batch's loss sum is divided by.
+        resume: a state that `on_checkpoint` got: model, optimiser, data position and step. The rest of the run is
+            then bitwise that of an uninterrupted one, given the same state of the global random generators.
+        on_checkpoint: sees (step, function that returns the loop's state) after `on_step`.
 
     Raises:
         NumericsError: non-finite loss or gradient.
@@ -96,8 +114,23 @@ def train(
     optimiser = torch.optim.AdamW(
         parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
     )
+    done = 0
+    if resume is not None:
+        load_trainable_state(model, resume["model"])
+        optimiser.load_state_dict(resume["optimiser"])
+        batches.load_state_dict(resume["batches"])
+        done = int(resume["step"])
+
+    def state() -> State:
+        return {
+            "step": done,
+            "model": trainable_state(model),
+            "optimiser": optimiser.state_dict(),
+            "batches": dict(batches.state_dict()),
+        }
+
     model.train()
-    for step, rows in zip(range(steps), batches, strict=False):
+    for step, rows in zip(range(done, steps), batches, strict=False):
         for group in optimiser.param_groups:
             group["lr"] = config.learning_rate * config.rate(step, steps)
         total = weight(rows)
@@ -119,5 +152,8 @@ def train(
                 "lower the learning rate or look at these rows"
             )
         optimiser.step()
-        on_step(step + 1, {**metrics, "grad_norm": norm, "learning_rate": optimiser.param_groups[0]["lr"]})
+        done = step + 1
+        on_step(done, {**metrics, "grad_norm": norm, "learning_rate": optimiser.param_groups[0]["lr"]})
+        if on_checkpoint is not None:
+            on_checkpoint(done, state)
     model.eval()

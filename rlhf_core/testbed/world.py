@@ -52,6 +52,9 @@ class WorldConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.wrong_share < 1:
             raise RecipeError(f"wrong_share must lie in [0, 1), not {self.wrong_share}")
+        for name in ("rambling", "garbling"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
         if self.anchors < 1:
             raise RecipeError(f"anchors must be at least 1, not {self.anchors}")
 

@@ -97,6 +97,31 @@ def test_the_paper_scale_has_the_papers_numbers() -> None:
 
 
 @pytest.mark.parametrize(
+    ("row", "epochs", "value_clip", "cutoff"),
+    [
+        ("segment", 2, 0.25, "1.75"),
+        ("bandit", 2, 0.2, None),
+        ("phi31-segment", 2, 0.25, "1.75"),
+        ("phi31-token", 2, 0.25, None),
+        ("llama3-segment", 1, 0.25, "2.0"),
+        ("llama3-token", 1, 0.25, None),
+        ("llama3-bandit", 1, 0.2, None),
+    ],
+)
+def test_the_rows_have_table_9s_numbers_at_paper_scale(
+    row: str, epochs: int, value_clip: float, cutoff: str | None
+) -> None:
+    policy = settings(PARAMS / "scales" / "paper" / "policy" / "ppo.yaml", PolicyScale)
+    recipe = parse_recipe(read_settings(PARAMS / "segment" / "rows" / f"{row}.yaml"))
+    ppo = policy.ppo_config(recipe.optimiser, row)
+    assert (ppo.epochs, ppo.value_clip) == (epochs, value_clip)
+    component = recipe.components[0]
+    assert component.readout.segmenter.get("cutoff") == cutoff
+    trained = read_settings(PARAMS / "segment" / "reward_models" / f"{component.reward_model}.yaml")
+    assert trained["segmenter"].get("cutoff") == cutoff
+
+
+@pytest.mark.parametrize(
     ("change", "message"),
     [
         ({"learning_rat": 1.0}, r"x.yaml: unknown setting 'learning_rat'; did you mean 'learning_rate'\?"),

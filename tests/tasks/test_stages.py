@@ -14,6 +14,7 @@ import pytest
 import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
+from tasks import prepare
 from tasks.artifacts import digest
 from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
 
@@ -213,5 +214,5 @@ def test_another_stage_version_is_refused_with_exit_code_2(pipeline: Pipeline, t
     )
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
-    assert "stage 'prepare' has version 1 but version 999 was asked for" in done.stderr
+    assert f"stage 'prepare' has version {prepare.VERSION} but version 999 was asked for" in done.stderr
     assert not (tmp_path / "out").exists()

@@ -66,7 +66,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "aggregation": "mean",
         "loss": "bradley_terry",
     },
-    "normaliser": {"pairs": 24, "estimator": "huber", "floor_fraction": 0.1, "min_samples": 2},
+    "normaliser": {"pairs": 24, "floor_fraction": 0.1, "min_samples": 2},
     "ppo": {
         "optimiser": {
             "iterations": 2,
