@@ -5,7 +5,8 @@ Where a stage stands:
     pipelines/<scale>/shared/dvc.yaml    what belongs to no paper, or what rows of several papers read
     pipelines/<scale>/<paper>/dvc.yaml   the rest of a paper's matrix
 
-Stages of one module whose arguments differ are groups of their own (`policy`, `policy-entropies`, `policy-2-models`).
+Stages of one module whose arguments differ are groups of their own (`policy`, `policy-entropies`, `policy-2-models`,
+`policy-references`).
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Item:
             return "policy-plain"
         several = [f"{len(models)}-models"] if isinstance(models, tuple) and len(models) > 1 else []
         cut = ["entropies"] if self.module in CUT_BY_ENTROPY and "entropies" in self.arguments else []
-        return "-".join([self.module, *cut, *several])
+        known = self.arguments.get("references")
+        centered = [f"{len(known)}-references" if len(known) > 1 else "references"] if isinstance(known, tuple) else []
+        return "-".join([self.module, *cut, *several, *centered])
 
     def flat(self) -> dict[str, Any]:
         """The arguments as a mapping of single values, several paths numbered."""
@@ -165,6 +168,13 @@ class Scale:
         fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=f"{self.params}/normaliser.yaml", **made)
         return [*above, model, fitted]
 
+    def references(self, spec: ModelSpec, seed: int) -> list[Item]:
+        """The SFT model's reference responses scored by a reward model, after everything that they need."""
+        above = self.reward_model(spec, seed)
+        made = {"data": _result(above[0]), "sft": _result(above[2]), "reward_model": _result(above[-2])}
+        scale = f"{self.params}/references.yaml"
+        return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
+
     def row(self, row: RowSpec, seed: int) -> list[Item]:
         """A row's stage of one seed, last, and everything above it."""
         above = base = self.backbone(row.backbone, seed)
@@ -192,6 +202,10 @@ class Scale:
             above = [*above, *(item for items in models for item in items)]
             made["reward_model"] = tuple(_result(items[-2]) for items in models)
             made["normaliser"] = tuple(_result(items[-1]) for items in models)
+        if row.references:
+            centers = [self.references(spec, seed)[-1] for spec in row.references]
+            above = [*above, *centers]
+            made["references"] = tuple(map(_result, centers))
         return [*above, self._item("policy", row.name, seed, row.paper, **made, seed=seed)]
 
 

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
@@ -27,13 +29,14 @@ from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
-from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe
+from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe, referenced_models, useless_shaping
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import build_segmenter
+from rlhf_core.shaping.registry import Chain, build_shaping
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
@@ -43,6 +46,7 @@ from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import resolve_segmenter
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
+from tasks.references import load_references
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, set_threads, training_on
 from tasks.supervised import train_resumably
@@ -159,7 +163,9 @@ def build_reward(
     entropies: Path | None,
     reward_models: Sequence[Path],
     normalisers: Sequence[Path],
+    references: Sequence[Path],
     microbatch: int,
+    tokenizer: PreTrainedTokenizerBase,
 ) -> Reward:
     """The reward of a recipe from its trained artifacts.
 
@@ -167,27 +173,40 @@ def build_reward(
         recipe: a reward recipe.
         entropies: result of `entropies`, which entropy segmenters need.
         reward_models, normalisers: results, one for each reward model in the order in which the components name them.
+        references: results, one for each reward model whose reference rewards a shaping needs, in that order.
         microbatch: rows per forward pass.
+        tokenizer: of the policy.
 
     Raises:
-        RecipeError: another number of reward models than the components name; or a normaliser fitted to the segments
-            of another segmentation than the one that is read.
+        RecipeError: another number of reward models or references than the components name; or a normaliser fitted to
+            the segments of another segmentation than the one that is read.
     """
-    names = reward_models_of(recipe)
+    names, referenced = reward_models_of(recipe), referenced_models(recipe)
     if not len(names) == len(reward_models) == len(normalisers):
         raise RecipeError(
             f"the components read the reward models {names}, but {len(reward_models)} reward model(s) and "
             f"{len(normalisers)} normaliser(s) are given"
         )
+    if len(referenced) != len(references):
+        raise RecipeError(
+            f"the shapings need reference rewards by the reward models {referenced}, but {len(references)} result(s) "
+            "of the stage `references` are given: give --references"
+        )
     components = []
     for part in recipe.components:
         if part.reward_model is None or part.readout is None:
             scorer = build_function_scorer(str(part.function), str(part.gives))
-            components.append(Component(part.name, scorer, build_credit(part.credit), weight=part.weight))
+            shaping = None if part.shaping is None else build_shaping(part.shaping)
+            credit = build_credit(part.credit)
+            components.append(Component(part.name, scorer, credit, shaping=shaping, weight=part.weight))
         else:
             place = names.index(part.reward_model)
             models = reward_models[place], normalisers[place]
-            components.append(_model_component(part, part.readout, entropies, *models, microbatch))
+            component = _model_component(part, part.readout, entropies, *models, microbatch)
+            if part.shaping is not None:
+                folder = references[referenced.index(part.reward_model)] if part.needs_references else None
+                component = _shaped(component, part, folder, tokenizer)
+            components.append(component)
     return Reward(tuple(components), recipe.clamp)
 
 
@@ -218,6 +237,27 @@ def _model_component(
         normaliser=build_normaliser(part.normaliser, fitted, part.estimator),  # type: ignore[arg-type]
         weight=part.weight,
     )
+
+
+def _shaped(
+    component: Component, part: ComponentRecipe, references: Path | None, tokenizer: PreTrainedTokenizerBase
+) -> Component:
+    """The component with its shaping and, where that needs them, its reference rewards."""
+    if references is None:
+        return replace(component, shaping=build_shaping(part.shaping))
+    assert isinstance(component.scorer, RewardModelScorer)
+    known = load_references(references, component.scorer, component.normaliser, tokenizer)
+    return replace(component, shaping=build_shaping(part.shaping, known.scale), references=known.rewards)
+
+
+def shaping_constants(reward: Reward) -> Row:
+    """What the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
+    return {
+        f"shaping/{component.name}/{name}": value
+        for component in reward.components
+        if isinstance(component.shaping, Chain)
+        for name, value in component.shaping.resolved().items()
+    }
 
 
 def encoded_prompts(rows: list[Row], encoder: Encoder) -> list[EncodedPrompt]:
@@ -409,6 +449,7 @@ def train_policy(
     entropies: Path | None,
     reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model`, as many as the row names"],
     normaliser: Annotated[tuple[Path, ...] | None, "results of `normaliser`, in the same order"],
+    references: Annotated[tuple[Path, ...] | None, "results of `references`, as many as the shapings need"],
     seed: int,
     out: Path,
     version: int | None = None,
@@ -420,23 +461,28 @@ def train_policy(
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
     reward_models, normalisers = reward_model or (), normaliser or ()
-    given = [*([entropies] if entropies else []), *reward_models, *normalisers]
+    known = references or ()
+    given = [*([entropies] if entropies else []), *reward_models, *normalisers, *known]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
         config, sampling = scale.optimiser_config(recipe.optimiser, where), scale.sampling_config(where)
     else:
         dpo, beta = scale.dpo_config(recipe.optimiser, where)
+    if useless := useless_shaping(recipe):
+        print(f"note: {row_path}: {useless}", file=sys.stderr)
     inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         run = start_run(data, sft, evaluation_spec)
         if recipe.kind == "reward":
-            reward = build_reward(recipe, entropies, reward_models, normalisers, config.microbatch)
+            words = run.encoder.tokenizer
+            reward = build_reward(recipe, entropies, reward_models, normalisers, known, config.microbatch, words)
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
                 critic = build_critic(config, run.reference, reward_models, seed)
                 summary = run_optimiser(
                     run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints
                 )
+                summary |= shaping_constants(reward)
         else:
             with training_on(data / "preference.train.jsonl"):
                 pairs = read_jsonl(data / "preference.train.jsonl")

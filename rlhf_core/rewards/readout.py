@@ -11,7 +11,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.experience import microbatches, trimmed
 from rlhf_core.rewards.signals import Segments, Sequence, SignalType
-from rlhf_core.rollout import RolloutBatch
+from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.segmentation.segmenters import Segmenter
 
 Read = Literal["value", "aggregate"]
@@ -66,7 +66,10 @@ class RewardModelScorer:
         return values
 
     def score(self, batch: RolloutBatch) -> Segments | Sequence:
-        segmentation = self.segmenter.segment(batch.responses)
-        values = self.token_values(batch).clone()
+        return self.read_out(self.token_values(batch), batch.responses)
+
+    def read_out(self, values: torch.Tensor, responses: Responses) -> Segments | Sequence:
+        """The signal of responses whose head values [batch, response_len] are known."""
+        segmentation = self.segmenter.segment(responses)
         segments = Segments(read_ends(values, segmentation.ends), segmentation)
         return segments if self.read == "value" else Sequence(segments.masked_mean())

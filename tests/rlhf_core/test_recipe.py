@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import yaml
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.recipe import parse_recipe, reward_models
+from rlhf_core.recipe import parse_recipe, referenced_models, reward_models, useless_shaping
 from rlhf_core.segmentation import build_segmenter
 
 PARAMS = Path(__file__).parents[2] / "params" / "segment"
@@ -141,3 +142,51 @@ def test_a_component_that_is_no_mapping_is_refused() -> None:
     row = {"title": "t", "kind": "reward", "backbone": "b", "optimiser": {"kind": "ppo"}, "components": ["segment"]}
     with pytest.raises(RecipeError, match="must be a mapping"):
         parse_recipe(row)
+
+
+def test_a_component_is_shaped_by_one_step_or_several() -> None:
+    recipe = parse_recipe(changed(shaping={"kind": "par", "references": 5}))
+    assert referenced_models(recipe) == ["segment"]
+    recipe = parse_recipe(changed(shaping=[{"kind": "length_penalty"}, {"kind": "minmax"}]))
+    assert referenced_models(recipe) == []
+    recipe = parse_recipe(changed(shaping={"kind": "ceil", "ceiling": {"sft_deviations": 2.0}}))
+    assert referenced_models(recipe) == ["segment"]
+
+
+TOKENS: dict[str, Any] = {**FUNCTION, "gives": "tokens", "credit": "as_is"}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (changed(shaping={"kind": "parr"}), "row.yaml: unknown shaping 'parr'; did you mean 'par'"),
+        (changed(shaping={"kind": "par", "references": 0}), "references is 0"),
+        (changed(shaping="par"), "shaping is 'par'; it must be a mapping"),
+        (changed(shapin={"kind": "par"}), "unknown setting 'shapin'; did you mean 'shaping'"),
+        (
+            MIXED | {"components": [{**TOKENS, "shaping": {"kind": "length_penalty"}}]},
+            "the shaping takes Sequence or Segments but function 'own:brevity' gives Tokens",
+        ),
+        (
+            MIXED | {"components": [{**FUNCTION, "shaping": {"kind": "par"}}]},
+            "the shaping needs reference rewards, which function 'own:brevity' has none of",
+        ),
+    ],
+)
+def test_shapings_that_do_not_fit_are_refused(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(row, "row.yaml")
+    assert message in str(caught.value)
+
+
+def test_an_affine_shaping_is_useless_for_one_value_per_response_only() -> None:
+    sequence = parse_recipe(
+        changed(readout=AGGREGATE, normaliser="none", credit="last_token", shaping={"kind": "minmax"})
+    )
+    assert useless_shaping(sequence) is None
+    grpo = dataclasses.replace(sequence)
+    object.__setattr__(grpo, "optimiser", {"kind": "grpo"})
+    assert "GRPO" in str(useless_shaping(grpo))
+    segments = parse_recipe(changed(shaping={"kind": "minmax"}))
+    object.__setattr__(segments, "optimiser", {"kind": "grpo"})
+    assert useless_shaping(segments) is None

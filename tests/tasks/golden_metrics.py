@@ -29,6 +29,8 @@ KEY_METRICS: dict[str, tuple[str, ...]] = {
         *(f"{estimator}_{name}" for estimator in ("huber", "ols") for name in ("w_mean", "b_mean", "w_std", "b_std")),
     ),
     "ppo": ("reward", "entropy", "response_length", "mean_segment_length", "true_reward", "alpaca_chars"),
+    "references": ("responses", "reward_mean", "reward_std", "reward_std_within_prompts", "length", "truncated"),
+    "par": ("reward", "entropy", "response_length", "true_reward", "shaping/segment/length_penalty_beyond"),
     "dpo": ("dpo_loss", "dpo_accuracy", "true_reward", "alpaca_chars"),
 }
 

@@ -93,6 +93,30 @@ def test_nothing_depends_on_a_record(root: Path) -> None:
             assert not [dep for dep in stage.get("do", stage)["deps"] if dep.endswith("/record")]
 
 
+def test_reference_rewards_are_made_once_for_the_rows_that_need_them(root: Path) -> None:
+    for name, shaping in {
+        "par": {"kind": "par"},
+        "par-1": {"kind": "par", "references": 1},
+        "minmax": {"kind": "minmax"},
+    }.items():
+        write_yaml(root / f"params/segment/rows/{name}.yaml", reward_row("segment", shaping=shaping))
+    graph.write(root)
+    rest = stages_of(root / "pipelines/testbed/segment")
+    assert set(rest["references"]) == {f"segment-segment-{seed}" for seed in (0, 1, 2)}
+    assert "segment-minmax-0" in rest["policy"]
+    assert set(rest["policy-references"]) == {f"segment-{row}-{seed}" for row in ("par", "par-1") for seed in (0, 1, 2)}
+    made = rest["references"]["segment-segment-0"]["out"]
+    assert rest["policy-references"]["segment-par-1-0"]["references_1"] == f"{made}/result"
+    stage = yaml.safe_load((root / "pipelines/testbed/segment/dvc.yaml").read_text())["stages"]["policy-references"]
+    assert "--references ${item.references_1}" in stage["do"]["cmd"]
+
+
+def test_a_shaping_that_is_none_is_named_by_the_graph(root: Path) -> None:
+    write_yaml(root / "params/segment/rows/wrong.yaml", reward_row("segment", shaping="par"))
+    with pytest.raises(RecipeError, match=r"rows/wrong.yaml: shaping is 'par'; it must be a mapping"):
+        graph.build(root)
+
+
 def test_version_is_read_without_importing(tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "sft.py").write_text("import no_such_library\n\nVERSION: int = 7\n")

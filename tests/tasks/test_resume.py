@@ -34,6 +34,7 @@ STAGES = {
     "sft": ("spec", "backbone"),
     "reward_model": ("scale", "reward_model_scale"),
     "ppo": ("scale", "ppo"),
+    "par": ("scale", "ppo"),  # its shaping has running statistics
     "dpo": ("scale", "dpo"),
 }
 SEED = 2
