@@ -52,12 +52,22 @@ def response_hidden(
     response_ids: Tensor,
     response_mask: Tensor,
 ) -> Tensor:
-    """[batch, prompt_len + response_len, hidden] states of prompt and response side by side."""
+    """[batch, prompt_len + response_len, hidden] states of prompt and response side by side, 0 on padding.
+
+    The decoder sees each row with its padding moved to the right end and cut to the longest row: half the positions of
+    a batch can be padding between long prompts and long responses. Behind the last real token, padding needs no mask
+    under causal attention, which keeps the fast attention kernels.
+    """
     ids = torch.cat([prompt_ids, response_ids], dim=1)
     mask = torch.cat([prompt_mask, response_mask], dim=1)
-    hidden: Tensor = decoder(
-        input_ids=ids, attention_mask=mask.long(), position_ids=position_ids(mask), use_cache=False
-    ).last_hidden_state
+    real = mask.sum(dim=1)
+    width = max(1, int(real.max()))
+    place = mask.long().argsort(dim=1, descending=True, stable=True)[:, :width]
+    kept = torch.arange(width, device=ids.device) < real[:, None]
+    packed: Tensor = decoder(input_ids=ids.gather(1, place), use_cache=False).last_hidden_state
+    packed = torch.where(kept[:, :, None], packed, 0.0)
+    hidden = packed.new_zeros(*ids.shape, packed.shape[2])
+    hidden = hidden.scatter(1, place[:, :, None].expand_as(packed), packed)
     return hidden
 
 
