@@ -24,7 +24,7 @@ from tasks.reward_model import segment_pairs
 from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, device, run_stage, set_threads
 
-VERSION = 1
+VERSION = 2
 STAGE = "normaliser"
 
 

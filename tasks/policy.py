@@ -41,7 +41,7 @@ from tasks.progress import progress
 from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
 
-VERSION = 2
+VERSION = 3
 STAGE = "policy"
 
 Row = dict[str, Any]

@@ -26,7 +26,7 @@ from tasks.progress import progress
 from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
 
-VERSION = 1
+VERSION = 2
 STAGE = "sft"
 
 

@@ -67,8 +67,7 @@ def response_hidden(
     packed: Tensor = decoder(input_ids=ids.gather(1, place), use_cache=False).last_hidden_state
     packed = torch.where(kept[:, :, None], packed, 0.0)
     hidden = packed.new_zeros(*ids.shape, packed.shape[2])
-    hidden = hidden.scatter(1, place[:, :, None].expand_as(packed), packed)
-    return hidden
+    return hidden.scatter(1, place[:, :, None].expand_as(packed), packed)
 
 
 class DecoderPolicy:
