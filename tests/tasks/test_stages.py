@@ -187,5 +187,5 @@ def test_another_stage_version_is_refused_with_exit_code_2(pipeline: Pipeline, t
     )
     assert done.returncode == 2
     assert len(done.stderr.strip().splitlines()) == 1
-    assert "stage 'prepare' has version 1 but version 999 was asked for" in done.stderr
+    assert "stage 'prepare' has version 2 but version 999 was asked for" in done.stderr
     assert not (tmp_path / "out").exists()
