@@ -24,7 +24,7 @@ from tasks.loading import encode, load_encoder, load_policy
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, run_stage, set_threads
 
-VERSION = 1
+VERSION = 2
 STAGE = "entropies"
 
 SPLITS = ("train", "validation", "ood")

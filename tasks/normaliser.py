@@ -25,7 +25,7 @@ from tasks.reward_model import segment_pairs
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, set_threads
 
-VERSION = 2
+VERSION = 3
 STAGE = "normaliser"
 
 

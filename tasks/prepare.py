@@ -29,7 +29,7 @@ from tasks.artifacts import check_version, digest, stage_output, write_json, wri
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, run_stage
 
-VERSION = 2
+VERSION = 3
 STAGE = "prepare"
 
 DIALOGUE_BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")

@@ -31,7 +31,7 @@ from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, set_threads, training_on
 from tasks.supervised import train_resumably
 
-VERSION = 3
+VERSION = 4
 STAGE = "reward_model"
 
 Row = dict[str, Any]

@@ -27,7 +27,7 @@ from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, set_threads, training_on
 from tasks.supervised import train_resumably
 
-VERSION = 2
+VERSION = 3
 STAGE = "sft"
 
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.decoding import DecoderDecoding, Decoding, EncoderDecoderDecoding, position_ids
+from rlhf_core.models.decoding import DecoderDecoding, Decoding, EncoderDecoderDecoding
 from rlhf_core.models.loading import decoder_of
 from rlhf_core.models.logprobs import token_statistics
 
@@ -92,7 +92,10 @@ def response_states(
 ) -> Tensor:
     """[batch, response_len + 1, hidden]: state j has read the prompt and the first j response tokens.
 
-    State j predicts response token j (a policy, a critic); state j + 1 has read it (a reward model).
+    State j predicts response token j (a policy, a critic); state j + 1 has read it (a reward model). A decoder-only
+    model sees each row with its padding moved to the right end and cut to the longest row: half the positions of a
+    batch can be padding between long prompts and long responses. Behind the last real token, padding needs no mask
+    under causal attention, which keeps the fast attention kernels. States on padding mean nothing.
 
     Args:
         backbone: a transformer without output projection, decoder-only or encoder-decoder.
@@ -103,10 +106,12 @@ def response_states(
         return _decoder_states(backbone, prompt_ids, prompt_mask, response_ids)
     ids = torch.cat([prompt_ids, response_ids], dim=1)
     mask = torch.cat([prompt_mask, response_mask], dim=1)
-    hidden: Tensor = backbone(
-        input_ids=ids, attention_mask=mask.long(), position_ids=position_ids(mask), use_cache=False
-    ).last_hidden_state
-    return hidden[:, prompt_ids.shape[1] - 1 :]
+    width = max(1, int(mask.sum(dim=1).max()))
+    place = mask.long().argsort(dim=1, descending=True, stable=True)[:, :width]
+    packed: Tensor = backbone(input_ids=ids.gather(1, place), use_cache=False).last_hidden_state
+    steps = torch.arange(response_ids.shape[1] + 1, device=ids.device)
+    wanted = (prompt_mask.sum(dim=1, keepdim=True) - 1 + steps).clamp(max=width - 1)
+    return packed.gather(1, wanted[:, :, None].expand(-1, -1, packed.shape[2]))
 
 
 def _decoder_states(model: Any, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> Tensor:

@@ -21,7 +21,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "limits": {"prompt": 160, "total": 288},
         "world_seed": 0,
         "seed": 0,
-        "annotator": {"temperature": 0.65},
+        "annotator": {"temperature": 0.75},
         "follow_up_share": 0.1,
         "baseline_quality": {"arena": 0.7, "ood": 0.7},
         "rows": {
