@@ -14,12 +14,14 @@ from typing import Any
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import RecipeError
 from rlhf_core.normalisers import NORMALISERS
+from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.rewards.function import signal_type
 from rlhf_core.rewards.signals import Segments, Sequence, SignalType
 from rlhf_core.shaping.registry import build_shaping, useless_combination
 from rlhf_core.shaping.specification import Scale, needs_references
 
-OPTIMISERS = ("ppo", "dpo")
+#: kinds of optimiser: those that learn from a reward, and DPO on given pairs
+KINDS = (*OPTIMISERS, "dpo")
 #: what each read-out gives
 GIVES: dict[str, SignalType] = {"value": Segments, "aggregate": Sequence}
 
@@ -125,7 +127,7 @@ class Recipe:
         title: for people.
         kind: 'reward' or 'supervised'.
         backbone: which SFT model it starts from.
-        optimiser: settings that differ from the scale's, with `kind` one of ppo, dpo.
+        optimiser: settings that differ from the scale's, with `kind` one of `KINDS`.
         settings: the scale's policy settings, by name; those of the optimiser's kind unless given.
         components: of a reward recipe.
         clamp: largest absolute reward of a token, None for no limit.
@@ -146,8 +148,8 @@ class Recipe:
         if not isinstance(self.optimiser, Mapping):
             raise RecipeError(f"optimiser is '{self.optimiser}'; it must be a mapping, as in {{kind: ppo}}")
         name = str(self.optimiser.get("kind"))
-        if name not in OPTIMISERS:
-            raise RecipeError(f"unknown optimiser '{name}'{_hint(name, OPTIMISERS)}")
+        if name not in KINDS:
+            raise RecipeError(f"unknown optimiser '{name}'{_hint(name, KINDS)}")
         if (name == "dpo") != (self.kind == "supervised"):
             raise RecipeError(f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'")
         if (self.kind == "reward") != bool(self.components):

@@ -17,7 +17,7 @@ from safetensors.torch import load_file, save_file
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
 from tasks.loading import encode, load_encoder, load_policy
@@ -43,7 +43,7 @@ class EntropySpec:
 
 
 @torch.no_grad()
-def response_entropies(policy: DecoderPolicy, sequences: list[EncodedSequence], batch: int = 64) -> list[torch.Tensor]:
+def response_entropies(policy: Policy, sequences: list[EncodedSequence], batch: int = 64) -> list[torch.Tensor]:
     """Entropies per response token of each sequence, in batches of similar length."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
     result: list[torch.Tensor] = [torch.zeros(0)] * len(sequences)

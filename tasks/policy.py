@@ -1,4 +1,4 @@
-"""Stage `policy`: one row's policy training (PPO on its reward, or DPO), with its own evaluation.
+"""Stage `policy`: one row's policy training (an optimiser on its reward, or DPO), with its own evaluation.
 
 Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
 (a few rollouts with the reward of every token and its breakdown), generations.jsonl, judgements.jsonl.
@@ -20,14 +20,15 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.data.prompt_batches import PromptBatches
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.generation import Sampling
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware, build_normaliser
-from rlhf_core.policy_optimisation.experience import EncodedPrompt
-from rlhf_core.policy_optimisation.ppo import Experience, PPOConfig
+from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
+from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe, referenced_models, useless_shaping
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.composition import Component, Reward
@@ -46,7 +47,6 @@ from tasks.entropies import resolve_segmenter
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
 from tasks.references import load_references
-from tasks.resumable_ppo import ResumablePPO
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, set_threads, training_on
 from tasks.supervised import train_resumably
@@ -62,7 +62,8 @@ class PolicyScale:
     """Settings of one optimiser at one scale.
 
     Args:
-        optimiser: `PPOConfig`, or `TrainingConfig` and `beta` for DPO; a row's `optimiser` overrides single values.
+        optimiser: `OptimiserConfig`, or `TrainingConfig` and `beta` for DPO; a row's `optimiser` overrides single
+            values.
         sampling: `Sampling` of rollouts; DPO has none.
         checkpoints: parts into which evaluation while training divides the run.
         checkpoint_prompts: prompts of each such evaluation, 0 for none.
@@ -77,8 +78,13 @@ class PolicyScale:
     rollout_samples: int = 0
     prompt_limit: int | None = None
 
-    def ppo_config(self, optimiser: Mapping[str, Any], where: str) -> PPOConfig:
-        return typed(PPOConfig, {**self.optimiser, **_overrides(optimiser)}, f"{where}: ppo")
+    def optimiser_config(self, optimiser: Mapping[str, Any], where: str) -> OptimiserConfig:
+        kind = str(optimiser["kind"])
+        try:
+            made = composed(kind, {**self.optimiser, **_overrides(optimiser)})
+        except RecipeError as error:
+            raise RecipeError(f"{where}: {kind}: {error}") from None
+        return typed(OptimiserConfig, made, f"{where}: {kind}")
 
     def sampling_config(self, where: str) -> Sampling:
         return typed(Sampling, self.sampling or {}, f"{where}: sampling")
@@ -113,8 +119,8 @@ class Run:
         lengths: tokens per segment in the last rollout batch.
     """
 
-    policy: DecoderPolicy
-    reference: DecoderPolicy
+    policy: Policy
+    reference: Policy
     encoder: Encoder
     evaluator: Evaluator
     baseline: list[Row]
@@ -254,46 +260,71 @@ def shaping_constants(reward: Reward) -> Row:
     }
 
 
-def run_ppo(
+def encoded_prompts(rows: list[Row], encoder: Encoder) -> list[EncodedPrompt]:
+    return [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows]
+
+
+def build_critic(
+    config: OptimiserConfig, reference: Policy, reward_models: Sequence[Path], seed: int
+) -> ScalarModel | None:
+    """The critic that the settings name, on the stage's device; of several reward models the first.
+
+    Raises:
+        RecipeError: a critic from a reward model in a row without one.
+    """
+    if not config.has_critic:
+        return None
+    if config.critic == "reward_model":
+        if not reward_models:
+            raise RecipeError("critic is 'reward_model', but no component reads a reward model")
+        critic = ScalarModel.load(reward_models[0] / "model")[0].as_critic()
+    else:
+        model = copy.deepcopy(reference.model)
+        critic = ScalarModel.from_language_model(model, heads=("value",), seed=seed, bias=True)
+    critic.to(device())
+    return critic.requires_grad_(True)
+
+
+def run_optimiser(
     run: Run,
     recipe: Recipe,
     reward: Reward,
+    critic: ScalarModel | None,
     scale: PolicyScale,
-    config: PPOConfig,
+    config: OptimiserConfig,
     sampling: Sampling,
     prompts: list[Row],
     seed: int,
     checkpoints: RunCheckpoints,
 ) -> Row:
-    """PPO, from the start or from the last checkpoint; returns summary metrics."""
-    critic = ScalarModel.from_causal_lm(copy.deepcopy(run.reference.model), heads=("value",), seed=seed, bias=True)
-    critic.to(device())
-    critic.requires_grad_(True)
-    ppo = ResumablePPO(run.policy, run.reference, critic, reward, run.encoder.tokenizer, config, sampling, seed)
+    """Policy optimisation on the reward, from the start or from the last checkpoint; returns summary metrics."""
     encoder = run.encoder
     if scale.prompt_limit is not None:
         encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
-    encoded = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in prompts]
-    batches = PromptBatches(encoded, config.rollout_batch, seed)
+    source = OnPolicy(
+        run.policy,
+        run.reference,
+        encoder.tokenizer,
+        encoded_prompts(prompts, encoder),
+        sampling,
+        rollout_batch=config.rollout_batch,
+        group_size=config.group_size,
+        microbatch=config.microbatch,
+        seed=seed,
+    )
+    optimiser = PolicyOptimiser(run.policy, reward, source, config, seed, critic=critic)
     world = run.evaluator.world
     every = max(1, config.iterations // scale.checkpoints)
-    label = f"ppo {recipe.title} seed {seed}"
+    label = f"{recipe.optimiser['kind']} {recipe.title} seed {seed}"
 
     def state() -> State:
-        return {
-            "loop": ppo.state_dict(),
-            "prompts": batches.state_dict(),
-            "reward": reward.state_dict(),
-            "run": run.state_dict(),
-        }
+        return {"loop": optimiser.state_dict(), "run": run.state_dict()}
 
     saved = checkpoints.resume(label)
     if saved is not None:
-        ppo.load_state_dict(saved["loop"])
-        batches.load_state_dict(saved["prompts"])
-        reward.load_state_dict(saved["reward"])
+        optimiser.load_state_dict(saved["loop"])
         run.load_state_dict(saved["run"])
-    with progress(label, config.iterations, ppo.step) as advance:
+    with progress(label, config.iterations, optimiser.step) as advance:
 
         def on_step(step: int, metrics: dict[str, float], experience: Experience) -> None:
             batch = experience.batch
@@ -310,7 +341,7 @@ def run_ppo(
                 run.checkpoint(step, scale.checkpoint_prompts)
             checkpoints.offer(step, state)
 
-        ppo.train(batches, on_step)
+        optimiser.train(on_step)
     last = run.history[-1]
     summary: Row = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
     summary["train_kl"] = last["kl"]
@@ -434,7 +465,7 @@ def train_policy(
     given = [*([entropies] if entropies else []), *reward_models, *normalisers, *known]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
-        ppo, sampling = scale.ppo_config(recipe.optimiser, where), scale.sampling_config(where)
+        config, sampling = scale.optimiser_config(recipe.optimiser, where), scale.sampling_config(where)
     else:
         dpo, beta = scale.dpo_config(recipe.optimiser, where)
     if useless := useless_shaping(recipe):
@@ -444,10 +475,13 @@ def train_policy(
         run = start_run(data, sft, evaluation_spec)
         if recipe.kind == "reward":
             words = run.encoder.tokenizer
-            reward = build_reward(recipe, entropies, reward_models, normalisers, known, ppo.microbatch, words)
+            reward = build_reward(recipe, entropies, reward_models, normalisers, known, config.microbatch, words)
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
-                summary = run_ppo(run, recipe, reward, scale, ppo, sampling, prompts, seed, checkpoints)
+                critic = build_critic(config, run.reference, reward_models, seed)
+                summary = run_optimiser(
+                    run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints
+                )
                 summary |= shaping_constants(reward)
         else:
             with training_on(data / "preference.train.jsonl"):

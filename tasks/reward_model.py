@@ -18,7 +18,7 @@ from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.fidelity import ScoredResponse, boundary_scores, fidelity
 from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
-from rlhf_core.models.loading import load_causal_lm
+from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss, score_all
 from rlhf_core.segmentation import Segmentation, Segmenter, build_segmenter
@@ -134,7 +134,7 @@ def train_reward_model(
             )
             for split in ("train", "validation", "ood")
         }
-        model = ScalarModel.from_causal_lm(load_causal_lm(sft / "model"), seed=seed).to(device())
+        model = ScalarModel.from_language_model(load_language_model(sft / "model"), seed=seed).to(device())
         label = f"reward model {spec_path.stem} seed {seed}"
         with training_on(data / "preference.train.jsonl"):
             history = fit(model, splits["train"], encoder.pad_id, config, seed, label, checkpoints)

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.loading import build_causal_lm, load_causal_lm
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.loading import build_language_model, load_language_model
+from rlhf_core.models.policy import policy_of
 from rlhf_core.supervised.sft import mean_nll, sft_loss
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.artifacts import check_version, read_jsonl, write_json, write_jsonl
@@ -80,14 +80,14 @@ def fine_tune(
         world = load_world(data)
         evaluator = Evaluator(data, encoder, evaluation_spec, load_judge(evaluation_spec.judge, world), world)
         if spec.architecture is not None:
-            model = build_causal_lm(spec.architecture, encoder.tokenizer, seed)
+            model = build_language_model(spec.architecture, encoder.tokenizer, seed)
         else:
             assert spec.source is not None
-            model = load_causal_lm(spec.source)
+            model = load_language_model(spec.source)
             if len(encoder.tokenizer) > int(model.config.vocab_size):
                 model.resize_token_embeddings(len(encoder.tokenizer))
         model.to(device())  # type: ignore[arg-type]
-        policy = DecoderPolicy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+        policy = policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
         history: list[dict[str, float]] = []
         if config is not None:
             rows = encode(encoder, read_jsonl(data / "sft.jsonl"), "response", data / "sft.jsonl")

@@ -6,6 +6,7 @@ read it elsewhere. Source: Segment, §2.2, appendix D.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -17,8 +18,8 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from rlhf_core.errors import DataError
-from rlhf_core.models.loading import decoder_of
-from rlhf_core.models.policy import response_hidden
+from rlhf_core.models.loading import backbone_of
+from rlhf_core.models.policy import response_states
 
 HEADS_FILE = "heads.safetensors"
 CONFIG_FILE = "reward_model.json"
@@ -28,7 +29,7 @@ class ScalarModel(nn.Module):
     """A transformer with named scalar heads; reward models and critics are both this.
 
     Args:
-        backbone: a decoder without output projection.
+        backbone: a transformer without output projection, decoder-only or encoder-decoder.
         heads: names of the bias-free linear heads.
         seed: of the heads' initial weights.
         bias: True for a critic.
@@ -52,11 +53,23 @@ class ScalarModel(nn.Module):
                 nn.init.normal_(head.weight, std=1.0 / (hidden + 1) ** 0.5)  # type: ignore[arg-type]
 
     @classmethod
-    def from_causal_lm(cls, model: PreTrainedModel, **options: Any) -> ScalarModel:
+    def from_language_model(cls, model: PreTrainedModel, **options: Any) -> ScalarModel:
         """Starts from a language model's transformer; the output projection is left behind."""
-        backbone = decoder_of(model)
+        backbone = backbone_of(model)
         assert isinstance(backbone, PreTrainedModel)
         return cls(backbone, **options)
+
+    def as_critic(self, head: str = "reward") -> ScalarModel:
+        """A critic that starts as a copy of this reward model: its head 'value' is `head`, with a bias of 0.
+
+        Source: PAR, Algorithm 1, line 3.
+        """
+        critic = ScalarModel(copy.deepcopy(self.backbone), ("value",), bias=True)
+        with torch.no_grad():
+            critic.heads["value"].weight.copy_(self.heads[head].weight)  # type: ignore[union-attr,operator,arg-type]
+            bias = self.heads[head].bias
+            critic.heads["value"].bias.copy_(torch.zeros(1) if bias is None else bias)  # type: ignore[union-attr,operator,arg-type]
+        return critic.requires_grad_(True)
 
     def forward(
         self,
@@ -77,9 +90,9 @@ class ScalarModel(nn.Module):
             shift: 0 reads at the token itself (a reward of what was said), 1 at the position before it
                 (a critic's value of the state in which it is chosen).
         """
-        hidden = response_hidden(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
-        start = prompt_ids.shape[1] - shift
-        values = self.heads[head](hidden[:, start : start + response_ids.shape[1]]).squeeze(-1).float()
+        states = response_states(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
+        read = states[:, 1 - shift : 1 - shift + response_ids.shape[1]]
+        values = self.heads[head](read).squeeze(-1).float()
         return torch.where(response_mask, values, 0.0)
 
     def save(self, folder: Path, config: Mapping[str, Any]) -> None:

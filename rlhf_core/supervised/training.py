@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.schedule import SCHEDULES, rate_share
 from rlhf_core.training_state import OnCheckpoint, State, load_trainable_state, trainable_state
 
 
@@ -43,8 +44,8 @@ class TrainingConfig:
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.schedule not in ("constant", "linear", "cosine"):
-            raise RecipeError(f"unknown schedule '{self.schedule}'; known: constant, linear, cosine")
+        if self.schedule not in SCHEDULES:
+            raise RecipeError(f"unknown schedule '{self.schedule}'; known: {', '.join(SCHEDULES)}")
         if self.batch < 1 or self.microbatch < 1:
             raise RecipeError(f"batch is {self.batch} and microbatch {self.microbatch}; both must be at least 1")
         for name in ("epochs", "learning_rate"):
@@ -54,14 +55,7 @@ class TrainingConfig:
 
     def rate(self, step: int, steps: int) -> float:
         """Share of the peak learning rate at `step` (from 0) of `steps`."""
-        warmup = max(1, round(self.warmup * steps))
-        if step < warmup:
-            return (step + 1) / warmup
-        if self.schedule == "constant":
-            return 1.0
-        progress = (step - warmup) / max(1, steps - warmup)
-        decay = 1 - progress if self.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-        return self.final_share + (1 - self.final_share) * decay
+        return rate_share(step, steps, warmup=self.warmup, schedule=self.schedule, final_share=self.final_share)
 
 
 #: rows of a microbatch -> (sum of the loss, what it is divided by, further sums to report)

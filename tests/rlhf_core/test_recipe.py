@@ -72,7 +72,7 @@ def test_a_component_at_the_top_level_is_the_component_list() -> None:
         (changed(normalizer="none"), "row.yaml: unknown setting 'normalizer'; did you mean 'normaliser'"),
         (changed(normaliser="location_awar"), "did you mean 'location_aware'"),
         (changed(optimiser={"kind": "pppo"}), "did you mean 'ppo'"),
-        (changed(optimiser={}), "unknown optimiser 'None'; known: ppo, dpo"),
+        (changed(optimiser={}), "unknown optimiser 'None'; known: ppo, ppo_a2c"),
         (changed(optimiser="ppo"), "must be a mapping"),
         (changed(readout={"segmentr": {}}), "readout: unknown setting 'segmentr'; did you mean 'segmenter'"),
         (changed(readout=None), "'readout' must say the segmenter"),

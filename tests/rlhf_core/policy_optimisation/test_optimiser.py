@@ -1,4 +1,4 @@
-"""PPO: what is rewarded and read where, invariances of the update, repeatability, and learning a toy problem."""
+"""The loop with a critic: what is rewarded and read where, invariances, repeatability, and learning a toy problem."""
 
 from __future__ import annotations
 
@@ -8,27 +8,31 @@ from typing import Any
 
 import pytest
 import torch
-from tiny_models import EOS, PAD, ToyTokenizer, batch_of, random_rows, tiny_policy, tiny_scalar_model
+from tiny_models import EOS, PAD, POLICIES, ToyTokenizer, batch_of, random_rows, tiny_critic
 from torch.nn.functional import pad
 
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.generation import Sampling
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy, response_states
 from rlhf_core.policy_optimisation.advantages import gae, rewards_to_go, whiten
+from rlhf_core.policy_optimisation.config import OptimiserConfig
+from rlhf_core.policy_optimisation.diagnostics import describe
 from rlhf_core.policy_optimisation.experience import (
     EncodedPrompt,
+    Experience,
     RewardFunction,
     collect,
     microbatches,
     slice_rows,
 )
-from rlhf_core.policy_optimisation.ppo import PPO, Experience, PPOConfig
+from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rollout import Responses, RolloutBatch
 
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3], ended=False)
 ROWS = random_rows(2, [6, 1, 3, 7, 2, 5, 4, 4])
-CONFIG = PPOConfig(
+CONFIG = OptimiserConfig(
     iterations=2, rollout_batch=8, minibatch=4, microbatch=3, epochs=2, actor_lr=1e-3, critic_lr=1e-3, kl_coef=0.1,
     max_grad_norm=1e9,
 )  # fmt: skip
@@ -45,38 +49,75 @@ def no_reward(batch: RolloutBatch) -> RewardOutput:
     return RewardOutput(total, {"none": total}, {})
 
 
+class SamePrompts(OnPolicy):
+    """The given prompts in every iteration, in their order."""
+
+    def next(self, generator: torch.Generator) -> RolloutBatch:
+        return collect(
+            self.policy, self.reference, self.tokenizer, list(self.prompts), self.sampling, generator,
+            microbatch=self.microbatch,
+        )  # fmt: skip
+
+
 def ppo(
-    config: PPOConfig = CONFIG, reward: RewardFunction = token_reward, seed: int = 0, max_new_tokens: int = 6
-) -> PPO:
-    policy = tiny_policy(1)
-    with torch.no_grad():  # an EOS logit near 3, so that some responses end early
-        hidden = policy.model.get_decoder()(torch.arange(3, 50)[None]).last_hidden_state.mean(dim=(0, 1))
-        policy.model.get_output_embeddings().weight[EOS] = 3 * hidden / hidden.dot(hidden)
-    critic = tiny_scalar_model(2, ("value",), bias=True)
-    sampling = Sampling(max_new_tokens)
-    return PPO(policy, tiny_policy(3), critic, reward, ToyTokenizer(), config, sampling, seed)  # type: ignore[arg-type]
+    config: OptimiserConfig = CONFIG,
+    reward: RewardFunction = token_reward,
+    seed: int = 0,
+    max_new_tokens: int = 6,
+    kind: str = "decoder",
+    rows: list[list[int]] = PROMPTS,
+) -> PolicyOptimiser:
+    policy = POLICIES[kind](1)
+    if kind == "decoder":
+        with torch.no_grad():  # an EOS logit near 3, so that some responses end early
+            hidden = policy.model.get_decoder()(torch.arange(3, 50)[None]).last_hidden_state.mean(dim=(0, 1))
+            policy.model.get_output_embeddings().weight[EOS] = 3 * hidden / hidden.dot(hidden)
+    source = SamePrompts(
+        policy, POLICIES[kind](3), ToyTokenizer(), prompts(rows), Sampling(max_new_tokens),  # type: ignore[arg-type]
+        rollout_batch=len(rows), microbatch=config.microbatch,
+    )  # fmt: skip
+    return PolicyOptimiser(policy, reward, source, config, seed, critic=tiny_critic(kind, 2))
 
 
 def prompts(rows: list[list[int]] = PROMPTS) -> list[EncodedPrompt]:
     return [EncodedPrompt(row, str(row), {"id": str(row)}) for row in rows]
 
 
-def naive_values(run: PPO, prompt: list[int], row: list[int]) -> torch.Tensor:
+def naive_values(run: PolicyOptimiser, prompt: list[int], row: list[int]) -> torch.Tensor:
     """The critic at the position before each response token of one unpadded sequence."""
+    assert run.critic is not None
+    one = [
+        torch.tensor([prompt]),
+        torch.ones(1, len(prompt)).bool(),
+        torch.tensor([row]),
+        torch.ones(1, len(row)).bool(),
+    ]
     with torch.no_grad():
-        hidden = run.critic.backbone(input_ids=torch.tensor([[*prompt, *row]])).last_hidden_state[0]
-        return run.critic.heads["value"](hidden[len(prompt) - 1 : -1]).squeeze(-1)
+        if run.critic.backbone.config.is_encoder_decoder:
+            states = run.critic.backbone(input_ids=one[0], decoder_input_ids=torch.tensor([[PAD, *row[:-1]]]))
+            hidden = states.last_hidden_state[0]
+        else:
+            hidden = run.critic.backbone(input_ids=torch.cat([one[0], one[2]], dim=1)).last_hidden_state[0]
+            hidden = hidden[len(prompt) - 1 : -1]
+        assert torch.allclose(response_states(run.critic.backbone, *one)[0, :-1], hidden, atol=1e-5)
+        return run.critic.heads["value"](hidden).squeeze(-1)
 
 
 def test_collect_gathers_what_rewards_need() -> None:
     run = ppo()
     chosen = prompts([*PROMPTS[:3], PROMPTS[0]])
     batch = collect(
-        run.policy, run.reference, ToyTokenizer(), chosen, Sampling(6), torch.Generator().manual_seed(0), microbatch=2
+        run.policy,
+        run.source.reference,
+        ToyTokenizer(),
+        chosen,
+        Sampling(6),
+        torch.Generator().manual_seed(0),
+        microbatch=2,
     )  # type: ignore[arg-type]
     inputs = (batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask)
     with torch.no_grad():
-        policy, reference = run.policy.statistics(*inputs), run.reference.statistics(*inputs)
+        policy, reference = run.policy.statistics(*inputs), run.source.reference.statistics(*inputs)
     torch.testing.assert_close(batch.logprobs, policy.logprobs, atol=5e-5, rtol=1e-5)
     torch.testing.assert_close(batch.reference_logprobs, reference.logprobs, atol=5e-5, rtol=1e-5)
     # segmentation is by the entropies of the SFT model, not of the policy that is trained
@@ -101,9 +142,9 @@ def test_microbatches_hold_every_row_once_and_slices_are_trimmed() -> None:
     assert part.texts == alone.texts
 
 
-def test_the_critic_is_read_before_each_token_and_the_target_is_advantage_plus_value() -> None:
-    run = ppo()
-    experience = run.experience(prompts())
+def test_the_critic_is_read_before_each_token_and_the_target_is_advantage_plus_value(kind: str) -> None:
+    run = ppo(kind=kind)
+    experience = run.experience(run.source.next(run.generator))
     batch, mask = experience.batch, experience.batch.responses.mask
     for i in range(8):
         n = int(mask[i].sum())
@@ -122,7 +163,7 @@ def test_the_critic_is_read_before_each_token_and_the_target_is_advantage_plus_v
 
 def test_kl_is_subtracted_on_every_token_and_on_eos() -> None:
     run = ppo(replace(CONFIG, lam=1.0, kl_coef=0.5), no_reward)
-    experience = run.experience(prompts())
+    experience = run.experience(run.source.next(run.generator))
     batch, mask = experience.batch, experience.batch.responses.mask
     assert batch.responses.ended.any()
     assert batch.logprobs is not None
@@ -137,7 +178,7 @@ def test_kl_is_subtracted_on_every_token_and_on_eos() -> None:
         assert abs(float(penalty[i, last])) > 1e-3
 
 
-def fixed_experience(run: PPO, order: list[int], left: int = 0, right: int = 0) -> Experience:
+def fixed_experience(run: PolicyOptimiser, order: list[int], left: int = 0, right: int = 0) -> Experience:
     """The same made-up experience with rows in any order and padding to any width."""
     batch = batch_of([PROMPTS[i] for i in order], [ROWS[i] for i in order])
     old = batch.responses
@@ -162,12 +203,14 @@ def fixed_experience(run: PPO, order: list[int], left: int = 0, right: int = 0) 
     with torch.no_grad():
         now = run.policy.statistics(batch.prompt_ids, batch.prompt_mask, responses.ids, responses.mask).logprobs
     batch = replace(batch, logprobs=now + values(1, 0.2), reference_logprobs=now)
-    return Experience(batch, no_reward(batch), values(2, 1.0), values(3, 1.0), values(4, 1.0))
+    return Experience(batch, no_reward(batch), values(2, 1.0), values(3, 1.0), values(4, 1.0), torch.zeros(shape[0]))
 
 
-def gradients_of(config: PPOConfig, order: list[int], chosen: list[int], **padding: int) -> tuple[dict[str, Any], Any]:
-    run = ppo(replace(config, actor_lr=1e-30, critic_lr=1e-30))
-    metrics = run._minibatch(fixed_experience(run, order, **padding), torch.tensor(chosen), True)
+def gradients_of(
+    kind: str, config: OptimiserConfig, order: list[int], chosen: list[int], **padding: int
+) -> tuple[dict[str, Any], Any]:
+    run = ppo(replace(config, actor_lr=1e-30, critic_lr=1e-30), kind=kind)
+    metrics = run.learner.minibatch(fixed_experience(run, order, **padding), torch.tensor(chosen)[:, None], 0.0)
     named = itertools.chain(run.policy.model.named_parameters(), run.critic.named_parameters("critic"))
     return {name: p.grad.clone() for name, p in named if p.grad is not None}, metrics
 
@@ -182,10 +225,10 @@ def gradients_of(config: PPOConfig, order: list[int], chosen: list[int], **paddi
     ],
 )
 def test_an_update_depends_on_neither_microbatch_order_nor_padding(
-    microbatch: int, order: list[int], chosen: list[int], padding: dict[str, int]
+    kind: str, microbatch: int, order: list[int], chosen: list[int], padding: dict[str, int]
 ) -> None:
-    expected, metrics = gradients_of(replace(CONFIG, microbatch=8), list(range(8)), list(range(8)))
-    found, other = gradients_of(replace(CONFIG, microbatch=microbatch), order, chosen, **padding)
+    expected, metrics = gradients_of(kind, replace(CONFIG, microbatch=8), list(range(8)), list(range(8)))
+    found, other = gradients_of(kind, replace(CONFIG, microbatch=microbatch), order, chosen, **padding)
     assert expected.keys() == found.keys()
     assert any(name.startswith("critic") for name in expected)
     for name, gradient in expected.items():
@@ -195,10 +238,10 @@ def test_an_update_depends_on_neither_microbatch_order_nor_padding(
     assert metrics["grad_norm"] > 0
 
 
-def test_losses_are_means_over_real_tokens() -> None:
-    run = ppo(replace(CONFIG, actor_lr=1e-30, critic_lr=1e-30))
+def test_losses_are_means_over_real_tokens(kind: str) -> None:
+    run = ppo(replace(CONFIG, actor_lr=1e-30, critic_lr=1e-30), kind=kind)
     experience = fixed_experience(run, list(range(8)))
-    metrics = run._minibatch(experience, torch.arange(8), True)
+    metrics = run.learner.minibatch(experience, torch.arange(8)[:, None], 0.0)
     mask, batch = experience.batch.responses.mask, experience.batch
     with torch.no_grad():
         now = run.policy.statistics(batch.prompt_ids, batch.prompt_mask, batch.responses.ids, mask).logprobs
@@ -214,13 +257,13 @@ def test_losses_are_means_over_real_tokens() -> None:
     assert metrics["value_loss"] == pytest.approx(0.5 * float(squares[mask].mean()), rel=1e-4)
 
 
-def run_twice_over(config: PPOConfig, seed: int) -> tuple[PPO, list[dict[str, float]]]:
+def run_twice_over(config: OptimiserConfig, seed: int) -> tuple[PolicyOptimiser, list[dict[str, float]]]:
     run, history = ppo(config, seed=seed), []
-    run.train(itertools.repeat(prompts()), lambda step, metrics, _: history.append({"step": step, **metrics}))
+    run.train(lambda step, metrics, _: history.append({"step": step, **metrics}))
     return run, history
 
 
-def parameters(policy: DecoderPolicy) -> torch.Tensor:
+def parameters(policy: Policy) -> torch.Tensor:
     return torch.cat([p.detach().flatten() for p in policy.model.parameters()])
 
 
@@ -234,7 +277,7 @@ def test_training_repeats_by_seed_and_trains_actor_and_critic() -> None:
     assert torch.equal(parameters(a.policy), parameters(b.policy))
     assert not torch.equal(parameters(a.policy), parameters(c.policy))
     assert not torch.equal(parameters(a.policy), parameters(start.policy))
-    assert torch.equal(parameters(a.reference), parameters(start.reference))
+    assert torch.equal(parameters(a.source.reference), parameters(start.source.reference))
     assert not torch.equal(a.critic.heads["value"].weight, start.critic.heads["value"].weight)  # type: ignore[arg-type]
     assert [row["step"] for row in history] == [1, 2]
     assert {"reward", "kl", "entropy", "value_loss", "policy_loss", "explained_variance"} <= set(history[0])
@@ -250,9 +293,9 @@ def test_only_the_critic_learns_during_warmup() -> None:
 
 def test_diagnostics_of_a_batch() -> None:
     run = ppo()
-    experience = run.experience(prompts())
+    experience = run.experience(run.source.next(run.generator))
     batch, mask = experience.batch, experience.batch.responses.mask
-    described = run.describe(experience)
+    described = describe(experience, with_critic=True)
     assert batch.logprobs is not None
     assert batch.reference_logprobs is not None
     kl = (batch.logprobs - batch.reference_logprobs) * mask
@@ -261,7 +304,7 @@ def test_diagnostics_of_a_batch() -> None:
     assert described["reward/ids"] == pytest.approx(described["reward"])
     assert described["response_length"] == pytest.approx(float(mask.sum() / 8))
     assert described["truncated"] == pytest.approx(1 - float(batch.responses.ended.float().mean()))
-    perfect = run.describe(replace(experience, values=experience.returns))
+    perfect = describe(replace(experience, values=experience.returns), with_critic=True)
     assert perfect["explained_variance"] == pytest.approx(1.0)
 
 
@@ -273,17 +316,17 @@ def test_a_rewarded_token_becomes_more_likely() -> None:
         total = (batch.responses.ids == target).float() * batch.responses.mask
         return RewardOutput(total, {"target": total}, {})
 
-    config = PPOConfig(
+    config = OptimiserConfig(
         iterations=25, rollout_batch=64, minibatch=32, microbatch=64, epochs=2, actor_lr=3e-3, critic_lr=5e-3
     )
-    run = ppo(config, bandit, max_new_tokens=1)
+    run = ppo(config, bandit, max_new_tokens=1, rows=[[5, 6, 7]] * 64)
 
     def probability() -> float:
         with torch.no_grad():
             return float(run.policy.model(torch.tensor([[5, 6, 7]])).logits[0, -1].softmax(-1)[target])
 
     assert probability() < 0.15
-    run.train(itertools.repeat(prompts([[5, 6, 7]] * 64)), lambda *_: None)
+    run.train(lambda *_: None)
     assert probability() > 0.6
 
 
@@ -295,7 +338,7 @@ def test_what_is_not_finite_stops_the_run() -> None:
     run = ppo(CONFIG, broken)
     before = parameters(run.policy).clone()
     with pytest.raises(NumericsError, match="check the reward"):
-        run.train(itertools.repeat(prompts()), lambda *_: None)
+        run.train(lambda *_: None)
     assert torch.equal(parameters(run.policy), before)
 
 
