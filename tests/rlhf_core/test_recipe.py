@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -180,13 +179,10 @@ def test_shapings_that_do_not_fit_are_refused(row: dict[str, Any], message: str)
 
 
 def test_an_affine_shaping_is_useless_for_one_value_per_response_only() -> None:
-    sequence = parse_recipe(
-        changed(readout=AGGREGATE, normaliser="none", credit="last_token", shaping={"kind": "minmax"})
-    )
-    assert useless_shaping(sequence) is None
-    grpo = dataclasses.replace(sequence)
-    object.__setattr__(grpo, "optimiser", {"kind": "grpo"})
-    assert "GRPO" in str(useless_shaping(grpo))
-    segments = parse_recipe(changed(shaping={"kind": "minmax"}))
-    object.__setattr__(segments, "optimiser", {"kind": "grpo"})
-    assert useless_shaping(segments) is None
+    sequence = {"readout": AGGREGATE, "normaliser": "none", "credit": "last_token", "shaping": {"kind": "minmax"}}
+    grpo = {"kind": "grpo"}
+    assert "GRPO" in str(useless_shaping(parse_recipe(changed(**sequence, optimiser=grpo))))
+    assert useless_shaping(parse_recipe(changed(**sequence))) is None
+    assert useless_shaping(parse_recipe(changed(shaping={"kind": "minmax"}, optimiser=grpo))) is None
+    parts = [{**MODEL, "readout": AGGREGATE, **sequence}, FUNCTION]
+    assert useless_shaping(parse_recipe(MIXED | {"components": parts, "optimiser": grpo})) is None

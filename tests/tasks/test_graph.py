@@ -100,7 +100,7 @@ def test_reference_rewards_are_made_once_for_the_rows_that_need_them(root: Path)
         "minmax": {"kind": "minmax"},
     }.items():
         write_yaml(root / f"params/segment/rows/{name}.yaml", reward_row("segment", shaping=shaping))
-    graph.write(root)
+    write_matrix(root)
     rest = stages_of(root / "pipelines/testbed/segment")
     assert set(rest["references"]) == {f"segment-segment-{seed}" for seed in (0, 1, 2)}
     assert "segment-minmax-0" in rest["policy"]
