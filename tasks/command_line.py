@@ -154,7 +154,7 @@ def plan(
         expected = ("?" if known is None else _clock(known)) if stage.state == "run" else ""
         why = stage.reasons[0] if stage.reasons else ""
         why += f" (and {len(stage.reasons) - 1} more)" if len(stage.reasons) > 1 else ""
-        table.add_row(stage.address, words[stage.state], expected, why, style=styles[stage.state])
+        table.add_row(stage.address.rpartition(":")[2], words[stage.state], expected, why, style=styles[stage.state])
     if table.rows:
         Console().print(table)
     counts = {state: sum(stage.state == state for stage in stages.values()) for state in words}

@@ -37,7 +37,8 @@ TOLERANCES: Mapping[str, float] = {
     "ood_win_rate_vs_sft": 15.0,
     "alpaca_wr": 15.0,
     "arena_wr*": 15.0,
-    "mtbench*": 1.0,
+    "mtbench": 1.0,
+    "mtbench_turn*": 1.0,
     "entropy*": 0.15,
     "table-*lc*": 15.0,
 }
