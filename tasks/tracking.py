@@ -38,6 +38,8 @@ from tasks.rows import ROOT_SCALE
 FIGURES = "Figures"
 #: Rows of the generations table kept per run.
 GENERATIONS = 200
+#: What MLflow's pages open an experiment as: model training, with its runs.
+EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
 PAGE = 1000
 
@@ -98,9 +100,10 @@ def _experiment(client: Any, paper: str, root: Path, uri: str) -> str:
     if found is not None:
         if found.lifecycle_stage == "deleted":
             client.restore_experiment(found.experiment_id)
+        client.set_experiment_tag(found.experiment_id, *EXPERIMENT_KIND)
         return str(found.experiment_id)
     place = (root.resolve() / "mlruns" / paper).as_uri() if uri.startswith("sqlite") else None
-    return str(client.create_experiment(paper, artifact_location=place))
+    return str(client.create_experiment(paper, artifact_location=place, tags=dict([EXPERIMENT_KIND])))
 
 
 def _existing(client: Any, experiment: str, scale: str) -> dict[str, Any]:
