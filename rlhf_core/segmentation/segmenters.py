@@ -22,9 +22,10 @@ SENTENCE_MARKERS = frozenset(".!?\n;,:…。！？；，：、،؟؛।")
 
 
 class Segmenter(Protocol):
-    """Cuts responses into segments."""
+    """Cuts responses into segments; says which optional parts of `Responses` it reads."""
 
     needs_entropies: ClassVar[bool]
+    needs_spelling: ClassVar[bool]
 
     def segment(self, responses: Responses) -> Segmentation: ...
 
@@ -34,6 +35,7 @@ class Bandit:
     """One segment, the whole response, read at EOS or the last token."""
 
     needs_entropies: ClassVar[bool] = False
+    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         return from_starts(torch.zeros_like(responses.mask), responses.mask)
@@ -44,6 +46,7 @@ class Token:
     """Every token but EOS is a segment."""
 
     needs_entropies: ClassVar[bool] = False
+    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         return from_starts(torch.ones_like(responses.mask), dense_cover(responses))
@@ -55,6 +58,7 @@ class NGram:
 
     n: int
     needs_entropies: ClassVar[bool] = False
+    needs_spelling: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -73,6 +77,7 @@ class SentenceMarkers:
     """
 
     needs_entropies: ClassVar[bool] = False
+    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         if responses.pieces is None:
@@ -97,6 +102,7 @@ class Entropy:
 
     cutoff: float
     needs_entropies: ClassVar[bool] = True
+    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         if responses.entropies is None:
