@@ -19,7 +19,7 @@ from rlhf_core.errors import RecipeError
 from tasks.rows import ROOT_SCALE, ModelSpec, RowSpec, load_rows, load_yaml, nearest, papers, raw_row, row_named
 
 SHARED = "shared"
-#: Modules that read entropies only where a segmenter needs them.
+#: Modules that read entropies, or a SaT model's sentences, only where a segmenter needs them.
 CUT_BY_ENTROPY = ("reward_model", "normaliser", "policy")
 #: One path, or several of the same kind (one per reward model).
 Argument = str | int | tuple[str, ...]
@@ -59,7 +59,8 @@ class Item:
         if self.module == "policy" and not models:
             return "policy-plain"
         several = [f"{len(models)}-models"] if isinstance(models, tuple) and len(models) > 1 else []
-        cut = ["entropies"] if self.module in CUT_BY_ENTROPY and "entropies" in self.arguments else []
+        inputs = ("entropies", "segmenter") if self.module in CUT_BY_ENTROPY else ()
+        cut = [name for name in inputs if name in self.arguments]
         return "-".join([self.module, *cut, *several])
 
     def flat(self) -> dict[str, Any]:
@@ -151,6 +152,15 @@ class Scale:
         spec = f"{self.params}/entropies.yaml"
         return self._item("entropies", sft.name, seed, spec=spec, data=_result(prepare), sft=_result(sft))
 
+    def segmenter(self, base: list[Item], name: str, where: str) -> Item:
+        """The SaT model behind a row's sentences."""
+        spec = self._file("segmenters", name)
+        if not (self.root / spec).exists():
+            known = {path.stem for path in (self.root / self.params / "segmenters").glob("*.yaml")}
+            hint = nearest(name, known) if known else f"There is no {self.params}/segmenters/."
+            raise RecipeError(f"{where}: no SaT model '{name}' at scale {self.name}. {hint}")
+        return self._item("segmenter", name, None, spec=spec, data=_result(base[0]))
+
     def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
         """A reward model and its normalisers, after everything that they need."""
         base = self.backbone(spec.backbone, seed)
@@ -159,6 +169,9 @@ class Scale:
         if spec.entropies:
             above.append(self.entropies(base, seed))
             made["entropies"] = _result(above[-1])
+        if spec.segmenter is not None:
+            above.append(self.segmenter(base, spec.segmenter, spec.path))
+            made["segmenter"] = _result(above[-1])
         scale = f"{self.params}/reward_model.yaml"
         model = self._item("reward_model", spec.name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed)
         made["reward_model"] = _result(model)
@@ -187,6 +200,9 @@ class Scale:
         if row.entropies:
             above = [*above, self.entropies(base, seed)]
             made["entropies"] = _result(above[-1])
+        if row.segmenter is not None:
+            above = [*above, self.segmenter(base, row.segmenter, row.path)]
+            made["segmenter"] = _result(above[-1])
         if row.reward_models:
             models = [self.reward_model(spec, seed) for spec in row.reward_models]
             above = [*above, *(item for items in models for item in items)]

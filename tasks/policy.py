@@ -19,8 +19,10 @@ import torch
 from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.generation import Sampling
+from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.policy import DecoderPolicy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware, build_normaliser
@@ -28,17 +30,18 @@ from rlhf_core.policy_optimisation.experience import EncodedPrompt
 from rlhf_core.policy_optimisation.ppo import PPO, Experience, PPOConfig
 from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe
 from rlhf_core.recipe import reward_models as reward_models_of
+from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rewards.signals import Segments
-from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
 from rlhf_core.supervised.training import TrainingConfig, train
 from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.benchmarks import EvaluationConfig, Evaluator, win_rates_over_reference
 from tasks.entropies import resolve_segmenter
-from tasks.loading import load_encoder, load_judge, load_policy, load_world
+from tasks.loading import load_encoder, load_judge, load_policy, load_segmenter, load_world
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
 from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
@@ -134,7 +137,12 @@ class Run:
 
 
 def build_reward(
-    recipe: Recipe, entropies: Path | None, reward_models: list[Path], normalisers: list[Path], microbatch: int
+    recipe: Recipe,
+    entropies: Path | None,
+    reward_models: list[Path],
+    normalisers: list[Path],
+    microbatch: int,
+    sentences: Path | None = None,
 ) -> Reward:
     """The reward of a recipe from its trained artifacts.
 
@@ -143,6 +151,7 @@ def build_reward(
         entropies: result of `entropies`, which entropy segmenters need.
         reward_models, normalisers: results, one for each reward model in the order in which the components name them.
         microbatch: rows per forward pass.
+        sentences: result of `segmenter`, which segmenters of kind sat need.
 
     Raises:
         RecipeError: another number of reward models than the components name; or a normaliser fitted to the segments
@@ -162,7 +171,7 @@ def build_reward(
         else:
             place = names.index(part.reward_model)
             models = reward_models[place], normalisers[place]
-            components.append(_model_component(part, part.readout, entropies, *models, microbatch))
+            components.append(_model_component(part, part.readout, entropies, *models, microbatch, sentences))
     return Reward(tuple(components), recipe.clamp)
 
 
@@ -173,10 +182,11 @@ def _model_component(
     reward_model: Path,
     normaliser: Path,
     microbatch: int,
+    sentences: Path | None,
 ) -> Component:
     """A component that reads a trained reward model."""
     model, trained = ScalarModel.load(reward_model / "model")
-    segmenter = build_segmenter(resolve_segmenter(readout.segmenter, entropies))
+    segmenter = load_segmenter(resolve_segmenter(readout.segmenter, entropies), sentences)
     fitted_to = str(trained["segmenter"]["kind"])
     if part.normaliser in ("global", "last", "location_aware") and fitted_to != readout.segmenter["kind"]:
         raise RecipeError(
@@ -186,9 +196,22 @@ def _model_component(
     model.to(device())
     model.requires_grad_(False)
     fitted = read_json(normaliser / "normaliser.json")
+    tokenizer = load_tokenizer(reward_model / "model") if segmenter.needs_spelling else None
+    if tokenizer is not None:
+        require_offset_mapping(tokenizer)
+    scorer = RewardModelScorer(
+        model,
+        segmenter,
+        readout.read,  # type: ignore[arg-type]
+        microbatch=microbatch,
+        aggregation=build_aggregation(trained["aggregation"]),
+        base=readout.base,
+        tokenizer=tokenizer,
+        end_token=end_token_id(tokenizer) if tokenizer is not None and trained.get("end_token") else None,
+    )
     return Component(
         name=part.name,
-        scorer=RewardModelScorer(model, segmenter, readout.read, microbatch=microbatch),  # type: ignore[arg-type]
+        scorer=scorer,
         credit=build_credit(part.credit),
         normaliser=build_normaliser(part.normaliser, fitted, part.estimator),  # type: ignore[arg-type]
         weight=part.weight,
@@ -350,6 +373,7 @@ def train_policy(
     seed: int,
     out: Path,
     version: int | None = None,
+    sentences: Path | None = None,
 ) -> None:
     """Trains a row's policy and evaluates it."""
     check_version(STAGE, VERSION, version)
@@ -357,7 +381,7 @@ def train_policy(
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    given = [*([entropies] if entropies else []), *reward_models, *normalisers]
+    given = [*(path for path in (entropies, sentences) if path is not None), *reward_models, *normalisers]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
         ppo, sampling = scale.ppo_config(recipe.optimiser, where), scale.sampling_config(where)
@@ -367,7 +391,7 @@ def train_policy(
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         run = start_run(data, sft, evaluation_spec)
         if recipe.kind == "reward":
-            reward = build_reward(recipe, entropies, reward_models, normalisers, ppo.microbatch)
+            reward = build_reward(recipe, entropies, reward_models, normalisers, ppo.microbatch, sentences)
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
                 summary = run_ppo(run, recipe, reward, scale, ppo, sampling, prompts, seed)
@@ -399,6 +423,7 @@ def main(arguments: list[str] | None = None) -> None:
         entropies="result of `entropies` [optional]",
         reward_model="results of `reward_model`, one for each that the row names [optional, several]",
         normaliser="results of `normaliser`, in the same order [optional, several]",
+        segmenter="result of `segmenter` [optional]",
     )
     parser.add_argument("--seed", type=int, required=True)
     given = parser.parse_args(arguments)
@@ -414,6 +439,7 @@ def main(arguments: list[str] | None = None) -> None:
         given.seed,
         given.out,
         given.stage_version,
+        given.segmenter,
     )
 
 

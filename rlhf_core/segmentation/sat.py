@@ -226,8 +226,8 @@ def load_splitter(model: str) -> Any:
         raise DataError(
             f"the SaT model cannot be loaded ({str(error).strip().splitlines()[0]})",
             file=model,
-            remedy=f"Released models ({', '.join(RELEASED)}) are at https://huggingface.co/segment-any-text: give a hub "
-            "id while the hub can be reached, or a folder with config.json, model.safetensors and tokenizer files. "
+            remedy=f"Released models ({', '.join(RELEASED)}) are at https://huggingface.co/segment-any-text: give a "
+            "hub id while the hub can be reached, or a folder with config.json, model.safetensors and tokenizer files. "
             "Without a network: train one (`source: train` in the segmenter's spec), or use the segmenter 'sentence'",
         ) from None
     splitter.model.model.eval()

@@ -7,7 +7,7 @@ Each is a small frozen dataclass with `segment(responses) -> Segmentation`. EOS 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, Protocol
 
@@ -15,6 +15,7 @@ import torch
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.rollout import Responses
+from rlhf_core.segmentation.sat import SaT
 from rlhf_core.segmentation.segments import Segmentation, dense_cover, from_starts
 
 #: Sentence markers of the Segment paper (§4.2) and their foreign-language equivalents.
@@ -116,6 +117,7 @@ SEGMENTERS: dict[str, type[Any]] = {
     "ngram": NGram,
     "sentence": SentenceMarkers,
     "entropy": Entropy,
+    "sat": SaT,
 }
 
 
@@ -127,8 +129,9 @@ def build_segmenter(spec: Mapping[str, Any]) -> Segmenter:
         near = get_close_matches(kind, SEGMENTERS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise RecipeError(f"unknown segmenter '{kind}'{hint} Known: {', '.join(SEGMENTERS)}")
-    expected = {f.name for f in fields(SEGMENTERS[kind])}
-    if set(options) != expected:
+    expected = {f.name for f in fields(SEGMENTERS[kind]) if f.name != "known"}
+    required = {f.name for f in fields(SEGMENTERS[kind]) if f.default is MISSING and f.default_factory is MISSING}
+    if not required <= set(options) <= expected:
         raise RecipeError(
             f"segmenter '{kind}' takes {sorted(expected) or 'no options'}, the recipe gives {sorted(options)}"
         )
