@@ -203,7 +203,7 @@ def train_reward_model(
                 "share_of_ceiling": metrics["accuracy"] / ceiling["validation"],
                 "ood_bayes_ceiling": ceiling["ood"],
             }
-        trained_on = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
+        trained_on: Row = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
         trained_on |= {"end_token": True} if spec.end_token else {}
         model.save(result / "model", trained_on)
         encoder.tokenizer.save_pretrained(result / "model")

@@ -178,7 +178,8 @@ def require_offset_mapping(tokenizer: PreTrainedTokenizerBase) -> None:
     if not tokenizer.is_fast:
         raise RecipeError(
             f"the tokenizer {type(tokenizer).__name__} has no offset mapping, so the token that closes a sentence "
-            "cannot be found: use its fast version (a folder with tokenizer.json), or segment by tokens (bandit, token, ngram)"
+            "cannot be found: use its fast version (a folder with tokenizer.json), or segment by tokens (bandit, "
+            "token, ngram)"
         )
 
 

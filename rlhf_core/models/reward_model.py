@@ -82,10 +82,10 @@ class ScalarModel(nn.Module):
             self.projections = nn.ModuleDict(
                 {name: nn.Linear(hidden, outputs, bias=False) for name, outputs in (projections or {}).items()}
             )
-            for projection in self.projections.values():
+            for name, outputs in (projections or {}).items():
                 # Scores q.k of states of unit variance start with unit variance, so that no softmax starts saturated.
-                outputs = projection.weight.shape[0]
-                nn.init.normal_(projection.weight, std=(hidden * outputs**0.5) ** -0.5)  # type: ignore[arg-type]
+                weight = self.projections[name].weight
+                nn.init.normal_(weight, std=(hidden * outputs**0.5) ** -0.5)  # type: ignore[arg-type]
 
     @classmethod
     def from_causal_lm(cls, model: PreTrainedModel, **options: Any) -> ScalarModel:
@@ -151,7 +151,7 @@ class ScalarModel(nn.Module):
         biased = any(head.bias is not None for head in self.heads.values())
         stored = {"heads": list(self.heads), "bias": biased, **config}
         if self.projections:
-            stored["projections"] = {name: p.weight.shape[0] for name, p in self.projections.items()}
+            stored["projections"] = {name: int(p.out_features) for name, p in self.projections.items()}  # type: ignore[arg-type]
         (folder / CONFIG_FILE).write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod

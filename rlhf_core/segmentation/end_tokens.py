@@ -19,13 +19,19 @@ def add_end_token(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedModel)
     """Gives tokenizer and model the token `<END>`; its embedding starts as the mean of the others. Returns its id."""
     tokenizer.add_special_tokens({"additional_special_tokens": [END]}, replace_extra_special_tokens=False)
     index = end_token_id(tokenizer)
-    known = backbone.get_input_embeddings().weight.shape[0]
+    known = _embeddings(backbone).shape[0]
     if index >= known:
         backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
-    weight = backbone.get_input_embeddings().weight
+    weight = _embeddings(backbone)
     with torch.no_grad():
         weight[index] = weight[: min(index, known)].mean(dim=0)
     return index
+
+
+def _embeddings(backbone: PreTrainedModel) -> torch.Tensor:
+    weight = backbone.get_input_embeddings().weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
 
 
 def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
