@@ -149,7 +149,7 @@ def tagger_loss(
     model: Any, rows: Sequence[tuple[list[int], list[int]]], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Tensor, float]:
     """(sum of the binary cross-entropy over real tokens, number of real tokens)."""
-    begin, end = tokenizer.convert_tokens_to_ids([BEGIN, SEPARATOR])
+    begin, end = (tokenizer.get_vocab()[token] for token in (BEGIN, SEPARATOR))
     ids, mask = pad_rows([[begin, *tokens, end] for tokens, _ in rows], int(tokenizer.pad_token_id or 0), "right")
     labels, _ = pad_rows([[-1, *marks, -1] for _, marks in rows], -1, "right")
     device = next(model.parameters()).device
