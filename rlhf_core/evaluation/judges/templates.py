@@ -2,9 +2,9 @@
 
 A judge's answer is data: it is matched against fixed patterns and never evaluated. Verdict formats follow
 AlpacaEval 2.0 (`m` / `M`, here also `preference: x`), Arena-Hard v0.1 (`[[A>>B]]`), MT-Bench (`[[n]]`) and
-PAR, Listing 1 (`Better: A|B|N`) and Sentence, appendix B.3 (a list of models with ranks). The instructions around them
-are this project's wording, except `pairwise` and `ranking`, which are the printed prompts; pass `system=` text of your own through `dataclasses.replace` to compare with
-numbers judged under another prompt.
+PAR, Listing 1 (`Better: A|B|N`) and Sentence, appendix B.3 (a list of models with ranks). The instructions
+around them are this project's wording, except `pairwise` and `ranking`, which are the printed prompts; pass
+`system=` text of your own through `dataclasses.replace` to compare with numbers judged under another prompt.
 """
 
 from __future__ import annotations
