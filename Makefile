@@ -13,6 +13,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 TORCH ?= auto
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TEST_PROCESSES ?= 2
+# Where `make bench-peers` puts the libraries that `make bench` compares with, each in its own environment.
+PEERS ?= $(CURDIR)/.work/peers
 
 VENV := $(CURDIR)/.venv
 PY := $(VENV)/bin/python
@@ -30,7 +32,7 @@ ifeq ($(shell command -v nvidia-smi),)
 export DS_ACCELERATOR ?= cpu
 endif
 
-.PHONY: help install demo test test-platform lint bench clean requirements
+.PHONY: help install demo test test-platform lint bench bench-peers bench-pipeline clean requirements
 
 help: ## List the targets
 	@echo "Rewardsmith: reward design for RLHF"
@@ -83,8 +85,21 @@ test: lint ## Lint, then the tests that need no servers
 test-platform: install ## The tests with servers, compilation or minutes
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m platform
 
-bench: install ## The benchmarks; tables on the terminal, figures and CSV in .work/benchmarks
-	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; "$(PY)" "$$file"; done
+bench: install ## Comparisons with TRL and throughput; table here, figure and CSV in .work/benchmarks
+	@OMP_NUM_THREADS=1 "$(PY)" -m benchmarks --peers "$(PEERS)"
+
+bench-peers: install ## Install the peers that `make bench` compares with (TRL 1.12 and 1.16, 3 GB)
+	@for version in 1.12.0 1.16.0; do \
+		peer="$(PEERS)/trl-$${version%.0}"; \
+		if "$$peer/bin/python" -c "import trl; assert trl.__version__ == '$$version'" 2>/dev/null; then continue; fi; \
+		echo "installing TRL $$version into $$peer"; mkdir -p "$$peer"; "$(PYTHON)" -m venv --clear "$$peer"; \
+		"$$peer/bin/python" -m pip install -q "torch==$(PIN)"; \
+		"$$peer/bin/python" -m pip install -q -c <(grep -v '^trl==' constraints.txt) "trl==$$version"; \
+	done
+
+bench-pipeline: install ## Seconds of every stage, and of a run that finds nothing to do (10 to 30 minutes)
+	@"$(PY)" -m benchmarks.stage_seconds
+	@"$(PY)" -m benchmarks.dvc_noop
 
 clean: ## Remove what can be made again, the demo clone too; keeps .venv, results and the DVC cache
 	rm -rf .demo .work report build dvc_plots *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis

@@ -14,10 +14,14 @@ from typing import Any
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import RecipeError
 from rlhf_core.normalisers import NORMALISERS
+from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.rewards.function import signal_type
-from rlhf_core.rewards.signals import READS, SignalType
+from rlhf_core.rewards.signals import READS, Sequence, SignalType
+from rlhf_core.shaping.registry import build_shaping, useless_combination
+from rlhf_core.shaping.specification import Scale, needs_references
 
-OPTIMISERS = ("ppo", "dpo")
+#: kinds of optimiser: those that learn from a reward, and DPO on given pairs
+KINDS = (*OPTIMISERS, "dpo")
 #: what differences of segments start from
 BASES = ("prompt", "zero")
 
@@ -55,6 +59,7 @@ class ComponentRecipe:
         name: in the breakdown; the reward model's or function's name unless given.
         estimator: regression of the location-aware normaliser: huber or ols.
         weight: factor on what is paid.
+        shaping: of the normalised signal, as in {kind: par}, or a list of such; see `rlhf_core.shaping`.
     """
 
     credit: str
@@ -66,6 +71,7 @@ class ComponentRecipe:
     name: str = ""
     estimator: str = "huber"
     weight: float = 1.0
+    shaping: Any = None
 
     def __post_init__(self) -> None:
         if self.normaliser not in NORMALISERS:
@@ -88,6 +94,23 @@ class ComponentRecipe:
                 f"normaliser '{self.normaliser}' is fitted to segment rewards, but the read-out aggregates them to one "
                 "value per response; use 'sequence'"
             )
+        if self.shaping is not None:
+            self._check_shaping(source)
+
+    def _check_shaping(self, source: str) -> None:
+        takes = build_shaping(self.shaping, Scale(0.0, 1.0, 1.0)).takes
+        if self.signal not in takes:
+            expected = " or ".join(kind.__name__ for kind in takes)
+            raise RecipeError(f"the shaping takes {expected} but {source} gives {self.signal.__name__}")
+        if self.function is not None and self.needs_references:
+            raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
+        if self.needs_references and self.readout and self.readout.read in ("difference", "weighted"):
+            raise RecipeError(f"the shaping needs reference rewards, which are not known of {source}; use 'value'")
+
+    @property
+    def needs_references(self) -> bool:
+        """Whether it reads the reference rewards of its reward model."""
+        return self.shaping is not None and needs_references(self.shaping)
 
     def _source(self) -> str:
         """What scores, in words, after checking that exactly one thing does."""
@@ -119,7 +142,7 @@ class Recipe:
         title: for people.
         kind: 'reward' or 'supervised'.
         backbone: which SFT model it starts from.
-        optimiser: settings that differ from the scale's, with `kind` one of ppo, dpo.
+        optimiser: settings that differ from the scale's, with `kind` one of `KINDS`.
         settings: the scale's policy settings, by name; those of the optimiser's kind unless given.
         components: of a reward recipe.
         clamp: largest absolute reward of a token, None for no limit.
@@ -140,8 +163,8 @@ class Recipe:
         if not isinstance(self.optimiser, Mapping):
             raise RecipeError(f"optimiser is '{self.optimiser}'; it must be a mapping, as in {{kind: ppo}}")
         name = str(self.optimiser.get("kind"))
-        if name not in OPTIMISERS:
-            raise RecipeError(f"unknown optimiser '{name}'{_hint(name, OPTIMISERS)}")
+        if name not in KINDS:
+            raise RecipeError(f"unknown optimiser '{name}'{_hint(name, KINDS)}")
         if (name == "dpo") != (self.kind == "supervised"):
             raise RecipeError(f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'")
         if (self.kind == "reward") != bool(self.components):
@@ -154,6 +177,24 @@ class Recipe:
 def reward_models(recipe: Recipe) -> list[str]:
     """Names of the reward models that a recipe's components read, each once, in order."""
     return list(dict.fromkeys(part.reward_model for part in recipe.components if part.reward_model is not None))
+
+
+def referenced_models(recipe: Recipe) -> list[str]:
+    """Names of the reward models whose reference rewards a recipe's components read, each once, in order."""
+    needed = {part.reward_model for part in recipe.components if part.needs_references}
+    return [name for name in reward_models(recipe) if name in needed]
+
+
+def useless_shaping(recipe: Recipe) -> str | None:
+    """Why a recipe's optimiser learns the same without its shaping, None where it does not.
+
+    With several components, or several values per response, what one component is shaped to always matters.
+    """
+    if len(recipe.components) != 1 or recipe.components[0].shaping is None:
+        return None
+    (part,) = recipe.components
+    shaping = build_shaping(part.shaping, Scale(0.0, 1.0, 1.0))
+    return useless_combination(shaping, str(recipe.optimiser["kind"])) if part.signal is Sequence else None
 
 
 def _hint(word: str, known: tuple[str, ...] | list[str]) -> str:

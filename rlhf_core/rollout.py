@@ -78,7 +78,8 @@ class RolloutBatch:
         texts: response text per row, without special tokens.
         records: the data row behind each prompt (ground truth, passages, meta).
         groups: [batch] int64, equal for responses to the same prompt.
-        references: cached reference rewards by prompt id, for reference-centred shaping.
+        references: [M] float32 reference rewards by prompt id (a record's `id`), for reference-centred shaping; a
+            component with references of its own shows its shaping those.
         logprobs: [batch, response_len] float32 of the sampled tokens under the sampling policy.
         reference_logprobs: [batch, response_len] float32 under the reference policy.
     """

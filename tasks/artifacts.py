@@ -14,7 +14,7 @@ import resource
 import shutil
 import subprocess
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
@@ -29,7 +29,8 @@ def digest(path: Path | str) -> str:
     """SHA-256 of a file, or of a directory's sorted relative names and contents."""
     path = Path(path)
     if path.is_file():
-        return hashlib.sha256(path.read_bytes()).hexdigest()
+        with path.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
     total = hashlib.sha256()
     for file in sorted(p for p in path.rglob("*") if p.is_file()):
         total.update(f"{file.relative_to(path).as_posix()}\0{digest(file)}\n".encode())
@@ -85,13 +86,25 @@ def _source_digest() -> str:
     return total.hexdigest()
 
 
-def _record(stage: str, version: int, inputs: Sequence[Path], started: float, clock: float) -> dict[str, Any]:
+def input_digests(inputs: Sequence[Path | str]) -> dict[str, str]:
+    """Digest of every file or directory that a stage reads, by path.
+
+    Raises:
+        DataError: an input that does not exist.
+    """
+    for path in inputs:
+        if not Path(path).exists():
+            raise DataError("input does not exist", file=str(path), remedy="Run the stage that makes it first")
+    return {Path(path).as_posix(): digest(path) for path in inputs}
+
+
+def _record(stage: str, version: int, digests: Mapping[str, str], started: float, seconds: float) -> dict[str, Any]:
     import torch
 
     return {
         "stage": stage,
         "version": version,
-        "seconds": round(time.monotonic() - clock, 3),
+        "seconds": round(seconds, 3),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
         "threads": torch.get_num_threads(),
@@ -102,38 +115,43 @@ def _record(stage: str, version: int, inputs: Sequence[Path], started: float, cl
         "commit": _git("rev-parse", "HEAD"),
         "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
         "sources": _source_digest(),
-        "inputs": {path.as_posix(): digest(path) for path in inputs},
+        "inputs": dict(digests),
     }
 
 
 @contextmanager
-def stage_output(out: Path | str, *, stage: str, version: int, inputs: Sequence[Path | str]) -> Iterator[Path]:
+def stage_output(
+    out: Path | str,
+    *,
+    stage: str,
+    version: int,
+    inputs: Sequence[Path | str] | Mapping[str, str],
+    seconds_before: Callable[[], float] = lambda: 0.0,
+) -> Iterator[Path]:
     """Yields the directory to write results into; on success it becomes `<out>/result` as a whole.
 
     Args:
         out: the stage's output directory.
         stage: the stage's name, for the record.
         version: the stage module's VERSION.
-        inputs: files and directories read, whose digests the record keeps.
+        inputs: files and directories read, whose digests the record keeps; or those digests by path.
+        seconds_before: what interrupted runs spent on the part that this one did not repeat.
 
     Raises:
         DataError: an input that does not exist.
     """
     out = Path(out)
-    paths = [Path(path) for path in inputs]
-    for path in paths:
-        if not path.exists():
-            raise DataError("input does not exist", file=str(path), remedy="Run the stage that makes it first")
+    started, clock = time.time(), time.monotonic()
+    digests = inputs if isinstance(inputs, Mapping) else input_digests(inputs)
     out.mkdir(parents=True, exist_ok=True)
     for leftover in out.glob(".partial-*"):
         shutil.rmtree(leftover)
     partial = out / f".partial-{os.getpid()}"
     (partial / "result").mkdir(parents=True)
     (partial / "record").mkdir()
-    started, clock = time.time(), time.monotonic()
     try:
         yield partial / "result"
-        record = _record(stage, version, paths, started, clock)
+        record = _record(stage, version, digests, started, time.monotonic() - clock + seconds_before())
         record["result_digest"] = digest(partial / "result")
         write_json(partial / "record" / "record.json", record)
         for part in ("result", "record"):

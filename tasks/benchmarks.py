@@ -24,7 +24,7 @@ from rlhf_core.evaluation.mt_bench import mt_bench_scores
 from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
 from rlhf_core.evaluation.statistics import binomial_test
 from rlhf_core.models.generation import Sampling, generate
-from rlhf_core.models.policy import DecoderPolicy, pad_rows
+from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.artifacts import read_jsonl
 from tasks.prepare import CHOICE_TASKS
@@ -72,7 +72,7 @@ class Evaluation:
 
 
 def answer(
-    policy: DecoderPolicy,
+    policy: Policy,
     encoder: Encoder,
     rows: Sequence[Mapping[str, Any]],
     sampling: Sampling,
@@ -115,7 +115,7 @@ class Evaluator:
         path = self.data / f"{name}.jsonl"
         return read_jsonl(path)[: self.config.rows] if path.exists() else []
 
-    def evaluate(self, policy: DecoderPolicy, reference_generations: Sequence[Row] | None) -> Evaluation:
+    def evaluate(self, policy: Policy, reference_generations: Sequence[Row] | None) -> Evaluation:
         """All benchmarks.
 
         Args:
@@ -150,7 +150,7 @@ class Evaluator:
             metrics["average"] = _mean(downstream)
         return Evaluation({k: v for k, v in metrics.items() if math.isfinite(v)}, generations, judgements)
 
-    def generate_dialogue(self, policy: DecoderPolicy, name: str, limit: int | None = None) -> list[Row]:
+    def generate_dialogue(self, policy: Policy, name: str, limit: int | None = None) -> list[Row]:
         """Generations of one dialogue benchmark; second turns follow the model's own first answers."""
         items = self.items(f"benchmarks/{name}")[:limit]
         config = self.config
@@ -184,13 +184,13 @@ class Evaluator:
         return rows
 
     def judge_dialogue(self, by_name: Mapping[str, list[Row]]) -> tuple[list[Row], dict[str, float]]:
-        """Judgements and their metrics: AlpacaEval against the baseline, Arena-Hard both ways, MT-Bench ratings."""
+        """Judgements and their metrics: AlpacaEval in drawn order, Arena-Hard both ways, MT-Bench ratings."""
         assert self.judge is not None
         judgements: list[Row] = []
         metrics: dict[str, float] = {}
         for name in ("alpaca", "ood"):
             if name in by_name:
-                games = play_games(self.judge, _comparisons(by_name[name]), "alpaca_eval", orders=("baseline",))
+                games = play_games(self.judge, _comparisons(by_name[name]), "alpaca_eval", orders="drawn")
                 judgements += _judgement_rows(name, games)
                 rate = win_rate([game.preference_for_model for game in games])
                 metrics |= {
@@ -226,7 +226,7 @@ class Evaluator:
 
     @torch.no_grad()
     def likelihoods(
-        self, policy: DecoderPolicy, prompts: Sequence[str], answers: Sequence[str]
+        self, policy: Policy, prompts: Sequence[str], answers: Sequence[str]
     ) -> tuple[list[float], list[int]]:
         """Summed log-probability and tokens of each answer (EOS left out) after its prompt."""
         sequences = []
@@ -242,7 +242,7 @@ class Evaluator:
                 sums[i] = value
         return sums, [len(sequence.response) for sequence in sequences]
 
-    def choices(self, policy: DecoderPolicy, generations: list[Row]) -> dict[str, float]:
+    def choices(self, policy: Policy, generations: list[Row]) -> dict[str, float]:
         """Accuracy in percent of every multiple-choice task, by likelihood per character."""
         metrics = {}
         for task in CHOICE_TASKS:
@@ -258,7 +258,7 @@ class Evaluator:
                 generations += [{"benchmark": task, "id": r.id, "turn": 1, "right": r.right_norm} for r in results]
         return metrics
 
-    def arithmetic(self, policy: DecoderPolicy, generations: list[Row]) -> dict[str, float]:
+    def arithmetic(self, policy: Policy, generations: list[Row]) -> dict[str, float]:
         """Accuracy in percent on seen and unseen word problems; `gsm8k` is their mean."""
         metrics = {}
         for split in ("seen", "unseen"):
@@ -273,7 +273,7 @@ class Evaluator:
             metrics["gsm8k"] = _mean(list(metrics.values()))
         return metrics
 
-    def code(self, policy: DecoderPolicy, generations: list[Row]) -> dict[str, float]:
+    def code(self, policy: Policy, generations: list[Row]) -> dict[str, float]:
         """pass@1 in percent, each program in a limited process without network."""
         metrics: dict[str, float] = {}
         if not self.config.isolated_code:
@@ -289,7 +289,7 @@ class Evaluator:
                 metrics[name] = 100 * summarise_passes(results)["pass@1"]
         return metrics
 
-    def _solve(self, policy: DecoderPolicy, items: list[Row], name: str) -> list[Row]:
+    def _solve(self, policy: Policy, items: list[Row], name: str) -> list[Row]:
         """Greedy answers to task items, as generation rows."""
         sampling = Sampling(self.config.task_tokens, temperature=0)
         asked = [{"prompt": item["question"], "id": item["id"]} for item in items]

@@ -280,12 +280,19 @@ def verify(
 
 @commands.command()
 def graph(
+    matrix: Annotated[str | None, typer.Option(metavar="PAPER", help="Also write this paper's full matrix.")] = None,
+    scale: Scale = "testbed",
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when not current.")] = False,
 ) -> None:
-    """Bring dvc.yaml and the graph files up to date with params/ and the stages' versions."""
+    """Bring dvc.yaml and the graph files up to date with params/ and the stages' versions.
+
+    The matrix of a paper (`pipelines/<scale>/<paper>/dvc.yaml`) is written when `run` or `plan` first asks for it, or
+    here with `--matrix`.
+    """
     from tasks.graph import main as write_graph
 
-    raise typer.Exit(write_graph(["--check"] if check else []))
+    call = ["--matrix", matrix, "--scale", scale] if matrix else []
+    raise typer.Exit(write_graph([*call, *(["--check"] if check else [])]))
 
 
 def app() -> None:

@@ -10,21 +10,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from safetensors.torch import load_file, save_file
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
 from tasks.loading import encode, load_encoder, load_policy
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, run_stage, set_threads
+from tasks.stage import command_line, run_stage, set_threads
 
-VERSION = 1
+VERSION = 2
 STAGE = "entropies"
 
 SPLITS = ("train", "validation", "ood")
@@ -43,7 +43,7 @@ class EntropySpec:
 
 
 @torch.no_grad()
-def response_entropies(policy: DecoderPolicy, sequences: list[EncodedSequence], batch: int = 64) -> list[torch.Tensor]:
+def response_entropies(policy: Policy, sequences: list[EncodedSequence], batch: int = 64) -> list[torch.Tensor]:
     """Entropies per response token of each sequence, in batches of similar length."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
     result: list[torch.Tensor] = [torch.zeros(0)] * len(sequences)
@@ -66,7 +66,9 @@ def resolve_cutoffs(spec: EntropySpec, entropies: torch.Tensor) -> dict[str, flo
     return resolved
 
 
-def measure(spec_path: Path, sft: Path, data: Path, out: Path, version: int | None = None) -> None:
+def measure(
+    spec_path: Annotated[Path, "cutoffs (YAML)"], sft: Path, data: Path, out: Path, version: int | None = None
+) -> None:
     """Writes entropies of every preference split and the cutoffs in nats."""
     check_version(STAGE, VERSION, version)
     set_threads()
@@ -120,16 +122,7 @@ def resolve_segmenter(spec: Mapping[str, Any], entropies: Path | None) -> dict[s
     return {**spec, "cutoff": cutoffs[name]}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.entropies",
-        measure.__doc__ or "",
-        spec="cutoffs (YAML)",
-        sft="result of `sft`",
-        data="result of `prepare`",
-    )
-    given = parser.parse_args(arguments)
-    measure(given.spec, given.sft, given.data, given.out, given.stage_version)
+main = command_line(measure)
 
 
 if __name__ == "__main__":

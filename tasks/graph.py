@@ -1,7 +1,11 @@
 """The graph of stages: rows, reward models, scales and seeds resolved into the files that DVC reads.
 
-    python -m tasks.graph            writes dvc.yaml, graph.yaml and pipelines/<scale>/<name>/{dvc,graph}.yaml
-    python -m tasks.graph --check    exits with 1 when one of them is not current
+    python -m tasks.graph                     brings dvc.yaml, graph.yaml and the matrices that are there up to date
+    python -m tasks.graph --matrix segment    writes a paper's matrix, pipelines/testbed/{shared,segment}/, too
+    python -m tasks.graph --check             exits with 1 when one of them is not current
+
+A matrix is written when it is first asked for, and then stays: DVC's status and checkout take every dvc.yaml of the
+tree, so a matrix that nobody ran would stand there as missing.
 
 What is read:
     params.yaml                which rows and seeds the demo and the suite have
@@ -20,17 +24,20 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
-from tasks.matrix import Argument, Graph, Item, build, module_of
-from tasks.rows import load_yaml, nearest
+from tasks.matrix import SHARED, Argument, Graph, Item, build, module_of
+from tasks.rows import ROOT_SCALE, load_yaml, nearest
 
-STAGES = ("prepare", "tokenizer", "segmenter", "sft", "entropies", "reward_model", "normaliser", "policy", "tables")
+STAGES = (
+    "prepare", "tokenizer", "segmenter", "sft", "entropies", "reward_model", "normaliser", "references", "policy",
+    "tables",
+)  # fmt: skip
 #: Arguments of stages that are no files.
 NOT_PATHS = ("seed", "seeds", "paper", "results")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
@@ -155,30 +162,45 @@ class _Plain(yaml.SafeDumper):
         return True
 
 
-def render(root: Path) -> dict[Path, str]:
-    """Text of every generated file by its path relative to the root."""
+def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
+    """Where a paper's matrix at a scale stands: what it shares with others, and its own."""
+    return tuple(Path("pipelines") / scale / name for name in (SHARED, paper))
+
+
+def render(root: Path, wanted: Collection[Path] = ()) -> dict[Path, str]:
+    """Text of every generated file by its path: the root's, those of matrices that are there, and of wanted ones.
+
+    Raises:
+        RecipeError: a wanted matrix that no row makes.
+    """
     files = {}
-    for folder, graph in build(root).items():
+    graphs = build(root)
+    for folder in wanted:
+        if folder not in graphs and folder.name != SHARED:
+            raise RecipeError(f"no row of {folder.name} has a backbone at scale {folder.parent.name}")
+    for folder, graph in graphs.items():
+        if folder.parts and folder not in wanted and not (root / folder / "dvc.yaml").exists():
+            continue
         for name, value in (("graph.yaml", graph_file(root, graph)), ("dvc.yaml", pipeline_file(graph, folder))):
             files[folder / name] = HEADER + yaml.dump(value, Dumper=_Plain, sort_keys=False, width=110)
     return files
 
 
-def stale_files(root: Path) -> list[Path]:
+def stale_files(root: Path, wanted: Collection[Path] = ()) -> list[Path]:
     """Generated files that differ from what params/ and the stages' versions give now, or that nothing gives."""
-    wanted = render(root)
+    texts = render(root, wanted)
     changed = [
         path
-        for path, text in wanted.items()
+        for path, text in texts.items()
         if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text
     ]
     there = {path.relative_to(root) for path in (root / "pipelines").glob("*/*/*.yaml")}
-    return [*changed, *sorted(there - set(wanted))]
+    return [*changed, *sorted(there - set(texts))]
 
 
-def write(root: Path) -> list[Path]:
+def write(root: Path, wanted: Collection[Path] = ()) -> list[Path]:
     """Writes the generated files that are not current, removes those that nothing gives, and returns both."""
-    changed, texts = stale_files(root), render(root)
+    changed, texts = stale_files(root, wanted), render(root, wanted)
     for path in changed:
         if path in texts:
             (root / path).parent.mkdir(parents=True, exist_ok=True)
@@ -191,15 +213,18 @@ def write(root: Path) -> list[Path]:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.graph", description=__doc__.split("\n")[0])
     parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
+    parser.add_argument("--matrix", metavar="PAPER", help="also write this paper's matrix")
+    parser.add_argument("--scale", default=ROOT_SCALE, help="of the matrix (default: testbed)")
     parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when not current")
     options = parser.parse_args(arguments)
+    wanted = matrix_folders(options.scale, options.matrix) if options.matrix else ()
     try:
         if options.check:
             stale = stale_files(options.root)
             if stale:
                 print(f"not current: {', '.join(map(str, stale))}; run `python -m tasks.graph`", file=sys.stderr)
             return 1 if stale else 0
-        for path in write(options.root):
+        for path in write(options.root, wanted):
             print(f"wrote {path}")
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -13,8 +13,8 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import check_padding
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.loading import load_causal_lm, load_tokenizer
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.loading import load_language_model, load_tokenizer
+from rlhf_core.models.policy import Policy, policy_of
 from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
 from tasks.artifacts import read_json
 from tasks.settings import typed
@@ -71,10 +71,10 @@ def load_segmenter(spec: Mapping[str, Any], folder: Path | None) -> Segmenter:
     return SaT.of_stage(folder)
 
 
-def load_policy(model_folder: Path, encoder: Encoder) -> DecoderPolicy:
+def load_policy(model_folder: Path, encoder: Encoder) -> Policy:
     """A saved model as a policy, on the stage's device."""
-    model = load_causal_lm(model_folder).to(device())  # type: ignore[arg-type]
-    return DecoderPolicy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+    model = load_language_model(model_folder).to(device())  # type: ignore[arg-type]
+    return policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
 
 
 def load_world(data: Path) -> World | None:

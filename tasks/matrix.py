@@ -5,7 +5,8 @@ Where a stage stands:
     pipelines/<scale>/shared/dvc.yaml    what belongs to no paper, or what rows of several papers read
     pipelines/<scale>/<paper>/dvc.yaml   the rest of a paper's matrix
 
-Stages of one module whose arguments differ are groups of their own (`policy`, `policy-entropies`, `policy-2-models`).
+Stages of one module whose arguments differ are groups of their own (`policy`, `policy-entropies`, `policy-2-models`,
+`policy-references`).
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from tasks.rows import ROOT_SCALE, ModelSpec, RowSpec, load_rows, load_yaml, nea
 
 SHARED = "shared"
 #: Modules that read entropies, or a SaT model's sentences, only where a segmenter needs them.
-CUT_BY_ENTROPY = ("reward_model", "normaliser", "policy")
+CUTTING = ("reward_model", "normaliser", "references", "policy")
 #: One path, or several of the same kind (one per reward model).
 Argument = str | int | tuple[str, ...]
 
@@ -59,9 +60,11 @@ class Item:
         if self.module == "policy" and not models:
             return "policy-plain"
         several = [f"{len(models)}-models"] if isinstance(models, tuple) and len(models) > 1 else []
-        inputs = ("entropies", "segmenter") if self.module in CUT_BY_ENTROPY else ()
+        inputs = ("entropies", "sentences") if self.module in CUTTING else ()
         cut = [name for name in inputs if name in self.arguments]
-        return "-".join([self.module, *cut, *several])
+        known = self.arguments.get("references")
+        centered = [f"{len(known)}-references" if len(known) > 1 else "references"] if isinstance(known, tuple) else []
+        return "-".join([self.module, *cut, *several, *centered])
 
     def flat(self) -> dict[str, Any]:
         """The arguments as a mapping of single values, several paths numbered."""
@@ -171,12 +174,22 @@ class Scale:
             made["entropies"] = _result(above[-1])
         if spec.segmenter is not None:
             above.append(self.segmenter(base, spec.segmenter, spec.path))
-            made["segmenter"] = _result(above[-1])
+            made["sentences"] = _result(above[-1])
         scale = f"{self.params}/reward_model.yaml"
         model = self._item("reward_model", spec.name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed)
         made["reward_model"] = _result(model)
         fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=f"{self.params}/normaliser.yaml", **made)
         return [*above, model, fitted]
+
+    def references(self, spec: ModelSpec, seed: int) -> list[Item]:
+        """The SFT model's reference responses scored by a reward model, after everything that they need."""
+        above = self.reward_model(spec, seed)
+        made: dict[str, Argument] = {"data": _result(above[0]), "sft": _result(above[2])}
+        made["reward_model"] = _result(above[-2])
+        if spec.segmenter is not None:
+            made["sentences"] = above[-2].arguments["sentences"]
+        scale = f"{self.params}/references.yaml"
+        return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
     def row(self, row: RowSpec, seed: int) -> list[Item]:
         """A row's stage of one seed, last, and everything above it."""
@@ -202,12 +215,16 @@ class Scale:
             made["entropies"] = _result(above[-1])
         if row.segmenter is not None:
             above = [*above, self.segmenter(base, row.segmenter, row.path)]
-            made["segmenter"] = _result(above[-1])
+            made["sentences"] = _result(above[-1])
         if row.reward_models:
             models = [self.reward_model(spec, seed) for spec in row.reward_models]
             above = [*above, *(item for items in models for item in items)]
             made["reward_model"] = tuple(_result(items[-2]) for items in models)
             made["normaliser"] = tuple(_result(items[-1]) for items in models)
+        if row.references:
+            centers = [self.references(spec, seed)[-1] for spec in row.references]
+            above = [*above, *centers]
+            made["references"] = tuple(map(_result, centers))
         return [*above, self._item("policy", row.name, seed, row.paper, **made, seed=seed)]
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
@@ -24,37 +25,33 @@ from tasks.entropies import load_entropies
 from tasks.loading import load_encoder, load_segmenter
 from tasks.reward_model import segment_pairs
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads
+from tasks.stage import command_line, device, run_stage, set_threads
 
-VERSION = 1
+VERSION = 3
 STAGE = "normaliser"
 
 
 @dataclass(frozen=True)
 class CalibrationSpec:
-    """How normalisers are fitted.
+    """How normalisers are fitted. Both regressions are; a row's `estimator` says which one it uses.
 
     Args:
         pairs: preference pairs of the calibration set, both responses of each.
-        estimator: regression whose coefficients go into the metrics, 'huber' or 'ols'; both are fitted.
         floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
         min_samples: location bins with fewer segments are dropped and counted.
     """
 
     pairs: int
-    estimator: str = "huber"
     floor_fraction: float = 0.1
     min_samples: int = 2
 
     def __post_init__(self) -> None:
-        if self.estimator not in ("huber", "ols"):
-            raise RecipeError(f"unknown regression '{self.estimator}'; known: huber, ols")
         if self.pairs < 1 or self.min_samples < 1 or not 0 < self.floor_fraction <= 1:
             raise RecipeError(f"calibration settings out of range: {self}")
 
 
 def fit_normalisers(
-    scale_path: Path,
+    scale_path: Annotated[Path, "calibration settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -96,35 +93,15 @@ def fit_normalisers(
             min_samples=spec.min_samples,
         )
         write_json(result / "normaliser.json", fitted)
-        chosen = fitted["location_aware"][spec.estimator]
-        metrics = {**fitted["counts"], **chosen, "global_mean": fitted["global"]["mean"]}
+        metrics = {**fitted["counts"], "global_mean": fitted["global"]["mean"]}
+        for estimator, coefficients in fitted["location_aware"].items():
+            metrics |= {f"{estimator}_{name}": value for name, value in coefficients.items()}
         metrics |= {"global_std": fitted["global"]["std"], "sequence_mean": fitted["sequence"]["mean"]}
         metrics |= {"sequence_std": fitted["sequence"]["std"]}
         write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.normaliser",
-        fit_normalisers.__doc__ or "",
-        scale="calibration settings (YAML)",
-        data="result of `prepare`",
-        sft="result of `sft`",
-        entropies="result of `entropies` [optional]",
-        reward_model="result of `reward_model`",
-        segmenter="result of `segmenter` [optional]",
-    )
-    given = parser.parse_args(arguments)
-    fit_normalisers(
-        given.scale,
-        given.data,
-        given.sft,
-        given.entropies,
-        given.reward_model,
-        given.out,
-        given.stage_version,
-        given.segmenter,
-    )
+main = command_line(fit_normalisers)
 
 
 if __name__ == "__main__":

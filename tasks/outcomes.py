@@ -36,6 +36,46 @@ class Outcome:
         return {} if self.failure else numbers(read_json(self.out / "result" / "metrics.json"))
 
 
+@dataclass(frozen=True)
+class TableMetrics:
+    """What only the tables stage knows of one table.
+
+    Attributes:
+        means: '<row>/<metric>' -> mean over seeds.
+        runs: (row, seed) -> metrics that need all rows of the table, such as the length-controlled win rate.
+        read: result folder -> its digest when the tables stage read it.
+    """
+
+    means: Mapping[str, float] = field(default_factory=dict)
+    runs: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
+    read: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, outcome: Outcome, root: Path) -> Mapping[str, float]:
+        """The run's own; empty when the table was made from another result of it."""
+        result = (outcome.out / "result").relative_to(root).as_posix()
+        return self.runs.get((outcome.row, outcome.seed), {}) if self.read.get(result) == outcome.digest else {}
+
+
+def table_metrics(root: Path, paper: str, scale: str, table: str) -> TableMetrics:
+    """One table's metrics from the tables stage, the demo's where the full one has not run; empty without any."""
+    anchor = f"{table.lower().replace(' ', '-')}/"
+    for name in ("tables", "tables-demo"):
+        out = root / "results" / scale / paper / name
+        if not (out / "result" / "metrics.json").exists():
+            continue
+        means: dict[str, float] = {}
+        runs: dict[tuple[str, int], dict[str, float]] = {}
+        for key, value in numbers(read_json(out / "result" / "metrics.json")).items():
+            parts = key.removeprefix(anchor).split("/") if key.startswith(anchor) else []
+            if len(parts) == 3:
+                runs.setdefault((parts[0], int(parts[1])), {})[parts[2]] = value
+            elif parts:
+                means["/".join(parts)] = value
+        record = out / "record" / "record.json"
+        return TableMetrics(means, runs, read_json(record)["inputs"] if record.exists() else {})
+    return TableMetrics()
+
+
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """The finite numbers of a mapping; MLflow takes nothing else as a metric."""
     return {

@@ -15,7 +15,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks import graph
-from tasks.matrix import SHARED, module_of
+from tasks.matrix import module_of
 from tasks.rows import ROOT_SCALE, load_yaml, nearest
 
 ROOT_FILE = "dvc.yaml"
@@ -59,12 +59,22 @@ class Stage:
 
 
 def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool = False) -> list[str]:
-    """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for or at another scale."""
+    """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for or at another scale.
+
+    A matrix that is asked for the first time is written.
+
+    Raises:
+        RecipeError: not a repository of this project, or a paper without rows at the scale.
+    """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     if full or not files:
-        shared = f"pipelines/{scale}/{SHARED}/dvc.yaml"
-        files += [shared] if (root / shared).exists() else []
-        files.append(f"pipelines/{scale}/{paper}/dvc.yaml")
+        folders = graph.matrix_folders(scale, paper)
+        if not (root / folders[-1] / "dvc.yaml").exists():
+            if not (root / "params" / "scales" / scale).is_dir():
+                known = {path.name for path in (root / "params" / "scales").glob("*/")}
+                raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, known)}")
+            graph.write(root, folders)
+        files += [f"{folder}/dvc.yaml" for folder in folders if (root / folder / "dvc.yaml").exists()]
     for file in files:
         if not (root / file).exists():
             raise RecipeError(

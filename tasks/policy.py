@@ -1,4 +1,4 @@
-"""Stage `policy`: one row's policy training (PPO on its reward, or DPO), with its own evaluation.
+"""Stage `policy`: one row's policy training (an optimiser on its reward, or DPO), with its own evaluation.
 
 Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
 (a few rollouts with the reward of every token and its breakdown), generations.jsonl, judgements.jsonl.
@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import copy
 import math
-import random
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
@@ -23,12 +24,14 @@ from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.generation import Sampling
 from rlhf_core.models.loading import load_tokenizer
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware, build_normaliser
-from rlhf_core.policy_optimisation.experience import EncodedPrompt
-from rlhf_core.policy_optimisation.ppo import PPO, Experience, PPOConfig
-from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe
+from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
+from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.sources import OnPolicy
+from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe, referenced_models, useless_shaping
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.composition import Component, Reward
@@ -36,17 +39,22 @@ from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation.end_tokens import end_token_id
+from rlhf_core.shaping.registry import Chain, build_shaping
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
-from rlhf_core.supervised.training import TrainingConfig, train
-from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json, write_jsonl
+from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.training_state import State
+from tasks.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.benchmarks import EvaluationConfig, Evaluator, win_rates_over_reference
+from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import resolve_segmenter
 from tasks.loading import load_encoder, load_judge, load_policy, load_segmenter, load_world
 from tasks.progress import progress
+from tasks.references import load_references
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, set_threads, training_on
+from tasks.supervised import train_resumably
 
-VERSION = 2
+VERSION = 4
 STAGE = "policy"
 
 Row = dict[str, Any]
@@ -57,7 +65,8 @@ class PolicyScale:
     """Settings of one optimiser at one scale.
 
     Args:
-        optimiser: `PPOConfig`, or `TrainingConfig` and `beta` for DPO; a row's `optimiser` overrides single values.
+        optimiser: `OptimiserConfig`, or `TrainingConfig` and `beta` for DPO; a row's `optimiser` overrides single
+            values.
         sampling: `Sampling` of rollouts; DPO has none.
         checkpoints: parts into which evaluation while training divides the run.
         checkpoint_prompts: prompts of each such evaluation, 0 for none.
@@ -72,8 +81,13 @@ class PolicyScale:
     rollout_samples: int = 0
     prompt_limit: int | None = None
 
-    def ppo_config(self, optimiser: Mapping[str, Any], where: str) -> PPOConfig:
-        return typed(PPOConfig, {**self.optimiser, **_overrides(optimiser)}, f"{where}: ppo")
+    def optimiser_config(self, optimiser: Mapping[str, Any], where: str) -> OptimiserConfig:
+        kind = str(optimiser["kind"])
+        try:
+            made = composed(kind, {**self.optimiser, **_overrides(optimiser)})
+        except RecipeError as error:
+            raise RecipeError(f"{where}: {kind}: {error}") from None
+        return typed(OptimiserConfig, made, f"{where}: {kind}")
 
     def sampling_config(self, where: str) -> Sampling:
         return typed(Sampling, self.sampling or {}, f"{where}: sampling")
@@ -91,6 +105,9 @@ def _overrides(optimiser: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in optimiser.items() if name != "kind"}
 
 
+_NOTED = ("history", "checkpoints", "rollouts", "lengths")
+
+
 @dataclass
 class Run:
     """What training and its periodic evaluation share.
@@ -105,8 +122,8 @@ class Run:
         lengths: tokens per segment in the last rollout batch.
     """
 
-    policy: DecoderPolicy
-    reference: DecoderPolicy
+    policy: Policy
+    reference: Policy
     encoder: Encoder
     evaluator: Evaluator
     baseline: list[Row]
@@ -114,6 +131,14 @@ class Run:
     checkpoints: list[Row]
     rollouts: list[Row]
     lengths: list[int]
+
+    def state_dict(self) -> State:
+        """What training has noted so far."""
+        return {name: getattr(self, name) for name in _NOTED}
+
+    def load_state_dict(self, state: State) -> None:
+        for name in _NOTED:
+            setattr(self, name, state[name])
 
     @torch.no_grad()
     def kl(self, rows: list[Row], batch: int = 64) -> float:
@@ -139,9 +164,11 @@ class Run:
 def build_reward(
     recipe: Recipe,
     entropies: Path | None,
-    reward_models: list[Path],
-    normalisers: list[Path],
+    reward_models: Sequence[Path],
+    normalisers: Sequence[Path],
+    references: Sequence[Path],
     microbatch: int,
+    tokenizer: PreTrainedTokenizerBase,
     sentences: Path | None = None,
 ) -> Reward:
     """The reward of a recipe from its trained artifacts.
@@ -150,28 +177,41 @@ def build_reward(
         recipe: a reward recipe.
         entropies: result of `entropies`, which entropy segmenters need.
         reward_models, normalisers: results, one for each reward model in the order in which the components name them.
+        references: results, one for each reward model whose reference rewards a shaping needs, in that order.
         microbatch: rows per forward pass.
+        tokenizer: of the policy.
         sentences: result of `segmenter`, which segmenters of kind sat need.
 
     Raises:
-        RecipeError: another number of reward models than the components name; or a normaliser fitted to the segments
-            of another segmentation than the one that is read.
+        RecipeError: another number of reward models or references than the components name; or a normaliser fitted to
+            the segments of another segmentation than the one that is read.
     """
-    names = reward_models_of(recipe)
+    names, referenced = reward_models_of(recipe), referenced_models(recipe)
     if not len(names) == len(reward_models) == len(normalisers):
         raise RecipeError(
             f"the components read the reward models {names}, but {len(reward_models)} reward model(s) and "
             f"{len(normalisers)} normaliser(s) are given"
         )
+    if len(referenced) != len(references):
+        raise RecipeError(
+            f"the shapings need reference rewards by the reward models {referenced}, but {len(references)} result(s) "
+            "of the stage `references` are given: give --references"
+        )
     components = []
     for part in recipe.components:
         if part.reward_model is None or part.readout is None:
             scorer = build_function_scorer(str(part.function), str(part.gives))
-            components.append(Component(part.name, scorer, build_credit(part.credit), weight=part.weight))
+            shaping = None if part.shaping is None else build_shaping(part.shaping)
+            credit = build_credit(part.credit)
+            components.append(Component(part.name, scorer, credit, shaping=shaping, weight=part.weight))
         else:
             place = names.index(part.reward_model)
             models = reward_models[place], normalisers[place]
-            components.append(_model_component(part, part.readout, entropies, *models, microbatch, sentences))
+            component = _model_component(part, part.readout, entropies, *models, microbatch, sentences)
+            if part.shaping is not None:
+                folder = references[referenced.index(part.reward_model)] if part.needs_references else None
+                component = _shaped(component, part, folder, tokenizer)
+            components.append(component)
     return Reward(tuple(components), recipe.clamp)
 
 
@@ -218,37 +258,92 @@ def _model_component(
     )
 
 
-def prompt_batches(rows: list[Row], encoder: Encoder, size: int, seed: int) -> Iterator[list[EncodedPrompt]]:
-    """Batches of encoded prompts without end; every prompt once before any comes again."""
-    rng = random.Random(f"prompts-{seed}")
-    encoded = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows]
-    pending: list[EncodedPrompt] = []
-    while True:
-        while len(pending) < size:
-            pending += rng.sample(encoded, len(encoded))
-        yield pending[:size]
-        pending = pending[size:]
+def _shaped(
+    component: Component, part: ComponentRecipe, references: Path | None, tokenizer: PreTrainedTokenizerBase
+) -> Component:
+    """The component with its shaping and, where that needs them, its reference rewards."""
+    if references is None:
+        return replace(component, shaping=build_shaping(part.shaping))
+    assert isinstance(component.scorer, RewardModelScorer)
+    known = load_references(references, component.scorer, component.normaliser, tokenizer)
+    return replace(component, shaping=build_shaping(part.shaping, known.scale), references=known.rewards)
 
 
-def run_ppo(
+def shaping_constants(reward: Reward) -> Row:
+    """What the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
+    return {
+        f"shaping/{component.name}/{name}": value
+        for component in reward.components
+        if isinstance(component.shaping, Chain)
+        for name, value in component.shaping.resolved().items()
+    }
+
+
+def encoded_prompts(rows: list[Row], encoder: Encoder) -> list[EncodedPrompt]:
+    return [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows]
+
+
+def build_critic(
+    config: OptimiserConfig, reference: Policy, reward_models: Sequence[Path], seed: int
+) -> ScalarModel | None:
+    """The critic that the settings name, on the stage's device; of several reward models the first.
+
+    Raises:
+        RecipeError: a critic from a reward model in a row without one.
+    """
+    if not config.has_critic:
+        return None
+    if config.critic == "reward_model":
+        if not reward_models:
+            raise RecipeError("critic is 'reward_model', but no component reads a reward model")
+        critic = ScalarModel.load(reward_models[0] / "model")[0].as_critic()
+    else:
+        model = copy.deepcopy(reference.model)
+        critic = ScalarModel.from_language_model(model, heads=("value",), seed=seed, bias=True)
+    critic.to(device())
+    return critic.requires_grad_(True)
+
+
+def run_optimiser(
     run: Run,
     recipe: Recipe,
     reward: Reward,
+    critic: ScalarModel | None,
     scale: PolicyScale,
-    config: PPOConfig,
+    config: OptimiserConfig,
     sampling: Sampling,
     prompts: list[Row],
     seed: int,
+    checkpoints: RunCheckpoints,
 ) -> Row:
-    """PPO; returns summary metrics."""
-    critic = ScalarModel.from_causal_lm(copy.deepcopy(run.reference.model), heads=("value",), seed=seed, bias=True)
-    critic.to(device())
-    critic.requires_grad_(True)
-    ppo = PPO(run.policy, run.reference, critic, reward, run.encoder.tokenizer, config, sampling, seed)
+    """Policy optimisation on the reward, from the start or from the last checkpoint; returns summary metrics."""
+    encoder = run.encoder
+    if scale.prompt_limit is not None:
+        encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
+    source = OnPolicy(
+        run.policy,
+        run.reference,
+        encoder.tokenizer,
+        encoded_prompts(prompts, encoder),
+        sampling,
+        rollout_batch=config.rollout_batch,
+        group_size=config.group_size,
+        microbatch=config.microbatch,
+        seed=seed,
+    )
+    optimiser = PolicyOptimiser(run.policy, reward, source, config, seed, critic=critic)
     world = run.evaluator.world
     every = max(1, config.iterations // scale.checkpoints)
-    label = f"ppo {recipe.title} seed {seed}"
-    with progress(label, config.iterations) as advance:
+    label = f"{recipe.optimiser['kind']} {recipe.title} seed {seed}"
+
+    def state() -> State:
+        return {"loop": optimiser.state_dict(), "run": run.state_dict()}
+
+    saved = checkpoints.resume(label)
+    if saved is not None:
+        optimiser.load_state_dict(saved["loop"])
+        run.load_state_dict(saved["run"])
+    with progress(label, config.iterations, optimiser.step) as advance:
 
         def on_step(step: int, metrics: dict[str, float], experience: Experience) -> None:
             batch = experience.batch
@@ -263,11 +358,9 @@ def run_ppo(
                 run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, scale.rollout_samples))
             if world is not None and scale.checkpoint_prompts and step % every == 0 and step < config.iterations:
                 run.checkpoint(step, scale.checkpoint_prompts)
+            checkpoints.offer(step, state)
 
-        encoder = run.encoder
-        if scale.prompt_limit is not None:
-            encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
-        ppo.train(prompt_batches(prompts, encoder, config.rollout_batch, seed), on_step)
+        optimiser.train(on_step)
     last = run.history[-1]
     summary: Row = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
     summary["train_kl"] = last["kl"]
@@ -312,31 +405,36 @@ def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: An
     return rows
 
 
-def run_dpo(run: Run, recipe: Recipe, config: TrainingConfig, beta: float, pairs: list[Row], seed: int) -> Row:
+def run_dpo(
+    run: Run,
+    recipe: Recipe,
+    config: TrainingConfig,
+    beta: float,
+    pairs: list[Row],
+    seed: int,
+    checkpoints: RunCheckpoints,
+) -> Row:
     """DPO on the preference pairs that reward models are trained on; returns summary metrics."""
     sides = {side: [run.encoder.sequence(row, row[side]) for row in pairs] for side in ("chosen", "rejected")}
     before = {side: reference_logprobs(run.reference, rows).to(run.policy.device) for side, rows in sides.items()}
     lengths = [max(len(a), len(b)) for a, b in zip(sides["chosen"], sides["rejected"], strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = max(1, round(config.epochs * len(pairs) / config.batch))
-    with progress(f"dpo {recipe.title} seed {seed}", steps) as advance:
 
-        def loss(indices: Any) -> tuple[torch.Tensor, float, dict[str, float]]:
-            rows = [*(sides["chosen"][i] for i in indices), *(sides["rejected"][i] for i in indices)]
-            logprobs = sequence_logprobs(run.policy, rows)
-            chosen, rejected = logprobs[: len(indices)], logprobs[len(indices) :]
-            losses, margins = dpo_loss(
-                chosen, rejected, before["chosen"][list(indices)], before["rejected"][list(indices)], beta
-            )
-            right = float((margins > 0).sum())
-            return losses.sum(), float(len(indices)), {"accuracy": right, "margin": float(margins.sum())}
+    def loss(indices: Any) -> tuple[torch.Tensor, float, dict[str, float]]:
+        rows = [*(sides["chosen"][i] for i in indices), *(sides["rejected"][i] for i in indices)]
+        logprobs = sequence_logprobs(run.policy, rows)
+        chosen, rejected = logprobs[: len(indices)], logprobs[len(indices) :]
+        losses, margins = dpo_loss(
+            chosen, rejected, before["chosen"][list(indices)], before["rejected"][list(indices)], beta
+        )
+        right = float((margins > 0).sum())
+        return losses.sum(), float(len(indices)), {"accuracy": right, "margin": float(margins.sum())}
 
-        def on_step(step: int, metrics: dict[str, float]) -> None:
-            advance(loss=metrics["loss"], accuracy=metrics["accuracy"])
-            if step % 5 == 0 or step == steps:
-                run.history.append({"step": step, **metrics})
-
-        train(run.policy.model, loss, batches, steps, config, on_step, weight=lambda indices: float(len(indices)))
+    run.history = train_resumably(
+        run.policy.model, loss, batches, steps, config, lambda indices: float(len(indices)),
+        checkpoints=checkpoints, label=f"dpo {recipe.title} seed {seed}", every=5,
+    )  # fmt: skip
     return {f"dpo_{name}": run.history[-1][name] for name in ("loss", "accuracy", "margin")}
 
 
@@ -362,14 +460,15 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig) -> Run:
 
 
 def train_policy(
-    row_path: Path,
-    scale_path: Path,
+    row_path: Annotated[Path, "row file (YAML)"],
+    scale_path: Annotated[Path, "optimiser settings (YAML)"],
     evaluation_path: Path,
     data: Path,
     sft: Path,
     entropies: Path | None,
-    reward_models: list[Path],
-    normalisers: list[Path],
+    reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model`, as many as the row names"],
+    normaliser: Annotated[tuple[Path, ...] | None, "results of `normaliser`, in the same order"],
+    references: Annotated[tuple[Path, ...] | None, "results of `references`, as many as the shapings need"],
     seed: int,
     out: Path,
     version: int | None = None,
@@ -381,24 +480,36 @@ def train_policy(
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    given = [*(path for path in (entropies, sentences) if path is not None), *reward_models, *normalisers]
+    reward_models, normalisers = reward_model or (), normaliser or ()
+    known = references or ()
+    cut_by = [path for path in (entropies, sentences) if path is not None]
+    given = [*cut_by, *reward_models, *normalisers, *known]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
-        ppo, sampling = scale.ppo_config(recipe.optimiser, where), scale.sampling_config(where)
+        config, sampling = scale.optimiser_config(recipe.optimiser, where), scale.sampling_config(where)
     else:
         dpo, beta = scale.dpo_config(recipe.optimiser, where)
+    if useless := useless_shaping(recipe):
+        print(f"note: {row_path}: {useless}", file=sys.stderr)
     inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
+    with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         run = start_run(data, sft, evaluation_spec)
         if recipe.kind == "reward":
-            reward = build_reward(recipe, entropies, reward_models, normalisers, ppo.microbatch, sentences)
+            words = run.encoder.tokenizer
+            reward = build_reward(
+                recipe, entropies, reward_models, normalisers, known, config.microbatch, words, sentences
+            )
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
-                summary = run_ppo(run, recipe, reward, scale, ppo, sampling, prompts, seed)
+                critic = build_critic(config, run.reference, reward_models, seed)
+                summary = run_optimiser(
+                    run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints
+                )
+                summary |= shaping_constants(reward)
         else:
             with training_on(data / "preference.train.jsonl"):
                 pairs = read_jsonl(data / "preference.train.jsonl")
-                summary = run_dpo(run, recipe, dpo, beta, pairs, seed)
+                summary = run_dpo(run, recipe, dpo, beta, pairs, seed, checkpoints)
         run.policy.model.eval()
         evaluation = run.evaluator.evaluate(run.policy, run.baseline)
         summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] == "alpaca"])
@@ -411,36 +522,7 @@ def train_policy(
         write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.policy",
-        train_policy.__doc__ or "",
-        row="row file (YAML)",
-        scale="optimiser settings (YAML)",
-        evaluation="evaluation spec (YAML)",
-        data="result of `prepare`",
-        sft="result of `sft`",
-        entropies="result of `entropies` [optional]",
-        reward_model="results of `reward_model`, one for each that the row names [optional, several]",
-        normaliser="results of `normaliser`, in the same order [optional, several]",
-        segmenter="result of `segmenter` [optional]",
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
-    train_policy(
-        given.row,
-        given.scale,
-        given.evaluation,
-        given.data,
-        given.sft,
-        given.entropies,
-        given.reward_model,
-        given.normaliser,
-        given.seed,
-        given.out,
-        given.stage_version,
-        given.segmenter,
-    )
+main = command_line(train_policy)
 
 
 if __name__ == "__main__":

@@ -17,7 +17,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.schemas import record_type
@@ -27,9 +27,9 @@ from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from tasks.artifacts import check_version, digest, stage_output, write_json, write_jsonl
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, run_stage
+from tasks.stage import command_line, run_stage
 
-VERSION = 1
+VERSION = 3
 STAGE = "prepare"
 
 DIALOGUE_BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
@@ -156,7 +156,7 @@ def data_spec(path: Path) -> WorldSpec | RealSpec:
     return spec
 
 
-def prepare(spec_path: Path, out: Path, version: int | None = None) -> None:
+def prepare(spec_path: Annotated[Path, "data spec (YAML)"], out: Path, version: int | None = None) -> None:
     """Writes the data sets that a data spec describes."""
     check_version(STAGE, VERSION, version)
     spec = data_spec(spec_path)
@@ -269,7 +269,7 @@ def _gamed_baselines(world: Any, items: list[dict[str, Any]], seed: int) -> list
             )
             for item in items
         ]
-        games = play_games(GoldJudge(world), comparisons, "alpaca_eval", orders=("baseline",))
+        games = play_games(GoldJudge(world), comparisons, "alpaca_eval", orders="drawn")
         rows += [
             {
                 "id": game.id,
@@ -370,10 +370,7 @@ def _distinct_prompts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return list(seen.values())
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser("tasks.prepare", prepare.__doc__ or "", spec="data spec (YAML)")
-    given = parser.parse_args(arguments)
-    prepare(given.spec, given.out, given.stage_version)
+main = command_line(prepare)
 
 
 if __name__ == "__main__":

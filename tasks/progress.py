@@ -11,17 +11,17 @@ LINES = 5
 
 
 @contextmanager
-def progress(label: str, steps: int) -> Iterator[Callable[..., None]]:
-    """Yields `advance(**figures)`, to be called once a step."""
+def progress(label: str, steps: int, done: int = 0) -> Iterator[Callable[..., None]]:
+    """Yields `advance(**figures)`, to be called once a step; `done` steps are behind a resumed run."""
     if sys.stderr.isatty():
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
         columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.fields[figures]}"))
         with Progress(*columns, TimeRemainingColumn()) as bar:
-            task = bar.add_task(label, total=steps, figures="")
+            task = bar.add_task(label, total=steps, completed=done, figures="")
             yield lambda **figures: bar.update(task, advance=1, figures=_text(figures))
         return
-    done, started = 0, time.monotonic()
+    started = time.monotonic()
 
     def advance(**figures: float) -> None:
         nonlocal done

@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
@@ -18,21 +18,22 @@ from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.fidelity import ScoredResponse, boundary_scores, fidelity
 from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
-from rlhf_core.models.loading import load_causal_lm
+from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_training import MEAN, SegmentedSequence, pair_loss, score_all, score_parts
 from rlhf_core.segmentation import SaT, Segmentation, Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token, with_end_tokens
-from rlhf_core.supervised.training import TrainingConfig, train
-from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json, write_jsonl
+from rlhf_core.supervised.training import TrainingConfig
+from tasks.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
+from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import load_entropies, resolve_segmenter
 from tasks.loading import load_encoder, load_segmenter
-from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, set_threads, training_on
+from tasks.supervised import train_resumably
 
-VERSION = 1
+VERSION = 4
 STAGE = "reward_model"
 
 Row = dict[str, Any]
@@ -143,8 +144,8 @@ def segment_sequences(
 
 
 def train_reward_model(
-    spec_path: Path,
-    scale_path: Path,
+    spec_path: Annotated[Path, "reward-model spec (YAML)"],
+    scale_path: Annotated[Path, "training settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -158,20 +159,13 @@ def train_reward_model(
     set_threads()
     spec = typed(RewardModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
-    inputs = [
-        spec_path,
-        scale_path,
-        data,
-        sft,
-        *([entropies] if entropies else []),
-        *([sentences] if sentences else []),
-    ]
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
+    inputs = [spec_path, scale_path, data, sft, *(path for path in (entropies, sentences) if path is not None)]
+    with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, sft / "model")
         segmenter_spec = resolve_segmenter(spec.segmenter, entropies)
         segmenter = load_segmenter(segmenter_spec, sentences)
         aggregation = build_aggregation(spec.aggregation)
-        base = load_causal_lm(sft / "model")
+        base = load_language_model(sft / "model")
         end_token = add_end_token(encoder.tokenizer, base) if spec.end_token else None
         splits = {
             split: segment_pairs(
@@ -184,10 +178,10 @@ def train_reward_model(
             )
             for split in ("train", "validation", "ood")
         }
-        model = ScalarModel.from_causal_lm(base, seed=seed, projections=aggregation.projections).to(device())
+        model = ScalarModel.from_language_model(base, seed=seed, projections=aggregation.projections).to(device())
         label = f"reward model {spec_path.stem} seed {seed}"
         with training_on(data / "preference.train.jsonl"):
-            history = fit(model, splits["train"], encoder.pad_id, config, seed, label)
+            history = fit(model, splits["train"], encoder.pad_id, config, seed, label, checkpoints)
         metrics: dict[str, float] = {
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
             "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
@@ -216,27 +210,28 @@ def train_reward_model(
 
 
 def fit(
-    model: ScalarModel, pairs: SegmentedPairs, pad_id: int, config: TrainingConfig, seed: int, label: str
+    model: ScalarModel,
+    pairs: SegmentedPairs,
+    pad_id: int,
+    config: TrainingConfig,
+    seed: int,
+    label: str,
+    checkpoints: RunCheckpoints,
 ) -> list[dict[str, float]]:
     """Trains on the pairs; returns the history."""
     chosen, rejected = pairs.sequences[: pairs.pairs], pairs.sequences[pairs.pairs :]
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = max(1, round(config.epochs * pairs.pairs / config.batch))
-    history: list[dict[str, float]] = []
-    with progress(label, steps) as advance:
 
-        def on_step(step: int, metrics: dict[str, float]) -> None:
-            advance(loss=metrics["loss"], accuracy=metrics["accuracy"])
-            if step % 5 == 0 or step == steps:
-                history.append({"step": step, **metrics})
+    def loss(indices: Any) -> Any:
+        sides = [chosen[i] for i in indices], [rejected[i] for i in indices]
+        return pair_loss(model, *sides, pad_id, pairs.aggregation)
 
-        def loss(indices: Any) -> Any:
-            sides = [chosen[i] for i in indices], [rejected[i] for i in indices]
-            return pair_loss(model, *sides, pad_id, pairs.aggregation)
-
-        train(model, loss, batches, steps, config, on_step, weight=lambda indices: float(len(indices)))
-    return history
+    return train_resumably(
+        model, loss, batches, steps, config, lambda indices: float(len(indices)),
+        checkpoints=checkpoints, label=label, every=5,
+    )  # fmt: skip
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder) -> dict[str, float]:
@@ -332,30 +327,7 @@ def _mean(values: list[int]) -> float:
     return sum(values) / max(1, len(values))
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.reward_model",
-        train_reward_model.__doc__ or "",
-        spec="reward-model spec (YAML)",
-        scale="training settings (YAML)",
-        data="result of `prepare`",
-        sft="result of `sft`",
-        entropies="result of `entropies` [optional]",
-        segmenter="result of `segmenter` [optional]",
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
-    train_reward_model(
-        given.spec,
-        given.scale,
-        given.data,
-        given.sft,
-        given.entropies,
-        given.seed,
-        given.out,
-        given.stage_version,
-        given.segmenter,
-    )
+main = command_line(train_reward_model)
 
 
 if __name__ == "__main__":

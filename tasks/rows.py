@@ -17,6 +17,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.shaping.specification import needs_references
 
 ROOT_SCALE = "testbed"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -50,6 +51,7 @@ class RowSpec:
         reward_models: those that its components read, in order, each once.
         entropies: whether a read-out of its own needs entropies.
         segmenter: the SaT model behind its sentences, if any.
+        references: those of its reward models whose reference rewards a shaping needs.
     """
 
     paper: str
@@ -61,6 +63,7 @@ class RowSpec:
     reward_models: tuple[ModelSpec, ...] = ()
     entropies: bool = False
     segmenter: str | None = None
+    references: tuple[ModelSpec, ...] = ()
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -148,6 +151,17 @@ def _models(root: Path, where: str, paper: str, backbone: str, values: Mapping[s
     return tuple(_model(root, where, paper, backbone, name) for name in dict.fromkeys(map(str, named)))
 
 
+def _referenced(where: str, values: Mapping[str, Any], models: tuple[ModelSpec, ...]) -> tuple[ModelSpec, ...]:
+    """The reward models of the components whose shaping needs reference rewards, in the models' order."""
+    parts = [part for part in values.get("components", [values]) if "reward_model" in part and "function" not in part]
+    try:
+        needed = {part["reward_model"] for part in parts if part.get("shaping") and needs_references(part["shaping"])}
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from None
+    names = dict.fromkeys(part["reward_model"] for part in parts)
+    return tuple(model for name, model in zip(names, models, strict=True) if name in needed)
+
+
 def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     """One row file."""
     values, where = load_yaml(path), path.relative_to(root).as_posix()
@@ -170,7 +184,8 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     models = _models(root, where, paper, backbone, values) if kind == "reward" else ()
     entropies = _cuts_by_entropy(values) or any(model.entropies for model in models)
     segmenter = _one_sat_model([*_sat_models(values), *(model.segmenter for model in models)], where)
-    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, entropies, segmenter)
+    references = _referenced(where, values, models) if models else ()
+    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, entropies, segmenter, references)
 
 
 def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:

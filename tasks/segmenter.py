@@ -11,7 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import DataError, RecipeError
@@ -28,7 +28,7 @@ from tasks.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.prepare import DATA_VARIABLE
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads
+from tasks.stage import command_line, device, run_stage, set_threads
 
 VERSION = 1
 STAGE = "segmenter"
@@ -100,7 +100,9 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
     return found
 
 
-def make_segmenter(spec_path: Path, data: Path, out: Path, version: int | None = None) -> None:
+def make_segmenter(
+    spec_path: Annotated[Path, "segmenter spec (YAML)"], data: Path, out: Path, version: int | None = None
+) -> None:
     """Trains or loads a SaT model and finds the sentences of all responses."""
     check_version(STAGE, VERSION, version)
     set_threads()
@@ -167,12 +169,7 @@ def _load(spec: SegmenterSpec, folder: Path) -> dict[str, float]:
     return {"parameters": float(sum(p.numel() for p in splitter.model.model.parameters()))}
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.segmenter", make_segmenter.__doc__ or "", spec="segmenter spec (YAML)", data="result of `prepare`"
-    )
-    given = parser.parse_args(arguments)
-    make_segmenter(given.spec, given.data, given.out, given.stage_version)
+main = command_line(make_segmenter)
 
 
 if __name__ == "__main__":

@@ -9,24 +9,25 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from torch import Tensor
 
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.loading import build_causal_lm, load_causal_lm
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.loading import build_language_model, load_language_model
+from rlhf_core.models.policy import policy_of
 from rlhf_core.supervised.sft import mean_nll, sft_loss
-from rlhf_core.supervised.training import TrainingConfig, train
-from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from rlhf_core.supervised.training import TrainingConfig
+from tasks.artifacts import check_version, read_jsonl, write_json, write_jsonl
 from tasks.benchmarks import EvaluationConfig, Evaluator
+from tasks.checkpoints import resumable_output
 from tasks.loading import encode, load_encoder, load_judge, load_world
-from tasks.progress import progress
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, set_threads, training_on
+from tasks.supervised import train_resumably
 
-VERSION = 1
+VERSION = 3
 STAGE = "sft"
 
 
@@ -59,7 +60,7 @@ class BackboneSpec:
 
 
 def fine_tune(
-    spec_path: Path,
+    spec_path: Annotated[Path, "backbone spec (YAML)"],
     evaluation_path: Path,
     data: Path,
     tokenizer: Path,
@@ -73,48 +74,41 @@ def fine_tune(
     spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
     config = spec.training_config(str(spec_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    with stage_output(
-        out, stage=STAGE, version=VERSION, inputs=[spec_path, evaluation_path, data, tokenizer]
-    ) as result:
+    inputs = [spec_path, evaluation_path, data, tokenizer]
+    with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, tokenizer)
         world = load_world(data)
         evaluator = Evaluator(data, encoder, evaluation_spec, load_judge(evaluation_spec.judge, world), world)
         if spec.architecture is not None:
-            model = build_causal_lm(spec.architecture, encoder.tokenizer, seed)
+            model = build_language_model(spec.architecture, encoder.tokenizer, seed)
         else:
             assert spec.source is not None
-            model = load_causal_lm(spec.source)
+            model = load_language_model(spec.source)
             if len(encoder.tokenizer) > int(model.config.vocab_size):
                 model.resize_token_embeddings(len(encoder.tokenizer))
         model.to(device())  # type: ignore[arg-type]
-        policy = DecoderPolicy(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+        policy = policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
         history: list[dict[str, float]] = []
         if config is not None:
             rows = encode(encoder, read_jsonl(data / "sft.jsonl"), "response", data / "sft.jsonl")
             batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
             steps = max(1, round(config.epochs * len(rows) / config.batch))
-            with (
-                training_on(data / "sft.jsonl"),
-                progress(f"sft {spec_path.stem} seed {seed}", steps) as advance,
-            ):
 
-                def on_step(step: int, metrics: dict[str, float]) -> None:
-                    advance(loss=metrics["loss"])
-                    if step % 10 == 0 or step == steps:
-                        history.append({"step": step, **metrics})
+            def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
+                value, tokens = sft_loss(policy, [rows[i] for i in indices])
+                return value, tokens, {}
 
-                def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-                    value, tokens = sft_loss(policy, [rows[i] for i in indices])
-                    return value, tokens, {}
-
-                train(
+            with training_on(data / "sft.jsonl"):
+                history = train_resumably(
                     model,
                     loss,
                     batches,
                     steps,
                     config,
-                    on_step,
                     weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
+                    checkpoints=checkpoints,
+                    label=f"sft {spec_path.stem} seed {seed}",
+                    every=10,
                 )
         model.eval()
         validation = data / "sft.validation.jsonl"
@@ -134,18 +128,7 @@ def fine_tune(
         write_json(result / "metrics.json", {**metrics, **evaluation.metrics})
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.sft",
-        fine_tune.__doc__ or "",
-        spec="backbone spec (YAML)",
-        evaluation="evaluation spec (YAML)",
-        data="result of `prepare`",
-        tokenizer="result of `tokenizer`",
-    )
-    parser.add_argument("--seed", type=int, required=True)
-    given = parser.parse_args(arguments)
-    fine_tune(given.spec, given.evaluation, given.data, given.tokenizer, given.seed, given.out, given.stage_version)
+main = command_line(fine_tune)
 
 
 if __name__ == "__main__":

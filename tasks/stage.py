@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import NumericsError, RewardsmithError
 
@@ -19,21 +20,62 @@ if TYPE_CHECKING:
 USER_ERROR = 2
 
 
-def argument_parser(module: str, description: str, **paths: str) -> argparse.ArgumentParser:
-    """A parser with the stage's path arguments (name=help), `--out` and `--stage-version`.
+def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
+    """The command line of a stage's function: one argument per parameter, required unless it has a default or may
+    be None; the help text of each is in its `Annotated`.
 
-    A help text that ends in '[optional]' makes its argument optional, '[optional, several]' a list that may be empty.
+    `spec_path` is `--spec`, `version` is `--stage-version`.
     """
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=description)
-    for name, text in paths.items():
-        flag = f"--{name.replace('_', '-')}"
-        if text.endswith("[optional, several]"):
-            parser.add_argument(flag, type=Path, nargs="+", default=[], help=text)
-        else:
-            parser.add_argument(flag, type=Path, required=not text.endswith("[optional]"), help=text)
-    parser.add_argument("--out", type=Path, required=True, help="output directory: result/ and record/ go there")
-    parser.add_argument("--stage-version", type=int, help="expected VERSION of the stage's code")
+    module = function.__module__
+    if module == "__main__":
+        module = sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=function.__doc__)
+    hints = get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint, text = hints[name], HELP.get(name)
+        if get_origin(hint) is Annotated:
+            hint, text = get_args(hint)[:2]
+        may_be_none = type(None) in get_args(hint)
+        if may_be_none:
+            hint = next(part for part in get_args(hint) if part is not type(None))
+        several = get_origin(hint) is tuple
+        flag = "stage-version" if name == "version" else name.removesuffix("_path").replace("_", "-")
+        parser.add_argument(
+            f"--{flag}",
+            dest=name,
+            metavar=flag.upper(),
+            type=get_args(hint)[0] if several else hint,
+            nargs="+" if several else None,
+            required=not may_be_none and parameter.default is inspect.Parameter.empty,
+            help=text,
+        )
     return parser
+
+
+#: Help texts of parameters that most stages have.
+HELP = {
+    "data": "result of `prepare`",
+    "tokenizer": "result of `tokenizer`",
+    "sft": "result of `sft`",
+    "entropies": "result of `entropies`",
+    "sentences": "result of `segmenter`, for segmenters of kind sat",
+    "reward_model": "result of `reward_model`",
+    "normaliser": "result of `normaliser`",
+    "evaluation_path": "evaluation spec (YAML)",
+    "seed": "of everything random",
+    "out": "output directory: result/ and record/ go there",
+    "version": "expected VERSION of the stage's code",
+}
+
+
+def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], None]:
+    """The stage's `main`: parses arguments (the process's own for None) and calls the function with them."""
+
+    def main(arguments: list[str] | None = None) -> None:
+        given = vars(argument_parser(function).parse_args(arguments))
+        function(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+
+    return main
 
 
 def set_threads() -> int:

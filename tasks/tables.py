@@ -15,17 +15,18 @@ import importlib
 import importlib.util
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.published import registry
 from rlhf_core.published.row_map import rows_of_paper
 from tasks.artifacts import check_version, read_json, stage_output, write_json
 from tasks.report.measured import measured_table, verdict_counts
+from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.settings import read_settings
-from tasks.stage import argument_parser, run_stage
+from tasks.stage import command_line, run_stage
 
-VERSION = 1
+VERSION = 2
 CURVE_METRICS = (
     "reward",
     "true_reward",
@@ -52,16 +53,23 @@ def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
 
 
 def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
-    """'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts."""
+    """'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts.
+
+    Metrics that need all rows of a table and so stand in no run's own metrics are there per seed, too:
+    'table-1/segment/0/alpaca_lc'.
+    """
     flat: dict[str, float] = {}
     for table in tables:
         anchor = table["id"].lower().replace(" ", "-")
+        joint = {column["key"]: column["metric"] for column in table["columns"] if column["metric"] in JOINT_METRICS}
         for row in table["rows"]:
             for key, cell in row["cells"].items():
                 if cell["status"] == "measured":
                     flat[f"{anchor}/{row['name']}/{key}"] = cell["mean"]
                     if cell["se"] is not None:
                         flat[f"{anchor}/{row['name']}/{key}_se"] = cell["se"]
+                    if key in joint:
+                        flat |= {f"{anchor}/{row['name']}/{s}/{joint[key]}": v for s, v in cell["seeds"].items()}
     return flat | {f"verdicts/{name}": count for name, count in verdict_counts(tables).items()}
 
 
@@ -142,7 +150,8 @@ def print_table(tables_json: Path, name: str) -> None:
     if tables_json.exists():
         console.print(
             "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), "
-            "p < .05; ✓ confirms the paper's order, ✗ contradicts it, · leaves it undecided.",
+            "p < .05 corrected for the table's cells (Holm); ✓ confirms the paper's order, "
+            "✗ contradicts it, · leaves it undecided.",
             style="dim",
         )
     else:
@@ -205,15 +214,20 @@ def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any] |
     return text
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser("tasks.tables", __doc__ or "", results="results of one scale")
-    parser.add_argument("--paper", required=True, help="paper of the registry: segment, sentence, ...")
-    parser.add_argument("--seeds", type=int, nargs="+", required=True, help="seeds to average over")
-    parser.add_argument("--graph", type=Path, help="graph file whose declared inputs alone are read")
-    options = parser.parse_args(arguments)
-    check_version("tables", VERSION, options.stage_version)
-    allowed = declared_inputs(options.graph, options.paper) if options.graph else None
-    build(options.results, options.paper, tuple(options.seeds), options.out, allowed)
+def make_tables(
+    results: Annotated[Path, "results of one scale"],
+    paper: Annotated[str, "paper of the registry: segment, sentence, ..."],
+    seeds: Annotated[tuple[int, ...], "seeds to average over"],
+    out: Path,
+    graph: Annotated[Path | None, "graph file whose declared inputs alone are read"] = None,
+    version: int | None = None,
+) -> None:
+    """Writes a paper's tables, metrics, curves and figures beside what was published."""
+    check_version("tables", VERSION, version)
+    build(results, paper, seeds, out, declared_inputs(graph, paper) if graph else None)
+
+
+main = command_line(make_tables)
 
 
 if __name__ == "__main__":

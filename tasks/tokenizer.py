@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding, train_byte_level_bpe
@@ -11,7 +12,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_tokenizer
 from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
 from tasks.settings import read_settings, typed
-from tasks.stage import argument_parser, run_stage
+from tasks.stage import command_line, run_stage
 
 VERSION = 1
 STAGE = "tokenizer"
@@ -36,7 +37,9 @@ class TokenizerSpec:
             raise RecipeError("give either 'source' (a tokenizer to load) or 'vocabulary' (one to train)")
 
 
-def make_tokenizer(spec_path: Path, data: Path, out: Path, version: int | None = None) -> None:
+def make_tokenizer(
+    spec_path: Annotated[Path, "tokenizer spec (YAML)"], data: Path, out: Path, version: int | None = None
+) -> None:
     """Trains or loads the tokenizer that a spec describes and checks it against the chat template."""
     check_version(STAGE, VERSION, version)
     spec = typed(TokenizerSpec, read_settings(spec_path), str(spec_path))
@@ -59,12 +62,7 @@ def make_tokenizer(spec_path: Path, data: Path, out: Path, version: int | None =
         write_json(result / "metrics.json", {"vocabulary": len(tokenizer)})
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argument_parser(
-        "tasks.tokenizer", make_tokenizer.__doc__ or "", spec="tokenizer spec (YAML)", data="result of `prepare`"
-    )
-    given = parser.parse_args(arguments)
-    make_tokenizer(given.spec, given.data, given.out, given.stage_version)
+main = command_line(make_tokenizer)
 
 
 if __name__ == "__main__":

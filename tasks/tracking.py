@@ -5,7 +5,8 @@
 Experiment = paper, parent run = table, child run = row x seed. A row that several tables print appears under
 each. A run is known by its key (scale, table, row, seed) and the digest of the result it shows: mirroring the
 same result again changes nothing, another result makes a new version and deletes the old run (MLflow keeps
-deleted runs until `mlflow gc`). Weights stay in DVC; a run holds a pointer to them.
+deleted runs until `mlflow gc`). What needs all rows of a table (length-controlled win rates) comes from the tables
+stage onto the runs that it was made from. Weights stay in DVC; a run holds a pointer to them.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ from statistics import mean, stdev
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError
-from tasks.artifacts import read_json, read_jsonl
-from tasks.outcomes import Outcome, numbers, outcomes, tables_of_rows
+from tasks.artifacts import read_jsonl
+from tasks.outcomes import Outcome, numbers, outcomes, table_metrics, tables_of_rows
 from tasks.rows import ROOT_SCALE
 
 #: Parent of rows that no table prints.
@@ -247,6 +248,7 @@ class Mirror:
         name = f"{outcome.row} seed {outcome.seed}"
         tags |= {"mlflow.parentRunId": parent, "kind": "row"}
         run = self.client.create_run(self.experiment, start_time=begin, tags=tags, run_name=name)
+        self.existing[tags["key"]] = run
         _log_run(self.client, run.info.run_id, outcome, self.root)
         status = "FAILED" if outcome.failure else "FINISHED"
         self.client.set_terminated(run.info.run_id, status, end_time=end)
@@ -257,6 +259,16 @@ class Mirror:
         self.client.set_tag(old.info.run_id, "superseded_by", run.info.run_id)
         self.client.delete_run(old.info.run_id)
         self.counts.replaced += 1
+
+    def joint(self, outcome: Outcome, table: str, values: Mapping[str, float]) -> None:
+        """Metrics that the tables stage found for a row x seed, logged where the run shows others."""
+        from mlflow.entities import Metric
+
+        run = self.existing[f"{self.scale}/{table}/{outcome.row}/{outcome.seed}"]
+        changed = {name: value for name, value in values.items() if run.data.metrics.get(name) != value}
+        if changed:
+            now = int(time.time() * 1000)
+            self.client.log_batch(run.info.run_id, metrics=[Metric(n, v, now, 0) for n, v in changed.items()])
 
     def aggregate(self, table: str, members: Sequence[Outcome], more: Mapping[str, float]) -> None:
         """Means and standard errors over seeds on the table's run, as `<row>/<metric>`."""
@@ -285,17 +297,6 @@ class Mirror:
         self.client.set_terminated(run.info.run_id, "FAILED" if failed else "FINISHED")
 
 
-def _joint_metrics(root: Path, paper: str, scale: str, table: str) -> dict[str, float]:
-    """What only the tables stage knows (the length-controlled win rate): `<row>/<metric>` of one table."""
-    anchor = f"{table.lower().replace(' ', '-')}/"
-    for name in ("tables", "tables-demo"):
-        path = root / "results" / scale / paper / name / "result" / "metrics.json"
-        if path.exists():
-            values = numbers(read_json(path))
-            return {key.removeprefix(anchor): v for key, v in values.items() if key.startswith(anchor)}
-    return {}
-
-
 def sync(root: Path, paper: str, scale: str = ROOT_SCALE) -> Counts:
     """Mirrors a paper's stage outputs at a scale into MLflow.
 
@@ -319,7 +320,10 @@ def sync(root: Path, paper: str, scale: str = ROOT_SCALE) -> Counts:
                     mirror.child(outcome, table)
                     members.setdefault(table, []).append(outcome)
             for table, rows in members.items():
-                mirror.aggregate(table, rows, _joint_metrics(root, paper, scale, table))
+                known = table_metrics(root, paper, scale, table)
+                for outcome in rows:
+                    mirror.joint(outcome, table, known.of(outcome, root))
+                mirror.aggregate(table, rows, known.means)
     except MlflowException as error:
         raise RewardsmithError(f"MLflow at {tracking_uri(root).split('@')[-1]}: {error}") from error
     return mirror.counts

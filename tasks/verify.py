@@ -20,6 +20,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.artifacts import read_json, write_json
+from tasks.report.measurements import JOINT_METRICS
 from tasks.rows import ROOT_SCALE, load_yaml
 
 REFERENCE = Path("reference/demo.json")
@@ -38,9 +39,10 @@ TOLERANCES: Mapping[str, float] = {
     "arena_wr*": 15.0,
     "mtbench*": 1.0,
     "entropy*": 0.15,
+    "table-*lc*": 15.0,
 }
-#: Kinds of stages whose metrics the reference keeps.
-KINDS = ("sft", "reward_model", "policy")
+#: Kinds of stages whose metrics the reference keeps; of the tables, what stands in no run's own metrics.
+KINDS = ("sft", "reward_model", "policy", "tables-demo")
 
 
 @dataclass(frozen=True)
@@ -59,11 +61,21 @@ class Comparison:
 
 
 def demo_outputs(root: Path) -> dict[str, Path]:
-    """Directories of the demo's trained models by path below results/testbed."""
+    """Directories of the demo's trained models and tables by path below results/testbed."""
     stages = load_yaml(root / "graph.yaml")
-    outs = [item["out"] for group in stages["groups"] for item in stages[group].values()]
+    outs = [item["out"] for group in (*stages["groups"], "tables") for item in stages[group].values()]
     base = Path("results") / ROOT_SCALE
     return {str(Path(o).relative_to(base)): root / o for o in sorted(outs) if Path(o).parts[3] in KINDS}
+
+
+def own_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
+    """A stage's metrics without those that tables repeat from their runs: 'table-1/segment/0/alpaca_lc' stays."""
+
+    def repeated(name: str) -> bool:
+        parts = name.split("/")
+        return name.startswith(("table-", "verdicts/")) and not (len(parts) == 4 and parts[3] in JOINT_METRICS)
+
+    return {name: value for name, value in metrics.items() if not repeated(name)}
 
 
 def tolerance(metric: str, tolerances: Mapping[str, float]) -> float | None:
@@ -92,7 +104,7 @@ def make_reference(root: Path) -> dict[str, Any]:
     """
     stages = {}
     for name, out in demo_outputs(root).items():
-        metrics = read_json(out / "result" / "metrics.json")
+        metrics = own_metrics(read_json(out / "result" / "metrics.json"))
         known = {key: value for key, value in metrics.items() if tolerance(key, TOLERANCES) is not None}
         stages[name] = dict(sorted(known.items()))
     machine = {"python": platform.python_version(), "system": platform.platform(), "cpu": platform.machine()}

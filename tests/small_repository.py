@@ -32,13 +32,14 @@ def digest(path):
 def run(stage):
     parser = argparse.ArgumentParser()
     names = ("spec", "scale", "row", "evaluation", "data", "tokenizer", "sft", "entropies", "reward-model",
-             "normaliser", "paper", "results", "graph", "rows", "seeds", "seed", "out", "stage-version")
-    several = ("rows", "seeds", "reward-model", "normaliser")
+             "normaliser", "references", "paper", "results", "graph", "rows", "seeds", "seed", "out", "stage-version")
+    several = ("rows", "seeds", "reward-model", "normaliser", "references")
     for name in names:
         parser.add_argument(f"--{name}", **({"nargs": "*", "default": []} if name in several else {}))
     options = vars(parser.parse_args())
     one = ("spec", "row", "scale", "evaluation", "data", "tokenizer", "sft", "entropies")
     named = [options[n] for n in one if options[n]] + options["reward_model"] + options["normaliser"]
+    named += options["references"]
     inputs = [Path(path) for path in named if Path(path).exists()]
     if stage == "tables":
         declared = yaml.safe_load(Path(options["graph"]).read_text())["tables"][options["paper"]]["deps"]
@@ -128,7 +129,7 @@ def create(
     for scale in scales:
         folder = root / "params" / "scales" / scale
         files = ("data/dialogue", "tokenizers/dialogue", "evaluation/dialogue", "policy/ppo", "policy/dpo")
-        for name in (*files, "entropies", "reward_model", "normaliser"):
+        for name in (*files, "entropies", "reward_model", "normaliser", "references"):
             write_yaml(folder / f"{name}.yaml", {"size": 1, "name": name})
         for backbone in {row["backbone"] for row in rows.values()}:
             write_yaml(folder / "backbones" / f"{backbone}.yaml", BACKBONE)

@@ -133,7 +133,8 @@ def test_module_exists_and_knows_its_options(command: Command) -> None:
     for word in command.words:
         if word.startswith("--") and word != "--help":
             keyword = word[2:].replace("-", "_")
-            assert f'"{word}"' in text or f"{keyword}=" in text, f"{module} has no option {word}"
+            typed = re.search(rf"\b{keyword}(_path)?: ", text)  # a parameter of the stage's function
+            assert f'"{word}"' in text or typed, f"{module} has no option {word}"
 
 
 @of("make")
@@ -231,6 +232,7 @@ def test_the_testbed_settings_in_the_text_are_those_in_use() -> None:
     data = settings["data/dialogue"]
     limits, normaliser = data["limits"], settings["normaliser"]
     reward_model, evaluation = settings["reward_model"], settings["evaluation/dialogue"]
+    rate = f"{reward_model['learning_rate']:.1e}".replace(".0e", "e").replace("e-0", "e-")
     stated = [
         f"{ppo['iterations']} iterations of {ppo['rollout_batch']} rollouts, minibatch {ppo['minibatch']}",
         f"learning rates {ppo['actor_lr']:.0e}".replace("e-0", "e-") + " (actor)",
@@ -242,7 +244,7 @@ def test_the_testbed_settings_in_the_text_are_those_in_use() -> None:
         f"cap** is {settings['policy/ppo']['sampling']['max_new_tokens']} tokens",
         f"{evaluation['task_tokens']} for tasks",
         f"cut at {limits['prompt']} tokens, prompt and response at {limits['total']}",
-        f"batch {reward_model['batch']}, learning rate {reward_model['learning_rate']:.0e}".replace("e-0", "e-"),
+        f"batch {reward_model['batch']}, learning rate {rate}",
         f"on {data['rows']['benchmark']} prompts each",
         f"β {settings['policy/dpo']['optimiser']['beta']}; the paper",
     ]

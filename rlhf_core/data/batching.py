@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -99,6 +99,14 @@ class LengthBucketedBatches:
                 self.position = Position(self.position.epoch, self.position.index + 1)
                 yield batch
             self.position = Position(self.position.epoch + 1, 0)
+
+    def state_dict(self) -> dict[str, int]:
+        """Where the iteration stands: the batch that comes next."""
+        return {"epoch": self.position.epoch, "index": self.position.index}
+
+    def load_state_dict(self, state: Mapping[str, int]) -> None:
+        """Goes on where `state_dict` was taken; takes effect for iterators made afterwards."""
+        self.position = Position(state["epoch"], state["index"])
 
     def padding_waste(self, epoch: int = 0) -> float:
         """Share of an epoch's batch cells that are padding."""

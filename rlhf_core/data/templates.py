@@ -199,6 +199,8 @@ TEMPLATES: dict[str, ChatTemplate] = {
     "plain": MarkerTemplate(
         "plain", {"user": ("<|user|>", ""), "assistant": ("<|assistant|>", "<|end|>")}, eos="<|end|>"
     ),
+    # An encoder reads the request and its EOS; the decoder writes the answer.
+    "seq2seq": MarkerTemplate("seq2seq", {"user": ("", "</s>"), "assistant": ("", "</s>")}, eos="</s>"),
 }
 
 

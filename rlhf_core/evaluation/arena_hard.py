@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.judges.games import Game
+from rlhf_core.evaluation.statistics import bootstrap_interval
 
 STRONG_WEIGHT = 3
 SCORES: dict[str, tuple[float, int]] = {
@@ -95,20 +96,22 @@ def weighted_win_rate(
     result["win_rate"] = 100.0 * float((score * weight).sum() / weight.sum())
     if rounds < 1:
         return result
-    generator = np.random.default_rng(seed)
     if unit == "battle":
         battles = np.repeat(score, weight.astype(int))
-        drawn = generator.integers(len(battles), size=(rounds, len(battles)))
-        rates = battles[drawn].mean(axis=1)
+        interval = bootstrap_interval(battles, rounds=rounds, level=level, seed=seed)
     else:
         names = np.array(list(groups or ()), dtype=object)[valid]
         _, prompt = np.unique(names.astype(str), return_inverse=True)
         total = np.bincount(prompt, weights=score * weight)
         mass = np.bincount(prompt, weights=weight)
-        drawn = generator.integers(len(mass), size=(rounds, len(mass)))
-        rates = total[drawn].sum(axis=1) / mass[drawn].sum(axis=1)
-    tail = 100.0 * (1.0 - level) / 2.0
-    result["lower"], result["upper"] = (100.0 * float(np.percentile(rates, q)) for q in (tail, 100.0 - tail))
+        prompts = np.arange(len(mass), dtype=float)
+
+        def rate(drawn: NDArray[np.float64]) -> float:
+            chosen = drawn.astype(int)
+            return float(total[chosen].sum() / mass[chosen].sum())
+
+        interval = bootstrap_interval(prompts, rate, rounds=rounds, level=level, seed=seed)
+    result["lower"], result["upper"] = 100.0 * interval.lower, 100.0 * interval.upper
     return result
 
 

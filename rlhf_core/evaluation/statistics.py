@@ -1,9 +1,9 @@
-"""Statistics of comparisons: standard errors, paired tests, intervals, direction verdicts."""
+"""Statistics of comparisons: standard errors, paired tests, intervals, corrections, direction verdicts."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -106,35 +106,6 @@ def paired_t_test(a: ArrayLike, b: ArrayLike) -> TestResult:
     return TestResult(mean, float(2.0 * stats.t.sf(abs(mean / error), n - 1)), n)
 
 
-def paired_bootstrap(
-    a: ArrayLike, b: ArrayLike, *, rounds: int = 10_000, level: float = 0.95, seed: int = 0
-) -> tuple[Interval, float]:
-    """Percentile interval and two-sided p-value of mean(a - b), resampling pairs.
-
-    The p-value is 2 * min(share of resampled means <= 0, share >= 0), each with one added to numerator and
-    denominator, at most 1.
-
-    Returns:
-        (interval of the mean difference, p-value); NaN interval and p-value 1 without pairs.
-    """
-    left, right = _paired(a, b)
-    difference = left - right
-    n = len(difference)
-    if n == 0:
-        return Interval(math.nan, math.nan, math.nan), 1.0
-    generator = np.random.default_rng(seed)
-    means = np.empty(rounds)
-    block = max(1, 2_000_000 // n)
-    for start in range(0, rounds, block):
-        stop = min(rounds, start + block)
-        means[start:stop] = difference[generator.integers(n, size=(stop - start, n))].mean(axis=1)
-    lower, upper = np.quantile(means, [(1 - level) / 2, (1 + level) / 2])
-    below = (1 + int((means <= 0).sum())) / (rounds + 1)
-    above = (1 + int((means >= 0).sum())) / (rounds + 1)
-    interval = Interval(float(difference.mean()), float(lower), float(upper))
-    return interval, min(1.0, 2.0 * min(below, above))
-
-
 def bootstrap_interval(
     values: ArrayLike,
     statistic: Callable[[Floats], float] | None = None,
@@ -173,82 +144,36 @@ def wilson_interval(successes: float, n: int, level: float = 0.95) -> Interval:
     return Interval(share, lower, upper)
 
 
-@dataclass(frozen=True)
-class DirectionVerdict:
-    """Whether measured numbers repeat a published difference.
+def holm(p_values: Sequence[float]) -> list[float]:
+    """p-values corrected for their number, in the order given: below alpha with a family-wise error of at most alpha.
 
-    Attributes:
-        verdict: confirmed | contradicted | undecided.
-        published_difference: a - b as printed.
-        measured_difference: mean of a - b (NaN without samples).
-        p_value: two-sided, paired over seeds where both have the same seeds, else Welch (1 if untestable).
-        n: pairs, or the smaller sample.
-        paired: which of the two.
+    Source: Holm 1979, step-down: the k-th smallest of m is multiplied by m - k + 1, never below the one before it,
+    at most 1.
     """
-
-    verdict: Direction
-    published_difference: float
-    measured_difference: float
-    p_value: float
-    n: int
-    paired: bool
+    corrected = [1.0] * len(p_values)
+    largest = 0.0
+    for rank, i in enumerate(sorted(range(len(p_values)), key=lambda i: p_values[i])):
+        largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
+        corrected[i] = largest
+    return corrected
 
 
 def direction_verdict(
-    published_a: float,
-    published_b: float,
-    measured_a: Mapping[int, float] | ArrayLike,
-    measured_b: Mapping[int, float] | ArrayLike,
-    *,
-    higher_is_better: bool = True,
-    alpha: float = 0.05,
-) -> DirectionVerdict:
-    """Compare the sign of a published difference with the measured one.
+    published: float | None, published_main: float | None, difference: float, significant: bool
+) -> Direction | None:
+    """Whether a measured difference repeats the published order of a row and its main row.
 
     Args:
-        published_a, published_b: the two printed numbers.
-        measured_a, measured_b: by seed (paired over the seeds both have, with two or more of them), or plain
-            samples: equal lengths are taken as paired in order.
-        higher_is_better: only reverses both differences, so it never changes the verdict; it fixes the sign
-            of the reported differences (positive = a is better).
-        alpha: significance level.
+        published, published_main: as printed; None where the paper prints a dash or words.
+        difference: measured, row less main row.
+        significant: whether it is told from 0.
 
     Returns:
-        confirmed: significant and same sign; contradicted: significant and opposite sign; undecided: not
-        significant, untestable (fewer than two samples), or published as equal.
+        confirmed: significant and of the printed sign; contradicted: significant and of the other sign; undecided:
+        not significant. None where the paper prints no order.
     """
-    sign = 1.0 if higher_is_better else -1.0
-    published = sign * (published_a - published_b)
-    left, right, paired = _samples(measured_a, measured_b)
-    if paired:
-        test = paired_t_test(left, right)
-        difference, p_value, n = test.statistic, test.p_value, test.n
-    else:
-        n = min(len(left), len(right))
-        difference = float(left.mean() - right.mean()) if n else math.nan
-        p_value = _welch(left, right)
-    difference *= sign
-    verdict: Direction = "undecided"
-    if p_value < alpha and published != 0 and math.isfinite(published) and difference != 0:
-        verdict = "confirmed" if (difference > 0) == (published > 0) else "contradicted"
-    return DirectionVerdict(verdict, published, difference, p_value, n, paired)
-
-
-def _samples(a: Mapping[int, float] | ArrayLike, b: Mapping[int, float] | ArrayLike) -> tuple[Floats, Floats, bool]:
-    if isinstance(a, Mapping) and isinstance(b, Mapping):
-        shared = sorted(set(a) & set(b))
-        if len(shared) >= 2:
-            return _vector([a[s] for s in shared], "a"), _vector([b[s] for s in shared], "b"), True
-        return _vector(list(a.values()), "a"), _vector(list(b.values()), "b"), False
-    if isinstance(a, Mapping) or isinstance(b, Mapping):
-        raise DataError("give both samples by seed, or both as plain values")
-    left, right = _vector(a, "a"), _vector(b, "b")
-    return left, right, len(left) == len(right)
-
-
-def _welch(a: Floats, b: Floats) -> float:
-    if len(a) < 2 or len(b) < 2:
-        return 1.0
-    if a.std() == 0 and b.std() == 0:
-        return 1.0 if a.mean() == b.mean() else 0.0
-    return float(stats.ttest_ind(a, b, equal_var=False).pvalue)
+    if published is None or published_main is None or published == published_main:
+        return None
+    if not significant or difference == 0:
+        return "undecided"
+    return "confirmed" if (difference > 0) == (published > published_main) else "contradicted"

@@ -8,9 +8,7 @@ import torch
 from torch import Tensor
 
 from rlhf_core.errors import NumericsError, RecipeError
-from rlhf_core.models.loading import decoder_of
-from rlhf_core.models.logprobs import project
-from rlhf_core.models.policy import DecoderPolicy, position_ids
+from rlhf_core.models.policy import Policy
 
 
 @dataclass(frozen=True)
@@ -76,7 +74,7 @@ def _choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
 
 @torch.no_grad()
 def generate(
-    policy: DecoderPolicy,
+    policy: Policy,
     prompt_ids: Tensor,
     prompt_mask: Tensor,
     sampling: Sampling,
@@ -96,23 +94,14 @@ def generate(
     model, batch = policy.model, prompt_ids.shape[0]
     was_training = model.training
     model.eval()
-    decoder, output = decoder_of(model), model.get_output_embeddings()
     ids = torch.full((batch, sampling.max_new_tokens), policy.pad_id, dtype=torch.long, device=prompt_ids.device)
     logprobs = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     rows = torch.arange(batch, device=ids.device)
-    attention, alive = prompt_mask.clone(), torch.ones(batch, dtype=torch.bool, device=ids.device)
-    step_ids, positions, cache = prompt_ids, position_ids(prompt_mask), None
+    alive = torch.ones(batch, dtype=torch.bool, device=ids.device)
+    decoding = policy.decoding(prompt_ids, prompt_mask)
     for step in range(sampling.max_new_tokens):
-        result = decoder(
-            input_ids=step_ids,
-            attention_mask=attention.long(),
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-        )
-        cache = result.past_key_values
-        logits = project(result.last_hidden_state[:, -1], output, policy.softcap)
+        logits = decoding.logits()
         uniform = torch.rand(batch, generator=generator).to(ids.device)[rows]
         chosen = _choose(logits, uniform, sampling)
         log_p = logits.log_softmax(dim=-1).gather(1, chosen[:, None]).squeeze(1)
@@ -122,14 +111,11 @@ def generate(
         alive = alive & (chosen != policy.eos_id)
         if step + 1 == sampling.max_new_tokens or not alive.any():
             break
-        attention = torch.cat([attention, alive[:, None]], dim=1)
-        positions = positions[:, -1:] + 1
-        step_ids = chosen[:, None]
+        decoding.append(chosen, alive)
         if int(alive.sum()) <= 0.75 * len(rows):
-            keep = torch.nonzero(alive).squeeze(1)
-            cache.batch_select_indices(keep)
-            rows, alive, attention = rows[keep], alive[keep], attention[keep]
-            positions, step_ids = positions[keep], step_ids[keep]
+            kept = torch.nonzero(alive).squeeze(1)
+            decoding.keep(kept)
+            rows, alive = rows[kept], alive[kept]
     if not torch.isfinite(logprobs).all():
         raise NumericsError("the policy's log-probabilities are not finite while sampling; lower the learning rate")
     model.train(was_training)

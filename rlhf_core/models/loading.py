@@ -10,7 +10,9 @@ import torch
 from torch import nn
 from transformers import (
     AutoConfig,
+    AutoModel,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     AutoTokenizer,
     PreTrainedModel,
     PreTrainedTokenizerBase,
@@ -19,8 +21,10 @@ from transformers import (
 from rlhf_core.errors import DataError, RecipeError
 
 
-def build_causal_lm(architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int) -> PreTrainedModel:
-    """A randomly initialised decoder.
+def build_language_model(
+    architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int
+) -> PreTrainedModel:
+    """A randomly initialised decoder or encoder-decoder.
 
     Args:
         architecture: `{model_type: llama, hidden_size: 96, ...}`, fields of the transformers configuration.
@@ -30,7 +34,7 @@ def build_causal_lm(architecture: Mapping[str, Any], tokenizer: PreTrainedTokeni
     options = dict(architecture)
     model_type = options.pop("model_type", None)
     if model_type is None:
-        raise RecipeError("architecture names no 'model_type' (llama, gemma2, qwen2, ...)")
+        raise RecipeError("architecture names no 'model_type' (llama, gemma2, qwen2, t5, ...)")
     config = AutoConfig.for_model(
         model_type,
         vocab_size=len(tokenizer),
@@ -39,17 +43,22 @@ def build_causal_lm(architecture: Mapping[str, Any], tokenizer: PreTrainedTokeni
         pad_token_id=tokenizer.pad_token_id,
         **options,
     )
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+        return kind.from_config(config, dtype=torch.float32)
 
 
-def load_causal_lm(source: Path | str, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """A decoder from a local folder or hub id; safetensors only, no remote code."""
+def load_language_model(source: Path | str, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """A decoder or an encoder-decoder from a local folder or hub id; safetensors only, no remote code.
+
+    Raises:
+        DataError: nothing that can be loaded there.
+    """
     try:
-        return AutoModelForCausalLM.from_pretrained(
-            str(source), dtype=dtype, use_safetensors=True, trust_remote_code=False
-        )
+        config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
+        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+        return kind.from_pretrained(str(source), dtype=dtype, use_safetensors=True, trust_remote_code=False)
     except (OSError, ValueError) as error:
         raise DataError(
             f"model cannot be loaded ({str(error).splitlines()[0]})",
@@ -74,6 +83,16 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
     """The transformer below the output projection."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
     return decoder if decoder is not None else model.base_model
+
+
+def backbone_of(model: PreTrainedModel) -> nn.Module:
+    """What a head is put on: the decoder, or encoder and decoder together (sharing the model's weights)."""
+    if not model.config.is_encoder_decoder:
+        return decoder_of(model)
+    whole = AutoModel.from_config(model.config, dtype=model.dtype).to(model.device)
+    whole.set_input_embeddings(model.get_input_embeddings())
+    whole.encoder, whole.decoder = model.get_encoder(), model.get_decoder()
+    return whole
 
 
 def trainable_parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -1,4 +1,8 @@
-"""Log-probabilities and entropies at chosen positions, chunked so that [tokens, vocabulary] is never held whole."""
+"""Log-probabilities and entropies at chosen positions, chunked so that [tokens, vocabulary] is never held whole.
+
+A small vocabulary keeps each chunk's logits for the backward pass. A large one fuses the statistics with the output
+projection where that is a plain linear layer, and else computes each chunk's logits again in the backward pass.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +10,12 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-#: Above this vocabulary, training recomputes each chunk's logits in the backward pass instead of keeping them.
+from rlhf_core.models.fused_logprobs import can_fuse, fused_statistics
+
+#: Above this vocabulary logits are computed again in the backward pass instead of being kept.
 RECOMPUTE_VOCABULARY = 8192
+#: Logits of one chunk where a large vocabulary cannot be fused.
+CHUNK_ELEMENTS = 2**26
 
 
 def project(hidden: Tensor, output: nn.Module, softcap: float | None) -> Tensor:
@@ -42,13 +50,18 @@ def token_statistics(
         targets: [tokens] int64.
         output: the output projection.
         softcap: Gemma 2's logit soft cap.
-        chunk: tokens per chunk.
+        chunk: most tokens per chunk where logits are not fused.
         with_entropy: zeros are returned for the entropy otherwise.
 
     Returns:
         (log-probabilities [tokens], entropies in nats [tokens]), float32.
     """
-    recompute = torch.is_grad_enabled() and getattr(output, "out_features", 0) > RECOMPUTE_VOCABULARY
+    vocabulary = getattr(output, "out_features", 0)
+    large = vocabulary > RECOMPUTE_VOCABULARY
+    if large and isinstance(output, nn.Linear) and can_fuse(output):
+        return fused_statistics(hidden, targets, output, softcap=softcap, with_entropy=with_entropy)
+    recompute = large and torch.is_grad_enabled()
+    chunk = max(1, min(chunk, CHUNK_ELEMENTS // vocabulary)) if large else chunk
     logprobs, entropies = [], []
     for start in range(0, max(1, hidden.shape[0]), chunk):
         piece, wanted = hidden[start : start + chunk], targets[start : start + chunk]

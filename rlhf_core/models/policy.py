@@ -1,14 +1,21 @@
-"""Policies behind one adapter: response log-probabilities, entropies, hidden states and sampling."""
+"""Policies behind one adapter: response log-probabilities, entropies, hidden states and decoding.
+
+A prompt is what a decoder-only model reads before the response, or what the encoder of an encoder-decoder model
+reads. Everything else in the project sees a `Policy` only.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.decoding import DecoderDecoding, Decoding, EncoderDecoderDecoding
 from rlhf_core.models.loading import decoder_of
 from rlhf_core.models.logprobs import token_statistics
 
@@ -26,9 +33,40 @@ class TokenStatistics:
     entropies: Tensor
 
 
-def position_ids(mask: Tensor) -> Tensor:
-    """[batch, length] positions that ignore padding on either side."""
-    return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
+class Policy(Protocol):
+    """A language model as a policy.
+
+    Attributes:
+        model: the transformers model, output projection included.
+        pad_id, eos_id: token ids; a response ends with its first EOS.
+    """
+
+    model: PreTrainedModel
+    pad_id: int
+    eos_id: int
+
+    @property
+    def device(self) -> torch.device: ...
+
+    def statistics(
+        self,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        response_ids: Tensor,
+        response_mask: Tensor,
+        *,
+        with_entropy: bool = True,
+    ) -> TokenStatistics:
+        """Log-probability and entropy of every response token in one forward pass, only at response positions.
+
+        Args:
+            prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
+            response_ids, response_mask: [batch, response_len], right-padded.
+            with_entropy: zeros are returned for the entropy otherwise.
+        """
+
+    def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
+        """Starts to decode after these prompts [batch, prompt_len], left-padded."""
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Tensor, Tensor]:
@@ -45,29 +83,84 @@ def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Ten
     return ids, mask
 
 
-def response_hidden(
-    decoder: torch.nn.Module,
+def response_states(
+    backbone: torch.nn.Module,
     prompt_ids: Tensor,
     prompt_mask: Tensor,
     response_ids: Tensor,
     response_mask: Tensor,
 ) -> Tensor:
-    """[batch, prompt_len + response_len, hidden] states of prompt and response side by side."""
+    """[batch, response_len + 1, hidden]: state j has read the prompt and the first j response tokens.
+
+    State j predicts response token j (a policy, a critic); state j + 1 has read it (a reward model). A decoder-only
+    model sees each row with its padding moved to the right end and cut to the longest row: half the positions of a
+    batch can be padding between long prompts and long responses. Behind the last real token, padding needs no mask
+    under causal attention, which keeps the fast attention kernels. States on padding mean nothing.
+
+    Args:
+        backbone: a transformer without output projection, decoder-only or encoder-decoder.
+        prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
+        response_ids, response_mask: [batch, response_len], right-padded.
+    """
+    if getattr(backbone.config, "is_encoder_decoder", False):
+        return _decoder_states(backbone, prompt_ids, prompt_mask, response_ids)
     ids = torch.cat([prompt_ids, response_ids], dim=1)
     mask = torch.cat([prompt_mask, response_mask], dim=1)
-    hidden: Tensor = decoder(
-        input_ids=ids, attention_mask=mask.long(), position_ids=position_ids(mask), use_cache=False
+    width = max(1, int(mask.sum(dim=1).max()))
+    place = mask.long().argsort(dim=1, descending=True, stable=True)[:, :width]
+    packed: Tensor = backbone(input_ids=ids.gather(1, place), use_cache=False).last_hidden_state
+    steps = torch.arange(response_ids.shape[1] + 1, device=ids.device)
+    wanted = (prompt_mask.sum(dim=1, keepdim=True) - 1 + steps).clamp(max=width - 1)
+    return packed.gather(1, wanted[:, :, None].expand(-1, -1, packed.shape[2]))
+
+
+def _decoder_states(model: Any, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> Tensor:
+    """The same of an encoder-decoder; right padding needs no mask, since no real token attends to what follows."""
+    encoded = model.get_encoder()(input_ids=prompt_ids, attention_mask=prompt_mask.long()).last_hidden_state
+    start = response_ids.new_full((response_ids.shape[0], 1), start_token(model.config))
+    hidden: Tensor = model.get_decoder()(
+        input_ids=torch.cat([start, response_ids], dim=1),
+        encoder_hidden_states=encoded,
+        encoder_attention_mask=prompt_mask.long(),
+        use_cache=False,
     ).last_hidden_state
     return hidden
 
 
-class DecoderPolicy:
-    """A decoder-only language model as a policy.
+def start_token(config: object) -> int:
+    """The decoder's first input: `decoder_start_token_id`, else the pad token as T5 has it.
 
-    Args:
-        model: a causal language model.
-        pad_id, eos_id: token ids; a response ends with its first EOS.
+    Raises:
+        RecipeError: the configuration names neither.
     """
+    for name in ("decoder_start_token_id", "pad_token_id"):
+        value = getattr(config, name, None)
+        if isinstance(value, int):
+            return value
+    raise RecipeError("the encoder-decoder's configuration names neither decoder_start_token_id nor pad_token_id")
+
+
+def _spread(
+    states: Tensor,
+    response_ids: Tensor,
+    response_mask: Tensor,
+    output: torch.nn.Module,
+    softcap: float | None,
+    with_entropy: bool,
+) -> TokenStatistics:
+    """Statistics at the real tokens, from the states [batch, response_len, hidden] that predict them."""
+    flat, entropy = token_statistics(
+        states[response_mask], response_ids[response_mask], output, softcap=softcap, with_entropy=with_entropy
+    )
+    logprobs = torch.zeros(response_ids.shape, dtype=torch.float32, device=states.device)
+    entropies = torch.zeros_like(logprobs)
+    return TokenStatistics(
+        logprobs.masked_scatter(response_mask, flat), entropies.masked_scatter(response_mask, entropy)
+    )
+
+
+class DecoderPolicy:
+    """A decoder-only language model as a policy; see `Policy`."""
 
     def __init__(self, model: PreTrainedModel, *, pad_id: int, eos_id: int) -> None:
         self.model = model
@@ -88,25 +181,49 @@ class DecoderPolicy:
         *,
         with_entropy: bool = True,
     ) -> TokenStatistics:
-        """Log-probability and entropy of every response token in one forward pass, only at response positions.
-
-        Args:
-            prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
-            response_ids, response_mask: [batch, response_len], right-padded.
-        """
-        hidden = response_hidden(decoder_of(self.model), prompt_ids, prompt_mask, response_ids, response_mask)
-        start = prompt_ids.shape[1] - 1
-        predicting = hidden[:, start : start + response_ids.shape[1]]
+        states = response_states(decoder_of(self.model), prompt_ids, prompt_mask, response_ids, response_mask)
         output = self.model.get_output_embeddings()
-        flat, entropy = token_statistics(
-            predicting[response_mask],
-            response_ids[response_mask],
-            output,
-            softcap=self.softcap,
-            with_entropy=with_entropy,
-        )
-        logprobs = torch.zeros(response_ids.shape, dtype=torch.float32, device=hidden.device)
-        entropies = torch.zeros_like(logprobs)
-        return TokenStatistics(
-            logprobs.masked_scatter(response_mask, flat), entropies.masked_scatter(response_mask, entropy)
-        )
+        return _spread(states[:, :-1], response_ids, response_mask, output, self.softcap, with_entropy)
+
+    def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
+        return DecoderDecoding(self.model, self.softcap, prompt_ids, prompt_mask)
+
+
+class EncoderDecoderPolicy:
+    """An encoder-decoder (T5, mT5) as a policy; see `Policy`. The prompt is what the encoder reads."""
+
+    def __init__(self, model: PreTrainedModel, *, pad_id: int, eos_id: int) -> None:
+        self.model = model
+        self.pad_id = pad_id
+        self.eos_id = eos_id
+        self.start_id = start_token(model.config)
+        #: T5 with tied embeddings scales its states before the projection.
+        scaled = getattr(model.config, "scale_decoder_outputs", False)
+        self.scale: float = float(model.config.d_model) ** -0.5 if scaled else 1.0
+
+    @property
+    def device(self) -> torch.device:
+        return next(self.model.parameters()).device
+
+    def statistics(
+        self,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        response_ids: Tensor,
+        response_mask: Tensor,
+        *,
+        with_entropy: bool = True,
+    ) -> TokenStatistics:
+        states = response_states(self.model, prompt_ids, prompt_mask, response_ids, response_mask)
+        output = self.model.get_output_embeddings()
+        return _spread(self.scale * states[:, :-1], response_ids, response_mask, output, None, with_entropy)
+
+    def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
+        return EncoderDecoderDecoding(self.model, self.start_id, self.scale, prompt_ids, prompt_mask)
+
+
+def policy_of(model: PreTrainedModel, *, pad_id: int, eos_id: int) -> Policy:
+    """The adapter that fits a model."""
+    adapter = EncoderDecoderPolicy if model.config.is_encoder_decoder else DecoderPolicy
+    policy: Policy = adapter(model, pad_id=pad_id, eos_id=eos_id)
+    return policy

@@ -8,6 +8,7 @@ read it elsewhere. Source: Segment, §2.2, appendix D.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -20,8 +21,8 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from rlhf_core.errors import DataError
-from rlhf_core.models.loading import decoder_of
-from rlhf_core.models.policy import response_hidden
+from rlhf_core.models.loading import backbone_of
+from rlhf_core.models.policy import response_states
 
 HEADS_FILE = "heads.safetensors"
 CONFIG_FILE = "reward_model.json"
@@ -55,7 +56,7 @@ class ScalarModel(nn.Module):
     """A transformer with named scalar heads; reward models and critics are both this.
 
     Args:
-        backbone: a decoder without output projection.
+        backbone: a transformer without output projection, decoder-only or encoder-decoder.
         heads: names of the bias-free linear heads.
         seed: of the heads' initial weights.
         bias: True for a critic.
@@ -88,11 +89,23 @@ class ScalarModel(nn.Module):
                 nn.init.normal_(weight, std=(hidden * outputs**0.5) ** -0.5)  # type: ignore[arg-type]
 
     @classmethod
-    def from_causal_lm(cls, model: PreTrainedModel, **options: Any) -> ScalarModel:
+    def from_language_model(cls, model: PreTrainedModel, **options: Any) -> ScalarModel:
         """Starts from a language model's transformer; the output projection is left behind."""
-        backbone = decoder_of(model)
+        backbone = backbone_of(model)
         assert isinstance(backbone, PreTrainedModel)
         return cls(backbone, **options)
+
+    def as_critic(self, head: str = "reward") -> ScalarModel:
+        """A critic that starts as a copy of this reward model: its head 'value' is `head`, with a bias of 0.
+
+        Source: PAR, Algorithm 1, line 3.
+        """
+        critic = ScalarModel(copy.deepcopy(self.backbone), ("value",), bias=True)
+        with torch.no_grad():
+            critic.heads["value"].weight.copy_(self.heads[head].weight)  # type: ignore[union-attr,operator,arg-type]
+            bias = self.heads[head].bias
+            critic.heads["value"].bias.copy_(torch.zeros(1) if bias is None else bias)  # type: ignore[union-attr,operator,arg-type]
+        return critic.requires_grad_(True)
 
     def forward(
         self,
@@ -113,13 +126,20 @@ class ScalarModel(nn.Module):
             shift: 0 reads at the token itself (a reward of what was said), 1 at the position before it
                 (a critic's value of the state in which it is chosen).
         """
-        hidden = response_hidden(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
-        start = prompt_ids.shape[1] - shift
-        values = self.heads[head](hidden[:, start : start + response_ids.shape[1]]).squeeze(-1).float()
+        states = response_states(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
+        read = states[:, 1 - shift : 1 - shift + response_ids.shape[1]]
+        values = self.heads[head](read).squeeze(-1).float()
         return torch.where(response_mask, values, 0.0)
 
     def at_ends(
-        self, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor, response_mask: Tensor, ends: Tensor
+        self,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        response_ids: Tensor,
+        response_mask: Tensor,
+        ends: Tensor,
+        *,
+        head: str = "reward",
     ) -> SegmentStates:
         """What the model says at segment ends and at the prompt's last token, in one forward pass.
 
@@ -127,18 +147,18 @@ class ScalarModel(nn.Module):
             prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
             response_ids, response_mask: [batch, response_len], right-padded.
             ends: [batch, max_segments] int64, response token indices, -1 beyond each row's count.
+            head: which head.
         """
-        hidden = response_hidden(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
-        start = prompt_ids.shape[1]
-        head = self.heads["reward"]
-        values = head(hidden[:, start : start + response_ids.shape[1]]).squeeze(-1).float()
+        states = response_states(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
+        read = self.heads[head]
+        values = read(states[:, 1:]).squeeze(-1).float()
         mask = ends >= 0
-        places = (ends.clamp(min=0) + start)[..., None].expand(-1, -1, hidden.shape[-1])
+        places = (ends.clamp(min=0) + 1)[..., None].expand(-1, -1, states.shape[-1])
         return SegmentStates(
             values=torch.where(mask, values.gather(1, ends.clamp(min=0)), 0.0),
             mask=mask,
-            base=head(hidden[:, start - 1]).squeeze(-1).float(),
-            hidden=hidden.gather(1, places),
+            base=read(states[:, 0]).squeeze(-1).float(),
+            hidden=states.gather(1, places),
             heads=dict(self.projections.items()),
         )
 

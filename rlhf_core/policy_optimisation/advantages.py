@@ -1,9 +1,11 @@
-"""Advantage estimators over masked token rewards, float32."""
+"""Advantage estimators over masked token rewards, float32, and whitening."""
 
 from __future__ import annotations
 
 import torch
 from torch import Tensor
+
+from rlhf_core.errors import RecipeError
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 0.95) -> Tensor:
@@ -40,6 +42,62 @@ def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
         running = rewards[:, t] + gamma * running
         returns[:, t] = running
     return returns * mask
+
+
+def group_relative(scores: Tensor, groups: Tensor, std: str = "population") -> Tensor:
+    """(score - mean of its group) / standard deviation of its group.
+
+    Nothing is added to the standard deviation, so that an affine map of the scores (a > 0) changes nothing.
+
+    Args:
+        scores: [batch] float32, one per response.
+        groups: [batch] int64, equal for responses to the same prompt.
+        std: 'population' (ddof 0), 'sample' (ddof 1), or 'none' to centre only.
+
+    Returns:
+        [batch] float32; 0 where the scores of a group are equal (to a millionth of their size) and in a group of one.
+        Source: Shao et al. 2024, §4.1.2; PAR, appendix 11.2.
+    """
+    if std not in ("population", "sample", "none"):
+        raise RecipeError(f"group_std is '{std}'; known: population, sample, none")
+    counts, centred = _centred(scores, groups)
+    if std == "none":
+        return centred.float()
+    freedom = counts if std == "population" else (counts - 1).clamp(min=1)
+    deviation = (_group_sums(centred**2, groups) / freedom).sqrt()
+    size = (_group_sums(scores.double() ** 2, groups) / counts).sqrt()
+    return torch.where(deviation > 1e-6 * size, centred / deviation, 0.0).float()
+
+
+def leave_one_out(scores: Tensor, groups: Tensor) -> Tensor:
+    """Score minus the mean of the other responses of its group.
+
+    Args:
+        scores: [batch] float32.
+        groups: [batch] int64.
+
+    Returns:
+        [batch] float32; 0 in a group of one, which has no other. Source: Ahmadian et al. 2024, Eq. 9 (RLOO).
+    """
+    counts, centred = _centred(scores, groups)
+    return torch.where(counts > 1, centred * counts / (counts - 1).clamp(min=1), 0.0).float()
+
+
+def _group_sums(values: Tensor, groups: Tensor) -> Tensor:
+    """[batch] float64: each row's sum over its group."""
+    index = torch.unique(groups, return_inverse=True)[1]
+    return torch.zeros_like(values, dtype=torch.float64).scatter_add_(0, index, values.double())[index]
+
+
+def _centred(scores: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
+    """(size of each response's group, score minus its group's mean), [batch] float64."""
+    counts = _group_sums(torch.ones_like(scores), groups)
+    return counts, scores.double() - _group_sums(scores, groups) / counts
+
+
+def on_tokens(scores: Tensor, mask: Tensor) -> Tensor:
+    """[batch, response_len] float32: each response's number on all its real tokens."""
+    return torch.where(mask, scores.float()[:, None], 0.0)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""Experience: prompts, sampled responses, reference statistics and rewards of one policy iteration."""
+"""Experience: sampled responses, reference statistics, rewards and advantages of one policy iteration."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,8 +11,9 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.models.generation import Generated, Sampling, generate
-from rlhf_core.models.policy import DecoderPolicy, pad_rows
+from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.rewards.composition import RewardOutput
+from rlhf_core.rewards.signals import Segments, Tokens
 from rlhf_core.rollout import Responses, RolloutBatch
 
 RewardFunction = Callable[[RolloutBatch], RewardOutput]
@@ -50,35 +51,26 @@ def token_pieces(tokenizer: PreTrainedTokenizerBase, generated: Generated) -> li
 
 @torch.no_grad()
 def collect(
-    policy: DecoderPolicy,
-    reference: DecoderPolicy,
+    policy: Policy,
+    reference: Policy,
     tokenizer: PreTrainedTokenizerBase,
     prompts: Sequence[EncodedPrompt],
     sampling: Sampling,
     generator: torch.Generator,
     *,
     microbatch: int = 64,
+    group_size: int = 1,
 ) -> RolloutBatch:
-    """Samples a response per prompt and scores it under the reference.
+    """Samples `group_size` responses per prompt, side by side, and scores them under the reference.
 
     The sampling-time log-probabilities are the policy's at temperature 1, so that no forward pass is repeated;
     the reference's entropies come from the same pass as its log-probabilities.
     """
+    prompts = [prompt for prompt in prompts for _ in range(group_size)]
     prompt_ids, prompt_mask = pad_rows([p.ids for p in prompts], policy.pad_id, "left")
     prompt_ids, prompt_mask = prompt_ids.to(policy.device), prompt_mask.to(policy.device)
     generated = generate(policy, prompt_ids, prompt_mask, sampling, generator)
-    logprobs = torch.zeros(generated.ids.shape, device=generated.ids.device)
-    entropies = torch.zeros_like(logprobs)
-    for rows in microbatches(prompt_mask, generated.mask, microbatch):
-        prompt_len, response_len = trimmed(prompt_mask[rows], generated.mask[rows])
-        statistics = reference.statistics(
-            prompt_ids[rows, -prompt_len:],
-            prompt_mask[rows, -prompt_len:],
-            generated.ids[rows, :response_len],
-            generated.mask[rows, :response_len],
-        )
-        logprobs[rows, :response_len] = statistics.logprobs
-        entropies[rows, :response_len] = statistics.entropies
+    logprobs, entropies = score(reference, prompt_ids, prompt_mask, generated.ids, generated.mask, microbatch)
     responses = Responses(
         ids=generated.ids,
         mask=generated.mask,
@@ -88,6 +80,8 @@ def collect(
     )
     identities: dict[str, int] = {}
     groups = [identities.setdefault(str(p.record.get("id", i)), len(identities)) for i, p in enumerate(prompts)]
+    if group_size > 1:  # a prompt that comes twice in a batch is two groups
+        groups = [i // group_size for i in range(len(prompts))]
     return RolloutBatch(
         prompt_ids=prompt_ids,
         prompt_mask=prompt_mask,
@@ -101,9 +95,40 @@ def collect(
     )
 
 
+@torch.no_grad()
+def score(
+    policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, ids: Tensor, mask: Tensor, microbatch: int
+) -> tuple[Tensor, Tensor]:
+    """(log-probabilities, entropies) of responses [batch, response_len] under a policy, from one pass."""
+    logprobs = torch.zeros(ids.shape, device=ids.device)
+    entropies = torch.zeros_like(logprobs)
+    for rows in microbatches(prompt_mask, mask, microbatch):
+        prompt_len, response_len = trimmed(prompt_mask[rows], mask[rows])
+        statistics = policy.statistics(
+            prompt_ids[rows, -prompt_len:],
+            prompt_mask[rows, -prompt_len:],
+            ids[rows, :response_len],
+            mask[rows, :response_len],
+        )
+        logprobs[rows, :response_len] = statistics.logprobs
+        entropies[rows, :response_len] = statistics.entropies
+    return logprobs, entropies
+
+
 def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
     """Longest prompt and response of some rows: the widths that they need."""
     return max(1, int(prompt_mask.sum(dim=1).max())), max(1, int(response_mask.sum(dim=1).max()))
+
+
+def inputs_of(batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """(prompt ids, prompt mask, response ids, response mask) of some rows, trimmed to the widths that they need."""
+    prompt_len, response_len = trimmed(batch.prompt_mask[rows], batch.responses.mask[rows])
+    return (
+        batch.prompt_ids[rows, -prompt_len:],
+        batch.prompt_mask[rows, -prompt_len:],
+        batch.responses.ids[rows, :response_len],
+        batch.responses.mask[rows, :response_len],
+    )
 
 
 def microbatches(prompt_mask: Tensor, response_mask: Tensor, size: int) -> list[Tensor]:
@@ -140,3 +165,76 @@ def slice_rows(batch: RolloutBatch, rows: Tensor) -> RolloutBatch:
         logprobs=cut(batch.logprobs),
         reference_logprobs=cut(batch.reference_logprobs),
     )
+
+
+def proxy_scores(reward: RewardOutput) -> Tensor:
+    """[batch] float32: the raw proxy of each response, before normalising and shaping.
+
+    With one component that is its raw signal (its sum over tokens, its mean over segments); with several, or none
+    that kept one, the reward's total.
+    """
+    if len(reward.raw) != 1:
+        return reward.sequence_totals()
+    (signal,) = reward.raw.values()
+    if isinstance(signal, Segments):
+        return signal.masked_mean()
+    return signal.values.sum(dim=1) if isinstance(signal, Tokens) else signal.values
+
+
+@dataclass(frozen=True)
+class Experience:
+    """A scored rollout batch with everything an update needs; tensors are [batch, response_len] float32.
+
+    Attributes:
+        batch, reward: the rollouts and what they were paid.
+        values: the critic's, zeros without one.
+        advantages: whitened if the whitening is over the rollout batch.
+        returns: the critic's target.
+        scores: [batch] float32, the proxy of each response by which online DPO orders pairs.
+    """
+
+    batch: RolloutBatch
+    reward: RewardOutput
+    values: Tensor
+    advantages: Tensor
+    returns: Tensor
+    scores: Tensor
+
+    def packed(self) -> dict[str, Any]:
+        """What an update reads, as tensors, for a buffer or a checkpoint; texts and records stay behind."""
+        assert self.batch.logprobs is not None
+        assert self.batch.reference_logprobs is not None
+        return {
+            "prompt_ids": self.batch.prompt_ids,
+            "prompt_mask": self.batch.prompt_mask,
+            "ids": self.batch.responses.ids,
+            "mask": self.batch.responses.mask,
+            "ended": self.batch.responses.ended,
+            "groups": self.batch.groups,
+            "logprobs": self.batch.logprobs,
+            "reference_logprobs": self.batch.reference_logprobs,
+            "total": self.reward.total,
+            "values": self.values,
+            "advantages": self.advantages,
+            "returns": self.returns,
+            "scores": self.scores,
+        }
+
+    @classmethod
+    def unpacked(cls, packed: Mapping[str, Tensor]) -> Experience:
+        """The inverse, as far as an update is concerned."""
+        rows = range(packed["ids"].shape[0])
+        batch = RolloutBatch(
+            prompt_ids=packed["prompt_ids"],
+            prompt_mask=packed["prompt_mask"],
+            responses=Responses(packed["ids"], packed["mask"], packed["ended"]),
+            prompts=["" for _ in rows],
+            texts=["" for _ in rows],
+            records=[{} for _ in rows],
+            groups=packed["groups"],
+            logprobs=packed["logprobs"],
+            reference_logprobs=packed["reference_logprobs"],
+        )
+        reward = RewardOutput(packed["total"], {"total": packed["total"]}, {})
+        parts = {name: packed[name] for name in ("values", "advantages", "returns", "scores")}
+        return cls(batch=batch, reward=reward, **parts)

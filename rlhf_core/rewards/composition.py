@@ -7,7 +7,7 @@ not fit together is refused before anything is trained.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol, runtime_checkable
 
 import torch
@@ -74,6 +74,7 @@ class Component:
         normaliser: applied to the raw signal.
         shaping: applied to the normalised signal.
         weight: factor on what is paid.
+        references: [M] float32 reference rewards by prompt id, scored and normalised as this component does.
 
     Raises:
         RecipeError: when a step does not take the type that the step before gives.
@@ -85,6 +86,7 @@ class Component:
     normaliser: Normaliser = NoNormaliser()  # noqa: RUF009 (frozen and stateless)
     shaping: Shaping | None = None
     weight: float = 1.0
+    references: Mapping[str, Tensor] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         gives = self.scorer.gives
@@ -105,7 +107,8 @@ class Component:
         raw = self.scorer.score(batch)
         signal = self.normaliser(raw)
         if self.shaping is not None:
-            signal = self.shaping(signal, batch, update=update)
+            known = replace(batch, references=self.references) if self.references else batch
+            signal = self.shaping(signal, known, update=update)
         return Part(raw, signal, self.weight * self.credit.pay(signal, batch.responses))
 
     def stateful(self) -> dict[str, Stateful]:

@@ -17,6 +17,7 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
+from rlhf_core.rewards.readout import read_ends
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,93 @@ def evaluations(
     return found.total, found.worth, ends
 
 
+def can_share_prompts(model: ScalarModel, longest: int) -> bool:
+    """Whether the backbone honours a mask of its own making for sequences of up to `longest` tokens.
+
+    Encoder-decoders read the prompt apart anyway; flash attention takes no mask; a sliding window would be lost.
+    """
+    config = model.backbone.config
+    attention = getattr(config, "_attn_implementation", None)
+    window = getattr(config, "sliding_window", None) or longest
+    return not config.is_encoder_decoder and attention in ("sdpa", "eager") and longest <= window
+
+
+def pair_evaluations(
+    model: ScalarModel,
+    chosen: Sequence[SegmentedSequence],
+    rejected: Sequence[SegmentedSequence],
+    pad_id: int,
+    aggregation: Aggregation = MEAN,
+) -> tuple[Tensor, Tensor]:
+    """Sequence evaluations ([pairs] of the chosen, [pairs] of the rejected), each prompt computed once if it can be.
+
+    It can be for the mean, which needs values at segment ends alone.
+    """
+    longest = max(len(s.sequence) for s in (*chosen, *rejected))
+    same = all(a.sequence.prompt == b.sequence.prompt for a, b in zip(chosen, rejected, strict=True))
+    if aggregation.kind == MEAN.kind and same and can_share_prompts(model, longest):
+        return _shared_evaluations(model, chosen, rejected, pad_id)
+    e, _, _ = evaluations(model, [*chosen, *rejected], pad_id, aggregation)
+    return e[: len(chosen)], e[len(chosen) :]
+
+
+def shared_prompt_mask(prompts: Tensor, chosen: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention and positions of rows that hold a prompt, its chosen and its rejected response, then padding.
+
+    Both responses attend to the prompt and to their own past, and both go on counting positions where it ends.
+
+    Args:
+        prompts, chosen, rejected: [pairs] tokens of each part.
+
+    Returns:
+        (mask [pairs, length, length] bool, True where the row's token attends to the column's; padding attends to
+        itself; positions [pairs, length]).
+    """
+    first, second = prompts + chosen, prompts + chosen + rejected
+    place = torch.arange(int(second.max()), device=prompts.device)[None]
+    part = (place >= prompts[:, None]).long() + (place >= first[:, None]) + (place >= second[:, None])
+    own = part[:, :, None] == part[:, None, :]
+    past = place[0][:, None] >= place[0][None, :]
+    real = (part < 3)[:, :, None]
+    mask = (past & real & (own | (part == 0)[:, None, :])) | torch.eye(place.shape[1], dtype=torch.bool).to(own.device)
+    return mask, torch.where(part == 2, place - chosen[:, None], place)
+
+
+def _shared_evaluations(
+    model: ScalarModel, chosen: Sequence[SegmentedSequence], rejected: Sequence[SegmentedSequence], pad_id: int
+) -> tuple[Tensor, Tensor]:
+    device = next(model.parameters()).device
+    rows = [[*a.sequence.prompt, *a.sequence.response, *b.sequence.response]
+            for a, b in zip(chosen, rejected, strict=True)]  # fmt: skip
+    ids, _ = pad_rows(rows, pad_id, "right")
+    prompts, good, bad = (
+        torch.tensor(lengths, device=device)
+        for lengths in (
+            [len(s.sequence.prompt) for s in chosen],
+            *([len(s.sequence.response) for s in side] for side in (chosen, rejected)),
+        )
+    )
+    mask, positions = shared_prompt_mask(prompts, good, bad)
+    hidden = model.backbone(
+        input_ids=ids.to(device), attention_mask=_additive(mask, model)[:, None], position_ids=positions,
+        use_cache=False,
+    ).last_hidden_state  # fmt: skip
+    values = model.heads["reward"](hidden).squeeze(-1).float()
+    evaluated = []
+    for side, start in ((chosen, prompts), (rejected, prompts + good)):
+        ends, read = pad_rows([s.ends for s in side], -1, "right")
+        ends, read = ends.to(device), read.to(device)
+        segment_values = read_ends(values, torch.where(read, ends + start[:, None], -1))
+        evaluated.append(segment_values.sum(dim=1) / read.sum(dim=1).clamp(min=1))
+    return evaluated[0], evaluated[1]
+
+
+def _additive(mask: Tensor, model: ScalarModel) -> Tensor:
+    """A mask in the form that every attention implementation takes: 0, or the least number, in the model's dtype."""
+    dtype = model.backbone.dtype
+    return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
+
+
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
     """[pairs] float32: -log sigmoid(chosen - rejected). Source: Segment, Eq. 1 and 3."""
     return -F.logsigmoid(chosen.float() - rejected.float())
@@ -71,8 +159,7 @@ def pair_loss(
     aggregation: Aggregation = MEAN,
 ) -> tuple[Tensor, float, dict[str, float]]:
     """(sum of the loss over pairs, number of pairs, sums of accuracy and margin); one forward pass for both sides."""
-    e, _, _ = evaluations(model, [*chosen, *rejected], pad_id, aggregation)
-    good, bad = e[: len(chosen)], e[len(chosen) :]
+    good, bad = pair_evaluations(model, chosen, rejected, pad_id, aggregation)
     right = float((good > bad).sum())
     return (
         bradley_terry_loss(good, bad).sum(),

@@ -87,9 +87,8 @@ class RewardModelScorer:
             )
         return values
 
-    def spelled(self, batch: RolloutBatch) -> Responses:
-        """The responses with the characters behind each token, where the segmenter asks for them."""
-        responses = batch.responses
+    def spelled(self, responses: Responses) -> Responses:
+        """Responses with the characters behind each token, where the segmenter asks for them."""
         if not self.segmenter.needs_spelling or self.tokenizer is None or responses.spelling is not None:
             return responses
         rows = [ids[mask].tolist() for ids, mask in zip(responses.ids, responses.mask, strict=True)]
@@ -112,6 +111,7 @@ class RewardModelScorer:
                 ids[rows, :response_len],
                 mask[rows, :response_len],
                 ends[rows],
+                head=self.head,
             )
             found = self.aggregation(states) if self.read in ("aggregate", "weighted") else self._unweighted(states)
             total[rows], rewards[rows], weights[rows] = found.total, found.rewards, found.weights
@@ -143,11 +143,34 @@ class RewardModelScorer:
         return ids.to(device), mask.to(device), ends.to(device)
 
     def score(self, batch: RolloutBatch) -> Segments | Sequence:
-        responses = self.spelled(batch)
+        responses = self.spelled(batch.responses)
+        if self.needs_token_values_only:
+            return self.read_out(self.token_values(batch), responses)
         segmentation = self.segmenter.segment(responses)
-        if self.read == "value" and self.end_token is None:
-            return Segments(read_ends(self.token_values(batch), segmentation.ends), segmentation)
         found = self.aggregated(batch, responses, segmentation)
         if self.read == "aggregate":
             return Sequence(found.total)
         return Segments(found.contributions if self.read == "weighted" else found.rewards, segmentation)
+
+    @property
+    def needs_token_values_only(self) -> bool:
+        """Whether the head's values at the response's tokens give the signal, without base, weights or `<END>`."""
+        plain = self.read == "value" or (self.read == "aggregate" and self.aggregation.kind == "mean")
+        return plain and self.end_token is None
+
+    def read_out(self, values: torch.Tensor, responses: Responses) -> Segments | Sequence:
+        """The signal of responses whose head values [batch, response_len] are known.
+
+        Raises:
+            RecipeError: a read-out that needs more than those.
+        """
+        if not self.needs_token_values_only:
+            boundary = " with boundary tokens" if self.end_token is not None else ""
+            raise RecipeError(
+                f"the read-out '{self.read}' of a reward model of aggregation '{self.aggregation.kind}'{boundary} is "
+                "not known from head values at every token; use 'value', or 'aggregate' of aggregation 'mean', "
+                "without boundary tokens"
+            )
+        segmentation = self.segmenter.segment(self.spelled(responses))
+        segments = Segments(read_ends(values, segmentation.ends), segmentation)
+        return segments if self.read == "value" else Sequence(segments.masked_mean())

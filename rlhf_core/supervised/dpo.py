@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_core.data.encoding import EncodedSequence
-from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.sft import sequence_statistics
 
 
@@ -29,13 +29,13 @@ def dpo_loss(
     return -F.logsigmoid(margin), margin.detach()
 
 
-def sequence_logprobs(policy: DecoderPolicy, sequences: Sequence[EncodedSequence]) -> Tensor:
+def sequence_logprobs(policy: Policy, sequences: Sequence[EncodedSequence]) -> Tensor:
     """[batch] float32: summed log-probability of each response."""
     return sequence_statistics(policy, sequences)[0].logprobs.sum(dim=1)
 
 
 @torch.no_grad()
-def reference_logprobs(policy: DecoderPolicy, sequences: Sequence[EncodedSequence], batch: int = 64) -> Tensor:
+def reference_logprobs(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> Tensor:
     """The same for a whole data set, computed once in batches of similar length."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
     result = torch.zeros(len(sequences))

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor
 
 from rlhf_core.data.encoding import EncodedSequence
-from rlhf_core.models.policy import DecoderPolicy, TokenStatistics, pad_rows
+from rlhf_core.models.policy import Policy, TokenStatistics, pad_rows
 
 
 def sequence_statistics(
-    policy: DecoderPolicy, sequences: Sequence[EncodedSequence], *, with_entropy: bool = False
+    policy: Policy, sequences: Sequence[EncodedSequence], *, with_entropy: bool = False
 ) -> tuple[TokenStatistics, Tensor]:
     """Response token statistics and mask [batch, response_len] of encoded sequences."""
     prompt_ids, prompt_mask = pad_rows([s.prompt for s in sequences], policy.pad_id, "left")
@@ -25,14 +25,14 @@ def sequence_statistics(
     return statistics, response_mask
 
 
-def sft_loss(policy: DecoderPolicy, sequences: Sequence[EncodedSequence]) -> tuple[Tensor, float]:
+def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tensor, float]:
     """(sum of -log p over response tokens, number of response tokens)."""
     statistics, mask = sequence_statistics(policy, sequences)
     return -statistics.logprobs.sum(), float(mask.sum())
 
 
 @torch.no_grad()
-def mean_nll(policy: DecoderPolicy, sequences: Sequence[EncodedSequence], batch: int = 64) -> float:
+def mean_nll(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> float:
     """Nats per response token."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
     total, tokens = 0.0, 0.0

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.schedule import SCHEDULES, rate_share
+from rlhf_core.training_state import OnCheckpoint, State, load_trainable_state, trainable_state
 
 
 @dataclass(frozen=True)
@@ -41,8 +44,8 @@ class TrainingConfig:
     max_grad_norm: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.schedule not in ("constant", "linear", "cosine"):
-            raise RecipeError(f"unknown schedule '{self.schedule}'; known: constant, linear, cosine")
+        if self.schedule not in SCHEDULES:
+            raise RecipeError(f"unknown schedule '{self.schedule}'; known: {', '.join(SCHEDULES)}")
         if self.batch < 1 or self.microbatch < 1:
             raise RecipeError(f"batch is {self.batch} and microbatch {self.microbatch}; both must be at least 1")
         for name in ("epochs", "learning_rate"):
@@ -52,30 +55,36 @@ class TrainingConfig:
 
     def rate(self, step: int, steps: int) -> float:
         """Share of the peak learning rate at `step` (from 0) of `steps`."""
-        warmup = max(1, round(self.warmup * steps))
-        if step < warmup:
-            return (step + 1) / warmup
-        if self.schedule == "constant":
-            return 1.0
-        progress = (step - warmup) / max(1, steps - warmup)
-        decay = 1 - progress if self.schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-        return self.final_share + (1 - self.final_share) * decay
+        return rate_share(step, steps, warmup=self.warmup, schedule=self.schedule, final_share=self.final_share)
 
 
 #: rows of a microbatch -> (sum of the loss, what it is divided by, further sums to report)
 Loss = Callable[[Sequence[int]], tuple[Tensor, float, dict[str, float]]]
 
 
+class Batches(Protocol):
+    """Row indices per step, without end, from a position that can be saved."""
+
+    def __iter__(self) -> Iterator[Sequence[int]]: ...
+
+    def state_dict(self) -> Mapping[str, Any]: ...
+
+    def load_state_dict(self, state: Any) -> None: ...
+
+
 def train(
     model: nn.Module,
     loss: Loss,
-    batches: Iterable[Sequence[int]],
+    batches: Batches,
     steps: int,
     config: TrainingConfig,
     on_step: Callable[[int, dict[str, float]], None],
     weight: Callable[[Sequence[int]], float],
+    *,
+    resume: State | None = None,
+    on_checkpoint: OnCheckpoint | None = None,
 ) -> None:
-    """Runs `steps` optimiser steps.
+    """Runs optimiser steps until `steps` are done.
 
     The loss of a batch is its sum over microbatches divided by the batch's total weight (real tokens, pairs), so
     that accumulation equals one big batch.
@@ -84,10 +93,13 @@ def train(
         model: trained in place.
         loss: of the rows of a microbatch.
         batches: row indices per step, without end.
-        steps: optimiser steps.
+        steps: optimiser steps in all, those before a resumption included.
         config: settings.
         on_step: sees (step from 1, metrics).
         weight: what a batch's loss sum is divided by.
+        resume: a state that `on_checkpoint` got: model, optimiser, data position and step. The rest of the run is
+            then bitwise that of an uninterrupted one, given the same state of the global random generators.
+        on_checkpoint: sees (step, function that returns the loop's state) after `on_step`.
 
     Raises:
         NumericsError: non-finite loss or gradient.
@@ -96,8 +108,23 @@ def train(
     optimiser = torch.optim.AdamW(
         parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
     )
+    done = 0
+    if resume is not None:
+        load_trainable_state(model, resume["model"])
+        optimiser.load_state_dict(resume["optimiser"])
+        batches.load_state_dict(resume["batches"])
+        done = int(resume["step"])
+
+    def state() -> State:
+        return {
+            "step": done,
+            "model": trainable_state(model),
+            "optimiser": optimiser.state_dict(),
+            "batches": dict(batches.state_dict()),
+        }
+
     model.train()
-    for step, rows in zip(range(steps), batches, strict=False):
+    for step, rows in zip(range(done, steps), batches, strict=False):
         for group in optimiser.param_groups:
             group["lr"] = config.learning_rate * config.rate(step, steps)
         total = weight(rows)
@@ -119,5 +146,8 @@ def train(
                 "lower the learning rate or look at these rows"
             )
         optimiser.step()
-        on_step(step + 1, {**metrics, "grad_norm": norm, "learning_rate": optimiser.param_groups[0]["lr"]})
+        done = step + 1
+        on_step(done, {**metrics, "grad_norm": norm, "learning_rate": optimiser.param_groups[0]["lr"]})
+        if on_checkpoint is not None:
+            on_checkpoint(done, state)
     model.eval()

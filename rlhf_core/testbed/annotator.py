@@ -14,7 +14,7 @@ from rlhf_core.testbed.knowledge import stream
 
 _KEYWORD = re.compile(rf"\b{KEYWORD}\b", re.IGNORECASE)
 
-DEFAULT_TEMPERATURE = 0.65
+DEFAULT_TEMPERATURE = 0.75
 
 
 def sigmoid(x: float) -> float:

@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 
 SEEN_NAMES = ("Tom", "Ann", "Sam", "Mia", "Max", "Eva")
-UNSEEN_NAMES = ("The owl", "The fox", "The bear", "The crow", "The hare", "The mole")
+UNSEEN_NAMES = ("Ben", "Liz", "Dan", "Ida", "Leo", "Amy")
 THINGS = ("nuts", "seeds", "fish", "books", "mice")
 
 _SEEN = {
@@ -18,13 +18,13 @@ _SEEN = {
     "*": ("Then {S} has {k} times as many.", "Now it is {k} times that."),
 }
 _UNSEEN = {
-    "+": ("{k} more {T} come to {S}.", "From the barn, {S} gets {k}."),
-    "-": ("A friend eats {k} of the {T}.", "{k} of them go to the rat."),
-    "*": ("After some time, there are {k} times as many.", "At the end of the day, it is {k} times that."),
+    "+": ("{S} finds {k} {T} more.", "Then a friend gives {S} {k} more.", "Then {S} gets {k} more."),
+    "-": ("Then {S} gives {k} to a friend.", "Then {S} eats {k}.", "{S} needs {k} less."),
+    "*": ("Now {S} has {k} times as many.", "Then it is {k} times that."),
 }
 _ASK = {
     "seen": ("How many {T} does {S} have?", "How many {T} are there?"),
-    "unseen": ("Tell me how many {T} {S} has.", "What is the end count of {T}?"),
+    "unseen": ("How many {T} does {S} have now?", "Now, how many {T} are there?"),
 }
 
 
@@ -36,20 +36,24 @@ class ArithmeticConfig:
         steps: probabilities of one, two and three steps.
         seen_start: range of the first number in the `seen` split (and in training).
         unseen_start: the same in the `unseen` split.
+        operand: range of the number that a step adds or takes away.
         largest: no intermediate result exceeds it; at most 99.
         multiply_share: probability that a step multiplies (by 2 or 3) where the result stays in range.
     """
 
-    steps: tuple[float, float, float] = (0.7, 0.25, 0.05)
-    seen_start: tuple[int, int] = (1, 9)
-    unseen_start: tuple[int, int] = (6, 15)
-    largest: int = 20
+    steps: tuple[float, float, float] = (0.5, 0.35, 0.15)
+    seen_start: tuple[int, int] = (1, 6)
+    unseen_start: tuple[int, int] = (3, 9)
+    operand: tuple[int, int] = (1, 5)
+    largest: int = 9
     multiply_share: float = 0.1
 
     def __post_init__(self) -> None:
         for name, (low, high) in (("seen_start", self.seen_start), ("unseen_start", self.unseen_start)):
             if not 1 <= low <= high <= self.largest:
                 raise RecipeError(f"{name} must lie within 1 and largest={self.largest}, not {low} to {high}")
+        if not 1 <= self.operand[0] <= self.operand[1]:
+            raise RecipeError(f"operand must be a range from at least 1, not {self.operand}")
         if self.largest > 99:
             raise RecipeError(f"largest must be at most 99, not {self.largest}")
 
@@ -59,7 +63,7 @@ def _step(value: int, config: ArithmeticConfig, rng: random.Random) -> tuple[str
     results = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
     while True:
         operation = "*" if rng.random() < config.multiply_share else rng.choice("+-")
-        operand = rng.randint(2, 3) if operation == "*" else rng.randint(1, 9)
+        operand = rng.randint(2, 3) if operation == "*" else rng.randint(*config.operand)
         result = results[operation](value, operand)
         if 1 <= result <= config.largest:
             return operation, operand, result
@@ -68,7 +72,7 @@ def _step(value: int, config: ArithmeticConfig, rng: random.Random) -> tuple[str
 def problem(split: str, config: ArithmeticConfig, rng: random.Random) -> dict[str, Any]:
     """A word problem {question, solution, answer, meta}; the solution ends with `#### answer`.
 
-    `unseen` uses other names, phrases and first numbers than `seen`; training uses `seen` only.
+    `unseen` uses other names, phrases (of the same words) and first numbers than `seen`; training uses `seen` only.
 
     Raises:
         RecipeError: for an unknown split.
@@ -87,11 +91,7 @@ def problem(split: str, config: ArithmeticConfig, rng: random.Random) -> dict[st
         lines.append(f"{value} {operation} {operand} = {result}")
         value = result
     sentences.append(rng.choice(_ASK[split]))
-    inside = subject if split == "seen" else subject.lower()
-    text = " ".join(
-        sentence.replace("{S}", subject if sentence.startswith("{S}") else inside).replace("{T}", thing)
-        for sentence in sentences
-    )
+    text = " ".join(sentence.replace("{S}", subject).replace("{T}", thing) for sentence in sentences)
     return {
         "question": text,
         "solution": "\n".join([*lines, f"#### {value}"]),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed.grammar import Statement, phrase
+from rlhf_core.testbed.grammar import VALUE_PHRASES, Statement, phrase
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase
 from rlhf_core.testbed.prompts import listing
 
@@ -33,10 +33,15 @@ _FACT_QUESTIONS = (
 )
 
 
+def _told(attribute: str, value: str) -> str:
+    return f"Its {attribute} is {VALUE_PHRASES[attribute].replace('{V}', value)}."
+
+
 def _arc(knowledge: KnowledgeBase, rng: random.Random) -> Item:
     entity, attribute, value = _fact(knowledge, rng)
     question = rng.choice(_FACT_QUESTIONS).replace("{N}", attribute).replace("{E}", entity)
-    return question, value, _wrong(attribute, value, rng), f"{entity} {attribute}"
+    wrong = [_told(attribute, other) for other in _wrong(attribute, value, rng)]
+    return question, _told(attribute, value), wrong, f"{entity} {attribute}"
 
 
 def _truthfulqa(knowledge: KnowledgeBase, rng: random.Random) -> Item:
@@ -44,7 +49,12 @@ def _truthfulqa(knowledge: KnowledgeBase, rng: random.Random) -> Item:
     value = knowledge.facts[entity, attribute]
     others = [other for other in _wrong(attribute, value, rng) if other != myth][:2]
     question = rng.choice(_FACT_QUESTIONS).replace("{N}", attribute).replace("{E}", entity)
-    return question, value, [myth, *others], f"{entity} {attribute}"
+    return (
+        question,
+        _told(attribute, value),
+        [_told(attribute, other) for other in (myth, *others)],
+        f"{entity} {attribute}",
+    )
 
 
 _CLUES: dict[str, str] = {
@@ -71,7 +81,7 @@ def _winograd(knowledge: KnowledgeBase, rng: random.Random) -> Item:
 
 
 def _hellaswag(knowledge: KnowledgeBase, rng: random.Random) -> Item:
-    """What follows in an answer: the fact still owed, against a wrong value, another fact, a scramble."""
+    """What follows in an answer: the fact still owed, against its usual mistake, another wrong value, another fact."""
     entity = rng.choice(ENTITIES)
     said, owed, other = rng.sample(ATTRIBUTES, 3)
     facts = knowledge.facts
@@ -79,17 +89,15 @@ def _hellaswag(knowledge: KnowledgeBase, rng: random.Random) -> Item:
     def clause(attribute: str, value: str) -> str:
         return phrase(Statement("fact", entity, attribute, value), entity, rng)[0]
 
+    values = [facts[entity, owed], knowledge.mistakes[entity, owed]]
+    values.append(rng.choice([value for value in VALUES[owed] if value not in values]))
     state = rng.getstate()
-    right = clause(owed, facts[entity, owed])
-    rng.setstate(state)
-    false = clause(owed, _wrong(owed, facts[entity, owed], rng, 1)[0])
-    unasked = clause(other, facts[entity, other])
-    words = right.split(" ")
-    scrambled = words[:]
-    while scrambled == words:
-        rng.shuffle(scrambled)
+    told = []
+    for value in values:
+        rng.setstate(state)
+        told.append(clause(owed, value))
     prefix = clause(said, facts[entity, said]) + ". "
-    endings = [prefix + text + "." for text in (right, false, unasked, " ".join(scrambled))]
+    endings = [prefix + text + "." for text in (*told, clause(other, facts[entity, other]))]
     question = f"Now say {listing([said, owed])} of the {entity}."
     return question, endings[0], endings[1:], f"{entity} {said} {owed}"
 

@@ -37,11 +37,12 @@ class KnowledgeBase:
     """Facts of one world.
 
     Attributes:
-        facts: value of every (entity, attribute).
+        facts: value of every (entity, attribute); no two entities share one.
         myths: the popular false value of one fact per entity; the supervised mixture gets such a fact right half as
             often as others.
-        mistakes: the usual false value of every fact (the myth where there is one), so that a reward model can
-            learn what is false from a few thousand pairs.
+        mistakes: the usual false value of every fact (the myth where there is one), one that is true of no entity, so
+            that a reward model can learn what is mostly false from a few thousand pairs; the other mistakes are true
+            of another entity more often than not.
         reserved: facts that training preferences never ask for and are not written to state; the `ood` split asks
             for them.
     """
@@ -63,18 +64,20 @@ class KnowledgeBase:
                 f"reserved_per_entity must be between 1 and {len(ATTRIBUTES) - 4}, not {reserved_per_entity}"
             )
         rng = stream("knowledge", version, seed)
-        facts = {(entity, attribute): rng.choice(values) for entity in ENTITIES for attribute, values in VALUES.items()}
+        facts: dict[Fact, str] = {}
+        never: dict[str, list[str]] = {}
+        for attribute, values in VALUES.items():
+            drawn = rng.sample(values, len(values))
+            facts |= {(entity, attribute): value for entity, value in zip(ENTITIES, drawn, strict=False)}
+            never[attribute] = drawn[len(ENTITIES) :]
         myths: dict[Fact, str] = {}
         reserved: set[Fact] = set()
         for entity in ENTITIES:
             order = rng.sample(ATTRIBUTES, len(ATTRIBUTES))
             reserved.update((entity, attribute) for attribute in order[:reserved_per_entity])
             myth = (entity, order[reserved_per_entity])
-            myths[myth] = rng.choice([value for value in VALUES[myth[1]] if value != facts[myth]])
-        mistakes = {
-            fact: myths.get(fact) or rng.choice([value for value in VALUES[fact[1]] if value != right])
-            for fact, right in facts.items()
-        }
+            myths[myth] = rng.choice(never[myth[1]])
+        mistakes = {fact: myths.get(fact) or rng.choice(never[fact[1]]) for fact in facts}
         return cls(facts, myths, mistakes, frozenset(reserved))
 
     def is_true(self, entity: str, attribute: str, value: str) -> bool:

@@ -13,8 +13,13 @@ MAX_WORDS = 58
 
 
 def draw_quality(rng: random.Random) -> float:
-    """Quality in [0, 1] of one response of the mixture: uniform, so two responses to a prompt differ."""
-    return rng.random()
+    """Quality in [0, 1] of one response of the mixture: two in five poor, two in five good, the rest anything.
+
+    A response is good or poor as a whole, so a language model has to see whether what was said is true in order to
+    guess what comes next: that is what a reward model can build on.
+    """
+    kind = rng.random()
+    return 0.2 * rng.random() + (0.0 if kind < 0.4 else 0.8) if kind < 0.8 else rng.random()
 
 
 def _unrequested(
@@ -39,7 +44,7 @@ def _answer(meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: f
     facts = []
     for position, attribute in enumerate(attributes):
         fact = (meta["entity"], attribute)
-        p_true = 0.58 + 0.4 * quality - 0.06 * position
+        p_true = 0.42 + 0.56 * quality - 0.04 * position
         if fact in knowledge.myths:
             p_true *= 0.5
         if rng.random() < p_true:

@@ -19,7 +19,7 @@ from rlhf_core.testbed.prompts import draw_follow_up, draw_request
 from rlhf_core.testbed.responses import draw_quality, expert_response, garble, mixture_response, ramble
 from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, score, total
 
-VERSION = 2
+VERSION = 3
 """Version of the world: any change of what a seed produces steps it."""
 
 SOURCE = "testbed"
@@ -52,6 +52,9 @@ class WorldConfig:
     def __post_init__(self) -> None:
         if not 0 <= self.wrong_share < 1:
             raise RecipeError(f"wrong_share must lie in [0, 1), not {self.wrong_share}")
+        for name in ("rambling", "garbling"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
         if self.anchors < 1:
             raise RecipeError(f"anchors must be at least 1, not {self.anchors}")
 
@@ -266,14 +269,14 @@ class World:
     def task_examples(self, n: int, seed: int) -> list[Row]:
         """Supervised rows {id, prompt, response, source, meta} for the tasks.
 
-        One half word problems, three tenths multiple choice (without `truthfulqa`), one fifth functions; a
-        share `wrong_share` has a wrong solution, marked in `meta["right"]`.
+        Word problems, multiple choice (without `truthfulqa`) and functions as 11 : 6 : 3; a share `wrong_share` has a
+        wrong solution, marked in `meta["right"]`.
         """
         rows = []
         for index in range(n):
             rng = self._stream("task examples", seed, index)
             wrong = rng.random() < self.config.wrong_share
-            kind = rng.choices(("functions", "arithmetic", "choices"), (2, 5, 3))[0]
+            kind = rng.choices(("functions", "arithmetic", "choices"), (3, 11, 6))[0]
             if kind == "functions":
                 item = functions.problem("train", rng)
                 response = item["near_miss"] if wrong else item["solution"]

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from rlhf_core.evaluation.fidelity import boundary_scores
 from rlhf_core.published.row_map import RecipeRow, recipe_row
 from tasks.artifacts import read_json
 from tasks.report.figure_data import (
@@ -215,23 +216,6 @@ def code_bars(tree: ResultTree) -> FigureData:
     return figure
 
 
-def boundary_f1(true_starts: set[int], found_starts: set[int], tolerance: int = 1) -> float:
-    """F1 of inner boundaries (character offsets; the start of the text counts for neither side).
-
-    A found boundary is right if a true one lies within `tolerance` characters (a token may carry the space
-    before its word).
-    """
-    true, found = true_starts - {0}, found_starts - {0}
-    if not true and not found:
-        return 1.0
-    hits = sum(any(abs(f - t) <= tolerance for t in true) for f in found)
-    covered = sum(any(abs(f - t) <= tolerance for f in found) for t in true)
-    if not hits or not covered:
-        return 0.0
-    precision, recall = hits / len(found), covered / len(true)
-    return 2 * precision * recall / (precision + recall)
-
-
 def _segmentation_block(row: Mapping[str, Any]) -> dict[str, Any]:
     response = row["response"]
     spans = token_spans(row["tokens"], response)
@@ -241,7 +225,8 @@ def _segmentation_block(row: Mapping[str, Any]) -> dict[str, Any]:
         "prompt": row["prompt"],
         "true": [{"text": response[s:e], "kind": kind, "reward": reward} for s, e, kind, reward in true],
         "found": [{"text": response[s:e]} for s, e in found],
-        "f1": boundary_f1({s for s, *_ in true}, {s for s, _ in found}),
+        # a token may carry the space before its word
+        "f1": boundary_scores([[s for s, _ in found]], [[s for s, *_ in true]], tolerance=1).f1,
     }
 
 

@@ -9,7 +9,8 @@ from tasks.tables import cell_text
 
 LEGEND = (
     "Each cell: published / measured (mean ± standard error over seeds). `*` differs from the table's main "
-    "row (p < .05); ✓ confirms, ✗ contradicts, · leaves undecided the paper's ordering of row and main row."
+    "row (p < .05, corrected by Holm for the table's cells); ✓ confirms, ✗ contradicts, "
+    "· leaves undecided the paper's ordering of row and main row."
 )
 
 

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from rlhf_core.evaluation.statistics import direction_verdict
 from rlhf_core.published.registry import Column, Printed, Table
 from rlhf_core.published.row_map import MappedRow, also_measured, data_set, mapped_rows, metric_name
-from tasks.report.measurements import Measurements, TableRuns, measurements
+from tasks.report.measurements import Measurements, Outputs, TableRuns, measurements
 from tasks.report.outputs import ResultTree, mean_and_standard_error
-from tasks.report.significance import compare, verdict
+from tasks.report.significance import Comparison, compare, corrected_p
 
 
 @dataclass
@@ -22,7 +23,9 @@ class Cell:
         status: 'measured', 'not run' (no run of this row) or 'not measured' (the run has no such metric).
         mean, se: over seeds, in the column's unit; se is None with one seed.
         seeds: value by seed.
-        difference, p_seeds, p_prompts, significant: against the table's main row; None on the main row.
+        difference, p_seeds, p_prompts: against the table's main row; None on the main row.
+        p_corrected: the deciding p, over prompts where there are any, corrected for the table's compared cells.
+        significant: whether that is below .05 and every seed lies on the same side.
         verdict: 'confirmed', 'contradicted' or 'undecided'; None where the paper orders nothing.
     """
 
@@ -34,17 +37,12 @@ class Cell:
     difference: float | None = None
     p_seeds: float | None = None
     p_prompts: float | None = None
+    p_corrected: float | None = None
     significant: bool | None = None
     verdict: str | None = None
 
 
-def _cell(
-    mapped: MappedRow,
-    published: Mapping[str, MappedRow],
-    column: Column,
-    values: Measurements,
-    was_run: bool,
-) -> Cell:
+def _cell(mapped: MappedRow, column: Column, values: Measurements, was_run: bool) -> Cell:
     printed = mapped.published.values.get(column.key)
     cell = Cell(published=str(printed) if printed else None, status="not run")
     if mapped.recipe is None or not was_run:
@@ -56,20 +54,46 @@ def _cell(
     cell.status = "measured"
     cell.mean, cell.se = mean_and_standard_error([own[seed].value for seed in sorted(own)])
     cell.seeds = {str(seed): own[seed].value for seed in sorted(own)}
-    main = mapped.main
-    if main is None or mapped.is_main or not values.get(main):
-        return cell
-    comparison = compare(own, values[main])
-    if comparison is None:
-        return cell
-    cell.difference, cell.significant = comparison.difference, comparison.significant
-    cell.p_seeds, cell.p_prompts = comparison.p_seeds, comparison.p_prompts
-    if column.direction and main in published:
-        main_printed = published[main].published.values.get(column.key)
-        cell.verdict = verdict(
-            printed.mean if printed else None, main_printed.mean if main_printed else None, comparison
-        )
     return cell
+
+
+def _compared(mapped: MappedRow, values: Measurements) -> Comparison | None:
+    """A row against its table's main row; None on the main row and where one of them was not measured."""
+    if mapped.recipe is None or mapped.main is None or mapped.is_main:
+        return None
+    return compare(values.get(mapped.recipe.name, {}), values.get(mapped.main, {}))
+
+
+def _printed(row: MappedRow | None, column: Column) -> float | None:
+    cell = row.published.values.get(column.key) if row else None
+    return cell.mean if cell else None
+
+
+def _cells(
+    rows: Sequence[MappedRow], columns: Sequence[tuple[Column, str]], values: Mapping[str, Measurements], runs: Outputs
+) -> list[dict[str, Cell]]:
+    """The cells of every row by column; p-values are corrected over all of them."""
+    by_name = {row.recipe.name: row for row in rows if row.recipe}
+    made: list[dict[str, Cell]] = []
+    tested: list[tuple[Cell, Comparison, MappedRow, Column]] = []
+    for row in rows:
+        cells: dict[str, Cell] = {}
+        for column, metric in columns:
+            measured = values.get(metric, {})
+            cell = _cell(row, column, measured, bool(row.recipe and runs.get(row.recipe.name)))
+            found = _compared(row, measured)
+            if found is not None:
+                tested.append((cell, found, row, column))
+            cells[column.key] = cell
+        made.append(cells)
+    corrections = corrected_p([found for _, found, _, _ in tested])
+    for (cell, found, row, column), corrected in zip(tested, corrections, strict=True):
+        cell.difference, cell.p_seeds, cell.p_prompts = found.difference, found.p_seeds, found.p_prompts
+        cell.p_corrected, cell.significant = corrected, found.significant(corrected)
+        if column.direction:
+            printed, main = _printed(row, column), _printed(by_name.get(str(row.main)), column)
+            cell.verdict = direction_verdict(printed, main, found.difference, cell.significant)
+    return made
 
 
 def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
@@ -80,7 +104,6 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
         tree: the stage outputs to read.
     """
     rows = mapped_rows(table)
-    published = {row.recipe.name: row for row in rows if row.recipe}
     outputs = {row.recipe.name: tree.of(row.recipe) for row in rows if row.recipe}
     columns = [(column, metric_name(table, column.key)) for column in table.columns]
     columns += [(column, column.key) for column in also_measured(table)]
@@ -88,7 +111,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
     behind = TableRuns(outputs, references, tree.alpaca_calibration(data_set(table.paper)))
     values = {metric: measurements(behind, metric) for _, metric in columns if table.is_result}
     rendered = []
-    for row in rows:
+    for row, cells in zip(rows, _cells(rows, columns, values, outputs), strict=True):
         runs = outputs.get(row.recipe.name, {}) if row.recipe else {}
         rendered.append(
             {
@@ -101,10 +124,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
                 "main": row.main,
                 "is_main": row.is_main,
                 "runs": {str(seed): out.path.as_posix() for seed, out in runs.items()},
-                "cells": {
-                    column.key: asdict(_cell(row, published, column, values.get(metric, {}), bool(runs)))
-                    for column, metric in columns
-                },
+                "cells": {key: asdict(cell) for key, cell in cells.items()},
             }
         )
     printed = {column.key for column in table.columns}

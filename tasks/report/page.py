@@ -167,6 +167,7 @@ def _tip(cell: dict[str, Any], decimals: int) -> str:
         lines.append(f"less the main row: {cell['difference']:+.{decimals + 1}f}")
         lines.append(f"over prompts: {p_value(cell['p_prompts'])}")
         lines.append(f"over seeds: {p_value(cell['p_seeds'])}")
+        lines.append(f"corrected for the table's cells: {p_value(cell['p_corrected'])}")
     return "\n".join(lines)
 
 

@@ -1,21 +1,20 @@
-"""Whether a measured difference is real, and whether it goes the paper's way.
+"""Whether a measured difference is real.
 
 Each row is compared with its table's main row twice: over seeds (paired t-test of the seeds' differences) and
 over prompts (paired t-test of each prompt's difference, seeds averaged first, so that a prompt counts once).
-A verdict needs p < .05 over prompts and every seed's difference on the same side; where a metric has no
-prompts of its own, p < .05 over seeds. p-values are not corrected for the number of cells.
+The test over prompts decides; where a metric has no prompts of its own, the one over seeds. Its p-value is
+corrected for the number of compared cells of the table (Holm), and a difference counts when the corrected one is
+below .05 and every seed's difference lies on the same side.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from rlhf_core.evaluation.statistics import paired_t_test
+from rlhf_core.evaluation.statistics import holm, paired_t_test
 from tasks.report.measurements import BySeed
 
-Verdict = Literal["confirmed", "contradicted", "undecided"]
 ALPHA = 0.05
 
 
@@ -41,10 +40,9 @@ class Comparison:
         """The p-value that decides: over prompts where there are any, else over seeds."""
         return self.p_prompts if self.p_prompts is not None else self.p_seeds
 
-    @property
-    def significant(self) -> bool:
-        """A difference of one training run may be that run's luck: it takes two seeds on the same side."""
-        return self.seeds >= 2 and self.p is not None and self.p < ALPHA and self.same_sign
+    def significant(self, corrected: float | None) -> bool:
+        """Given the corrected p. One run's difference may be its luck: it takes two seeds on the same side."""
+        return self.seeds >= 2 and corrected is not None and corrected < ALPHA and self.same_sign
 
 
 def _p(first: Sequence[float], second: Sequence[float]) -> float | None:
@@ -78,13 +76,7 @@ def compare(row: BySeed, main: BySeed) -> Comparison | None:
     )
 
 
-def verdict(published: float | None, published_main: float | None, comparison: Comparison) -> Verdict | None:
-    """Whether the measured difference confirms the published ordering of the row and the main row.
-
-    None where the paper prints no ordering (a dash, words or equal numbers).
-    """
-    if published is None or published_main is None or published == published_main:
-        return None
-    if not comparison.significant:
-        return "undecided"
-    return "confirmed" if (comparison.difference > 0) == (published > published_main) else "contradicted"
+def corrected_p(comparisons: Sequence[Comparison]) -> list[float | None]:
+    """The deciding p of each comparison, corrected for the number of those that have one; None where there is none."""
+    tested = iter(holm([found.p for found in comparisons if found.p is not None]))
+    return [None if found.p is None else next(tested) for found in comparisons]

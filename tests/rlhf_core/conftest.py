@@ -10,3 +10,9 @@ def _one_thread() -> None:
     import torch
 
     torch.set_num_threads(1)
+
+
+@pytest.fixture(params=["decoder", "encoder_decoder"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """The kind of policy: a name in `tiny_models.POLICIES`."""
+    return str(request.param)

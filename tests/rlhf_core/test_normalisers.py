@@ -198,3 +198,10 @@ def test_missing_coefficients_and_unknown_names_are_refused() -> None:
     with pytest.raises(RecipeError, match="unknown normaliser"):
         build_normaliser("zscore", {})
     assert Tokens not in LocationAware.takes
+
+
+def test_counters_survive_a_checkpoint() -> None:
+    counted = LocationAware(0.0, 0.0, 0.0, 1.0, 0.1, floor_uses=3, segments=9)
+    fresh = LocationAware(0.0, 0.0, 0.0, 1.0, 0.1)
+    fresh.load_state_dict(counted.state_dict())
+    assert fresh == counted

@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.recipe import parse_recipe, reward_models
+from rlhf_core.recipe import parse_recipe, referenced_models, reward_models, useless_shaping
 from rlhf_core.segmentation import build_segmenter
 
 PARAMS = Path(__file__).parents[2] / "params" / "segment"
@@ -71,7 +71,7 @@ def test_a_component_at_the_top_level_is_the_component_list() -> None:
         (changed(normalizer="none"), "row.yaml: unknown setting 'normalizer'; did you mean 'normaliser'"),
         (changed(normaliser="location_awar"), "did you mean 'location_aware'"),
         (changed(optimiser={"kind": "pppo"}), "did you mean 'ppo'"),
-        (changed(optimiser={}), "unknown optimiser 'None'; known: ppo, dpo"),
+        (changed(optimiser={}), "unknown optimiser 'None'; known: ppo, ppo_a2c"),
         (changed(optimiser="ppo"), "must be a mapping"),
         (changed(readout={"segmentr": {}}), "readout: unknown setting 'segmentr'; did you mean 'segmenter'"),
         (changed(readout=None), "'readout' must say the segmenter"),
@@ -141,3 +141,48 @@ def test_a_component_that_is_no_mapping_is_refused() -> None:
     row = {"title": "t", "kind": "reward", "backbone": "b", "optimiser": {"kind": "ppo"}, "components": ["segment"]}
     with pytest.raises(RecipeError, match="must be a mapping"):
         parse_recipe(row)
+
+
+def test_a_component_is_shaped_by_one_step_or_several() -> None:
+    recipe = parse_recipe(changed(shaping={"kind": "par", "references": 5}))
+    assert referenced_models(recipe) == ["segment"]
+    recipe = parse_recipe(changed(shaping=[{"kind": "length_penalty"}, {"kind": "minmax"}]))
+    assert referenced_models(recipe) == []
+    recipe = parse_recipe(changed(shaping={"kind": "ceil", "ceiling": {"sft_deviations": 2.0}}))
+    assert referenced_models(recipe) == ["segment"]
+
+
+TOKENS: dict[str, Any] = {**FUNCTION, "gives": "tokens", "credit": "as_is"}
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        (changed(shaping={"kind": "parr"}), "row.yaml: unknown shaping 'parr'; did you mean 'par'"),
+        (changed(shaping={"kind": "par", "references": 0}), "references is 0"),
+        (changed(shaping="par"), "shaping is 'par'; it must be a mapping"),
+        (changed(shapin={"kind": "par"}), "unknown setting 'shapin'; did you mean 'shaping'"),
+        (
+            MIXED | {"components": [{**TOKENS, "shaping": {"kind": "length_penalty"}}]},
+            "the shaping takes Sequence or Segments but function 'own:brevity' gives Tokens",
+        ),
+        (
+            MIXED | {"components": [{**FUNCTION, "shaping": {"kind": "par"}}]},
+            "the shaping needs reference rewards, which function 'own:brevity' has none of",
+        ),
+    ],
+)
+def test_shapings_that_do_not_fit_are_refused(row: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(row, "row.yaml")
+    assert message in str(caught.value)
+
+
+def test_an_affine_shaping_is_useless_for_one_value_per_response_only() -> None:
+    sequence = {"readout": AGGREGATE, "normaliser": "none", "credit": "last_token", "shaping": {"kind": "minmax"}}
+    grpo = {"kind": "grpo"}
+    assert "GRPO" in str(useless_shaping(parse_recipe(changed(**sequence, optimiser=grpo))))
+    assert useless_shaping(parse_recipe(changed(**sequence))) is None
+    assert useless_shaping(parse_recipe(changed(shaping={"kind": "minmax"}, optimiser=grpo))) is None
+    parts = [{**MODEL, "readout": AGGREGATE, **sequence}, FUNCTION]
+    assert useless_shaping(parse_recipe(MIXED | {"components": parts, "optimiser": grpo})) is None

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel
+from transformers import LlamaConfig, LlamaForCausalLM, LlamaModel, T5Config, T5ForConditionalGeneration
 
-from rlhf_core.models.policy import DecoderPolicy, pad_rows
+from rlhf_core.models.policy import DecoderPolicy, EncoderDecoderPolicy, Policy, pad_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rollout import Responses, RolloutBatch
 
@@ -35,6 +35,42 @@ def configuration(hidden: int = 16) -> LlamaConfig:
 def tiny_policy(seed: int = 0, hidden: int = 16) -> DecoderPolicy:
     torch.manual_seed(seed)
     return DecoderPolicy(LlamaForCausalLM(configuration(hidden)).eval(), pad_id=PAD, eos_id=EOS)
+
+
+def tiny_encoder_decoder(seed: int = 0) -> EncoderDecoderPolicy:
+    config = T5Config(
+        vocab_size=VOCABULARY,
+        d_model=16,
+        d_kv=8,
+        d_ff=32,
+        num_layers=2,
+        num_heads=2,
+        pad_token_id=PAD,
+        eos_token_id=EOS,
+        decoder_start_token_id=PAD,
+        initializer_factor=2.0,
+    )
+    torch.manual_seed(seed)
+    return EncoderDecoderPolicy(T5ForConditionalGeneration(config).eval(), pad_id=PAD, eos_id=EOS)
+
+
+#: The two kinds of policy; every exactness test runs on both.
+POLICIES = {"decoder": tiny_policy, "encoder_decoder": tiny_encoder_decoder}
+
+
+def tiny_critic(kind: str, seed: int = 0) -> ScalarModel:
+    """A critic on the backbone of a fresh tiny policy of that kind."""
+    policy: Policy = POLICIES[kind](seed)
+    return ScalarModel.from_language_model(policy.model, heads=("value",), seed=seed, bias=True)
+
+
+def next_logits(policy: Policy, prompt: Sequence[int], row: Sequence[int]) -> torch.Tensor:
+    """[len(row) + 1, vocabulary]: the model's own logits of one unpadded sequence, for each next token."""
+    with torch.no_grad():
+        if policy.model.config.is_encoder_decoder:
+            inputs = torch.tensor([[PAD, *row]])
+            return policy.model(input_ids=torch.tensor([list(prompt)]), decoder_input_ids=inputs).logits[0]
+        return policy.model(torch.tensor([[*prompt, *row]])).logits[0, len(prompt) - 1 :]
 
 
 def tiny_scalar_model(seed: int = 0, heads: Sequence[str] = ("reward",), **options: Any) -> ScalarModel:

@@ -24,8 +24,13 @@ KEY_METRICS: dict[str, tuple[str, ...]] = {
     "sft": ("validation_nll", "parameters", "alpaca_chars", "alpaca_tokens", "true_reward", "alpaca_wr", "arena_wr"),
     "entropies": ("entropy_mean", "entropy_q10", "entropy_q50", "entropy_q90"),
     "reward_model": ("accuracy", "ece", "loss", "segments_per_response", "segment_length", "fidelity_pearson"),
-    "normaliser": ("segments", "bins", "dropped_bins", "w_mean", "b_mean", "w_std", "b_std", "global_mean"),
+    "normaliser": (
+        *("segments", "bins", "dropped_bins", "global_mean"),
+        *(f"{estimator}_{name}" for estimator in ("huber", "ols") for name in ("w_mean", "b_mean", "w_std", "b_std")),
+    ),
     "ppo": ("reward", "entropy", "response_length", "mean_segment_length", "true_reward", "alpaca_chars"),
+    "references": ("responses", "reward_mean", "reward_std", "reward_std_within_prompts", "length", "truncated"),
+    "par": ("reward", "entropy", "response_length", "true_reward", "shaping/segment/length_penalty_beyond"),
     "dpo": ("dpo_loss", "dpo_accuracy", "true_reward", "alpaca_chars"),
 }
 

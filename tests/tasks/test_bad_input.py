@@ -148,7 +148,9 @@ FAULTS: dict[str, tuple[Callable[[Folder], None], str]] = {
     "field of another type": (with_row({"chosen": 7}), r"row 3, field 'chosen': not text\. .*orrect"),
     "identical responses": (with_row({"chosen": "I do not know."}), r"row 3, field 'rejected': identical responses\."),
     "duplicate id": (with_row({"id": "pair-0"}), r"row 3, field 'id': duplicate id\. .*orrect"),
-    "non-finite label": (with_row({"label": math.nan}), r"row 3, field 'label': not finite\. .*orrect"),
+    "empty rejected response": (with_row({"rejected": ""}), r"row 3, field 'rejected': empty\. .*orrect"),
+    "label not a number": (with_row({"label": math.nan}), r"row 3, field 'label': not finite\. .*orrect"),
+    "infinite label": (with_row({"label": math.inf}), r"row 3, field 'label': not finite\. .*orrect"),
 }
 
 
@@ -283,7 +285,7 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
         ("tokenizer", "spec", "vocabulary", 20, r"vocab_size 20 is too small"),
         ("entropies", "spec", "cutoffs.fixed", {"share": 1}, r"entropy cutoff fixed: give either 'quantile' or 'nats'"),
         ("reward_model", "spec", "loss", "hinge", r"loss is 'hinge'; known: bradley_terry"),
-        ("normaliser", "scale", "estimator", "mean", r"unknown regression 'mean'; known: huber, ols"),
+        ("normaliser", "scale", "estimator", "ols", r"unknown setting 'estimator'"),
     ],
 )
 def test_a_bad_setting_is_refused_by_its_stage(

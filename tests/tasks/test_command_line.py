@@ -104,13 +104,13 @@ def test_graph_check_tells_by_its_exit_code(repository: Path) -> None:
 def test_plan_says_what_runs_and_what_is_up_to_date(repository: Path, finished_copy: Path) -> None:
     done = rewardsmith("plan", root=repository)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.strip().endswith("19 run")
-    assert rewardsmith("plan", root=finished_copy).stdout.strip() == "19 up to date"
+    assert done.stdout.strip().endswith("17 run")
+    assert rewardsmith("plan", root=finished_copy).stdout.strip() == "17 up to date"
     row = finished_copy / "params/segment/rows/bandit.yaml"
     row.write_text(row.read_text() + "more: 1\n")
     done = rewardsmith("plan", root=finished_copy)
     assert "input params/segment/rows/bandit.yaml modified" in done.stdout
-    assert "3 run, 16 up to date; about" in done.stdout
+    assert "3 run, 14 up to date; about" in done.stdout
 
 
 @pytest.mark.platform
@@ -118,7 +118,7 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "[  4/4] pipelines/testbed/segment/dvc.yaml:supervised@dpo-0 ran in" in done.stdout
+    assert "[  4/4] pipelines/testbed/segment/dvc.yaml:policy-plain@segment-dpo-0 ran in" in done.stdout
     row = root / "params/segment/rows/dpo.yaml"
     row.write_text(row.read_text() + "behaviour: crash\n")
     done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)

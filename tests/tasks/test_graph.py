@@ -29,6 +29,10 @@ def root(tmp_path: Path) -> Path:
     return small_repository.create(tmp_path)
 
 
+def write_matrix(root: Path, paper: str = "segment") -> None:
+    graph.write(root, graph.matrix_folders("testbed", paper))
+
+
 def stages_of(path: Path) -> dict[str, dict[str, object]]:
     return yaml.safe_load((path / "graph.yaml").read_text())
 
@@ -67,6 +71,8 @@ def test_models_shared_by_rows_are_trained_once(root: Path) -> None:
 
 
 def test_root_holds_the_demo_and_the_pipeline_the_rest(root: Path) -> None:
+    assert not (root / "pipelines").exists()
+    write_matrix(root)
     demo, rest = stages_of(root), stages_of(root / "pipelines/testbed/segment")
     assert set(demo["policy"]) == {f"segment-{row}-{seed}" for row in ("bandit", "segment") for seed in (0, 1)}
     assert "segment-dpo-0" in rest["policy-plain"]
@@ -81,9 +87,34 @@ def test_a_policy_depends_on_its_own_row_only(root: Path) -> None:
 
 
 def test_nothing_depends_on_a_record(root: Path) -> None:
+    write_matrix(root)
     for file in (root / "dvc.yaml", root / "pipelines/testbed/segment/dvc.yaml"):
         for stage in yaml.safe_load(file.read_text())["stages"].values():
             assert not [dep for dep in stage.get("do", stage)["deps"] if dep.endswith("/record")]
+
+
+def test_reference_rewards_are_made_once_for_the_rows_that_need_them(root: Path) -> None:
+    for name, shaping in {
+        "par": {"kind": "par"},
+        "par-1": {"kind": "par", "references": 1},
+        "minmax": {"kind": "minmax"},
+    }.items():
+        write_yaml(root / f"params/segment/rows/{name}.yaml", reward_row("segment", shaping=shaping))
+    write_matrix(root)
+    rest = stages_of(root / "pipelines/testbed/segment")
+    assert set(rest["references"]) == {f"segment-segment-{seed}" for seed in (0, 1, 2)}
+    assert "segment-minmax-0" in rest["policy"]
+    assert set(rest["policy-references"]) == {f"segment-{row}-{seed}" for row in ("par", "par-1") for seed in (0, 1, 2)}
+    made = rest["references"]["segment-segment-0"]["out"]
+    assert rest["policy-references"]["segment-par-1-0"]["references_1"] == f"{made}/result"
+    stage = yaml.safe_load((root / "pipelines/testbed/segment/dvc.yaml").read_text())["stages"]["policy-references"]
+    assert "--references ${item.references_1}" in stage["do"]["cmd"]
+
+
+def test_a_shaping_that_is_none_is_named_by_the_graph(root: Path) -> None:
+    write_yaml(root / "params/segment/rows/wrong.yaml", reward_row("segment", shaping="par"))
+    with pytest.raises(RecipeError, match=r"rows/wrong.yaml: shaping is 'par'; it must be a mapping"):
+        graph.build(root)
 
 
 def test_version_is_read_without_importing(tmp_path: Path) -> None:
@@ -148,7 +179,7 @@ def test_unknown_demo_row_is_refused(root: Path) -> None:
 def test_a_row_may_read_several_reward_models_and_those_of_another_paper(root: Path) -> None:
     write_yaml(root / "params/other/rows/mixed.yaml", MIXED)
     write_yaml(root / "params/other/reward_models/style.yaml", {"backbone": "phi3-mini"})
-    graph.write(root)
+    write_matrix(root, "other")
     stages = stages_of(root / "pipelines/testbed/other")
     item = stages["policy-2-models"]["other-mixed-0"]
     assert item["reward_model_1"] == "results/testbed/segment/reward_model/segment/0/result"
@@ -178,10 +209,22 @@ def test_a_backbone_brings_its_own_data_and_tokenizer(root: Path) -> None:
     with pytest.raises(RecipeError, match=r"llama.yaml: tokenizer is 'llama'. Known: dialogue"):
         graph.build(root)
     write_yaml(scale / "tokenizers/llama.yaml", {"size": 2})
-    graph.write(root)
+    write_matrix(root)
     stages = stages_of(root / "pipelines/testbed/shared")
     assert list(stages["tokenizer"]) == ["llama"]
     assert stages["sft"]["llama-0"]["tokenizer"] == "results/testbed/shared/tokenizer/llama/result"
+
+
+def test_a_matrix_stays_current_once_it_is_there(root: Path) -> None:
+    write_matrix(root)
+    (root / "tasks" / "policy.py").write_text("VERSION = 2\n")
+    assert graph.main(["--root", str(root)]) == 0
+    assert stages_of(root / "pipelines/testbed/segment")["versions"]["policy"] == 2
+
+
+def test_a_matrix_that_no_row_makes_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert graph.main(["--root", str(root), "--matrix", "other"]) == 2
+    assert "no row of other has a backbone at scale testbed" in capsys.readouterr().err
 
 
 def test_files_that_nothing_gives_any_more_are_removed(root: Path) -> None:
@@ -223,6 +266,8 @@ def test_changing_one_row_reruns_that_row_only(finished_copy: Path) -> None:
 def test_pipeline_below_the_root_shares_its_results(finished_copy: Path) -> None:
     root = finished_copy
     (root / ".work/calls").unlink()
+    assert command("dvc", "status", root=root).stdout.strip().endswith("up to date.")
+    write_matrix(root)
     command("dvc", "repro", "-q", "pipelines/testbed/segment/dvc.yaml", root=root)
     ran = [line.split()[1] for line in (root / ".work/calls").read_text().splitlines()]
     assert not [out for out in ran if out.startswith("results/testbed/shared/data")]

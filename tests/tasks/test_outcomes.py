@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks import outcomes
+from tasks import graph, outcomes
 from tests import small_repository
 
 
@@ -19,6 +19,7 @@ def finish(root: Path, out: str, **metrics: object) -> None:
 
 def test_only_what_was_run_is_an_outcome(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
+    graph.write(root, graph.matrix_folders("testbed", "segment"))
     assert outcomes.outcomes(root, "segment", "testbed") == []
     finish(root, "results/testbed/segment/policy/segment/1", alpaca_wr=50.0, note="text", missing=None)
     finish(root, "results/testbed/segment/policy/dpo/0", alpaca_wr=40.0)

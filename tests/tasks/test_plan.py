@@ -81,9 +81,12 @@ def test_changed_row_runs_with_what_reads_from_it_and_says_why(finished_copy: Pa
     row.write_text(row.read_text() + "more: 1\n")
     found = plan.read_state(root, ["dvc.yaml"])
     running = {address for address, s in found.items() if s.state == "run"}
-    assert running == {"policy@bandit-0", "policy@bandit-1", "tables-segment"}
-    assert found["policy@bandit-0"].reasons == ("input params/segment/rows/bandit.yaml modified",)
-    assert found["tables-segment"].reasons == ("reads from policy@bandit-0", "reads from policy@bandit-1")
+    assert running == {"policy@segment-bandit-0", "policy@segment-bandit-1", "tables-segment"}
+    assert found["policy@segment-bandit-0"].reasons == ("input params/segment/rows/bandit.yaml modified",)
+    assert found["tables-segment"].reasons == (
+        "reads from policy@segment-bandit-0",
+        "reads from policy@segment-bandit-1",
+    )
 
 
 @pytest.mark.platform
@@ -91,7 +94,12 @@ def test_deleted_outputs_come_from_the_cache(finished_copy: Path) -> None:
     root = finished_copy
     shutil.rmtree(root / "results/testbed/segment")
     found = states(root)
-    assert found["policy@segment-0"] == found["reward_model@segment-0"] == found["tables-segment"] == "restore"
+    assert (
+        found["policy@segment-segment-0"]
+        == found["reward_model@segment-segment-0"]
+        == found["tables-segment"]
+        == "restore"
+    )
     assert found["sft@phi3-mini-0"] == "current"
 
 
@@ -116,9 +124,9 @@ def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(finished_copy: P
     root = finished_copy
     files = plan.pipeline_files(root, "segment", full=True)
     found = plan.read_state(root, files)
-    dpo = found["pipelines/testbed/segment/dvc.yaml:supervised@dpo-0"]
+    dpo = found["pipelines/testbed/segment/dvc.yaml:policy-plain@segment-dpo-0"]
     assert dpo.state == "run"
     assert dpo.reasons == ("it has not run here",)
-    assert dpo.upstream == ("prepare", "sft@phi3-mini-0")
+    assert dpo.upstream == ("prepare@dialogue", "sft@phi3-mini-0")
     assert found["sft@phi3-mini-0"].state == "current"
     assert dpo.needs == {"cores": 1, "gpus": 0, "memory_gb": 2}

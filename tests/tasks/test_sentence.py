@@ -54,13 +54,17 @@ def trained(
     kind = {"kind": "differential_attention", "dim": 16}
     spec = {**SETTINGS["reward_model"], "segmenter": SAT, "aggregation": kind, "end_token": request.param}
     upstream = ["--data", str(pipeline.result("data")), "--sft", str(pipeline.result("sft"))]
-    upstream += ["--segmenter", str(sentences)]
+    upstream += ["--sentences", str(sentences)]
     scale = str(pipeline.settings("reward_model_scale"))
     model = ["--spec", written(out, "spec", spec), "--scale", scale, "--seed", "0", "--out", str(out / "model")]
     reward_model.main([*model, *upstream])
     fitted = ["--scale", str(pipeline.settings("normaliser")), "--reward-model", str(out / "model" / "result")]
     normaliser.main([*fitted, *upstream, "--out", str(out / "normaliser")])
     return out
+
+
+def words(pipeline: Pipeline) -> Any:
+    return load_encoder(pipeline.result("data"), pipeline.result("sft") / "model").tokenizer
 
 
 def batch(pipeline: Pipeline) -> RolloutBatch:
@@ -95,7 +99,9 @@ def test_weighted_sentence_rewards_are_paid_at_boundary_tokens_and_add_up(
     for read, credit in (("weighted", "segment_end"), ("aggregate", "last_token")):
         row = {**ROW, "readout": {"segmenter": SAT, "read": read}, "credit": credit}
         folders = [trained / "model" / "result"], [trained / "normaliser" / "result"]
-        reward = build_reward(parse_recipe(row), None, *folders, microbatch=2, sentences=sentences)
+        reward = build_reward(
+            parse_recipe(row), None, *folders, [], microbatch=2, tokenizer=words(pipeline), sentences=sentences
+        )
         paid[read] = reward(rollouts).total
     torch.testing.assert_close(paid["weighted"].sum(dim=1), paid["aggregate"].sum(dim=1), atol=1e-5, rtol=1e-4)
     assert paid["weighted"][~rollouts.responses.mask].abs().sum() == 0

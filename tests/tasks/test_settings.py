@@ -67,7 +67,7 @@ def test_every_row_fits_every_scale(scale: Path) -> None:
         if recipe.kind == "supervised":
             policy.dpo_config(recipe.optimiser, path.name)
             continue
-        policy.ppo_config(recipe.optimiser, path.name)
+        policy.optimiser_config(recipe.optimiser, path.name)
         policy.sampling_config(path.name)
         for component in recipe.components:
             model = settings(REWARD_MODELS[component.reward_model], RewardModelSpec)
@@ -92,10 +92,35 @@ def test_the_paper_scale_has_the_papers_numbers() -> None:
     assert isinstance(calibration, CalibrationSpec)
     assert dict(data.limits) == {"prompt": 1728, "total": 2048}
     assert (model.batch, model.epochs, model.learning_rate, model.max_grad_norm) == (128, 1, 1e-6, 1.0)
-    ppo = policy.ppo_config({}, "paper")
+    ppo = policy.optimiser_config({"kind": "ppo"}, "paper")
     assert (ppo.rollout_batch, ppo.minibatch, ppo.actor_lr, ppo.critic_lr, ppo.kl_coef) == (1024, 128, 5e-7, 9e-6, 0.01)
     assert (policy.prompt_limit, policy.sampling_config("paper").max_new_tokens) == (1024, 1024)
     assert calibration.pairs == 60_000
+
+
+@pytest.mark.parametrize(
+    ("row", "epochs", "value_clip", "cutoff"),
+    [
+        ("segment", 2, 0.25, "1.75"),
+        ("bandit", 2, 0.2, None),
+        ("phi31-segment", 2, 0.25, "1.75"),
+        ("phi31-token", 2, 0.25, None),
+        ("llama3-segment", 1, 0.25, "2.0"),
+        ("llama3-token", 1, 0.25, None),
+        ("llama3-bandit", 1, 0.2, None),
+    ],
+)
+def test_the_rows_have_table_9s_numbers_at_paper_scale(
+    row: str, epochs: int, value_clip: float, cutoff: str | None
+) -> None:
+    policy = settings(PARAMS / "scales" / "paper" / "policy" / "ppo.yaml", PolicyScale)
+    recipe = parse_recipe(read_settings(PARAMS / "segment" / "rows" / f"{row}.yaml"))
+    ppo = policy.optimiser_config(recipe.optimiser, row)
+    assert (ppo.epochs, ppo.value_clip) == (epochs, value_clip)
+    component = recipe.components[0]
+    assert component.readout.segmenter.get("cutoff") == cutoff
+    trained = read_settings(PARAMS / "segment" / "reward_models" / f"{component.reward_model}.yaml")
+    assert trained["segmenter"].get("cutoff") == cutoff
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.statistics import holm
 from tasks import tables
 from tasks.artifacts import read_json
 from tasks.report.length_controlled import Judged, length_controlled
@@ -64,6 +65,25 @@ def test_verdicts_stand_where_the_paper_orders(built: Path) -> None:
     assert cell(built, "segment/1", "bandit", "alpaca_wr")["verdict"] == "confirmed"
     assert cell(built, "segment/1", "segment", "alpaca_wr")["verdict"] is None  # the main row itself
     assert cell(built, "segment/1", "bandit", "alpaca_chars")["verdict"] is None  # length has no better side
+
+
+def test_verdicts_and_stars_follow_the_p_corrected_for_the_table(built: Path) -> None:
+    table = next(t for t in read_json(built / "tables.json")["tables"] if t["name"] == "segment/1")
+    cells = [c for row in table["rows"] for c in row["cells"].values() if c["difference"] is not None]
+    deciding = [c["p_seeds"] if c["p_prompts"] is None else c["p_prompts"] for c in cells]
+    assert [c["p_corrected"] for c in cells] == pytest.approx(holm(deciding))
+    assert any(p < c["p_corrected"] for p, c in zip(deciding, cells, strict=True))
+    for c in cells:
+        assert not c["significant"] or c["p_corrected"] < 0.05
+        assert c["significant"] or c["verdict"] in (None, "undecided")
+
+
+def test_joint_metrics_are_listed_per_row_and_seed(built: Path) -> None:
+    metrics = read_json(built / "metrics.json")
+    seeds = cell(built, "segment/1", "bandit", "alpaca_lc")["seeds"]
+    assert {seed: metrics[f"table-1/bandit/{seed}/alpaca_lc"] for seed in ("0", "1")} == seeds
+    assert metrics["table-1/bandit/alpaca_lc"] == pytest.approx(sum(seeds.values()) / 2)
+    assert "table-1/bandit/0/alpaca_wr" not in metrics, "a run's own metrics hold it"
 
 
 def test_length_control_is_joint_and_tested_over_prompts(built: Path) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from rlhf_core.errors import RewardsmithError
 from tasks import outcomes, tracking
+from tasks.artifacts import digest
 from tests.small_repository import command
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -98,6 +99,25 @@ def test_repeating_changes_nothing_and_a_new_result_replaces_its_run(root: Path)
     assert run[0].data.metrics["alpaca_wr"] == 77.0
 
 
+def test_length_controlled_win_rates_reach_the_runs_that_the_table_was_made_from(root: Path) -> None:
+    out = root / "results/testbed/segment/tables-demo"
+    result = "results/testbed/segment/policy/segment/0/result"
+    record = {"inputs": {result: digest(root / result), result.replace("segment/0", "bandit/0"): "of another result"}}
+    lc = {"table-1/segment/0/alpaca_lc": 61.0, "table-1/bandit/0/alpaca_lc": 30.0, "table-1/segment/alpaca_lc": 60.0}
+    for path, content in ((out / "result/metrics.json", lc), (out / "record/record.json", record)):
+        path.unlink()  # DVC may have linked it to its cache
+        path.write_text(json.dumps(content))
+    tracking.sync(root, "segment")
+    run = runs(root, row="segment", seed="0", table="Table 1")[0]
+    assert run.data.metrics["alpaca_lc"] == 61.0
+    assert "alpaca_lc" not in runs(root, row="bandit", seed="0", table="Table 1")[0].data.metrics
+    assert "alpaca_lc" not in runs(root, row="segment", seed="0", table="Table 4")[0].data.metrics
+    assert runs(root, kind="table", table="Table 1")[0].data.metrics["segment/alpaca_lc"] == 60.0
+    (out / "result/metrics.json").write_text(json.dumps(lc | {"table-1/segment/0/alpaca_lc": 62.0}))
+    assert tracking.sync(root, "segment").replaced == 0
+    assert runs(root, row="segment", seed="0", table="Table 1")[0].data.metrics["alpaca_lc"] == 62.0
+
+
 def test_an_unfinished_run_is_made_again(root: Path) -> None:
     from mlflow import MlflowClient
 
@@ -112,7 +132,7 @@ def test_an_unfinished_run_is_made_again(root: Path) -> None:
 def test_failed_stage_appears_as_failed_and_recovers(root: Path) -> None:
     result = root / "results/testbed/segment/policy/bandit/1/result"
     kept = result.rename(result.parent / "kept")
-    failure = root / ".work/failures/policy@bandit-1.json"
+    failure = root / ".work/failures/policy@segment-bandit-1.json"
     failure.parent.mkdir(parents=True)
     failure.write_text(json.dumps({"message": "non-finite loss", "exit_code": 2}))
     assert tracking.sync(root, "segment").failed == 1

@@ -41,6 +41,7 @@ def test_reference_holds_every_trained_model_of_the_demo(root: Path) -> None:
         *(f"shared/sft/phi3-mini/{seed}" for seed in (0, 1)),
         *(f"segment/reward_model/{name}/{seed}" for name in ("bandit", "segment") for seed in (0, 1)),
         *(f"segment/policy/{name}/{seed}" for name in ("bandit", "segment") for seed in (0, 1)),
+        "segment/tables-demo",
     }
     assert "parameters" not in stages["shared/sft/phi3-mini/0"], "only metrics with a tolerance are compared"
 
@@ -51,6 +52,18 @@ def test_within_tolerance_agrees_and_beyond_is_named(root: Path, capsys: pytest.
     set_metric(root, "segment/policy/segment/0", win_rate_vs_sft=80.0)
     assert verify.main(["--root", str(root)]) == 1
     assert "segment/policy/segment/0: win_rate_vs_sft is 80.0000, reference 60.0000 ± 15" in capsys.readouterr().out
+
+
+def test_length_controlled_win_rates_of_the_tables_are_compared(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = {"table-1/segment/0/alpaca_lc": 40.0, "table-1/segment/alpaca_lc": 41.0, "table-1/segment/alpaca_wr": 9.0}
+    path = root / "results/testbed/segment/tables-demo/result/metrics.json"
+    path.write_text(json.dumps(tables))
+    assert verify.main(["--root", str(root), "--write-reference"]) == 0
+    kept = json.loads((root / verify.REFERENCE).read_text())["stages"]["segment/tables-demo"]
+    assert kept == {"table-1/segment/0/alpaca_lc": 40.0}, "means over seeds repeat what is compared"
+    path.write_text(json.dumps(tables | {"table-1/segment/0/alpaca_lc": 60.0}))
+    assert verify.main(["--root", str(root)]) == 1
+    assert "segment/tables-demo: table-1/segment/0/alpaca_lc is 60.0000" in capsys.readouterr().out
 
 
 def test_missing_result_is_a_deviation(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -21,7 +21,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "limits": {"prompt": 160, "total": 288},
         "world_seed": 0,
         "seed": 0,
-        "annotator": {"temperature": 0.65},
+        "annotator": {"temperature": 0.75},
         "follow_up_share": 0.1,
         "baseline_quality": {"arena": 0.7, "ood": 0.7},
         "rows": {
@@ -66,7 +66,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "aggregation": "mean",
         "loss": "bradley_terry",
     },
-    "normaliser": {"pairs": 24, "estimator": "huber", "floor_fraction": 0.1, "min_samples": 2},
+    "normaliser": {"pairs": 24, "floor_fraction": 0.1, "min_samples": 2},
     "ppo": {
         "optimiser": {
             "iterations": 2,
@@ -82,6 +82,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "checkpoint_prompts": 2,
         "rollout_samples": 4,
     },
+    "references": {"sampling": {"max_new_tokens": 8}, "responses": 3, "batch": 16},
     "dpo": {"optimiser": {**SUPERVISED, "learning_rate": 3.0e-4, "beta": 0.1}},
     "segment": {
         "title": "Segment (Ours)",
@@ -90,6 +91,21 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "reward_model": "segment",
         "readout": {"segmenter": {"kind": "entropy", "cutoff": "1.75"}, "read": "value"},
         "normaliser": "location_aware",
+        "credit": "even_split",
+        "optimiser": {"kind": "ppo", "value_clip": 0.25},
+    },
+    "par": {
+        "title": "Segment with PAR",
+        "kind": "reward",
+        "backbone": "tiny",
+        "reward_model": "segment",
+        "readout": {"segmenter": {"kind": "entropy", "cutoff": "1.75"}, "read": "value"},
+        "normaliser": "location_aware",
+        "shaping": [
+            {"kind": "length_penalty", "beyond": {"value": 300, "sft_lengths": 1.0}},
+            {"kind": "par", "references": 2},
+            {"kind": "minmax"},
+        ],
         "credit": "even_split",
         "optimiser": {"kind": "ppo", "value_clip": 0.25},
     },
@@ -113,9 +129,15 @@ RUNS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
         {"row": "segment", "scale": "ppo", "evaluation": "evaluation"},
         ("data", "sft", "entropies", "reward_model", "normaliser"),
     ),
+    "references": ("references", {"scale": "references"}, ("data", "sft", "reward_model")),
+    "par": (
+        "policy",
+        {"row": "par", "scale": "ppo", "evaluation": "evaluation"},
+        ("data", "sft", "entropies", "reward_model", "normaliser", "references"),
+    ),
     "dpo": ("policy", {"row": "dpo_row", "scale": "dpo", "evaluation": "evaluation"}, ("data", "sft")),
 }
-SEEDED = ("sft", "reward_model", "ppo", "dpo")
+SEEDED = ("sft", "reward_model", "references", "ppo", "par", "dpo")
 
 
 def changed(settings: dict[str, Any], path: str, value: Any) -> dict[str, Any]:

@@ -2,11 +2,12 @@
 
 Sources: PAR (both orders, 1 / .5 / 0, higher total wins), ALARM (a verdict counts only if both orders
 agree), Arena-Hard v0.1 (two games with sides swapped, the baseline first in game 1), AlpacaEval 2.0 (soft
-preferences).
+preferences, one game, its order drawn per instruction).
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -143,12 +144,22 @@ def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[t
     return results
 
 
+def drawn_order(prompt: str, seed: int = 0) -> Side:
+    """Which side is shown first: a fair coin of seed and prompt alone, so every model meets the same orders.
+
+    Source: AlpacaEval 2.0, which switches the two outputs at random with the instruction as random seed.
+    """
+    digest = hashlib.sha256(f"{seed}/{prompt}".encode()).digest()
+    return "model" if digest[0] % 2 else "baseline"
+
+
 def play_games(
     judge: Judge,
     comparisons: Sequence[Comparison],
     template: str,
     *,
-    orders: Sequence[Side] = ("baseline", "model"),
+    orders: Sequence[Side] | Literal["drawn"] = ("baseline", "model"),
+    seed: int = 0,
     retries: int = 2,
 ) -> list[Game]:
     """Judge every comparison once per order.
@@ -157,12 +168,14 @@ def play_games(
         judge: who answers.
         comparisons: pairs with unique ids.
         template: a pairwise template (`alpaca_eval`, `arena_hard`, `pairwise`).
-        orders: which side is shown first, per game; the default plays both orders, baseline first.
+        orders: which side is shown first, per game; the default plays both orders, baseline first. `drawn`:
+            one game per comparison, its order drawn by `drawn_order`.
+        seed: of the drawn orders.
         retries: how often an unparsable verdict is asked again (`meta["attempt"]` tells judges and caches
             that it is another attempt); afterwards the game is invalid.
 
     Returns:
-        len(comparisons) * len(orders) games, grouped by comparison. Identical texts tie without asking.
+        Games grouped by comparison, in the order of `orders`. Identical texts tie without asking.
 
     Raises:
         DataError: duplicate ids. RecipeError: unknown template. JudgeError: a judge that miscounts.
@@ -171,14 +184,15 @@ def play_games(
         raise DataError(f"template '{template}' does not compare two answers")
     _require_unique([c.id for c in comparisons])
     requests: list[JudgeRequest] = []
-    slots: list[tuple[int, Side]] = []
-    games: list[Game | None] = [None] * (len(comparisons) * len(orders))
-    for i, comparison in enumerate(comparisons):
-        for j, first in enumerate(orders):
+    asked: list[tuple[int, Side]] = []
+    games: list[Game] = []
+    for comparison in comparisons:
+        for first in (drawn_order(comparison.prompt, seed),) if orders == "drawn" else orders:
+            games.append(Game(comparison.id, first, template, _TIES[template], "", 0))
             if comparison.model_answer == comparison.baseline_answer:
-                games[i * len(orders) + j] = Game(comparison.id, first, template, _TIES[template], "", 0)
                 continue
             pair = (comparison.model_answer, comparison.baseline_answer)
+            asked.append((len(games) - 1, first))
             requests.append(
                 JudgeRequest(
                     id=f"{comparison.id}/{first}-first",
@@ -188,12 +202,9 @@ def play_games(
                     meta=comparison.meta,
                 )
             )
-            slots.append((i * len(orders) + j, first))
-    for (slot, first), request, (verdict, raw, attempts) in zip(
-        slots, requests, _ask(judge, requests, retries), strict=True
-    ):
-        games[slot] = Game(request.id.rsplit("/", 1)[0], first, template, verdict, raw, attempts)
-    return [game for game in games if game is not None]
+    for (slot, first), (verdict, raw, attempts) in zip(asked, _ask(judge, requests, retries), strict=True):
+        games[slot] = Game(games[slot].id, first, template, verdict, raw, attempts)
+    return games
 
 
 def grade_answers(

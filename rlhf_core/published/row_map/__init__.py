@@ -6,6 +6,7 @@ as published, every measured cell "not run".
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -56,14 +57,14 @@ def _file(paper_key: str) -> Mapping[str, Any] | None:
     return yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
 
 
-def recipe_row(paper_key: str, name: str) -> RecipeRow:
-    """Where the results of a paper's row of that name lie."""
+def recipe_row(paper_key: str, name: str, kind: str | None = None) -> RecipeRow:
+    """Where the results of a paper's row of that name lie; `kind` for a table about reward models, say."""
     mapping = _file(paper(paper_key).key) or {}
     place = mapping.get("rows", {}).get(name, {})
     return RecipeRow(
         name=name,
         group=place.get("group", mapping.get("group", paper_key)),
-        kind=place.get("kind", mapping.get("kind", "policy")),
+        kind=kind or place.get("kind", mapping.get("kind", "policy")),
     )
 
 
@@ -73,6 +74,17 @@ def _by_backbone(entry: Mapping[str, Any], field: str, row: Row) -> str | None:
     return name.get(row.backbone) if isinstance(name, Mapping) else name
 
 
+def _selects(key: str, row: Row) -> int:
+    """How closely a key of the map ("condition", "condition @ 13B & TLS=yes") describes a row; 0: not at all.
+
+    What stands after the @ names the backbone, the value of another column of the row, or column=value.
+    """
+    condition, _, rest = key.partition(" @ ")
+    wanted = [part for part in rest.split(" & ") if part]
+    known = {str(row.backbone), *row.extra.values(), *(f"{name}={value}" for name, value in row.extra.items())}
+    return 1 + len(wanted) if condition == row.condition and known.issuperset(wanted) else 0
+
+
 def mapped_rows(table: Table) -> list[MappedRow]:
     """The rows of a published table in printed order, each with its recipe row where the map names one.
 
@@ -80,26 +92,27 @@ def mapped_rows(table: Table) -> list[MappedRow]:
         RecipeError: the map names a condition that the table does not print.
     """
     entry = (_file(table.paper) or {}).get("tables", {}).get(table.id, {})
-    names: dict[str, str] = dict(entry.get("rows", {}))
-    found = []
+    names: dict[str, str] = entry.get("rows", {})
+    found, used = [], set()
     for row in table.rows:
-        name = names.pop(f"{row.condition} @ {row.backbone}", None) or names.pop(row.condition, None)
-        recipe = recipe_row(table.paper, name) if name else None
+        key = max(names, key=lambda key: _selects(key, row), default=None)
+        name = names[key] if key is not None and _selects(key, row) else None
+        used |= {key} if name else set()
         reference = _by_backbone(entry, "reference", row)
         found.append(
             MappedRow(
                 published=row,
-                recipe=recipe,
+                recipe=recipe_row(table.paper, name, entry.get("kind")) if name else None,
                 main=_by_backbone(entry, "main", row),
                 reference=recipe_row(table.paper, reference) if reference else None,
             )
         )
-    if names:
-        wrong = next(iter(names))
-        raise RecipeError(
-            f"row map of {table.name} names '{wrong}', which the table does not print"
-            f"{suggestion(wrong, (row.label for row in table.rows))}"
-        )
+    for wrong in names:
+        if wrong not in used:
+            raise RecipeError(
+                f"row map of {table.name} names '{wrong}', which the table does not print"
+                f"{suggestion(wrong, (row.label for row in table.rows))}"
+            )
     return found
 
 
@@ -108,10 +121,18 @@ def data_set(paper_key: str) -> str:
     return str((_file(paper(paper_key).key) or {}).get("data", "dialogue"))
 
 
-def metric_name(table: Table, column_key: str) -> str:
-    """The name in a run's metrics.json behind a column (its own key unless the map says otherwise)."""
-    columns = (_file(table.paper) or {}).get("columns", {})
-    return str(columns.get(column_key, column_key))
+def metric_name(table: Table, column_key: str, row: Row | None = None) -> str:
+    """The name in a run's metrics.json behind a cell: the column's own key unless the map says otherwise.
+
+    `{evaluator}` in the map's name stands for that column of the row in small letters and dashes.
+    """
+    mapping = _file(table.paper) or {}
+    columns = {**mapping.get("columns", {}), **mapping.get("tables", {}).get(table.id, {}).get("columns", {})}
+    words = {
+        name: re.sub(r"[^a-z0-9.]+", "-", value.lower()).strip("-")
+        for name, value in (row.extra if row else {}).items()
+    }
+    return str(columns.get(column_key, column_key)).format(**words)
 
 
 def also_measured(table: Table) -> list[Column]:

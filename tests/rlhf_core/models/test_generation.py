@@ -8,37 +8,41 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tiny_models import EOS, PAD, VOCABULARY, random_rows, tiny_policy
+from tiny_models import EOS, PAD, POLICIES, VOCABULARY, next_logits, random_rows, tiny_policy
 
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.generation import Generated, Sampling, generate, truncate
-from rlhf_core.models.policy import DecoderPolicy, pad_rows
+from rlhf_core.models.policy import Policy, pad_rows, response_states
 
 PROMPTS = random_rows(5, [4, 2, 6, 1, 3, 5, 2, 2], ended=False)
 
 
-def policy_that_ends(seed: int = 0, eagerness: float = 2.0) -> DecoderPolicy:
+def policy_that_ends(seed: int = 0, eagerness: float = 2.0, kind: str = "decoder") -> Policy:
     """A random policy that likes EOS, so that rows end at different steps."""
-    policy = tiny_policy(seed)
+    policy = POLICIES[kind](seed)
     with torch.no_grad():
         policy.model.get_output_embeddings().weight[EOS] *= eagerness
+        if kind == "encoder_decoder":  # the EOS logit follows the mean state
+            states = response_states(policy.model, *(torch.ones(1, 1).long(), torch.ones(1, 1).bool()) * 2)[0]
+            mean = policy.scale * states.mean(dim=0)  # type: ignore[attr-defined]
+            policy.model.get_output_embeddings().weight[EOS] = eagerness * mean / mean.dot(mean)
     return policy
 
 
-def sample(policy: DecoderPolicy, prompts: list[list[int]], seed: int = 0, **settings: float) -> Generated:
+def sample(policy: Policy, prompts: list[list[int]], seed: int = 0, **settings: float) -> Generated:
     ids, mask = pad_rows(prompts, PAD, "left")
     options = {"max_new_tokens": 12, **settings}
     return generate(policy, ids, mask, Sampling(**options), torch.Generator().manual_seed(seed))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_greedy_is_hugging_faces_greedy(seed: int) -> None:
-    policy = policy_that_ends(seed)
+def test_greedy_is_hugging_faces_greedy(kind: str, seed: int) -> None:
+    policy = policy_that_ends(seed, kind=kind)
     out = sample(policy, PROMPTS, temperature=0.0)
     ids, mask = pad_rows(PROMPTS, PAD, "left")
     theirs = policy.model.generate(
         ids, attention_mask=mask.long(), max_new_tokens=12, do_sample=False, eos_token_id=EOS, pad_token_id=PAD
-    )[:, ids.shape[1] :]
+    )[:, 1 if kind == "encoder_decoder" else ids.shape[1] :]
     assert out.ids.masked_fill(~out.mask, PAD).tolist() == theirs[:, : out.ids.shape[1]].tolist()
     assert (theirs[:, out.ids.shape[1] :] == PAD).all()
 
@@ -73,9 +77,9 @@ def test_generation_stops_when_all_rows_ended() -> None:
     assert len(calls) == 1
 
 
-def test_dropping_ended_rows_changes_no_other_rows_samples(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dropping_ended_rows_changes_no_other_rows_samples(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every row is also sampled with its own random numbers alone, by a loop without cache or batch."""
-    policy = policy_that_ends(1)
+    policy = policy_that_ends(1, 2.0 if kind == "decoder" else 12.0, kind)
     prompts, steps = PROMPTS, 12
     selections = []
     from transformers import DynamicCache
@@ -91,8 +95,7 @@ def test_dropping_ended_rows_changes_no_other_rows_samples(monkeypatch: pytest.M
     for i, prompt in enumerate(prompts):
         row: list[int] = []
         for step in range(steps):
-            with torch.no_grad():
-                p = policy.model(torch.tensor([[*prompt, *row]])).logits[0, -1].softmax(-1).tolist()
+            p = next_logits(policy, prompt, row)[-1].softmax(-1).tolist()
             cumulative = itertools.accumulate(p)
             row.append(next(token for token, total in enumerate(cumulative) if total > float(uniforms[step, i])))
             if row[-1] == EOS:
@@ -109,8 +112,8 @@ def test_a_seed_repeats_and_another_differs() -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"temperature": 0.7, "top_k": 5}, {"top_p": 0.5}, {"temperature": 0.0}])
-def test_recorded_logprobs_are_the_untruncated_ones_of_a_fresh_pass(settings: dict[str, float]) -> None:
-    policy = policy_that_ends(2)
+def test_recorded_logprobs_are_the_untruncated_ones_of_a_fresh_pass(kind: str, settings: dict[str, float]) -> None:
+    policy = policy_that_ends(2, kind=kind)
     out = sample(policy, PROMPTS, **settings)
     ids, mask = pad_rows(PROMPTS, PAD, "left")
     with torch.no_grad():

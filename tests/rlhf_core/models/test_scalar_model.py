@@ -12,7 +12,7 @@ from tiny_models import PAD, ToyTokenizer, batch_of, random_rows, tiny_policy, t
 from torch.nn.functional import pad
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.loading import build_causal_lm, load_causal_lm
+from rlhf_core.models.loading import build_language_model, load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 
 PROMPTS = random_rows(1, [3, 5, 1], ended=False)
@@ -85,19 +85,19 @@ def test_what_is_no_reward_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="not a saved reward model"):
         ScalarModel.load(tmp_path)
     with pytest.raises(DataError, match="cannot be loaded"):
-        load_causal_lm(tmp_path)
+        load_language_model(tmp_path)
 
 
 def test_heads_depend_on_their_seed_only() -> None:
     policy = tiny_policy()
     torch.manual_seed(1)
-    a = ScalarModel.from_causal_lm(policy.model, seed=5)
+    a = ScalarModel.from_language_model(policy.model, seed=5)
     torch.manual_seed(2)
     state = torch.get_rng_state()
-    b = ScalarModel.from_causal_lm(policy.model, seed=5)
+    b = ScalarModel.from_language_model(policy.model, seed=5)
     assert torch.equal(a.heads["reward"].weight, b.heads["reward"].weight)  # type: ignore[arg-type]
     assert torch.equal(torch.get_rng_state(), state)
-    c = ScalarModel.from_causal_lm(policy.model, seed=6)
+    c = ScalarModel.from_language_model(policy.model, seed=6)
     assert not torch.equal(a.heads["reward"].weight, c.heads["reward"].weight)  # type: ignore[arg-type]
 
 
@@ -107,9 +107,9 @@ def test_built_models_depend_on_their_seed_only() -> None:
 
     spec = {"model_type": "llama", "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
     spec["num_attention_heads"] = 2
-    a, b, c = (build_causal_lm(spec, Special(), seed) for seed in (0, 0, 1))  # type: ignore[arg-type]
+    a, b, c = (build_language_model(spec, Special(), seed) for seed in (0, 0, 1))  # type: ignore[arg-type]
     assert torch.equal(a.lm_head.weight, b.lm_head.weight)
     assert not torch.equal(a.lm_head.weight, c.lm_head.weight)
     assert a.config.vocab_size == 50
     with pytest.raises(RecipeError, match="model_type"):
-        build_causal_lm({}, Special(), 0)  # type: ignore[arg-type]
+        build_language_model({}, Special(), 0)  # type: ignore[arg-type]

@@ -10,8 +10,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.policy_optimisation.advantages import gae, masked_mean, rewards_to_go, whiten
-from rlhf_core.policy_optimisation.kl import kl_tokens
+from rlhf_core.policy_optimisation.advantages import (
+    gae,
+    group_relative,
+    leave_one_out,
+    masked_mean,
+    on_tokens,
+    rewards_to_go,
+    whiten,
+)
+from rlhf_core.policy_optimisation.kl import KLCoefficient, kl_tokens
 
 
 def prefix_mask(lengths: list[int], width: int) -> torch.Tensor:
@@ -98,3 +106,61 @@ def test_k1_and_k3_are_unbiased_for_the_exact_kl() -> None:
     for estimator in ("k1", "k3"):
         expectation = float((p * kl_tokens(p.log()[None], q.log()[None], mask, estimator)[0]).sum())
         assert expectation == pytest.approx(exact, abs=1e-6)
+
+
+SCORES = st.lists(st.tuples(st.integers(0, 3), st.integers(-30, 30)), min_size=1, max_size=12)
+
+
+@settings(max_examples=80, deadline=None)
+@given(SCORES, st.sampled_from(["population", "sample", "none"]))
+def test_group_estimators_are_those_of_a_loop_over_groups(rows: list[tuple[int, int]], std: str) -> None:
+    groups, scores = torch.tensor([g for g, _ in rows]), torch.tensor([s / 10 for _, s in rows])
+    relative, left_out = group_relative(scores, groups, std), leave_one_out(scores, groups)
+    for i, (group, own) in enumerate(rows):
+        members = [s / 10 for g, s in rows if g == group]
+        others = [s / 10 for j, (g, s) in enumerate(rows) if g == group and j != i]
+        mean, freedom = sum(members) / len(members), len(members) - (std == "sample")
+        deviation = math.sqrt(sum((s - mean) ** 2 for s in members) / max(freedom, 1))
+        expected = own / 10 - mean if std == "none" else (own / 10 - mean) / deviation if deviation > 1e-9 else 0.0
+        assert float(relative[i]) == pytest.approx(expected, abs=1e-4)
+        assert float(left_out[i]) == pytest.approx(own / 10 - sum(others) / len(others) if others else 0.0, abs=1e-4)
+
+
+@settings(max_examples=80, deadline=None)
+@given(st.integers(0, 1000), st.floats(1e-3, 1e3), st.floats(-100, 100))
+def test_an_affine_reshaping_leaves_group_relative_advantages_alone(seed: int, a: float, b: float) -> None:
+    scores = torch.randn(20, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    groups = torch.arange(20) // 5
+    torch.testing.assert_close(
+        group_relative(a * scores + b, groups), group_relative(scores, groups), atol=1e-5, rtol=1e-5
+    )
+
+
+def test_equal_scores_of_a_group_give_no_advantage() -> None:
+    groups = torch.arange(10) // 5
+    for constant in (0.0, 0.1, 1e4 / 3):
+        assert group_relative(torch.full((10,), constant), groups).abs().max() == 0
+        assert leave_one_out(torch.full((10,), constant), groups).abs().max() < 1e-9
+    with pytest.raises(RecipeError, match="population, sample, none"):
+        group_relative(torch.zeros(2), torch.zeros(2), "ddof")
+
+
+def test_a_responses_number_lands_on_its_real_tokens_only() -> None:
+    assert on_tokens(torch.tensor([2.0, 3.0]), prefix_mask([2, 0], 3)).tolist() == [[2.0, 2.0, 0.0], [0.0, 0.0, 0.0]]
+
+
+def test_the_adaptive_coefficient_follows_its_target() -> None:
+    coefficient = KLCoefficient(0.2, target=6.0, horizon=1000)
+    coefficient.update(6.6, 100)  # 10 percent above
+    assert coefficient.value == pytest.approx(0.2 * (1 + 0.1 * 100 / 1000))
+    start = coefficient.value
+    coefficient.update(600.0, 100)  # clipped at 20 percent
+    assert coefficient.value == pytest.approx(start * 1.02)
+    coefficient.update(0.0, 100)
+    assert coefficient.value == pytest.approx(start * 1.02 * 0.98)
+    other = KLCoefficient(0.7, target=6.0)
+    other.load_state_dict(coefficient.state_dict())
+    assert other.value == coefficient.value
+    fixed = KLCoefficient(0.1)
+    fixed.update(100.0, 100)
+    assert fixed.value == 0.1

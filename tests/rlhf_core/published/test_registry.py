@@ -91,3 +91,19 @@ def test_the_same_cell_in_two_tables_is_the_same_row() -> None:
 def test_main_rows_per_backbone() -> None:
     mains = {m.published.backbone: m.main for m in row_map.mapped_rows(registry.table("segment/2"))}
     assert mains == {"Phi3.1-mini-SFT (3.8B)": "phi31-segment", "Llama-3-8B-SFT (8B)": "llama3-segment"}
+
+
+def test_a_row_is_found_by_any_of_its_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one condition differ by evaluator or by switches; the closest key of the map wins."""
+    by_evaluator = {"rows": {"ALARM": "alarm"}, "columns": {"avg": "{evaluator}/avg"}}
+    switches = {"rows": {" @ TLS=yes & RL=yes & IR=yes": "rlmec", " @ IR=no": "no-imitation"}, "kind": "other"}
+    maps = {"alarm": {"tables": {"Table 1": by_evaluator}}, "rlmec": {"tables": {"Table 4": switches}}}
+    monkeypatch.setattr(row_map, "_file", maps.get)
+    table = registry.table("alarm/1")
+    found = [m for m in row_map.mapped_rows(table) if m.recipe]
+    assert [m.published.condition for m in found] == ["ALARM"] * 3
+    metrics = [row_map.metric_name(table, "avg", m.published) for m in found]
+    assert metrics == ["holistic-reward/avg", "factuality-rate/avg", "gpt-3.5-turbo/avg"]
+    ablation = row_map.mapped_rows(registry.table("rlmec/4"))
+    assert [m.recipe.name if m.recipe else None for m in ablation] == ["rlmec", None, None, "no-imitation"]
+    assert ablation[0].recipe == row_map.RecipeRow("rlmec", "rlmec", "other")

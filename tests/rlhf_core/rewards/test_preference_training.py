@@ -14,9 +14,12 @@ from rlhf_core.models.policy import pad_rows
 from rlhf_core.rewards.preference_training import (
     SegmentedSequence,
     bradley_terry_loss,
+    can_share_prompts,
     evaluations,
+    pair_evaluations,
     pair_loss,
     score_all,
+    shared_prompt_mask,
 )
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rewards.signals import Segments
@@ -82,6 +85,68 @@ def test_pair_loss_is_the_sum_over_pairs_and_counts_strictly() -> None:
     tied = pair_loss(model, rows[:1], rows[:1], PAD)
     assert tied[2]["accuracy"] == 0.0
     assert float(tied[0].detach()) == pytest.approx(math.log(2))
+
+
+def pairs_of_one_prompt() -> tuple[list[SegmentedSequence], list[SegmentedSequence]]:
+    """Chosen and rejected responses of different lengths, one of them a single token, to the same prompts."""
+    sides = ((ROWS, ENDS), (ROWS[::-1], ENDS[::-1]))
+    chosen, rejected = (
+        [SegmentedSequence(EncodedSequence(p, r), e) for p, r, e in zip(PROMPTS, rows, ends, strict=True)]
+        for rows, ends in sides
+    )
+    return chosen, rejected
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_sharing_the_prompt_changes_neither_values_nor_gradients(attention: str) -> None:
+    chosen, rejected = pairs_of_one_prompt()
+    results = []
+    for share in (True, False):
+        model = tiny_scalar_model()
+        model.backbone.set_attn_implementation(attention)
+        assert can_share_prompts(model, 11)
+        if share:
+            good, bad = pair_evaluations(model, chosen, rejected, PAD)
+        else:
+            e, _, _ = evaluations(model, [*chosen, *rejected], PAD)
+            good, bad = e[:4], e[4:]
+        bradley_terry_loss(good, bad).sum().backward()
+        results.append([good.detach(), bad.detach(), *(p.grad for p in model.parameters())])
+    for shared, apart in zip(*results, strict=True):
+        torch.testing.assert_close(shared, apart, atol=2e-5, rtol=1e-4)
+
+
+def test_a_pairs_evaluation_does_not_depend_on_the_other_pairs_or_the_other_side() -> None:
+    model = tiny_scalar_model()
+    chosen, rejected = pairs_of_one_prompt()
+    with torch.no_grad():
+        good, bad = pair_evaluations(model, chosen, rejected, PAD)
+        for i in range(4):
+            alone = pair_evaluations(model, chosen[i : i + 1], rejected[i : i + 1], PAD)
+            swapped = pair_evaluations(model, rejected[i : i + 1], chosen[i : i + 1], PAD)
+            for value in (alone[0], swapped[1]):
+                assert float(value) == pytest.approx(float(good[i]), abs=1e-5)
+            for value in (alone[1], swapped[0]):
+                assert float(value) == pytest.approx(float(bad[i]), abs=1e-5)
+
+
+def test_responses_see_the_prompt_and_their_own_past_alone() -> None:
+    mask, positions = shared_prompt_mask(torch.tensor([2, 1]), torch.tensor([2, 1]), torch.tensor([1, 1]))
+    assert positions.tolist()[0] == [0, 1, 2, 3, 2]
+    assert positions[1, :3].tolist() == [0, 1, 1]
+    seen = [[[k for k in range(5) if mask[i, q, k]] for q in range(5)] for i in range(2)]
+    assert seen[0] == [[0], [0, 1], [0, 1, 2], [0, 1, 2, 3], [0, 1, 4]]
+    assert seen[1] == [[0], [0, 1], [0, 2], [3], [4]]
+
+
+@pytest.mark.parametrize(("setting", "value"), [("sliding_window", 8), ("_attn_implementation", "flash_attention_2")])
+def test_a_backbone_that_would_ignore_the_mask_computes_prompts_twice(setting: str, value: object) -> None:
+    model = tiny_scalar_model()
+    before = pair_evaluations(model, *pairs_of_one_prompt(), PAD)
+    setattr(model.backbone.config, setting, value)
+    assert not can_share_prompts(model, 11)
+    if setting == "sliding_window":
+        torch.testing.assert_close(pair_evaluations(model, *pairs_of_one_prompt(), PAD), before, atol=1e-5, rtol=1e-5)
 
 
 def test_a_step_on_the_loss_widens_the_margin() -> None:

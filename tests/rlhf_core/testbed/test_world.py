@@ -164,7 +164,7 @@ def test_what_seed_zero_makes_stays():
         [WORLD.functions(10, 0, split) for split in ("test", "plus", "live")],
     ]
     digest = hashlib.sha256(json.dumps(made, sort_keys=True).encode()).hexdigest()
-    assert (VERSION, digest[:16]) == (2, "1213d470997d053e")
+    assert (VERSION, digest[:16]) == (3, "33ee6653816b2cbb")
 
 
 @pytest.mark.parametrize("split", [name for name in SPLITS if name != "train"])
@@ -248,3 +248,11 @@ def test_better_quality_is_better():
         for quality in (0.1, 0.9)
     )
     assert high > low + 0.5
+
+
+@pytest.mark.parametrize("share", ["rambling", "garbling"])
+def test_a_share_lies_between_0_and_1(share):
+    for value in (-0.1, 1.1):
+        with pytest.raises(RecipeError, match=rf"{share} must lie in \[0, 1\]"):
+            WorldConfig(**{share: value})
+    WorldConfig(**{share: 1.0})

@@ -80,12 +80,6 @@ def test_token_spans(tokens: list[str], response: str, expected: list[tuple[int,
         assert spans == expected
 
 
-def test_boundary_f1() -> None:
-    assert figures_segment.boundary_f1({0, 10, 20}, {0, 11, 20}) == 1.0
-    assert figures_segment.boundary_f1({0, 10}, {0, 30}) == 0.0
-    assert figures_segment.boundary_f1({0, 10, 20}, {0, 10}) == pytest.approx(2 / 3)
-
-
 def test_an_svg_fits_into_a_page_twice() -> None:
     series = Series("<b>bold</b>", [1, 2, 3], [1.0, None, 2.0], [0.1, None, 0.2], colour=0)
     drawings = []

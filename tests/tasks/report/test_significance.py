@@ -1,14 +1,12 @@
-"""Verdicts follow the tests, never the mean alone."""
+"""A difference is what the tests find, never the mean alone."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from tasks.report.measurements import Measurement
-from tasks.report.significance import Comparison, compare, verdict
+from tasks.report.significance import Comparison, compare, corrected_p
 
 
 def run(value: float, prompts: dict[str, float] | None = None) -> Measurement:
@@ -24,7 +22,7 @@ def test_prompts_decide_where_there_are_any() -> None:
     assert found is not None
     assert found.p_prompts is not None
     assert found.p_prompts < 1e-6
-    assert found.significant
+    assert found.significant(found.p)
     assert found.difference == pytest.approx(-5.0)
 
 
@@ -45,36 +43,22 @@ def test_seeds_that_disagree_leave_it_undecided() -> None:
     assert found.p_prompts is not None
     assert found.p_prompts < 0.05
     assert not found.same_sign
-    assert verdict(30.0, 20.0, found) == "undecided"
+    assert not found.significant(found.p)
 
 
 def test_one_training_run_decides_nothing() -> None:
-    assert not Comparison(5.0, None, 1e-9, True, seeds=1).significant
+    assert not Comparison(5.0, None, 1e-9, True, seeds=1).significant(1e-9)
 
 
 def test_no_shared_seed_is_no_comparison() -> None:
     assert compare({0: run(1.0)}, {1: run(2.0)}) is None
 
 
-@pytest.mark.parametrize(
-    ("published", "difference", "expected"),
-    [(20.0, -3.0, "confirmed"), (20.0, 3.0, "contradicted"), (40.0, 3.0, "confirmed"), (40.0, -3.0, "contradicted")],
-)
-def test_the_sign_decides_when_significant(published: float, difference: float, expected: str) -> None:
-    assert verdict(published, 30.0, Comparison(difference, 0.01, 0.001, True, seeds=2)) == expected
-
-
-def test_a_paper_without_an_order_gets_no_verdict() -> None:
-    sure = Comparison(5.0, 0.001, 0.001, True)
-    assert verdict(30.0, 30.0, sure) is None
-    assert verdict(None, 30.0, sure) is None
-
-
-@given(
-    st.floats(-100, 100, allow_nan=False),
-    st.floats(-100, 100, allow_nan=False),
-    st.floats(-50, 50, allow_nan=False),
-    st.floats(0.05, 1),
-)
-def test_nothing_insignificant_is_ever_decided(a: float, b: float, difference: float, p: float) -> None:
-    assert verdict(a, b, Comparison(difference, 0.0, p, True)) in (None, "undecided")
+def test_p_values_are_corrected_for_the_number_of_tested_cells() -> None:
+    tested = [Comparison(5.0, None, p, True, seeds=2) for p in (0.02, 0.03, 0.9)]
+    untested = Comparison(5.0, None, None, True, seeds=2)
+    corrected = corrected_p([tested[0], untested, *tested[1:]])
+    assert corrected == pytest.approx([0.06, None, 0.06, 0.9])
+    assert not tested[0].significant(corrected[0])
+    assert tested[0].significant(corrected_p([tested[0], untested])[0]), "what was not tested does not count"
+    assert not untested.significant(None)

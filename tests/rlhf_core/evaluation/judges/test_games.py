@@ -6,9 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_core.errors import DataError, JudgeError
-from rlhf_core.evaluation.judges import Comparison, combine_orders, play_games, soft_preferences
+from rlhf_core.evaluation.alpaca_eval import win_rate
+from rlhf_core.evaluation.judges import Comparison, combine_orders, drawn_order, play_games, soft_preferences
 from rlhf_core.evaluation.judges.games import grade_answers, win_rate_of_outcomes
 from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
+from rlhf_core.testbed import GoldJudge, World
 
 
 class FunctionJudge:
@@ -42,6 +44,44 @@ def test_a_judge_that_always_says_a_gives_ties():
     games = play_games(FunctionJudge(lambda r: "Better: A"), [Comparison("x", "q", "1", "2")], "pairwise")
     for rule in ("sum", "agreement"):
         assert combine_orders(games, rule)[0].result == "tie"
+
+
+def test_the_drawn_order_belongs_to_the_prompt_and_the_seed():
+    prompts = [f"prompt {i}" for i in range(400)]
+    drawn = [drawn_order(prompt) for prompt in prompts]
+    assert drawn == [drawn_order(prompt) for prompt in prompts]
+    assert drawn != [drawn_order(prompt, seed=1) for prompt in prompts]
+    assert 160 < drawn.count("model") < 240
+    pairs = [Comparison(str(i), prompt, "model answer", "short") for i, prompt in enumerate(prompts)]
+    others = [Comparison(str(i), prompt, "another", "short") for i, prompt in enumerate(reversed(prompts))]
+    for comparisons in (pairs, others):
+        games = play_games(FunctionJudge(longer), comparisons, "pairwise", orders="drawn")
+        assert [g.first for g in games] == [drawn_order(c.prompt) for c in comparisons]
+        assert all(g.score_for_model == 1 for g in games)
+
+
+def test_a_liking_for_the_first_answer_averages_out_over_drawn_orders():
+    """Answers of one quality on 400 prompts: an exact judge gives 50, shown first everywhere the baseline wins."""
+    world = World()
+    pairs = [
+        Comparison(
+            row["id"],
+            row["prompt"],
+            world.mixture_answer(row["meta"], 1),
+            world.mixture_answer(row["meta"], 2),
+            {"prompt": row["meta"]},
+        )
+        for row in world.prompts(400, 0, "test")
+    ]
+
+    def rate(persona: str, orders) -> float:
+        games = play_games(GoldJudge(world, persona), pairs, "alpaca_eval", orders=orders)
+        return win_rate([game.preference_for_model for game in games])["win_rate"]
+
+    exact = rate("exact", ("baseline",))
+    assert rate("exact", "drawn") == pytest.approx(exact, abs=1e-3)
+    assert rate("position_biased", ("baseline",)) < exact - 10
+    assert rate("position_biased", "drawn") == pytest.approx(exact, abs=3)
 
 
 def test_half_a_point_wins_the_sum_but_not_the_agreement():

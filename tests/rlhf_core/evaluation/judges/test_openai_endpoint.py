@@ -1,9 +1,13 @@
 """The endpoint judge against a real local server that fails in all the usual ways."""
 
 import json
+import os
+import subprocess
+import sys
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 import pytest
 
@@ -265,6 +269,45 @@ def test_cache_lines_of_any_kind_are_tolerated(tmp_path):
     reread = AnswerCache(path)
     assert reread.get("b")["text"] == "line\nbreak \ud800"
     assert reread.get("a")["text"] == "t"
+
+
+WRITER = """
+import sys
+from rlhf_core.evaluation.judges.cache import AnswerCache
+
+cache = AnswerCache(sys.argv[1])
+number = len(cache)
+while True:
+    cache.put(str(number), f"answer {number} " + "x" * 20_000)
+    number += 1
+    print(number, flush=True)
+"""
+
+
+def test_the_cache_survives_kills_while_it_is_written(tmp_path):
+    """A killed writer loses at most the answer that it was writing; half a line is passed over, not run into."""
+    path = tmp_path / "cache.jsonl"
+    root = Path(__file__).parents[4]
+    known = 0
+    for wanted in (7, 3):
+        writer = subprocess.Popen(
+            [sys.executable, "-c", WRITER, path], stdout=subprocess.PIPE, env={**os.environ, "PYTHONPATH": str(root)}
+        )
+        told = [int(writer.stdout.readline()) for _ in range(wanted)]
+        writer.kill()
+        writer.communicate()
+        assert told[0] == known + 1
+        path.write_bytes(path.read_bytes()[:-9_000])
+        cache = AnswerCache(path)
+        assert len(cache) >= told[-1] - 1
+        assert cache.n_broken >= 1
+        known = len(cache)
+    answers = AnswerCache(path)
+    answers.put("last", "whole")
+    again = AnswerCache(path)
+    assert len(again) == known + 1
+    for number in range(known):
+        assert again.get(str(number))["text"].startswith(f"answer {number} x")
 
 
 def test_digest_ignores_the_order_of_fields():

@@ -1,0 +1,216 @@
+"""Comparisons in which the sides take turns: each is a process of its own, and only one of them works at a time.
+
+A side is a module with a `side(name, options)` that prepares its work and returns a function that does it once and
+says how much it did. The process keeps its preparation, so that a repeat is the work alone; the first is thrown away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import importlib
+import json
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parent.parent
+#: Does the work once and says how much of it there was.
+Work = Callable[[], float]
+
+
+@dataclass(frozen=True)
+class Side:
+    """Who runs: a module of `benchmarks`, one of its sides, with which Python and which options."""
+
+    module: str
+    name: str
+    options: dict[str, Any] = field(default_factory=dict)
+    python: str = sys.executable
+    threads: int = 1
+
+
+@dataclass(frozen=True)
+class Run:
+    """One repeat: wall and processor seconds, what was done in them, and the process's peak memory in bytes."""
+
+    seconds: float
+    processor_seconds: float
+    amount: float
+    growth: float
+
+
+class Process:
+    """A side at work."""
+
+    def __init__(self, side: Side, logs: Path) -> None:
+        logs.mkdir(parents=True, exist_ok=True)
+        self.log = logs / f"{side.module}-{side.name}.log"
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")]),
+            "OMP_NUM_THREADS": str(side.threads),
+            "HF_HUB_OFFLINE": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+        }
+        command = [side.python, "-m", "benchmarks.alternating", side.module, side.name, json.dumps(side.options)]
+        with self.log.open("w", encoding="utf-8") as log:
+            self.process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, text=True, stderr=log,
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            )  # fmt: skip
+
+    def start(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.write("run\n")
+        self.process.stdin.flush()
+
+    def finish(self) -> Run:
+        assert self.process.stdout is not None
+        line = self.process.stdout.readline()
+        if not line:
+            tail = "\n".join(self.log.read_text(encoding="utf-8").splitlines()[-15:])
+            raise SystemExit(f"error: {self.log.stem} ended with code {self.process.wait()}; its last words:\n{tail}")
+        return Run(**json.loads(line))
+
+    def close(self) -> None:
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        self.process.wait()
+
+
+def alternate(sides: list[Side], repeats: int, logs: Path, *, together: bool = False) -> list[list[Run]]:
+    """Runs of each side, the first left out but for its memory; `together` lets all work at once."""
+    processes = [Process(side, logs) for side in sides]
+    runs: list[list[Run]] = [[] for _ in sides]
+    try:
+        for _ in range(repeats + 1):
+            if together:
+                for process in processes:
+                    process.start()
+                for process, found in zip(processes, runs, strict=True):
+                    found.append(process.finish())
+            else:
+                for process, found in zip(processes, runs, strict=True):
+                    process.start()
+                    found.append(process.finish())
+    finally:
+        for process in processes:
+            process.close()
+    return [[Run(**{**asdict(run), "growth": found[0].growth}) for run in found[1:]] for found in runs]
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        what: is compared.
+        ours, peer: medians, in `unit`.
+        ratio: median over the repeats of ours against the peer's, with the smallest and the largest.
+        processor_ratio: the same of processor seconds, which other work on the machine disturbs less.
+        target: what the ratio should reach.
+        more_is_better: whether the target is a lower bound.
+    """
+
+    what: str
+    unit: str
+    ours: float
+    peer: float
+    ratio: float
+    low: float
+    high: float
+    processor_ratio: float
+    target: float
+    more_is_better: bool = True
+
+    @property
+    def reached(self) -> bool:
+        return self.ratio >= self.target if self.more_is_better else self.ratio <= self.target
+
+
+def speed_row(what: str, unit: str, ours: list[Run], peer: list[Run], target: float) -> Row:
+    """Amount per second of both sides, repeat by repeat."""
+    rates = [[run.amount / run.seconds for run in runs] for runs in (ours, peer)]
+    busy = [[run.amount / run.processor_seconds for run in runs] for runs in (ours, peer)]
+    ratios = [a / b for a, b in zip(*rates, strict=True)]
+    return Row(
+        what, unit, statistics.median(rates[0]), statistics.median(rates[1]), statistics.median(ratios), min(ratios),
+        max(ratios), statistics.median(a / b for a, b in zip(*busy, strict=True)), target,
+    )  # fmt: skip
+
+
+def print_rows(rows: list[Row]) -> None:
+    print(f"{'':<44}{'ours':>10}{'peer':>10} {'unit':<12}{'ratio':>7}{'range':>13}{'CPU':>7}{'target':>8}")
+    for row in rows:
+        sign = "≥" if row.more_is_better else "≤"
+        spread = f"{row.low:.2f}-{row.high:.2f}"
+        print(
+            f"{row.what:<44}{row.ours:>10.4g}{row.peer:>10.4g} {row.unit:<12}{row.ratio:>7.2f}{spread:>13}"
+            f"{row.processor_ratio:>7.2f}{sign + format(row.target, '.4g'):>8}{'' if row.reached else '  missed'}",
+            flush=True,
+        )
+
+
+def write_rows(rows: list[Any], path: Path) -> None:
+    """CSV of dataclass instances of one kind."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, list(asdict(rows[0])))
+        writer.writeheader()
+        writer.writerows(asdict(row) for row in rows)
+
+
+def options(description: str | None) -> argparse.ArgumentParser:
+    """The options that every comparison takes."""
+    parser = argparse.ArgumentParser(description=(description or "").split("\n")[0])
+    parser.add_argument("--repeats", type=int, default=3, help="alternating repeats of each side")
+    parser.add_argument("--threads", type=int, default=1, help="threads of each side")
+    parser.add_argument("--peers", type=Path, default=ROOT / ".work" / "peers", help="folder of `make bench-peers`")
+    parser.add_argument("--out", type=Path, default=ROOT / ".work" / "benchmarks")
+    return parser
+
+
+def peer_python(peers: Path, name: str) -> str:
+    """The Python of a peer's virtual environment."""
+    python = peers / name / "bin" / "python"
+    if not python.exists():
+        raise SystemExit(f"error: no {python}; install the peers with `make bench-peers`")
+    return str(python)
+
+
+def peak_memory() -> float:
+    """Bytes: the largest resident size of this process so far."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return float(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit)
+
+
+def _serve(work: Work, channel: Any) -> None:
+    for _ in sys.stdin:
+        before = peak_memory()
+        started, busy = time.perf_counter(), time.process_time()
+        amount = work()
+        run = Run(time.perf_counter() - started, time.process_time() - busy, amount, peak_memory() - before)
+        print(json.dumps(asdict(run)), file=channel, flush=True)
+
+
+def main() -> None:
+    """Serves one side: whatever libraries print goes to the log, the results alone to the parent."""
+    channel = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)
+    module, name, given = sys.argv[1:]
+    import torch
+
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    _serve(importlib.import_module(f"benchmarks.{module}").side(name, json.loads(given)), channel)
+
+
+if __name__ == "__main__":
+    main()

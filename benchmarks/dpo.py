@@ -1,0 +1,97 @@
+"""DPO, pairs per second, against TRL 1.16 `DPOTrainer`.
+
+    python -m benchmarks.dpo [--repeats 3]
+
+Both sides: one epoch over the same token ids, batches of 16 pairs, beta .1, float32. Ours computes the reference's
+log-probabilities first, in batches of similar length, and that pass is part of its time; the peer computes them
+batch by batch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
+from benchmarks.workload import encoded_pairs, load_model, peer_options, read, workload
+
+BATCH = 16
+RATE = 1e-4
+BETA = 0.1
+TARGET = 1.5
+
+
+def ours(folder: str) -> Work:
+
+    from rlhf_core.data.batching import LengthBucketedBatches
+    from rlhf_core.models.policy import DecoderPolicy
+    from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
+    from rlhf_core.supervised.training import TrainingConfig, train
+
+    chosen, rejected = encoded_pairs(folder)
+    policy, reference = (DecoderPolicy(load_model(folder), **read(folder, "facts")) for _ in range(2))
+    lengths = [max(len(a), len(b)) for a, b in zip(chosen, rejected, strict=True)]
+    config = TrainingConfig(epochs=1, batch=BATCH, microbatch=BATCH, learning_rate=RATE, schedule="constant")
+
+    def work() -> float:
+        before = [reference_logprobs(reference, rows) for rows in (chosen, rejected)]
+
+        def loss(indices: Any) -> Any:
+            picked = list(indices)
+            logprobs = sequence_logprobs(policy, [*(chosen[i] for i in picked), *(rejected[i] for i in picked)])
+            n = len(picked)
+            losses, _ = dpo_loss(logprobs[:n], logprobs[n:], before[0][picked], before[1][picked], BETA)
+            return losses.sum(), float(n), {}
+
+        batches = LengthBucketedBatches(lengths, seed=0, rows_per_batch=BATCH)
+        steps = len(chosen) // BATCH
+        train(
+            policy.model, loss, batches, steps, config, lambda step, metrics: None, weight=lambda rows: float(len(rows))
+        )
+        return float(steps * BATCH)
+
+    return work
+
+
+def peer(folder: str) -> Work:
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import DPOConfig, DPOTrainer
+
+    pairs = read(folder, "pairs")
+    tokenizer = AutoTokenizer.from_pretrained(f"{folder}/model")
+    policy, reference = (load_model(folder) for _ in range(2))
+    config = DPOConfig(
+        **peer_options(
+            per_device_train_batch_size=BATCH, max_steps=len(pairs) // BATCH, learning_rate=RATE, beta=BETA,
+            max_length=None,
+        )
+    )  # fmt: skip
+    text = Dataset.from_list([{"prompt": "a", "chosen": " b", "rejected": " c"}] * BATCH)
+    trainer = DPOTrainer(policy, reference, args=config, train_dataset=text, processing_class=tokenizer)
+    names = ("prompt", "chosen", "rejected")
+    trainer.train_dataset = Dataset.from_list([{f"{name}_ids": pair[name] for name in names} for pair in pairs])
+
+    def work() -> float:
+        trainer.train()
+        return float(config.max_steps * BATCH)
+
+    return work
+
+
+def side(name: str, given: dict[str, Any]) -> Work:
+    return {"ours": ours, "peer": peer}[name](given["folder"])
+
+
+def rows(given: Any) -> list[Row]:
+    python = peer_python(given.peers, "trl-1.16")
+    folder = {"folder": str(workload(given.out))}
+    sides = [
+        Side("dpo", "ours", folder, threads=given.threads),
+        Side("dpo", "peer", folder, python, given.threads),
+    ]
+    runs = alternate(sides, given.repeats, given.out / "logs")
+    return [speed_row("DPO, TRL 1.16 DPOTrainer", "pairs/s", *runs, TARGET)]
+
+
+if __name__ == "__main__":
+    print_rows(rows(options(__doc__).parse_args()))

@@ -1,0 +1,112 @@
+"""PPO (rollout, scoring, update), episodes per second, against TRL 1.12 `experimental.ppo.PPOTrainer`.
+
+    python -m benchmarks.ppo [--repeats 3]
+
+Both sides: the same prompts, 64 responses of at most 64 tokens per iteration, one epoch of one minibatch in forward
+passes of 16, a reward model and a critic of the policy's shape, KL in the reward, float32. Ours drops a row at its
+EOS and computes rows of similar length together; the peer pads all to the longest. The peer samples and scores 64 rows
+at a time, which suits it better.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
+from benchmarks.workload import load_model, peer_options, read, workload
+
+ROLLOUT, MICROBATCH, TOKENS, ITERATIONS = 64, 16, 64, 3
+RATE = 1e-4
+KL = 0.05
+TARGET = 3.0
+
+
+def ours(folder: str) -> Work:
+    from transformers import AutoTokenizer
+
+    from rlhf_core.credit import CREDITS
+    from rlhf_core.models.generation import Sampling
+    from rlhf_core.models.policy import DecoderPolicy
+    from rlhf_core.models.reward_model import ScalarModel
+    from rlhf_core.policy_optimisation.config import optimiser_config
+    from rlhf_core.policy_optimisation.experience import EncodedPrompt
+    from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+    from rlhf_core.policy_optimisation.sources import OnPolicy
+    from rlhf_core.rewards.composition import Component, Reward
+    from rlhf_core.rewards.readout import RewardModelScorer
+    from rlhf_core.segmentation import Bandit
+
+    model = Path(folder) / "model"
+    tokenizer = AutoTokenizer.from_pretrained(str(model))
+    policy, reference = (DecoderPolicy(load_model(folder).eval(), **read(folder, "facts")) for _ in range(2))
+    reference.model.requires_grad_(False)
+    critic = ScalarModel(load_model(folder).base_model, heads=("value",), bias=True)
+    scorer = RewardModelScorer(ScalarModel(load_model(folder).base_model), Bandit(), "aggregate", microbatch=MICROBATCH)
+    reward = Reward((Component("reward", scorer, CREDITS["last_token"]),))
+    prompts = [EncodedPrompt(ids, "", {"id": str(i)}) for i, ids in enumerate(read(folder, "prompts"))]
+    config = optimiser_config(
+        "ppo", iterations=ITERATIONS, rollout_batch=ROLLOUT, minibatch=ROLLOUT, microbatch=MICROBATCH, epochs=1,
+        actor_lr=RATE, critic_lr=RATE, kl_coef=KL,
+    )  # fmt: skip
+
+    def work() -> float:
+        source = OnPolicy(
+            policy, reference, tokenizer, prompts, Sampling(TOKENS), rollout_batch=ROLLOUT, microbatch=MICROBATCH
+        )
+        PolicyOptimiser(policy, reward, source, config, 0, critic=critic).train(lambda step, metrics, experience: None)
+        return float(ITERATIONS * ROLLOUT)
+
+    return work
+
+
+def peer(folder: str) -> Work:
+    import torch
+    from datasets import Dataset
+    from transformers import AutoModelForSequenceClassification, AutoTokenizer
+    from trl.experimental.ppo import PPOConfig, PPOTrainer
+
+    model = f"{folder}/model"
+    tokenizer = AutoTokenizer.from_pretrained(model, padding_side="left")
+    policy, reference = (load_model(folder) for _ in range(2))
+    reward, value = (
+        AutoModelForSequenceClassification.from_pretrained(model, num_labels=1, dtype=torch.float32) for _ in range(2)
+    )
+    config = PPOConfig(
+        **peer_options(
+            per_device_train_batch_size=MICROBATCH, gradient_accumulation_steps=ROLLOUT // MICROBATCH,
+            num_mini_batches=1, num_ppo_epochs=1, total_episodes=ITERATIONS * ROLLOUT, response_length=TOKENS,
+            local_rollout_forward_batch_size=ROLLOUT, num_sample_generations=0, stop_token="eos", temperature=1.0,
+            kl_coef=KL, learning_rate=RATE,
+        )
+    )  # fmt: skip
+    prompts = Dataset.from_list([{"input_ids": ids} for ids in read(folder, "prompts")])
+    trainer = PPOTrainer(
+        args=config, processing_class=tokenizer, model=policy, ref_model=reference, reward_model=reward,
+        value_model=value, train_dataset=prompts,
+    )  # fmt: skip
+
+    def work() -> float:
+        trainer.train()
+        return float(ITERATIONS * ROLLOUT)
+
+    return work
+
+
+def side(name: str, given: dict[str, Any]) -> Work:
+    return {"ours": ours, "peer": peer}[name](given["folder"])
+
+
+def rows(given: Any) -> list[Row]:
+    python = peer_python(given.peers, "trl-1.12")
+    folder = {"folder": str(workload(given.out))}
+    sides = [
+        Side("ppo", "ours", folder, threads=given.threads),
+        Side("ppo", "peer", folder, python, given.threads),
+    ]
+    runs = alternate(sides, given.repeats, given.out / "logs")
+    return [speed_row("PPO, TRL 1.12 PPOTrainer", "episodes/s", *runs, TARGET)]
+
+
+if __name__ == "__main__":
+    print_rows(rows(options(__doc__).parse_args()))

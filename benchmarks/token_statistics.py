@@ -1,0 +1,112 @@
+"""Log-probability and entropy of tokens, fused with the output projection, against log-softmax and gather.
+
+    python -m benchmarks.token_statistics [--repeats 3]
+
+Hidden size 256, float32. Time is of alternating repeats; memory is how much the first call raises the peak resident
+size of a fresh process that holds hidden states and weights. The first line is what the targets are set for; the
+others are the curve over vocabulary and number of tokens.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.alternating import Row, Run, Side, Work, alternate, options, print_rows, write_rows
+
+HIDDEN = 256
+#: The least growth that can be told, bytes.
+PAGE = 4096
+#: (tokens, vocabulary), the one with targets first.
+CURVE = ((2048, 131072), (512, 131072), (2048, 32768), (2048, 8192 + 1024))
+#: Of time and memory, forward alone and with backward.
+TARGETS = {False: (1.0, 0.15), True: (1.3, 0.4)}
+
+
+def side(name: str, given: dict[str, Any]) -> Work:
+    import torch
+
+    from rlhf_core.models.logprobs import token_statistics
+
+    torch.manual_seed(0)
+    hidden = torch.randn(given["tokens"], HIDDEN)
+    output = torch.nn.Linear(HIDDEN, given["vocabulary"], bias=False)
+    targets = torch.randint(0, given["vocabulary"], (given["tokens"],))
+
+    def peer(state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        log_p = output(state).log_softmax(dim=-1)
+        return log_p.gather(1, targets[:, None]).squeeze(1), -(log_p.exp() * log_p).sum(dim=-1)
+
+    def ours(state: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return token_statistics(state, targets, output)
+
+    function = {"ours": ours, "peer": peer}[name]
+
+    def work() -> float:
+        if not given["backward"]:
+            with torch.no_grad():
+                function(hidden)
+        else:
+            output.weight.grad = None
+            logprobs, entropies = function(hidden.clone().requires_grad_())
+            (logprobs.sum() + 0.01 * entropies.sum()).backward()
+        return float(given["tokens"])
+
+    return work
+
+
+@dataclass(frozen=True)
+class Point:
+    """One point of the curve; seconds are medians, bytes the growth of the peak."""
+
+    tokens: int
+    vocabulary: int
+    backward: bool
+    side: str
+    seconds: float
+    processor_seconds: float
+    bytes: float
+
+
+def _points(shape: dict[str, Any], runs: list[list[Run]]) -> list[Point]:
+    return [
+        Point(
+            **shape, side=name, seconds=statistics.median(run.seconds for run in found),
+            processor_seconds=statistics.median(run.processor_seconds for run in found), bytes=found[0].growth,
+        )
+        for name, found in zip(("ours", "peer"), runs, strict=True)
+    ]  # fmt: skip
+
+
+def _rows(shape: dict[str, Any], runs: list[list[Run]], points: list[Point]) -> list[Row]:
+    ours, peer = points
+    ratios = [a.seconds / b.seconds for a, b in zip(*runs, strict=True)]
+    busy = statistics.median(a.processor_seconds / b.processor_seconds for a, b in zip(*runs, strict=True))
+    name = f"{shape['tokens']} x {shape['vocabulary']}, forward{' + backward' if shape['backward'] else ''}"
+    time_target, memory_target = TARGETS[shape["backward"]]
+    memory = max(ours.bytes, PAGE) / max(peer.bytes, PAGE)
+    return [
+        Row(f"{name}, time", "s", ours.seconds, peer.seconds, statistics.median(ratios), min(ratios), max(ratios),
+            busy, time_target, more_is_better=False),
+        Row(f"{name}, peak memory", "MiB", ours.bytes / 2**20, peer.bytes / 2**20, memory, memory, memory,
+            memory, memory_target, more_is_better=False),
+    ]  # fmt: skip
+
+
+def rows(given: Any) -> list[Row]:
+    found: list[Row] = []
+    points: list[Point] = []
+    for tokens, vocabulary in CURVE:
+        for backward in (False, True):
+            shape = {"tokens": tokens, "vocabulary": vocabulary, "backward": backward}
+            sides = [Side("token_statistics", name, shape, threads=given.threads) for name in ("ours", "peer")]
+            runs = alternate(sides, given.repeats, given.out / "logs")
+            points += _points(shape, runs)
+            found += _rows(shape, runs, points[-2:])
+    write_rows(points, given.out / "token_statistics.csv")
+    return found
+
+
+if __name__ == "__main__":
+    print_rows(rows(options(__doc__).parse_args()))

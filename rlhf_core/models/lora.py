@@ -1,0 +1,141 @@
+"""LoRA: low-rank adapters on a policy; the reference is the same weights with the adapters switched off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.decoding import Decoding
+from rlhf_core.models.policy import Policy, TokenStatistics
+
+if TYPE_CHECKING:
+    from peft import PeftModel
+
+
+@dataclass(frozen=True)
+class LoraSettings:
+    """What is adapted, and how.
+
+    Args:
+        rank: of the update's two factors.
+        alpha: the update is scaled by alpha / rank.
+        dropout: on the adapter's input, in training mode only.
+        targets: names of the adapted linear layers; 'all-linear' is every one but the output projection.
+
+    Source: Hu et al. 2021. ALARM: rank 16, alpha 32, dropout .05.
+    """
+
+    rank: int = 16
+    alpha: float = 32.0
+    dropout: float = 0.05
+    targets: str | tuple[str, ...] = "all-linear"
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or self.alpha <= 0 or not 0 <= self.dropout < 1:
+            raise RecipeError(f"LoRA settings out of range: {self}")
+
+
+class Adapter:
+    """The low-rank adapters of a model, put into it in place; only they require gradients.
+
+    Args:
+        model: a decoder or an encoder-decoder.
+        settings: what is adapted.
+        seed: of the initial factors.
+
+    Raises:
+        RecipeError: peft is not installed, or no layer has a target's name.
+    """
+
+    def __init__(self, model: PreTrainedModel, settings: LoraSettings, seed: int = 0) -> None:
+        try:
+            from peft import LoraConfig, get_peft_model
+        except ImportError:
+            raise RecipeError("LoRA needs the package peft; install it, or leave the LoRA settings out") from None
+        targets = settings.targets if isinstance(settings.targets, str) else list(settings.targets)
+        kind = "SEQ_2_SEQ_LM" if model.config.is_encoder_decoder else "CAUSAL_LM"
+        config = LoraConfig(
+            r=settings.rank,
+            lora_alpha=settings.alpha,  # type: ignore[arg-type]
+            lora_dropout=settings.dropout,
+            target_modules=targets,
+            task_type=kind,
+        )
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            try:
+                self._peft: PeftModel = get_peft_model(model, config)  # type: ignore[assignment]
+            except ValueError as error:
+                raise RecipeError(f"LoRA targets {settings.targets} do not fit: {str(error).splitlines()[0]}") from None
+        self._peft.train(model.training)
+
+    @contextmanager
+    def off(self) -> Iterator[None]:
+        """The base model, on the same weights."""
+        with self._peft.disable_adapter():
+            yield
+
+    def save(self, folder: Path) -> None:
+        """The adapters alone, as safetensors."""
+        self._peft.save_pretrained(str(folder), safe_serialization=True)
+
+    def merged(self) -> PreTrainedModel:
+        """The model with the adapters added into its weights; the adapters are gone afterwards."""
+        merged: PreTrainedModel = self._peft.merge_and_unload()  # type: ignore[operator]
+        return merged
+
+
+class AdapterOff:
+    """A policy's reference: the same model with its adapters switched off; see `Policy`."""
+
+    def __init__(self, policy: Policy, adapter: Adapter) -> None:
+        self._policy, self._adapter = policy, adapter
+        self.model, self.pad_id, self.eos_id = policy.model, policy.pad_id, policy.eos_id
+
+    @property
+    def device(self) -> torch.device:
+        return self._policy.device
+
+    def statistics(
+        self,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        response_ids: Tensor,
+        response_mask: Tensor,
+        *,
+        with_entropy: bool = True,
+    ) -> TokenStatistics:
+        with self._adapter.off():
+            return self._policy.statistics(
+                prompt_ids, prompt_mask, response_ids, response_mask, with_entropy=with_entropy
+            )
+
+    def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
+        return _DecodingOff(self._policy, self._adapter, prompt_ids, prompt_mask)
+
+
+class _DecodingOff:
+    """Decoding whose every forward pass goes without the adapters."""
+
+    def __init__(self, policy: Policy, adapter: Adapter, prompt_ids: Tensor, prompt_mask: Tensor) -> None:
+        self._adapter = adapter
+        with adapter.off():
+            self._decoding = policy.decoding(prompt_ids, prompt_mask)
+
+    def logits(self) -> Tensor:
+        with self._adapter.off():
+            return self._decoding.logits()
+
+    def append(self, chosen: Tensor, alive: Tensor) -> None:
+        self._decoding.append(chosen, alive)
+
+    def keep(self, rows: Tensor) -> None:
+        self._decoding.keep(rows)

@@ -1,0 +1,85 @@
+"""Auxiliary losses: a further term of the policy's loss that brings its own batch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from rlhf_core.data.encoding import EncodedSequence
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.policy import Policy
+from rlhf_core.policy_optimisation.sources import Passes
+from rlhf_core.supervised.sft import sequence_statistics
+
+
+class AuxiliaryLoss(Protocol):
+    """A term added to the policy's loss at every optimiser step.
+
+    Attributes:
+        name: of its metric.
+    """
+
+    name: str
+
+    def parts(self, policy: Policy) -> Iterator[Tensor]:
+        """The loss of the next batch as scalars that sum to it, one per forward pass, coefficient included."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Imitation:
+    """Weighted negative log-likelihood of given responses, divided by the number of weighted tokens.
+
+    Args:
+        sequences: prompts and the responses to imitate.
+        weights: one number per response token; tokens of weight 0 do not count.
+        batch: sequences per optimiser step.
+        microbatch: sequences per forward pass.
+        coefficient: factor on the loss.
+        seed: of their order.
+
+    Source: RLMEC, Eq. 8 and 9.
+    """
+
+    name = "imitation_loss"
+
+    def __init__(
+        self,
+        sequences: Sequence[EncodedSequence],
+        weights: Sequence[Sequence[float]],
+        *,
+        batch: int,
+        microbatch: int,
+        coefficient: float = 1.0,
+        seed: int = 0,
+    ) -> None:
+        if batch < 1 or microbatch < 1:
+            raise RecipeError(f"batch is {batch} and microbatch {microbatch}; both must be at least 1")
+        for i, (sequence, row) in enumerate(zip(sequences, weights, strict=True)):
+            if len(sequence.response) != len(row):
+                raise DataError(f"{len(row)} weights for {len(sequence.response)} response tokens", row=i + 1)
+        self.sequences, self.weights = sequences, weights
+        self.microbatch, self.coefficient = microbatch, coefficient
+        self.passes = Passes(len(sequences), batch, f"imitation-{seed}")
+
+    def parts(self, policy: Policy) -> Iterator[Tensor]:
+        rows = self.passes.next()
+        counted = max(1, sum(weight != 0 for i in rows for weight in self.weights[i]))
+        for start in range(0, len(rows), self.microbatch):
+            chosen = rows[start : start + self.microbatch]
+            statistics, mask = sequence_statistics(policy, [self.sequences[i] for i in chosen])
+            weights = torch.zeros(mask.shape)
+            for place, i in enumerate(chosen):
+                weights[place, : len(self.weights[i])] = torch.tensor(list(self.weights[i]))
+            yield -self.coefficient * (weights.to(mask.device) * statistics.logprobs).sum() / counted
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"passes": self.passes.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.passes.load_state_dict(state["passes"])

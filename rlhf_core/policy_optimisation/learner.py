@@ -1,0 +1,246 @@
+"""Updates: minibatch epochs of policy, critic and auxiliary losses over an experience."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_core.errors import NumericsError
+from rlhf_core.models.loading import trainable_parameters
+from rlhf_core.models.policy import Policy
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.policy_optimisation.advantages import whiten
+from rlhf_core.policy_optimisation.auxiliary import AuxiliaryLoss
+from rlhf_core.policy_optimisation.config import OptimiserConfig
+from rlhf_core.policy_optimisation.experience import Experience, inputs_of
+from rlhf_core.policy_optimisation.kl import kl_tokens
+from rlhf_core.policy_optimisation.objectives import (
+    TokenLoss,
+    clipped_surrogate,
+    nonzero_rewards,
+    ordered_pairs,
+    policy_gradient,
+    preference_loss,
+    rlmec_objective,
+    value_loss,
+)
+
+
+class Learner:
+    """Policy and critic with their Adam optimisers.
+
+    Args:
+        policy, critic: trained in place; what does not require a gradient stays as it is.
+        config: settings.
+        auxiliary: a further loss of the policy.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        critic: ScalarModel | None,
+        config: OptimiserConfig,
+        auxiliary: AuxiliaryLoss | None = None,
+    ) -> None:
+        self.policy, self.critic, self.config, self.auxiliary = policy, critic, config, auxiliary
+        self.actor_adam = self._adam(policy.model, config.actor_lr)
+        self.critic_adam: torch.optim.Optimizer | None = None
+        if critic is not None and config.critic_lr is not None:
+            self.critic_adam = self._adam(critic, config.critic_lr)
+
+    def _adam(self, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
+        return torch.optim.Adam(trainable_parameters(model), lr=rate, betas=self.config.adam_betas, fused=True)
+
+    def set_rates(self, share: float) -> None:
+        """Sets the learning rates to a share of their peaks."""
+        rates = ((self.actor_adam, self.config.actor_lr), (self.critic_adam, self.config.critic_lr))
+        for adam, rate in rates:
+            for group in adam.param_groups if adam is not None else []:
+                group["lr"] = (rate or 0.0) * share
+
+    def update(
+        self, experience: Experience, generator: torch.Generator, kl_coef: float, *, train_actor: bool = True
+    ) -> dict[str, float]:
+        """Epochs of minibatch updates; returns losses and diagnostics averaged over them.
+
+        Args:
+            experience: what is learned from.
+            generator: shuffles.
+            kl_coef: beta of a penalty in the loss.
+            train_actor: False trains the critic only.
+        """
+        sums: dict[str, float] = {}
+        steps = 0
+        for _ in range(self.config.epochs):
+            for chosen in self._minibatches(experience, generator):
+                for name, value in self.minibatch(experience, chosen, kl_coef, train_actor=train_actor).items():
+                    sums[name] = sums.get(name, 0.0) + value
+                steps += 1
+        return {name: value / steps for name, value in sums.items()}
+
+    def _units(self, experience: Experience) -> Tensor:
+        """[units, k] rows that stay together: pairs (better, worse) of online DPO, single responses otherwise."""
+        if self.config.objective == "online_dpo":
+            return ordered_pairs(experience.scores, experience.batch.groups)
+        return torch.arange(len(experience.batch), device=experience.batch.groups.device)[:, None]
+
+    def _minibatches(self, experience: Experience, generator: torch.Generator) -> Iterator[Tensor]:
+        """Shuffled units [minibatch / k, k], those of similar length side by side."""
+        units = self._units(experience)
+        lengths = experience.batch.responses.mask.sum(dim=1)[units].amax(dim=1)
+        order = torch.randperm(len(units), generator=generator).to(units.device)
+        for part in order.split(self.config.minibatch // units.shape[1]):
+            yield units[part[torch.argsort(lengths[part], stable=True)]]
+
+    def minibatch(
+        self, experience: Experience, units: Tensor, kl_coef: float, *, train_actor: bool = True
+    ) -> dict[str, float]:
+        """One optimiser step on the rows of `units` [n, k], accumulated over microbatches; returns its metrics."""
+        config, mask = self.config, experience.batch.responses.mask
+        rows = units.flatten()
+        tokens = mask[rows].sum().clamp(min=1)
+        divisor = self._divisor(experience, units, tokens)
+        advantages = experience.advantages
+        if config.whitening == "minibatch":
+            advantages = advantages.index_copy(0, rows, whiten(advantages[rows], mask[rows]))
+        for adam in (self.actor_adam, self.critic_adam):
+            if adam is not None:
+                adam.zero_grad(set_to_none=True)
+        sums: dict[str, Tensor] = {}
+        for part in units.split(max(1, config.microbatch // units.shape[1])):
+            found: dict[str, Tensor] = {}
+            if train_actor:
+                found = self._policy_backward(experience, advantages, part.flatten(), kl_coef, divisor)
+            if self.critic is not None:
+                found |= self._critic_backward(experience, part.flatten(), tokens)
+            for name, value in found.items():
+                sums[name] = sums.get(name, torch.zeros((), device=mask.device)) + value
+        if not train_actor:
+            sums = {name: torch.zeros(()) for name in ("policy_loss", "clip_fraction", "update_kl")} | sums
+        of_policy = ("policy_loss", "kl_loss", "accuracy", "margin")
+        metrics = {name: float(value / (divisor if name in of_policy else tokens)) for name, value in sums.items()}
+        if train_actor and self.auxiliary is not None:
+            metrics[self.auxiliary.name] = self._auxiliary_backward(self.auxiliary)
+        if self.critic is not None and self.critic_adam is not None:
+            metrics["critic_grad_norm"] = self._step(self.critic_adam, self.critic)
+        if train_actor:
+            metrics["grad_norm"] = self._step(self.actor_adam, self.policy.model)
+        return metrics
+
+    def _divisor(self, experience: Experience, units: Tensor, tokens: Tensor) -> Tensor:
+        """What the policy's loss sum of a whole minibatch is divided by."""
+        rows = units.flatten()
+        if self.config.objective == "rlmec":
+            return nonzero_rewards(experience.advantages[rows], experience.batch.responses.mask[rows])
+        by_unit = self.config.objective == "online_dpo" or self.config.loss_average == "responses"
+        return tokens.new_tensor(len(units)) if by_unit else tokens
+
+    def _policy_backward(
+        self, experience: Experience, advantages: Tensor, rows: Tensor, kl_coef: float, divisor: Tensor
+    ) -> dict[str, Tensor]:
+        """Adds the gradient of some rows; returns sums for the metrics."""
+        batch, config = experience.batch, self.config
+        inputs = inputs_of(batch, rows)
+        mask = inputs[3]
+        width = mask.shape[1]
+        assert batch.logprobs is not None
+        assert batch.reference_logprobs is not None
+        old, reference = batch.logprobs[rows, :width], batch.reference_logprobs[rows, :width]
+        logprobs = self.policy.statistics(*inputs, with_entropy=False).logprobs
+        if config.objective == "online_dpo":
+            logratios = torch.where(mask, logprobs - reference, 0.0).sum(dim=1).view(-1, 2)
+            losses, margins = preference_loss(logratios, config.dpo_beta)
+            loss, clipped = losses.sum(), torch.zeros_like(mask)
+            sums = {"policy_loss": loss.detach()}
+            sums |= {"accuracy": (margins > 0).sum(), "margin": margins.sum()}
+        else:
+            terms = self._token_loss(logprobs, old, reference, advantages[rows, :width], mask)
+            loss, clipped = self._sum(terms.losses, mask), terms.clipped
+            sums = {"policy_loss": loss.detach()}
+        if config.kl_in_loss:
+            penalty = self._sum(kl_tokens(logprobs, reference, mask, config.kl_estimator), mask)
+            sums["kl_loss"] = penalty.detach()
+            loss = loss + kl_coef * penalty
+        (loss / divisor).backward()
+        moved = kl_tokens(old, logprobs.detach(), mask, "k1").sum()
+        return sums | {"clip_fraction": clipped.sum(), "update_kl": moved}
+
+    def _token_loss(
+        self, logprobs: Tensor, old: Tensor, reference: Tensor, advantages: Tensor, mask: Tensor
+    ) -> TokenLoss:
+        config = self.config
+        if config.objective == "clipped_surrogate":
+            return clipped_surrogate(logprobs, old, advantages, mask, config.clip)
+        if config.objective == "policy_gradient":
+            return policy_gradient(logprobs, advantages, mask)
+        return rlmec_objective(logprobs, reference, advantages, mask, config.clip)
+
+    def _sum(self, losses: Tensor, mask: Tensor) -> Tensor:
+        """Sum over tokens, or over responses of the mean over each one's tokens (0 for an empty one)."""
+        if self.config.loss_average == "responses":
+            losses = losses / mask.sum(dim=1, keepdim=True).clamp(min=1)
+        return losses.sum()
+
+    def _critic_backward(self, experience: Experience, rows: Tensor, tokens: Tensor) -> dict[str, Tensor]:
+        assert self.critic is not None
+        inputs = inputs_of(experience.batch, rows)
+        mask = inputs[3]
+        width = mask.shape[1]
+        values = self.critic(*inputs, head="value", shift=1)
+        terms = value_loss(
+            values, experience.values[rows, :width], experience.returns[rows, :width], mask,
+            self.config.value_clip, self.config.value_coef,
+        )  # fmt: skip
+        loss = terms.losses.sum()
+        (loss / tokens).backward()
+        return {"value_loss": loss.detach(), "value_clip_fraction": terms.clipped.sum()}
+
+    def _auxiliary_backward(self, auxiliary: AuxiliaryLoss) -> float:
+        total = 0.0
+        for part in auxiliary.parts(self.policy):
+            part.backward()
+            total += float(part.detach())
+        return total
+
+    def _step(self, adam: torch.optim.Optimizer, model: torch.nn.Module) -> float:
+        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.config.max_grad_norm))
+        if norm != norm or norm == float("inf"):
+            raise NumericsError(f"gradient norm is {norm}; lower the learning rate or check the reward")
+        adam.step()
+        return norm
+
+    def state_dict(self) -> dict[str, Any]:
+        """Trainable weights, Adam's moments, and the auxiliary loss's place in its data."""
+        state: dict[str, Any] = {"policy": weights(self.policy.model), "actor_adam": self.actor_adam.state_dict()}
+        if self.critic is not None and self.critic_adam is not None:
+            state |= {"critic": weights(self.critic), "critic_adam": self.critic_adam.state_dict()}
+        if self.auxiliary is not None:
+            state["auxiliary"] = self.auxiliary.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        load_weights(self.policy.model, state["policy"])
+        self.actor_adam.load_state_dict(state["actor_adam"])
+        if self.critic is not None and self.critic_adam is not None:
+            load_weights(self.critic, state["critic"])
+            self.critic_adam.load_state_dict(state["critic_adam"])
+        if self.auxiliary is not None:
+            self.auxiliary.load_state_dict(state["auxiliary"])
+
+
+def weights(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The trainable parameters by name, each shared one once."""
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+@torch.no_grad()
+def load_weights(model: torch.nn.Module, stored: dict[str, Tensor]) -> None:
+    """Copies stored weights into the same trainable parameters; a name too many or too few is a KeyError."""
+    own = weights(model)
+    if own.keys() != stored.keys():
+        raise KeyError(f"stored weights differ in {sorted(own.keys() ^ stored.keys())}")
+    for name, value in own.items():
+        value.copy_(stored[name])

@@ -1,0 +1,201 @@
+"""The policy optimisation loop over per-token rewards; `OptimiserConfig` says which algorithm it is.
+
+Order per iteration: roll out, reward (normalise, place, clamp), KL into the reward (if placed there), advantages,
+whitening, replay buffer, minibatch epochs. Differences from the textbook: 1. a loss is summed over microbatches and
+divided once by what it averages over in the whole minibatch, so accumulation equals one big batch; 2. the critic's
+target is built before whitening; 3. the sampling-time log-probabilities serve as pi_old; 4. models stay in evaluation
+mode, so that the ratio of the first update is 1 whatever the dropout. Source: Segment, §2.3, appendix D; PAR,
+Algorithms 1 to 6; RLMEC, §4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.models.policy import Policy
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.policy_optimisation.advantages import (
+    gae,
+    group_relative,
+    leave_one_out,
+    on_tokens,
+    rewards_to_go,
+    whiten,
+)
+from rlhf_core.policy_optimisation.auxiliary import AuxiliaryLoss
+from rlhf_core.policy_optimisation.config import OptimiserConfig
+from rlhf_core.policy_optimisation.diagnostics import describe
+from rlhf_core.policy_optimisation.experience import (
+    Experience,
+    RewardFunction,
+    inputs_of,
+    microbatches,
+    proxy_scores,
+    trimmed,
+)
+from rlhf_core.policy_optimisation.kl import KLCoefficient, kl_tokens
+from rlhf_core.policy_optimisation.learner import Learner
+from rlhf_core.policy_optimisation.replay import ReplayBuffer
+from rlhf_core.policy_optimisation.sources import RolloutSource
+from rlhf_core.rollout import RolloutBatch
+from rlhf_core.schedule import rate_share
+
+#: step from 1, metrics, what was rolled out
+OnStep = Callable[[int, dict[str, float], Experience], None]
+
+
+@runtime_checkable
+class Stateful(Protocol):
+    """What changes while training and says so; a reward may be one."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class PolicyOptimiser:
+    """A policy optimisation run; PPO, REINFORCE++, GRPO, RLOO, RLMEC and online DPO are settings of it.
+
+    Args:
+        policy: trained in place.
+        reward: rollouts to per-token rewards.
+        source: where rollouts come from.
+        config: settings.
+        seed: of sampling, shuffling and the replay buffer.
+        critic: trained in place; its head 'value' is read at the state before each token.
+        auxiliary: a further loss of the policy.
+
+    Raises:
+        RecipeError: a critic that the settings do not want, or none that they do.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        reward: RewardFunction,
+        source: RolloutSource,
+        config: OptimiserConfig,
+        seed: int,
+        *,
+        critic: ScalarModel | None = None,
+        auxiliary: AuxiliaryLoss | None = None,
+    ) -> None:
+        if config.has_critic != (critic is not None):
+            raise RecipeError(
+                f"the settings say critic '{config.critic}', but {'no' if critic is None else 'a'} critic is given"
+            )
+        self.policy, self.critic, self.reward, self.source = policy, critic, reward, source
+        self.config = config
+        self.generator = torch.Generator().manual_seed(seed)
+        self.learner = Learner(policy, critic, config, auxiliary)
+        self.kl = KLCoefficient(config.kl_coef, config.kl_target, config.kl_horizon)
+        self.replay = ReplayBuffer(config.replay)
+        self.step = 0
+
+    def train(self, on_step: OnStep) -> None:
+        """Runs the iterations that are left; `on_step(step, metrics, experience)` sees each one after its update."""
+        while self.step < self.config.iterations:
+            metrics, experience = self.iterate()
+            on_step(self.step, metrics, experience)
+
+    def iterate(self) -> tuple[dict[str, float], Experience]:
+        """One iteration: (metrics, what was rolled out in it)."""
+        config, step = self.config, self.step + 1
+        experience = self.experience(self.source.next(self.generator))
+        metrics = describe(experience, with_critic=config.has_critic)
+        if config.kl_target is not None:
+            metrics["kl_coef"] = self.kl.value
+        trained_on = self.replay.substitute(experience, self.generator)
+        if trained_on is not None:
+            share = rate_share(self.step, config.iterations, warmup=config.lr_warmup, schedule=config.lr_schedule)
+            self.learner.set_rates(share)
+            metrics |= self.update(trained_on, train_actor=step > config.critic_warmup)
+        bad = {name: value for name, value in metrics.items() if value != value or abs(value) == float("inf")}
+        if bad:
+            raise NumericsError(f"step {step}: {bad} not finite; lower the learning rate or check the reward")
+        self.kl.update(metrics["kl"], len(experience.batch))
+        self.step = step
+        return metrics, experience
+
+    def experience(self, batch: RolloutBatch) -> Experience:
+        """Rewards a rollout batch and estimates advantages."""
+        config, mask = self.config, batch.responses.mask
+        reward = self.reward(batch)
+        rewards = reward.total
+        if config.kl_in_reward:
+            assert batch.logprobs is not None
+            assert batch.reference_logprobs is not None
+            rewards = rewards - self.kl.value * kl_tokens(
+                batch.logprobs, batch.reference_logprobs, mask, config.kl_estimator
+            )
+        values = self.values(batch)
+        advantages = self.advantages(rewards, values, batch)
+        if config.value_target == "monte_carlo":
+            returns = rewards_to_go(rewards, mask, config.gamma)
+        else:
+            returns = (advantages + values) * mask
+        if config.whitening == "rollout":
+            advantages = whiten(advantages, mask)
+        return Experience(batch, reward, values, advantages, returns, proxy_scores(reward))
+
+    def advantages(self, rewards: Tensor, values: Tensor, batch: RolloutBatch) -> Tensor:
+        """[batch, response_len] float32 by the estimator of the settings, before whitening."""
+        config, mask = self.config, batch.responses.mask
+        if config.advantage == "gae":
+            return gae(rewards, values, mask, config.gamma, config.lam)
+        if config.advantage == "reward_to_go":
+            return rewards_to_go(rewards, mask, config.gamma)
+        if config.advantage == "token_reward":
+            return torch.where(mask, rewards.float(), 0.0)
+        scores = (rewards * mask).sum(dim=1)
+        if config.advantage == "group_relative":
+            return on_tokens(group_relative(scores, batch.groups, config.group_std), mask)
+        return on_tokens(leave_one_out(scores, batch.groups), mask)
+
+    @torch.no_grad()
+    def values(self, batch: RolloutBatch) -> Tensor:
+        """[batch, response_len] float32: the critic's values, zeros without one."""
+        mask = batch.responses.mask
+        values = torch.zeros(mask.shape, device=mask.device)
+        if self.critic is not None:
+            for rows in microbatches(batch.prompt_mask, mask, self.config.microbatch):
+                width = trimmed(batch.prompt_mask[rows], mask[rows])[1]
+                values[rows, :width] = self.critic(*inputs_of(batch, rows), head="value", shift=1)
+        return values
+
+    def update(self, experience: Experience, *, train_actor: bool = True) -> dict[str, float]:
+        """Epochs of minibatch updates; returns losses and diagnostics averaged over them."""
+        return self.learner.update(experience, self.generator, self.kl.value, train_actor=train_actor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that changes while training, between two iterations: tensors, numbers, texts, lists and mappings only.
+
+        Tensors are the live ones: save or copy them before the next iteration.
+        """
+        state: dict[str, Any] = {
+            "step": self.step,
+            "generator": self.generator.get_state(),
+            "learner": self.learner.state_dict(),
+            "kl": self.kl.state_dict(),
+            "replay": self.replay.state_dict(),
+            "source": self.source.state_dict(),
+        }
+        if isinstance(self.reward, Stateful):
+            state["reward"] = self.reward.state_dict()
+        return state
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Goes on where `state_dict` was taken, bitwise, given the same settings, data and frozen models."""
+        self.step = state["step"]
+        self.generator.set_state(state["generator"])
+        self.learner.load_state_dict(state["learner"])
+        self.kl.load_state_dict(state["kl"])
+        self.replay.load_state_dict(state["replay"])
+        self.source.load_state_dict(state["source"])
+        if isinstance(self.reward, Stateful):
+            self.reward.load_state_dict(state["reward"])

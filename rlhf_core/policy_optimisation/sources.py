@@ -1,0 +1,142 @@
+"""Rollout sources: on-policy samples of prompts, or fixed samples of the reference."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any, Protocol
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core.errors import DataError
+from rlhf_core.models.generation import Sampling
+from rlhf_core.models.policy import Policy
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect, score, slice_rows
+from rlhf_core.rollout import RolloutBatch
+
+
+class RolloutSource(Protocol):
+    """Gives the next rollout batch, with `logprobs` (of the sampling policy) and `reference_logprobs`."""
+
+    def next(self, generator: torch.Generator) -> RolloutBatch:
+        """The next batch; what is random beyond the order of the data comes from `generator`."""
+
+    def state_dict(self) -> dict[str, Any]: ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None: ...
+
+
+class Passes:
+    """Indices of `n` items without end, `size` at a time; every item once before any comes again.
+
+    Args:
+        n: items.
+        size: of a batch.
+        seed: of their order.
+    """
+
+    def __init__(self, n: int, size: int, seed: str) -> None:
+        if n < 1:
+            raise DataError("there is nothing to draw from", remedy="Check that the data set is not empty")
+        self.n, self.size = n, size
+        self.rng = random.Random(seed)
+        self.pending: list[int] = []
+
+    def next(self) -> list[int]:
+        while len(self.pending) < self.size:
+            self.pending += self.rng.sample(range(self.n), self.n)
+        taken, self.pending = self.pending[: self.size], self.pending[self.size :]
+        return taken
+
+    def state_dict(self) -> dict[str, Any]:
+        version, numbers, gauss = self.rng.getstate()
+        return {"pending": list(self.pending), "rng": [version, list(numbers), gauss]}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        version, numbers, gauss = state["rng"]
+        self.rng.setstate((version, tuple(numbers), gauss))
+        self.pending = list(state["pending"])
+
+
+class OnPolicy:
+    """Samples responses to the next prompts from the policy as it is.
+
+    Args:
+        policy, reference: who samples, and who is the anchor.
+        tokenizer: decodes responses.
+        prompts: all prompts.
+        sampling: how responses are drawn.
+        rollout_batch: responses per batch.
+        group_size: responses per prompt.
+        microbatch: responses per forward pass.
+        seed: of the order of the prompts.
+    """
+
+    def __init__(
+        self,
+        policy: Policy,
+        reference: Policy,
+        tokenizer: PreTrainedTokenizerBase,
+        prompts: Sequence[EncodedPrompt],
+        sampling: Sampling,
+        *,
+        rollout_batch: int,
+        group_size: int = 1,
+        microbatch: int = 64,
+        seed: int = 0,
+    ) -> None:
+        self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
+        self.prompts, self.sampling = prompts, sampling
+        self.group_size, self.microbatch = group_size, microbatch
+        self.passes = Passes(len(prompts), rollout_batch // group_size, f"prompts-{seed}")
+
+    def next(self, generator: torch.Generator) -> RolloutBatch:
+        prompts = [self.prompts[i] for i in self.passes.next()]
+        return collect(
+            self.policy, self.reference, self.tokenizer, prompts, self.sampling, generator,
+            microbatch=self.microbatch, group_size=self.group_size,
+        )  # fmt: skip
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"passes": self.passes.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.passes.load_state_dict(state["passes"])
+
+
+class FixedSamples:
+    """Goes through samples that the reference drew once; the sampling policy is the reference. Source: RLMEC, §4.2.
+
+    Args:
+        reference: scores the samples, once, at the start.
+        samples: all of them.
+        rollout_batch: responses per batch.
+        microbatch: responses per forward pass.
+        seed: of their order.
+    """
+
+    def __init__(
+        self, reference: Policy, samples: RolloutBatch, *, rollout_batch: int, microbatch: int = 64, seed: int = 0
+    ) -> None:
+        responses = samples.responses
+        logprobs, entropies = score(
+            reference, samples.prompt_ids, samples.prompt_mask, responses.ids, responses.mask, microbatch
+        )
+        self.samples = replace(
+            samples,
+            responses=replace(responses, entropies=entropies),
+            logprobs=logprobs,
+            reference_logprobs=logprobs,
+        )
+        self.passes = Passes(len(samples), rollout_batch, f"samples-{seed}")
+
+    def next(self, generator: torch.Generator) -> RolloutBatch:
+        return slice_rows(self.samples, torch.tensor(self.passes.next(), device=self.samples.groups.device))
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"passes": self.passes.state_dict()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.passes.load_state_dict(state["passes"])

@@ -1,0 +1,1 @@
+"""Reward shaping: pure functions, running statistics, and the shapings that a recipe names. Source: PAR."""

@@ -1,0 +1,94 @@
+"""What a recipe says of a shaping, without the mathematics: steps, constants and what they need.
+
+    shaping: {kind: par}
+    shaping: [{kind: length_penalty}, {kind: ceil, ceiling: {value: 5.0, sft_deviations: 2.0}}]
+
+A constant on a reward or length scale is a number, or is stated in units of the SFT policy's own rewards and lengths
+on the training prompts, or both; with both, the scale says which holds. Imports nothing heavy: the graph reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+
+#: Shapings that compare a reward with cached reference rewards of the same prompt.
+CENTERED = frozenset({"par", "sigmoid_k2", "sigmoid_k3", "tanh_centered", "sgfc", "centered", "poly", "lsc"})
+#: Units in which a constant may be stated.
+UNITS = ("sft_deviations", "sft_lengths")
+#: Which of two statements of a constant holds: `value` as the paper has it, or `sft` in units.
+CONSTANTS = ("value", "sft")
+
+
+@dataclass(frozen=True)
+class Scale:
+    """The SFT policy's own rewards and lengths, which constants may be stated in.
+
+    Args:
+        mean, deviation: of its responses' rewards as the component sees them, normalised.
+        length: its responses' mean length in tokens.
+        constants: one of `CONSTANTS`.
+    """
+
+    mean: float
+    deviation: float
+    length: float
+    constants: str = "sft"
+
+
+def steps_of(shaping: Any) -> list[Mapping[str, Any]]:
+    """The steps of a recipe's `shaping` field, in order.
+
+    Raises:
+        RecipeError: something else than a mapping with a kind, or a list of such.
+    """
+    steps = [shaping] if isinstance(shaping, Mapping) else shaping
+    if not isinstance(steps, list | tuple) or not steps:
+        raise RecipeError(f"shaping is {shaping!r}; it must be a mapping, as in {{kind: par}}, or a list of such")
+    for step in steps:
+        if not isinstance(step, Mapping) or not isinstance(step.get("kind"), str):
+            raise RecipeError(f"shaping step {step!r} must be a mapping with a kind, as in {{kind: par}}")
+    return list(steps)
+
+
+def in_units(value: Any) -> bool:
+    """Whether a constant is stated in units of the SFT policy."""
+    return isinstance(value, Mapping) and any(unit in value for unit in UNITS)
+
+
+def needs_references(shaping: Any) -> bool:
+    """Whether cached reference responses are needed: to centre, or for the unit of a constant."""
+    return any(step["kind"] in CENTERED or any(map(in_units, step.values())) for step in steps_of(shaping))
+
+
+def constant(name: str, stated: Any, unit: str, resolve: Callable[[Scale, float], float], scale: Scale | None) -> float:
+    """The number that a constant comes to.
+
+    Args:
+        name: the constant's, for errors.
+        stated: a number, or `{value: number, <unit>: number}` with at least one of the two.
+        unit: the unit in which it may be stated.
+        resolve: (scale, number of units) -> number.
+        scale: None where only numbers can be resolved.
+
+    Raises:
+        RecipeError: anything else, or units without the SFT policy's rewards.
+    """
+    if not isinstance(stated, Mapping):
+        return _number(name, stated)
+    if not stated or not set(stated) <= {"value", unit}:
+        raise RecipeError(f"shaping: {name} is {dict(stated)}; state a number, or {{value: ..., {unit}: ...}}")
+    if unit not in stated or ("value" in stated and (scale is None or scale.constants == "value")):
+        return _number(name, stated.get("value"))
+    if scale is None:
+        raise RecipeError(f"shaping: {name} is stated in {unit}, which needs the SFT policy's reference rewards")
+    return float(resolve(scale, _number(name, stated[unit])))
+
+
+def _number(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RecipeError(f"shaping: {name} is {value!r}; it must be a number")
+    return float(value)

@@ -1,0 +1,362 @@
+"""Shapings as steps of a reward: each a function of `rlhf_core.shaping.functions` with its options and statistics.
+
+A shaping declares what it does to the order of rewards, so that a combination that changes nothing can be named.
+Values that are no rewards (padding, beyond a row's segments) stay 0 and count for nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
+from rlhf_core.rollout import RolloutBatch
+from rlhf_core.shaping import functions
+from rlhf_core.shaping.specification import Scale
+from rlhf_core.shaping.statistics import RunningStatistics
+
+#: What a shaping does to the order of two responses to one prompt.
+Order = Literal["strict", "weak", "none"]
+EVERY: tuple[SignalType, ...] = (Sequence, Segments, Tokens)
+BY_RESPONSE: tuple[SignalType, ...] = (Sequence, Segments)
+
+
+@dataclass
+class Elementwise:
+    """What every shaping shares: it maps real values [batch, n] and leaves the rest at 0.
+
+    Attributes:
+        takes: signal types.
+        order: 'strict' if a higher reward stays higher, 'weak' if it never becomes lower.
+        affine: whether responses to one prompt are mapped by a*r + b with a > 0.
+        constants: those on a reward or length scale, with their unit and what a number of it comes to.
+    """
+
+    takes: ClassVar[tuple[SignalType, ...]] = EVERY
+    order: ClassVar[Order] = "none"
+    affine: ClassVar[bool] = False
+    constants: ClassVar[Mapping[str, tuple[str, Callable[[Scale, float], float]]]] = {}
+
+    def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
+        """[batch, n] float32 from values and the mask of those that are rewards."""
+        raise NotImplementedError
+
+    def __call__(self, signal: Signal, batch: RolloutBatch, *, update: bool) -> Signal:
+        """The shaped signal, of the same type.
+
+        Raises:
+            NumericsError: a reward that is not finite, which a bounded shaping would hide.
+        """
+        values, mask = _values(signal, batch)
+        _refuse_non_finite(values, mask, batch)
+        shaped = torch.where(mask, self.shape(values, mask, batch, update), 0.0)
+        return replace(signal, values=shaped.squeeze(1) if isinstance(signal, Sequence) else shaped)
+
+
+def _values(signal: Signal, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
+    """(values, mask) [batch, n] of a signal."""
+    values = signal.values.float()
+    if isinstance(signal, Sequence):
+        return values[:, None], torch.ones_like(values, dtype=torch.bool)[:, None]
+    return values, signal.segmentation.mask if isinstance(signal, Segments) else batch.responses.mask
+
+
+def _refuse_non_finite(values: Tensor, mask: Tensor, batch: RolloutBatch) -> None:
+    bad = (~torch.isfinite(values) & mask).any(dim=1)
+    if bad.any():
+        row = int(torch.nonzero(bad)[0])
+        raise NumericsError(
+            f"shaping: the proxy reward of response {row} of the batch is not finite: {batch.texts[row]!r:.200}"
+        )
+
+
+def references_of(batch: RolloutBatch, count: int) -> Tensor:
+    """[batch, count] float32: the first cached reference rewards of every response's prompt.
+
+    Raises:
+        DataError: a prompt without references, or with fewer than `count`.
+        NumericsError: a reference reward that is not finite.
+    """
+    rows = []
+    for record in batch.records:
+        prompt = str(record.get("id"))
+        if prompt not in batch.references:
+            raise DataError(
+                f"prompt '{prompt}' has no reference rewards; they are cached for {len(batch.references)} prompt(s)",
+                remedy="Re-run the stage `references` on the prompts that the policy is trained on",
+            )
+        found = batch.references[prompt]
+        if len(found) < count:
+            raise DataError(
+                f"prompt '{prompt}' has {len(found)} reference reward(s), the shaping asks for {count}",
+                remedy="Raise `responses` in the scale's references.yaml or lower the shaping's `references`",
+            )
+        rows.append(found[:count])
+    references = torch.stack(rows).float().to(batch.prompt_ids.device)
+    if not torch.isfinite(references).all():
+        row = int(torch.nonzero(~torch.isfinite(references).all(dim=1))[0])
+        raise NumericsError(f"shaping: a reference reward of prompt '{batch.records[row].get('id')}' is not finite")
+    return references
+
+
+def _finite(shaping: str, **values: float) -> None:
+    for name, value in values.items():
+        if not math.isfinite(value):
+            raise RecipeError(f"shaping '{shaping}': {name} is {value}; it must be finite")
+
+
+def _positive(shaping: str, **values: float) -> None:
+    _finite(shaping, **values)
+    for name, value in values.items():
+        if value <= 0:
+            raise RecipeError(f"shaping '{shaping}': {name} is {value}; it must be above 0")
+
+
+@dataclass
+class Centered(Elementwise):
+    """A shaping of r - r_ref^m, averaged over m. Of segments: v_t - e(x, y_ref^m).
+
+    Args:
+        references: M, how many reference rewards of each prompt are used; at least 1.
+    """
+
+    references: int = 10
+    takes: ClassVar[tuple[SignalType, ...]] = BY_RESPONSE
+    order: ClassVar[Order] = "strict"
+    least: ClassVar[int] = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.references, bool) or not isinstance(self.references, int) or self.references < self.least:
+            raise RecipeError(
+                f"a centered shaping compares with reference rewards: references is {self.references}, it must be a "
+                f"whole number, at least {self.least}"
+            )
+
+    def against(self, values: Tensor, references: Tensor) -> Tensor:
+        """[batch, n] from values [batch, n] and references [batch, M]."""
+        raise NotImplementedError
+
+    def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
+        return self.against(values, references_of(batch, self.references))
+
+
+@dataclass
+class SigmoidCentered(Centered):
+    """PAR (k 1) and its steeper relatives; bounded by (0, 1)."""
+
+    k: float = 1.0
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _positive("par", k=self.k)
+
+    def against(self, values: Tensor, references: Tensor) -> Tensor:
+        return functions.sigmoid_centered(values, references, self.k)
+
+
+@dataclass
+class TanhCentered(Centered):
+    """Bounded by (-1, 1)."""
+
+    def against(self, values: Tensor, references: Tensor) -> Tensor:
+        return functions.tanh_centered(values, references)
+
+
+@dataclass
+class SgFc(Centered):
+    """Slow growth, fast convergence: sigmoid(k(c - shift)).
+
+    Args:
+        shift: centered reward at which it is steepest; in units, SFT reward deviations.
+        k: steepness.
+    """
+
+    shift: float = 3.0
+    k: float = 3.0
+    constants = {"shift": ("sft_deviations", lambda scale, n: n * scale.deviation)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _finite("sgfc", shift=self.shift)
+        _positive("sgfc", k=self.k)
+
+    def against(self, values: Tensor, references: Tensor) -> Tensor:
+        return functions.sgfc(values, references, self.shift, self.k)
+
+
+@dataclass
+class MeanCentered(Centered):
+    """r less the mean reference reward, without a bound."""
+
+    affine: ClassVar[bool] = True
+
+    def against(self, values: Tensor, references: Tensor) -> Tensor:
+        return functions.centered(values, references)
+
+
+@dataclass
+class Polynomial(Centered):
+    """The fifth-order fit of the sigmoid.
+
+    Args:
+        clamp: keep it within [0, 1]; else it overshoots to 1.011 just below 5 and is not monotone.
+    """
+
+    clamp: bool = False
+    order: ClassVar[Order] = "none"
+
+    def against(self, values: Tensor, references: Tensor) -> Tensor:
+        return functions.polynomial(values, references, self.clamp)
+
+
+@dataclass
+class LogSigmoidCentered(Centered):
+    """LSC: log sigmoid of r less a percentile of the reference rewards, of which it needs at least 2."""
+
+    percentile: float = 0.85
+    least: ClassVar[int] = 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.percentile < 1:
+            raise RecipeError(f"shaping 'lsc': percentile is {self.percentile}; it must lie in (0, 1)")
+
+    def against(self, values: Tensor, references: Tensor) -> Tensor:
+        return functions.lsc(values, references, self.percentile)
+
+
+@dataclass
+class Sigmoid(Elementwise):
+    """sigmoid(k r), not centered; bounded by (0, 1)."""
+
+    k: float = 1.0
+    order: ClassVar[Order] = "strict"
+
+    def __post_init__(self) -> None:
+        _positive("sigmoid", k=self.k)
+
+    def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
+        return functions.sigmoid(values, self.k)
+
+
+@dataclass
+class Tanh(Elementwise):
+    """tanh(r), not centered; bounded by (-1, 1)."""
+
+    order: ClassVar[Order] = "strict"
+
+    def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
+        return functions.tanh(values)
+
+
+@dataclass
+class LengthPenalty(Elementwise):
+    """Takes `per_token` off for every token beyond `beyond`; reference rewards are left as they are.
+
+    Args:
+        beyond: tokens without penalty; in units, mean SFT lengths.
+        per_token: reward per token; in units, SFT reward deviations for one mean SFT length.
+    """
+
+    beyond: float = 300.0
+    per_token: float = 0.01
+    takes: ClassVar[tuple[SignalType, ...]] = BY_RESPONSE
+    constants = {  # noqa: RUF012
+        "beyond": ("sft_lengths", lambda scale, n: n * scale.length),
+        "per_token": ("sft_deviations", lambda scale, n: n * scale.deviation / scale.length),
+    }
+
+    def __post_init__(self) -> None:
+        _finite("length_penalty", beyond=self.beyond, per_token=self.per_token)
+        if self.beyond < 0 or self.per_token < 0:
+            raise RecipeError(
+                f"shaping 'length_penalty': beyond is {self.beyond} and per_token {self.per_token}; neither is below 0"
+            )
+
+    def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
+        return functions.length_penalty(values, batch.responses.lengths, self.beyond, self.per_token)
+
+
+@dataclass
+class Running(Elementwise):
+    """A shaping by statistics of all training rewards so far, which take in each batch before it is shaped."""
+
+    order: ClassVar[Order] = "strict"
+    affine: ClassVar[bool] = True
+    statistics: RunningStatistics = field(default_factory=RunningStatistics, init=False)
+
+    def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
+        """[batch, n] from values and the statistics so far."""
+        raise NotImplementedError
+
+    def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
+        if update:
+            self.statistics.update(values[mask])
+        return self.by(values, self.statistics)
+
+    def state_dict(self) -> dict[str, Any]:
+        return self.statistics.state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        self.statistics.load_state_dict(state)
+
+
+@dataclass
+class MeanStd(Running):
+    """(r - running mean)/running deviation; r - mean while the deviation is 0 or fewer than two rewards are known."""
+
+    def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
+        return functions.meanstd(values, statistics.mean, statistics.deviation)
+
+
+@dataclass
+class MinMax(Running):
+    """(r - running minimum)/(running range); 1/2 while the range is 0. Unseen rewards may leave [0, 1]."""
+
+    def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
+        return functions.minmax(values, statistics.minimum, statistics.maximum)
+
+
+@dataclass
+class Clip(Running):
+    """r within one running deviation of the running mean; as it is while fewer than two rewards are known."""
+
+    order: ClassVar[Order] = "weak"
+    affine: ClassVar[bool] = False
+
+    def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
+        if statistics.count < 2:
+            return values
+        return functions.clip(values, statistics.mean, statistics.deviation)
+
+
+@dataclass(kw_only=True)
+class Ceil(Running):
+    """min(r, ceiling). Its running statistics only show whether the ceiling lies below every reward.
+
+    Args:
+        ceiling: largest reward; in units, SFT reward deviations above the SFT mean.
+    """
+
+    ceiling: float
+    order: ClassVar[Order] = "weak"
+    affine: ClassVar[bool] = False
+    constants = {"ceiling": ("sft_deviations", lambda scale, n: scale.mean + n * scale.deviation)}  # noqa: RUF012
+
+    def __post_init__(self) -> None:
+        _finite("ceil", ceiling=self.ceiling)
+
+    def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
+        """Raises RecipeError when the ceiling is below every reward: all responses would be paid alike."""
+        if statistics.count > 1 and self.ceiling < statistics.minimum:
+            raise RecipeError(
+                f"shaping 'ceil': the ceiling {self.ceiling:.4g} lies below every proxy reward so far (the smallest of "
+                f"{statistics.count} is {statistics.minimum:.4g}), so all responses are paid alike; raise it"
+            )
+        return functions.ceil(values, self.ceiling)

@@ -1,0 +1,45 @@
+"""What a training loop holds of a model between two steps: everything that training can change."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from rlhf_core.errors import DataError
+
+#: Nested mappings and lists of tensors, arrays and plain values.
+State = dict[str, Any]
+#: Sees a step that ended and how to get the loop's state; whoever does not want it pays nothing.
+OnCheckpoint = Callable[[int, Callable[[], State]], None]
+
+
+def _frozen(model: nn.Module) -> set[str]:
+    return {name for name, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad}
+
+
+def trainable_state(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters that are trained, and buffers; frozen ones come from where the model was loaded.
+
+    The tensors are the model's own, not copies.
+    """
+    frozen = _frozen(model)
+    return {name: value for name, value in model.state_dict().items() if name not in frozen}
+
+
+@torch.no_grad()
+def load_trainable_state(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Puts a `trainable_state` back into a model of the same shape.
+
+    Raises:
+        DataError: a parameter that only one of the two has.
+    """
+    result = model.load_state_dict(dict(state), strict=False)
+    strange = sorted({*result.unexpected_keys, *(set(result.missing_keys) - _frozen(model))})
+    if strange:
+        raise DataError(
+            f"the saved state is of another model: {len(strange)} parameters differ, first '{strange[0]}'",
+            remedy="Remove the checkpoint to start afresh",
+        )

@@ -1,0 +1,240 @@
+"""Stage `references`: M responses of the SFT model to every training prompt, scored by a reward model.
+
+One artifact serves every row that reads the reward model, whatever its read-out, normaliser and number of references:
+references.safetensors holds each response's tokens, the SFT model's entropies and each head's value at every token;
+references.json the prompt ids in order. A row turns them into reference rewards e(x, y_ref^m) of its own component:
+read, normalised, and for segments averaged. Source: PAR, §3.2 and Algorithm 2.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.models.generation import Sampling
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.normalisers import NoNormaliser, Normaliser
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
+from rlhf_core.rewards.readout import RewardModelScorer
+from rlhf_core.rewards.signals import Segments
+from rlhf_core.rollout import Responses
+from rlhf_core.segmentation import build_segmenter
+from rlhf_core.shaping.specification import CONSTANTS, Scale
+from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
+from tasks.loading import load_encoder, load_policy, load_segmenter
+from tasks.progress import progress
+from tasks.settings import read_settings, typed
+from tasks.stage import command_line, device, run_stage, set_threads
+
+VERSION = 1
+STAGE = "references"
+
+
+@dataclass(frozen=True)
+class ReferencesSpec:
+    """How reference responses are drawn, and how constants of a shaping are read at this scale.
+
+    Args:
+        sampling: `Sampling` of the responses.
+        responses: M, for each training prompt.
+        batch: responses sampled at a time.
+        prompt_limit: most tokens of a prompt, None for the data's own limit; as in the policy's settings.
+        constants: which statement of a constant holds where a row has both: 'value' (as the paper has it) or 'sft'
+            (in units of these responses' rewards and lengths).
+    """
+
+    sampling: Mapping[str, Any]
+    responses: int = 10
+    batch: int = 256
+    prompt_limit: int | None = None
+    constants: str = "sft"
+
+    def __post_init__(self) -> None:
+        if self.responses < 1 or self.batch < 1:
+            raise RecipeError(f"responses is {self.responses} and batch {self.batch}; both must be at least 1")
+        if self.constants not in CONSTANTS:
+            raise RecipeError(f"constants is '{self.constants}'; known: {', '.join(CONSTANTS)}")
+
+
+@dataclass(frozen=True)
+class References:
+    """What a component knows of the SFT model's own responses.
+
+    Attributes:
+        rewards: [M] float32 reference rewards by prompt id.
+        scale: their mean and population deviation, the responses' mean length.
+    """
+
+    rewards: dict[str, Tensor]
+    scale: Scale
+
+
+def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
+    """The prompts' ids, by which reference rewards are found.
+
+    Raises:
+        DataError: a prompt without an id, or two with the same.
+    """
+    seen: dict[str, None] = {}
+    for number, row in enumerate(rows, start=1):
+        name = str(row.get("id", ""))
+        if not name or name in seen:
+            problem = f"two prompts are called '{name}'" if name else "the prompt has no id"
+            raise DataError(problem, file=str(file), row=number, field="id", remedy="Reference rewards go by id")
+        seen[name] = None
+    return list(seen)
+
+
+@torch.no_grad()
+def sample(
+    encoder: Encoder, sft: Path, model: ScalarModel, rows: list[dict[str, Any]], spec: ReferencesSpec, seed: int
+) -> dict[str, Tensor]:
+    """Flat tensors over all responses, prompt by prompt: tokens, entropies, head values, and each one's length.
+
+    Prompts are batched by length; responses lie in the order of the rows.
+    """
+    policy = load_policy(sft / "model", encoder)
+    policy.model.eval()
+    sampling = typed(Sampling, spec.sampling, "references: sampling")
+    prompts = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows for _ in range(spec.responses)]
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].ids))
+    generator = torch.Generator().manual_seed(random.Random(f"references-{seed}").getrandbits(63))
+    columns: dict[str, list[Tensor]] = {name: [torch.zeros(0)] * len(prompts) for name in ("ids", "entropies")}
+    columns |= {f"values.{head}": [torch.zeros(0)] * len(prompts) for head in model.heads}
+    ended = torch.zeros(len(prompts), dtype=torch.bool)
+    batches = [order[start : start + spec.batch] for start in range(0, len(order), spec.batch)]
+    with progress(f"references seed {seed}", len(batches)) as advance:
+        for places in batches:
+            chosen = [prompts[i] for i in places]
+            batch = collect(policy, policy, encoder.tokenizer, chosen, sampling, generator)
+            found = {"ids": batch.responses.ids.int(), "entropies": batch.responses.entropies}
+            for head in model.heads:
+                scorer = RewardModelScorer(model, build_segmenter({"kind": "bandit"}), head=head)
+                found[f"values.{head}"] = scorer.token_values(batch)
+            for name, values in found.items():
+                assert values is not None
+                for i, row, mask in zip(places, values.cpu(), batch.responses.mask.cpu(), strict=True):
+                    columns[name][i] = row[mask].clone()
+            ended[places] = batch.responses.ended.cpu()
+            advance()
+    stored = {name: torch.cat(values) for name, values in columns.items()}
+    return {**stored, "lengths": torch.tensor([len(row) for row in columns["ids"]], dtype=torch.int32), "ended": ended}
+
+
+def make_references(
+    scale_path: Annotated[Path, "reference settings (YAML)"],
+    data: Path,
+    sft: Path,
+    reward_model: Path,
+    seed: int,
+    out: Path,
+    version: int | None = None,
+    sentences: Path | None = None,
+) -> None:
+    """Writes the SFT model's reference responses and a reward model's values at their tokens."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    spec = typed(ReferencesSpec, read_settings(scale_path), str(scale_path))
+    inputs = [scale_path, data, sft, reward_model, *([sentences] if sentences else [])]
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
+        encoder = load_encoder(data, sft / "model")
+        if spec.prompt_limit is not None:
+            encoder = replace(encoder, limits=replace(encoder.limits, prompt=spec.prompt_limit))
+        model, trained = ScalarModel.load(reward_model / "model")
+        model.to(device())
+        if trained.get("end_token"):
+            raise RecipeError(
+                f"{reward_model}: the reward model reads boundary tokens, and reference rewards are kept as its values "
+                "at the response's own tokens; use a reward model with end_token: false"
+            )
+        rows = read_jsonl(data / "prompts.jsonl")
+        names = prompt_ids(rows, data / "prompts.jsonl")
+        stored = sample(encoder, sft, model, rows, spec, seed)
+        save_file(stored, result / "references.safetensors")
+        facts = {"prompts": names, "responses": spec.responses, "constants": spec.constants}
+        write_json(result / "references.json", facts)
+        segmenter = load_segmenter(trained["segmenter"], sentences)
+        scorer = RewardModelScorer(model, segmenter, head=next(iter(model.heads)), tokenizer=encoder.tokenizer)
+        found = load_references(result, scorer, NoNormaliser(), encoder.tokenizer)
+        rewards = torch.stack(list(found.rewards.values()))
+        within = rewards.double().std(dim=1, correction=0).mean()
+        write_json(
+            result / "metrics.json",
+            {
+                "prompts": float(len(names)),
+                "responses": float(rewards.numel()),
+                "reward_mean": found.scale.mean,
+                "reward_std": found.scale.deviation,
+                "reward_std_within_prompts": float(within),
+                "length": found.scale.length,
+                "truncated": float((~stored["ended"]).double().mean()),
+            },
+        )
+
+
+def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Responses, Tensor]:
+    """(responses, head values [n, response_len]) as padded tensors."""
+    lengths = stored["lengths"].tolist()
+    ids, entropies, values = (
+        pad_sequence(list(stored[name].split(lengths)), batch_first=True)
+        for name in ("ids", "entropies", f"values.{head}")
+    )
+    mask = torch.arange(ids.shape[1])[None] < stored["lengths"][:, None]
+    vocabulary = {i: str(tokenizer.decode([i])) for i in stored["ids"].unique().tolist()}
+    pieces = [[vocabulary[i] for i in row.tolist()] for row in stored["ids"].split(lengths)]
+    return Responses(ids.long(), mask, stored["ended"], pieces, entropies), values
+
+
+def load_references(
+    folder: Path, scorer: RewardModelScorer, normaliser: Normaliser, tokenizer: PreTrainedTokenizerBase
+) -> References:
+    """The reference rewards as a component reads and normalises them.
+
+    Args:
+        folder: result of the stage.
+        scorer: how the reward model is read: segmenter, read-out and head.
+        normaliser: the component's; its counters stay as they are.
+        tokenizer: of the policy.
+
+    Raises:
+        NumericsError: a reference reward that is not finite.
+    """
+    facts = read_json(folder / "references.json")
+    stored = load_file(folder / "references.safetensors")
+    if f"values.{scorer.head}" not in stored:
+        raise DataError(
+            f"no values of head '{scorer.head}'", file=str(folder), remedy="Re-run the stage for this reward model"
+        )
+    responses, values = _responses(stored, scorer.head, tokenizer)
+    signal = copy.copy(normaliser)(scorer.read_out(values, responses))
+    rewards = signal.masked_mean() if isinstance(signal, Segments) else signal.values
+    if not torch.isfinite(rewards).all():
+        bad = int(torch.nonzero(~torch.isfinite(rewards))[0]) // int(facts["responses"])
+        raise NumericsError(f"{folder}: a reference reward of prompt '{facts['prompts'][bad]}' is not finite")
+    scale = Scale(
+        mean=float(rewards.double().mean()),
+        deviation=float(rewards.double().std(correction=0)),
+        length=float(stored["lengths"].double().mean()),
+        constants=facts["constants"],
+    )
+    by_prompt = rewards.float().reshape(len(facts["prompts"]), -1)
+    return References(dict(zip(facts["prompts"], by_prompt, strict=True)), scale)
+
+
+main = command_line(make_references)
+
+
+if __name__ == "__main__":
+    run_stage(main)

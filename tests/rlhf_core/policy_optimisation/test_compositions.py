@@ -1,0 +1,276 @@
+"""Every named algorithm: it learns, resumes bitwise, accumulates exactly, and refuses what contradicts."""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import EOS, POLICIES, ToyTokenizer, batch_of, random_rows, tiny_critic
+
+from rlhf_core.data.encoding import EncodedSequence
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.generation import Sampling
+from rlhf_core.policy_optimisation.auxiliary import Imitation
+from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, optimiser_config
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
+from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.replay import ReplayBuffer
+from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, Passes
+from rlhf_core.rewards.composition import RewardOutput
+from rlhf_core.rollout import RolloutBatch
+
+SIZES: dict[str, Any] = {
+    "iterations": 4, "rollout_batch": 8, "minibatch": 4, "microbatch": 3, "epochs": 2, "actor_lr": 1e-3,
+    "max_grad_norm": 1e9,
+}  # fmt: skip
+PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3], ended=False)
+ROWS = random_rows(2, [6, 1, 3, 7, 2, 5, 4, 4])
+
+
+def config_of(name: str, **settings: Any) -> OptimiserConfig:
+    sizes = {**SIZES, **({"critic_lr": 1e-3} if name.startswith("ppo") else {})}
+    sizes |= {"group_size": 4} if name == "grpo" else {}
+    return optimiser_config(name, **{**sizes, **settings})
+
+
+def token_reward(batch: RolloutBatch) -> RewardOutput:
+    total = (batch.responses.ids.float() / 50 - 0.5) * batch.responses.mask
+    return RewardOutput(total, {"ids": total}, {})
+
+
+def run_of(name: str, kind: str, seed: int = 0, imitate: bool = False, **settings: Any) -> PolicyOptimiser:
+    config = config_of(name, **settings)
+    policy, reference = POLICIES[kind](1), POLICIES[kind](1)
+    with torch.no_grad():
+        policy.model.get_output_embeddings().weight[EOS] *= 3
+    source: Any
+    sizes = {"rollout_batch": config.rollout_batch, "microbatch": config.microbatch, "seed": seed}
+    if config.source == "fixed":
+        source = FixedSamples(reference, batch_of(PROMPTS, ROWS), **sizes)
+    else:
+        prompts = [EncodedPrompt(row, str(row), {"id": str(row)}) for row in PROMPTS]
+        tokenizer: Any = ToyTokenizer()
+        source = OnPolicy(policy, reference, tokenizer, prompts, Sampling(5), group_size=config.group_size, **sizes)
+    sequences = [EncodedSequence(p, r) for p, r in zip(PROMPTS, ROWS, strict=True)]
+    weights = [[1.0] * len(row) for row in ROWS]
+    auxiliary = Imitation(sequences, weights, batch=3, microbatch=2, seed=seed) if imitate else None
+    critic = tiny_critic(kind, 2) if config.has_critic else None
+    return PolicyOptimiser(policy, token_reward, source, config, seed, critic=critic, auxiliary=auxiliary)
+
+
+def stored(run: PolicyOptimiser) -> Any:
+    """The state through a file, tensors and plain values only."""
+    file = io.BytesIO()
+    torch.save(run.state_dict(), file)
+    file.seek(0)
+    return torch.load(file, weights_only=True)
+
+
+def equal(a: Any, b: Any) -> bool:
+    if isinstance(a, torch.Tensor):
+        return torch.equal(a, b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[key], b[key]) for key in a)
+    if isinstance(a, list | tuple):
+        return len(a) == len(b) and all(equal(x, y) for x, y in zip(a, b, strict=True))
+    return bool(a == b)
+
+
+VARIANTS: list[tuple[str, dict[str, Any]]] = [
+    *((name, {}) for name in OPTIMISERS),
+    ("ppo", {"replay": 2, "value_target": "monte_carlo", "value_coef": 1.0, "kl_target": 0.5, "lr_warmup": 0.5}),
+    ("rlmec", {"imitate": True}),
+    ("grpo", {"replay": 1, "whitening": "minibatch", "lr_schedule": "cosine"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), VARIANTS, ids=lambda value: value if isinstance(value, str) else "-".join(value)
+)
+def test_a_resumed_run_is_bitwise_the_uninterrupted_one(kind: str, name: str, settings: dict[str, Any]) -> None:
+    straight, history = run_of(name, kind, **settings), []
+    straight.train(lambda step, metrics, _: history.append((step, metrics)))
+    first = run_of(name, kind, **settings)
+    before = [first.iterate()[0] for _ in range(2)]
+    resumed, after = run_of(name, kind, seed=99, **settings), []
+    with torch.no_grad():
+        for p in resumed.policy.model.parameters():
+            p.add_(0.1)
+    resumed.load_state_dict(stored(first))
+    resumed.train(lambda step, metrics, _: after.append((step, metrics)))
+    assert [*enumerate(before, start=1), *after] == history
+    assert equal(stored(resumed), stored(straight))
+    assert not equal(stored(straight)["learner"]["policy"], stored(run_of(name, kind, **settings))["learner"]["policy"])
+
+
+@pytest.mark.parametrize(
+    ("name", "settings"), VARIANTS[: len(OPTIMISERS)], ids=lambda v: v if isinstance(v, str) else ""
+)
+def test_accumulated_gradients_are_those_of_one_big_batch(kind: str, name: str, settings: dict[str, Any]) -> None:
+    gradients = []
+    for microbatch in (8, 4, 1):
+        run = run_of(name, kind, microbatch=microbatch, minibatch=8, actor_lr=1e-30, **settings)
+        generator = torch.Generator().manual_seed(0)
+        batch = batch_of(PROMPTS, [*ROWS[:-1], []])
+        size = run.config.group_size
+        noise = 0.1 * torch.randn(batch.responses.ids.shape, generator=generator) * batch.responses.mask
+        with torch.no_grad():
+            now = run.policy.statistics(
+                batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask
+            ).logprobs
+        batch = replace(batch, logprobs=now + noise, reference_logprobs=now - noise, groups=torch.arange(8) // size)
+        experience = run.experience(batch)
+        units = run.learner._units(experience)
+        run.learner.minibatch(experience, units, 0.05)
+        gradients.append([p.grad.clone() for p in run.policy.model.parameters() if p.grad is not None])
+    assert sum(float(g.abs().sum()) for g in gradients[0]) > 0
+    for other in gradients[1:]:
+        for a, b in zip(gradients[0], other, strict=True):
+            torch.testing.assert_close(a, b, atol=2e-5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", list(OPTIMISERS))
+def test_an_empty_or_all_masked_batch_is_defined(kind: str, name: str) -> None:
+    run = run_of(name, kind, minibatch=8)
+    batch = batch_of(PROMPTS, [[] for _ in PROMPTS])
+    zeros = torch.zeros(8, 1)
+    wide = replace(batch.responses, ids=zeros.long(), mask=zeros.bool())
+    groups = torch.arange(8) // run.config.group_size
+    batch = replace(batch, responses=wide, logprobs=zeros, reference_logprobs=zeros, groups=groups)
+    metrics = run.update(run.experience(batch))
+    assert all(abs(value) < 1e6 for value in metrics.values())
+    assert metrics["policy_loss"] == pytest.approx(0.6931 if name == "online_dpo" else 0.0, abs=1e-3)
+
+
+@pytest.mark.parametrize("name", ["ppo", "reinforce_plus_plus", "rloo", "grpo"])
+def test_a_rewarded_token_becomes_more_likely(name: str) -> None:
+    def likes_seven(batch: RolloutBatch) -> RewardOutput:
+        total = (batch.responses.ids == 7).float() * batch.responses.mask
+        return RewardOutput(total, {"seven": total}, {})
+
+    run = run_of(name, "decoder", iterations=12, rollout_batch=32, minibatch=16, microbatch=32, actor_lr=1e-2)
+    run.reward = likes_seven
+    rewards: list[float] = []
+    run.train(lambda _, metrics, __: rewards.append(metrics["reward"]))
+    assert sum(rewards[-3:]) > 2 * sum(rewards[:3]) + 0.5
+
+
+def test_the_buffer_fills_first_and_then_swaps_for_a_stored_batch() -> None:
+    run = run_of("ppo", "decoder", iterations=8)
+    buffer, generator = ReplayBuffer(4), torch.Generator().manual_seed(0)
+    made: list[Experience] = [run.experience(run.source.next(run.generator)) for _ in range(7)]
+    assert [buffer.substitute(each, generator) for each in made[:4]] == [None] * 4
+    out = [buffer.substitute(each, generator) for each in made[4:]]
+    known = [each.advantages for each in made]
+    for i, each in enumerate(out):
+        assert each is not None
+        assert any(torch.equal(each.advantages, advantages) for advantages in known[: 4 + i])
+    assert len(buffer.pool) == 4
+    assert ReplayBuffer(0).substitute(made[0], generator) is made[0]
+
+
+def test_nothing_is_trained_while_the_buffer_fills() -> None:
+    run = run_of("ppo", "decoder", replay=2)
+    start = [p.clone() for p in run.policy.model.parameters()]
+    for _ in range(2):
+        assert "policy_loss" not in run.iterate()[0]
+    assert all(torch.equal(a, b) for a, b in zip(start, run.policy.model.parameters(), strict=True))
+    assert "policy_loss" in run.iterate()[0]
+
+
+def test_the_imitation_loss_is_divided_by_the_weighted_tokens(kind: str) -> None:
+    policy = POLICIES[kind](1)
+    sequences = [EncodedSequence(PROMPTS[0], ROWS[0]), EncodedSequence(PROMPTS[2], ROWS[2])]
+    weights = [[1.0, 0.5, 0.0, 0.0, 0.5, 1.0], [0.0, 0.0, 0.0]]
+    parts = list(Imitation(sequences, weights, batch=2, microbatch=1, coefficient=2.0).parts(policy))
+    expected = 0.0
+    for sequence, row in zip(sequences, weights, strict=True):
+        batch = batch_of([sequence.prompt], [sequence.response])
+        logprobs = policy.statistics(batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask)
+        expected -= 2.0 * float((torch.tensor([row]) * logprobs.logprobs).sum().detach()) / 4
+    assert float(sum(parts)) == pytest.approx(expected, rel=1e-5)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="2 weights for 3"):
+        Imitation(sequences[1:], [[1.0, 1.0]], batch=1, microbatch=1)
+
+
+def test_fixed_samples_are_of_the_reference_and_come_once_per_pass(kind: str) -> None:
+    run = run_of("rlmec", kind)
+    batch = run.source.next(run.generator)
+    assert batch.logprobs is not None
+    assert torch.equal(batch.logprobs, batch.reference_logprobs)  # type: ignore[arg-type]
+    assert sorted(str(record["id"]) for record in batch.records) == [str(i) for i in range(8)]
+
+
+def test_every_item_comes_once_before_any_comes_again() -> None:
+    passes = Passes(5, 3, "a")
+    drawn = [i for _ in range(5) for i in passes.next()]
+    assert all(sorted(drawn[start : start + 5]) == list(range(5)) for start in range(0, 15, 5))
+    with pytest.raises(DataError, match="nothing to draw"):
+        Passes(0, 1, "a")
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "message"),
+    [
+        ("grpo", {"group_size": 1}, "at least 2"),
+        ("grpo", {"rollout_batch": 6, "minibatch": 6}, "group_size"),
+        ("grpo", {"critic_lr": 1e-3}, "does not read 'critic_lr': critic is 'none'"),
+        ("grpo", {"value_clip": 0.2}, "does not read 'value_clip'"),
+        ("grpo", {"critic": "sft"}, "'gae' needs a critic"),
+        ("grpo", {"kl_estimator": "k1"}, "would penalise nothing"),
+        ("ppo", {"kl_placement": ["reward", "loss"]}, "kl_placement is .* must be one of reward, loss, none"),
+        ("ppo", {"critic_lr": None}, "state critic_lr"),
+        ("ppo", {"critic": "none"}, "critic is 'none'"),
+        ("ppo", {"kl_placement": "none", "kl_coef": 0.1}, "does not read 'kl_coef'"),
+        ("ppo", {"kl_horizon": 10}, "kl_coef is fixed"),
+        ("ppo", {"kl_target": 6.0, "kl_coef": 0.0}, "adapts a penalty"),
+        ("ppo", {"group_std": "sample"}, "does not read 'group_std'"),
+        ("ppo", {"replay": 4}, "nothing would ever be trained"),
+        ("ppo", {"minibatch": 3}, "not a multiple of minibatch 3"),
+        ("ppo", {"clipp": 0.1}, "did you mean 'clip'"),
+        ("ppo", {"actor_lr": float("nan")}, "actor_lr"),
+        ("ppo_a2c", {"clip": 0.1}, "no ratio to clip"),
+        ("online_dpo", {"group_size": 4}, "learns from pairs"),
+        ("online_dpo", {"kl_placement": "reward"}, "dpo_beta"),
+        ("rlmec", {"whitening": "rollout"}, "their own rewards"),
+        ("grop", {}, "did you mean 'grpo'"),
+    ],
+)
+def test_contradicting_settings_are_named(name: str, settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        config_of(name, **settings)
+
+
+def test_a_critic_that_the_settings_do_not_want_is_refused() -> None:
+    run = run_of("grpo", "decoder")
+    with pytest.raises(RecipeError, match="a critic is given"):
+        PolicyOptimiser(run.policy, token_reward, run.source, run.config, 0, critic=tiny_critic("decoder"))
+
+
+def test_a_critic_from_the_reward_model_starts_with_its_values() -> None:
+    model = tiny_critic("decoder")
+    critic = model.as_critic("value")
+    batch = batch_of(PROMPTS, ROWS)
+    inputs = (batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask)
+    assert torch.equal(critic(*inputs, head="value"), model(*inputs, head="value"))
+    assert critic.backbone is not model.backbone
+
+
+def test_the_example_of_the_engine_page_runs() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "engine.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    made = {
+        name: globals()[name] for name in ("RolloutBatch", "RewardOutput", "OnPolicy", "Sampling", "PolicyOptimiser")
+    }
+    made |= {"optimiser_config": optimiser_config, "tokenizer": ToyTokenizer(), "policy": POLICIES["decoder"](1)}
+    made |= {"reference": POLICIES["decoder"](1), "prompts": [EncodedPrompt(row, "", {}) for row in PROMPTS]}
+    printed: list[Any] = []
+    exec(block.replace("iterations=10", "iterations=2"), {**made, "print": lambda *values: printed.append(values)})
+    assert [step for step, *_ in printed] == [1, 2]
+    kinds = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
+    assert kinds == set(OPTIMISERS)

@@ -1,0 +1,349 @@
+"""Shapings as steps of a reward: signals, references, running statistics, bad input, and what is of no use."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tiny_models import batch_of, random_rows
+
+from rlhf_core.credit import build_credit
+from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.rewards.composition import Component, Reward
+from rlhf_core.rewards.signals import Segments, Sequence, Tokens
+from rlhf_core.rollout import RolloutBatch
+from rlhf_core.segmentation import NGram
+from rlhf_core.shaping.registry import SHAPINGS, build_shaping, useless_combination
+from rlhf_core.shaping.specification import CENTERED, Scale, needs_references
+from rlhf_core.shaping.steps import Centered, Running
+
+#: Options that a shaping cannot do without.
+NEEDED: dict[str, dict[str, Any]] = {"ceil": {"ceiling": 0.5}}
+RUNNING = ("clip", "meanstd", "minmax", "ceil")
+QUICK = settings(max_examples=30, deadline=None)
+
+
+def spec(kind: str, **options: Any) -> dict[str, Any]:
+    few = {"references": 3} if kind in CENTERED else {}
+    return {"kind": kind, **few, **NEEDED.get(kind, {}), **options}
+
+
+def batch(rows: int = 3, seed: int = 0) -> RolloutBatch:
+    """Responses of 5, 3, 4, ... tokens, with three references each."""
+    lengths = [5, 3, 4, 6, 2][:rows]
+    made = batch_of([[5, 6]] * rows, random_rows(seed, lengths))
+    generator = torch.Generator().manual_seed(seed)
+    return replace(made, references={str(i): torch.randn(3, generator=generator) for i in range(rows)})
+
+
+def signals(of: RolloutBatch, seed: int = 0) -> list[Any]:
+    generator = torch.Generator().manual_seed(seed)
+    segmentation = NGram(2).segment(of.responses)
+    segments = torch.randn(segmentation.ends.shape, generator=generator)
+    tokens = torch.randn(of.responses.ids.shape, generator=generator)
+    return [
+        Sequence(torch.randn(len(of), generator=generator)),
+        Segments(torch.where(segmentation.mask, segments, 0.0), segmentation),
+        Tokens(torch.where(of.responses.mask, tokens, 0.0)),
+    ]
+
+
+@pytest.mark.parametrize("kind", SHAPINGS)
+def test_every_shaping_gives_the_type_it_takes_and_leaves_padding_at_0(kind: str) -> None:
+    of = batch()
+    shaping = build_shaping(spec(kind, **({"ceiling": 2.0} if kind == "ceil" else {})))
+    for signal in signals(of):
+        if type(signal) not in shaping.takes:
+            continue
+        shaped = shaping(signal, of, update=True)
+        assert type(shaped) is type(signal)
+        assert shaped.values.dtype == torch.float32
+        assert shaped.values.shape == signal.values.shape
+        if isinstance(signal, Segments):
+            assert (shaped.values[~signal.segmentation.mask] == 0).all()
+        if isinstance(signal, Tokens):
+            assert (shaped.values[~of.responses.mask] == 0).all()
+
+
+@pytest.mark.parametrize("kind", sorted(set(SHAPINGS) - set(RUNNING)))
+@QUICK
+@given(seed=st.integers(0, 1000))
+def test_a_shaping_without_statistics_sees_one_response_at_a_time(kind: str, seed: int) -> None:
+    of = batch(seed=seed)
+    shaping = build_shaping(spec(kind))
+    whole = signals(of, seed)[0]
+    together = shaping(whole, of, update=True).values
+    order = [2, 0]
+    some = replace(of, records=[of.records[i] for i in order], responses=replace(
+        of.responses,
+        ids=of.responses.ids[order],
+        mask=torch.nn.functional.pad(of.responses.mask[order], (0, 4)),
+    ))  # fmt: skip
+    alone = shaping(Sequence(whole.values[order]), some, update=True).values
+    assert torch.equal(alone, together[order])
+
+
+def test_segments_are_compared_with_the_references_of_whole_responses() -> None:
+    of = batch()
+    signal = signals(of)[1]
+    shaped = build_shaping({"kind": "par", "references": 3})(signal, of, update=True)
+    for row in range(3):
+        for t in range(int(signal.segmentation.count[row])):
+            v = float(signal.values[row, t])
+            expected = sum(1 / (1 + torch.exp(torch.tensor(-(v - float(r))))) for r in of.references[str(row)]) / 3
+            assert float(shaped.values[row, t]) == pytest.approx(float(expected), abs=1e-6)
+
+
+def test_a_row_may_use_fewer_references_than_are_cached() -> None:
+    of, signal = batch(), Sequence(torch.zeros(3))
+    shaped = build_shaping({"kind": "par", "references": 1})(signal, of, update=True).values
+    first = torch.stack([of.references[str(i)][0] for i in range(3)])
+    torch.testing.assert_close(shaped, torch.sigmoid(-first))
+
+
+def test_steps_are_applied_in_order() -> None:
+    of = batch()
+    chain = build_shaping([spec("length_penalty", beyond=4, per_token=2.0), spec("sigmoid")])
+    shaped = chain(Sequence(torch.tensor([2.0, 1.0, 0.0])), of, update=True).values  # 5, 3 and 4 tokens
+    torch.testing.assert_close(shaped, torch.sigmoid(torch.tensor([0.0, 1.0, 0.0])))
+
+
+def test_a_length_penalty_lowers_the_mean_of_segments_by_itself() -> None:
+    of = batch()
+    signal = signals(of)[1]
+    shaped = build_shaping(spec("length_penalty", beyond=4, per_token=0.5))(signal, of, update=True)
+    fall = signal.masked_mean() - shaped.masked_mean()  # type: ignore[union-attr]
+    torch.testing.assert_close(fall, torch.tensor([0.5, 0.0, 0.0]))
+
+
+def test_a_component_shows_its_shaping_its_own_references() -> None:
+    class Zero:
+        gives = Sequence
+
+        def score(self, of: RolloutBatch) -> Sequence:
+            return Sequence(torch.zeros(len(of)))
+
+    of = batch()
+    own = {str(i): torch.full((2,), float(i)) for i in range(3)}
+    shaping = build_shaping({"kind": "centered", "references": 2})
+    component = Component("a", Zero(), build_credit("last_token"), shaping=shaping, references=own)
+    assert Reward((component,))(of).sequence_totals().tolist() == [0.0, -1.0, -2.0]
+
+
+def test_statistics_take_in_a_batch_once_and_before_it_is_shaped() -> None:
+    of = batch()
+    shaping = build_shaping(spec("minmax"))
+    assert shaping(Sequence(torch.tensor([1.0, 2.0, 3.0])), of, update=True).values.tolist() == [0.0, 0.5, 1.0]
+    assert shaping(Sequence(torch.tensor([5.0, 1.0, 3.0])), of, update=True).values.tolist() == [1.0, 0.0, 0.5]
+    assert shaping.state_dict()["0-minmax"]["count"] == 6
+
+
+def test_padding_is_no_sample() -> None:
+    of = batch()
+    for signal, real in zip(signals(of)[1:], (3 + 1 + 2, 5 + 3 + 4), strict=True):
+        shaping = build_shaping(spec("meanstd"))
+        shaping(signal, of, update=True)
+        count = shaping.state_dict()["0-meanstd"]["count"]
+        mask = signal.segmentation.mask if isinstance(signal, Segments) else of.responses.mask
+        assert count == int(mask.sum())
+        assert count <= real
+
+
+@pytest.mark.parametrize("kind", RUNNING)
+def test_statistics_stay_as_they_are_in_evaluation(kind: str) -> None:
+    of = batch()
+    shaping = build_shaping(spec(kind))
+    shaping(Sequence(torch.tensor([0.0, 1.0, 2.0])), of, update=True)
+    before = shaping.state_dict()
+    shaping(Sequence(torch.tensor([50.0, -9.0, 2.0])), of, update=False)
+    assert shaping.state_dict() == before
+
+
+@pytest.mark.parametrize("kind", RUNNING)
+def test_a_resumed_run_shapes_as_the_uninterrupted_one(kind: str) -> None:
+    of = batch()
+    chain = [spec("length_penalty", beyond=2), spec(kind)]
+    first, second = build_shaping(chain), build_shaping(chain)
+    first(Sequence(torch.tensor([0.1, 1.3, 2.7])), of, update=True)
+    second.load_state_dict(json.loads(json.dumps(first.state_dict())))
+    later = Sequence(torch.tensor([0.4, -1.0, 5.0]))
+    assert torch.equal(first(later, of, update=True).values, second(later, of, update=True).values)
+    with pytest.raises(RecipeError, match="saved state is of the shapings"):
+        build_shaping(spec("par")).load_state_dict(first.state_dict())
+
+
+# Bad input.
+
+
+def test_a_batch_of_one_is_defined() -> None:
+    of = batch(1)
+    one = Sequence(torch.tensor([2.0]))
+    expected = {"meanstd": 0.0, "minmax": 0.5, "clip": 2.0, "ceil": 0.5}
+    for kind, value in expected.items():
+        assert build_shaping(spec(kind))(one, of, update=True).values.tolist() == [value]
+
+
+def test_constant_rewards_are_defined() -> None:
+    of = batch()
+    constant = Sequence(torch.full((3,), 0.4))
+    expected = {"meanstd": 0.0, "minmax": 0.5, "clip": 0.4, "ceil": 0.4}
+    for kind, value in expected.items():
+        shaping = build_shaping(spec(kind))
+        assert shaping(constant, of, update=True).values.tolist() == pytest.approx([value] * 3)
+    for kind in SHAPINGS:
+        assert torch.isfinite(build_shaping(spec(kind))(constant, of, update=True).values).all()
+
+
+def test_before_the_first_batch_evaluation_is_defined() -> None:
+    of = batch()
+    for kind in RUNNING:
+        shaped = build_shaping(spec(kind))(Sequence(torch.tensor([0.1, 0.2, 0.3])), of, update=False)
+        assert torch.isfinite(shaped.values).all()
+
+
+@pytest.mark.parametrize("kind", SHAPINGS)
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+def test_a_proxy_reward_that_is_not_finite_stops_the_run(kind: str, value: float) -> None:
+    shaping = build_shaping(spec(kind))
+    with pytest.raises(NumericsError, match="proxy reward of response 1 of the batch is not finite"):
+        shaping(Sequence(torch.tensor([0.0, value, 1.0])), batch(), update=True)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_reference_reward_that_is_not_finite_stops_the_run(value: float) -> None:
+    of = batch()
+    of = replace(of, references={**of.references, "2": torch.tensor([0.0, value, 0.0])})
+    with pytest.raises(NumericsError, match="reference reward of prompt '2' is not finite"):
+        build_shaping(spec("par"))(Sequence(torch.zeros(3)), of, update=True)
+
+
+def test_a_ceiling_below_every_reward_is_refused() -> None:
+    shaping = build_shaping(spec("ceil", ceiling=0.5))
+    with pytest.raises(RecipeError, match=r"ceiling 0\.5 lies below every proxy reward .* smallest of 3 is 0\.7"):
+        shaping(Sequence(torch.tensor([0.7, 2.0, 3.0])), batch(), update=True)
+
+
+def test_a_ceiling_that_all_rewards_pass_later_is_no_error() -> None:
+    shaping = build_shaping(spec("ceil", ceiling=0.5))
+    shaping(Sequence(torch.tensor([0.1, 2.0, 3.0])), batch(), update=True)
+    assert shaping(Sequence(torch.tensor([0.7, 2.0, 3.0])), batch(), update=True).values.tolist() == [0.5] * 3
+
+
+def test_prompts_without_references_are_named() -> None:
+    of = batch()
+    without = replace(of, references={"0": of.references["0"]})
+    with pytest.raises(DataError, match="prompt '1' has no reference rewards"):
+        build_shaping(spec("par"))(Sequence(torch.zeros(3)), without, update=True)
+    with pytest.raises(DataError, match=r"prompt '0' has 3 reference reward\(s\), the shaping asks for 10"):
+        build_shaping({"kind": "par"})(Sequence(torch.zeros(3)), of, update=True)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"kind": "parr"}, "unknown shaping 'parr'; did you mean 'par'"),
+        ({"kind": "par", "reference": 3}, "unknown option 'reference'; did you mean 'references'"),
+        ({"kind": "par", "references": 0}, "references is 0, it must be a whole number, at least 1"),
+        ({"kind": "par", "references": 2.5}, "references is 2.5"),
+        ({"kind": "lsc", "references": 1}, "references is 1, it must be a whole number, at least 2"),
+        ({"kind": "par", "k": 0}, "k is 0; it must be above 0"),
+        ({"kind": "par", "k": "steep"}, "shaping 'par'"),
+        ({"kind": "sigmoid_k2", "k": 4.0}, "unknown option 'k'"),
+        ({"kind": "lsc", "percentile": 85}, "percentile is 85; it must lie in"),
+        ({"kind": "ceil"}, "shaping 'ceil'.*ceiling"),
+        ({"kind": "ceil", "ceiling": float("inf")}, "ceiling is inf; it must be finite"),
+        ({"kind": "ceil", "ceiling": {"sft_lengths": 2}}, "state a number, or {value: ..., sft_deviations: ...}"),
+        ({"kind": "ceil", "ceiling": "high"}, "ceil's ceiling is 'high'; it must be a number"),
+        ({"kind": "length_penalty", "per_token": -1}, "neither is below 0"),
+        ("par", "must be a mapping"),
+        ([], "must be a mapping"),
+        ([{"references": 3}], "must be a mapping with a kind"),
+    ],
+)
+def test_mistakes_are_named(given: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        build_shaping(given)
+
+
+# Constants in units of the SFT policy.
+
+SFT = Scale(mean=-1.0, deviation=0.5, length=40.0)
+BOTH = [
+    {
+        "kind": "length_penalty",
+        "beyond": {"value": 300, "sft_lengths": 1.5},
+        "per_token": {"value": 0.01, "sft_deviations": 2.0},
+    },
+    {"kind": "ceil", "ceiling": {"value": 5.0, "sft_deviations": 3.0}},
+]
+
+
+def test_constants_in_units_are_resolved_where_the_scale_says_so() -> None:
+    in_units = build_shaping(BOTH, SFT).resolved()
+    assert in_units == pytest.approx(
+        {"length_penalty_beyond": 60.0, "length_penalty_per_token": 0.025, "ceil_ceiling": 0.5}
+    )
+    as_printed = build_shaping(BOTH, replace(SFT, constants="value")).resolved()
+    assert as_printed == {"length_penalty_beyond": 300.0, "length_penalty_per_token": 0.01, "ceil_ceiling": 5.0}
+    assert build_shaping({"kind": "sgfc", "shift": {"sft_deviations": 3.0}}, SFT).resolved() == {"sgfc_shift": 1.5}
+
+
+def test_units_without_the_sft_policys_rewards_are_refused() -> None:
+    with pytest.raises(RecipeError, match="needs the SFT policy's reference rewards"):
+        build_shaping({"kind": "sgfc", "shift": {"sft_deviations": 3.0}})
+
+
+def test_the_graph_knows_which_shapings_need_references() -> None:
+    assert {kind for kind, (cls, _) in SHAPINGS.items() if issubclass(cls, Centered)} == CENTERED
+    assert {kind for kind, (cls, _) in SHAPINGS.items() if issubclass(cls, Running)} == set(RUNNING)
+    assert needs_references([{"kind": "minmax"}, {"kind": "par"}])
+    assert needs_references(BOTH)
+    assert not needs_references({"kind": "ceil", "ceiling": 5.0})
+
+
+# What is of no use.
+
+
+def test_useless_combinations_are_named() -> None:
+    for kind in ("meanstd", "minmax", "centered"):
+        assert "GRPO's advantages" in str(useless_combination(build_shaping(spec(kind)), "grpo"))
+    for kind in ("par", "sigmoid_k3", "sigmoid", "tanh", "tanh_centered", "lsc", "meanstd", "minmax", "centered"):
+        assert "online DPO" in str(useless_combination(build_shaping(spec(kind)), "online_dpo"))
+
+
+def test_combinations_of_use_are_not() -> None:
+    for kind in ("par", "clip", "ceil", "lsc", "length_penalty", "poly"):
+        assert useless_combination(build_shaping(spec(kind)), "grpo") is None
+    for kind in ("clip", "ceil", "length_penalty", "poly"):
+        assert useless_combination(build_shaping(spec(kind)), "online_dpo") is None
+    for kind in SHAPINGS:
+        assert useless_combination(build_shaping(spec(kind)), "ppo") is None
+    chain = build_shaping([spec("length_penalty"), spec("minmax")])
+    assert useless_combination(chain, "grpo") is None
+    assert useless_combination(None, "grpo") is None
+
+
+@pytest.mark.parametrize("kind", SHAPINGS)
+@QUICK
+@given(steps=st.lists(st.integers(-40, 40), min_size=3, max_size=3, unique=True))
+def test_the_declared_order_and_affinity_hold(kind: str, steps: list[int]) -> None:
+    """Three responses to one prompt, of one length, rewards a tenth apart."""
+    of = batch_of([[5, 6]] * 3, random_rows(0, [4, 4, 4]))
+    of = replace(of, records=[{"id": "p"}] * 3, references={"p": torch.tensor([0.3, -0.2, 0.1])})
+    rewards = torch.tensor(sorted(steps), dtype=torch.float32) / 10
+    shaping = build_shaping(spec(kind, **({"ceiling": 0.5 + float(rewards[0])} if kind == "ceil" else {})))
+    shaped = shaping(Sequence(rewards), of, update=True).values.double()
+    rises = shaped.diff()
+    if shaping.order == "strict":
+        assert (rises > 0).all()
+    if shaping.order == "weak":
+        assert (rises >= 0).all()
+    if shaping.affine:
+        slopes = rises / rewards.double().diff()
+        assert float(slopes[0]) == pytest.approx(float(slopes[1]), rel=1e-3)
+        assert float(slopes[0]) > 0

@@ -1,0 +1,333 @@
+"""Checkpoints: what goes in comes out, damage is noticed, a kill leaves the last whole one, time changes nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.training_state import load_trainable_state, trainable_state
+from tasks import checkpoints as module
+from tasks.checkpoint_state import flatten, random_states, read_state, restore_random_states, unflatten, write_state
+from tasks.checkpoints import CheckpointStore, RunCheckpoints, checkpoint_seconds, resumable_output, run_key
+from tasks.supervised import train_resumably
+
+KEY = "a" * 64
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path, "sft-1", KEY)
+
+
+def state(step: int) -> dict[str, Any]:
+    return {"weights": torch.full((3,), float(step)), "history": [{"step": step}]}
+
+
+def loaded_step(store: CheckpointStore) -> int | None:
+    checkpoint = store.load_latest()
+    if checkpoint is None:
+        return None
+    assert torch.equal(checkpoint.state["weights"], torch.full((3,), float(checkpoint.step)))
+    assert checkpoint.state["history"] == [{"step": checkpoint.step}]
+    return checkpoint.step
+
+
+def test_a_state_returns_as_it_was(tmp_path: Path) -> None:
+    shared = torch.randn(4, 3)
+    given = {
+        "text": "é\u2028",
+        "numbers": [1, -0.1, 1e-320, float("inf"), True, None],
+        "tuple": (0.9, (1, "a"), []),
+        "by_number": {0: {"step": torch.tensor(3.0)}, 7: {}},
+        "marked": {"$tensor": "not one"},
+        "a": [torch.arange(3)],
+        "a/0": torch.arange(4),
+        "half": torch.randn(5).bfloat16(),
+        "empty": torch.zeros(0, 2),
+        "view": torch.randn(6, 6)[1:3].t(),
+        "array": np.array([[1, 2]], dtype=np.uint32),
+        "tied": [shared, shared],
+        "no_tensor": {},
+    }
+    write_state(tmp_path, given)
+    found = read_state(tmp_path)
+    assert found.keys() == given.keys()
+    for name in ("text", "numbers", "tuple", "marked", "no_tensor"):
+        assert found[name] == given[name]
+        assert type(found[name]) is type(given[name])
+    assert list(found["by_number"]) == [0, 7]
+    assert torch.equal(found["by_number"][0]["step"], torch.tensor(3.0))
+    for name in ("a/0", "half", "empty", "view"):
+        assert torch.equal(found[name], given[name])
+        assert found[name].dtype == given[name].dtype
+    assert torch.equal(found["a"][0], torch.arange(3))
+    assert found["array"].dtype == np.uint32
+    assert found["array"].tolist() == [[1, 2]]
+    assert torch.equal(found["tied"][0], shared)
+    assert torch.equal(found["tied"][1], shared)
+
+
+def test_tied_weights_are_stored_once() -> None:
+    weights = torch.randn(4)
+    tensors, rest = flatten({"embedding": weights, "output": weights, "other": weights.clone()})
+    assert sorted(tensors) == ["embedding", "other"]
+    assert rest["output"] == {"$tensor": "embedding"}
+    assert unflatten({}, {"plain": [1, {"b": None}]}) == {"plain": [1, {"b": None}]}
+
+
+def test_what_cannot_be_stored_is_named() -> None:
+    with pytest.raises(TypeError, match=r"'loop/1' of type set"):
+        flatten({"loop": [0, {1, 2}]})
+
+
+def test_random_generators_go_on() -> None:
+    def draw() -> tuple[float, ...]:
+        return random.random(), float(np.random.rand()), float(torch.rand(()))  # noqa: NPY002
+
+    saved = unflatten(*flatten(random_states()))
+    expected = [draw() for _ in range(3)]
+    restore_random_states(saved)
+    assert [draw() for _ in range(3)] == expected
+
+
+def test_the_newest_checkpoint_is_loaded_and_few_are_kept(store: CheckpointStore) -> None:
+    assert store.load_latest() is None
+    for step in (5, 10, 15):
+        store.save(step, state(step))
+    assert [path.name for path in store.saved()] == ["step-0000000010", "step-0000000015"]
+    assert {path.name for path in store.folder.iterdir()} == {path.name for path in store.saved()}
+    assert loaded_step(store) == 15
+    store.save(15, state(15))
+    assert loaded_step(store) == 15
+    store.remove()
+    assert not store.run_folder.exists()
+
+
+def flip_a_byte(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content))
+
+
+@pytest.mark.parametrize("name", ["tensors.safetensors", "state.json", "manifest.json"])
+@pytest.mark.parametrize("damage", ["flip", "cut", "remove"])
+def test_a_damaged_checkpoint_is_passed_over(
+    store: CheckpointStore, name: str, damage: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store.save(5, state(5))
+    path = store.save(10, state(10)) / name
+    if damage == "flip" and name != "manifest.json":
+        flip_a_byte(path)
+    elif damage == "remove":
+        path.unlink()
+    else:
+        path.write_bytes(path.read_bytes()[:20])
+    assert loaded_step(store) == 5
+    warning = capsys.readouterr().err.splitlines()
+    assert len(warning) == 1
+    assert name in warning[0]
+    assert "step-0000000010 is damaged" in warning[0]
+    store.save(6, state(6))
+    assert [path.name for path in store.saved()] == ["step-0000000005", "step-0000000006"]
+    assert loaded_step(store) == 6
+
+
+def test_nothing_sound_left_starts_afresh(store: CheckpointStore) -> None:
+    for step in (1, 2):
+        flip_a_byte(store.save(step, state(step)) / "tensors.safetensors")
+    assert store.load_latest() is None
+
+
+def test_checkpoints_of_another_key_are_not_read(store: CheckpointStore, tmp_path: Path) -> None:
+    store.save(5, state(5))
+    other = CheckpointStore(tmp_path, "sft-1", "b" * 64)
+    assert other.load_latest() is None
+    other.save(1, state(1))
+    assert loaded_step(store) == 5
+    copied = CheckpointStore(tmp_path, "sft-1", KEY[:16] + "c" * 48)
+    assert copied.load_latest() is None, "a folder under this name whose manifest names another key"
+
+
+@pytest.mark.parametrize("moment", ["write_state", "_to_disk", "rename"])
+def test_a_kill_while_saving_leaves_the_checkpoint_before(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    """The child ends without any clean-up, as by SIGKILL, between writing and renaming."""
+    store.save(5, state(5))
+    child = os.fork()
+    if child == 0:
+        kill = lambda *_: os._exit(9)  # noqa: E731
+        monkeypatch.setattr(Path if moment == "rename" else module, moment, kill)
+        try:
+            store.save(10, state(10))
+        finally:
+            os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 9
+    assert list(store.folder.glob(".partial-*"))
+    assert loaded_step(store) == 5
+    store.save(6, state(6))
+    assert not list(store.folder.glob(".partial-*"))
+    assert loaded_step(store) == 6
+
+
+def test_the_key_is_of_everything_that_the_result_depends_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    inputs = {"params/a.yaml": "1" * 64, "data": "2" * 64}
+    key = run_key("sft", 1, inputs, 0)
+    assert key == run_key("sft", 1, {"elsewhere/a.yaml": "1" * 64, "data": "2" * 64}, 0)
+    others = {
+        run_key("policy", 1, inputs, 0),
+        run_key("sft", 2, inputs, 0),
+        run_key("sft", 1, inputs | {"data": "3" * 64}, 0),
+        run_key("sft", 1, inputs, 1),
+    }
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    others.add(run_key("sft", 1, inputs, 0))
+    monkeypatch.setattr(module.metadata, "version", lambda name: "0.0")
+    others.add(run_key("sft", 1, inputs, 0))
+    assert len(others | {key}) == 7
+
+
+def test_seconds_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(module.SECONDS_VARIABLE, raising=False)
+    assert checkpoint_seconds() == module.DEFAULT_SECONDS
+    monkeypatch.setenv(module.SECONDS_VARIABLE, "0")
+    assert checkpoint_seconds() == 0
+    for wrong in ("-1", "soon", "nan", "inf"):
+        monkeypatch.setenv(module.SECONDS_VARIABLE, wrong)
+        with pytest.raises(RecipeError, match=f"{module.SECONDS_VARIABLE} is '{wrong}'"):
+            checkpoint_seconds()
+
+
+def test_saving_keeps_to_its_interval_and_to_its_share(store: CheckpointStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(module.time, "monotonic", lambda: now[0])
+    saves: list[int] = []
+
+    def save(step: int, state: dict[str, Any]) -> None:
+        saves.append(step)
+        now[0] += 2.0
+
+    monkeypatch.setattr(store, "save", save)
+    run = RunCheckpoints(store, seconds=10)
+    for step in range(1, 101):
+        now[0] += 1
+        run.offer(step, dict)
+    # the first after 10 s; then 20 times the 2 s that saving takes
+    assert saves == [10, 50, 90]
+
+
+def test_a_step_that_is_not_saved_costs_no_state(store: CheckpointStore) -> None:
+    RunCheckpoints(store, seconds=3600).offer(1, lambda: pytest.fail("the state was asked for"))
+
+
+def test_success_removes_checkpoints_of_this_output_and_failure_keeps_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(module.SECONDS_VARIABLE, "0")
+    (tmp_path / "spec").write_text("1")
+
+    def run(out: str, *, fail: bool, spec: str = "1") -> Any:
+        (tmp_path / "spec").write_text(spec)
+        with resumable_output(out, stage="sft", version=1, inputs=["spec"], seed=0) as (result, checkpoints):
+            saved = checkpoints.resume(out)
+            checkpoints.offer(3, lambda: {"x": 1})
+            if fail:
+                raise ValueError(out)
+            (result / "metrics.json").write_text("{}")
+            return saved
+
+    for out in ("a", "b"):
+        with pytest.raises(ValueError, match=out):
+            run(out, fail=True)
+    assert len(list(module.WORK.glob("*/*/step-*"))) == 2
+    assert run("a", fail=False) == {"x": 1}
+    assert len(list(module.WORK.glob("*/*/step-*"))) == 1
+    assert json.loads((tmp_path / "a/record/record.json").read_text())["seconds"] > 0
+    # the output of another specification: nothing to go on from, and what is left of the first is cleared
+    assert run("b", fail=False, spec="2") is None
+    assert not list(module.WORK.glob("*/*/step-*"))
+
+
+class Stopped(Exception):
+    """Stands for a kill after a checkpoint."""
+
+
+def train_dropout(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch, stop_after: int | None, seconds: float = 0
+) -> tuple[list[torch.Tensor], list[dict[str, float]]]:
+    """Eleven steps over two epochs of a model with a frozen layer, a tied weight and dropout."""
+    torch.manual_seed(5)
+    model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.3), nn.Linear(4, 4), nn.Linear(4, 4), nn.BatchNorm1d(4))
+    model[0].requires_grad_(False)
+    model[3].weight = model[2].weight
+    inputs = torch.randn(13, 4, generator=torch.Generator().manual_seed(1))
+    config = TrainingConfig(epochs=2, batch=2, microbatch=2, learning_rate=0.05)
+    torch.manual_seed(99)
+
+    def loss(rows: list[int]) -> tuple[torch.Tensor, float, dict[str, float]]:
+        return (model(inputs[[*rows, 0]]) ** 2).sum(), float(len(rows)), {}
+
+    run, save = RunCheckpoints(store, seconds), CheckpointStore.save
+
+    def save_and_stop(self: CheckpointStore, step: int, state: dict[str, Any]) -> Path:
+        path = save(self, step, state)
+        if step == stop_after:
+            raise Stopped
+        return path
+
+    monkeypatch.setattr(CheckpointStore, "save", save_and_stop)
+    try:
+        batches = LengthBucketedBatches([1 + i % 5 for i in range(13)], seed=0, rows_per_batch=2)
+        history = train_resumably(
+            model, loss, batches, 11, config, lambda rows: float(len(rows)), checkpoints=run, label="x", every=3
+        )  # type: ignore[arg-type]
+    finally:
+        monkeypatch.setattr(CheckpointStore, "save", save)
+    return [value.detach().clone() for value in model.state_dict().values()], history
+
+
+def test_a_run_stopped_after_any_step_ends_as_one_never_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_to_disk", lambda path: None)
+    never = CheckpointStore(tmp_path, "never", KEY)
+    expected, history = train_dropout(never, monkeypatch, None, seconds=3600)
+    assert never.load_latest() is None
+    assert [row["step"] for row in history] == [3, 6, 9, 11]
+    saving, same = train_dropout(CheckpointStore(tmp_path, "saving", KEY), monkeypatch, None)
+    assert same == history
+    assert all(torch.equal(a, b) for a, b in zip(saving, expected, strict=True)), "saving changes nothing"
+    for stop in range(1, 12):
+        store = CheckpointStore(tmp_path, f"stopped-{stop}", KEY)
+        with pytest.raises(Stopped):
+            train_dropout(store, monkeypatch, stop)
+        found, rows = train_dropout(store, monkeypatch, None)
+        assert rows == history
+        assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True)), f"stopped after {stop}"
+
+
+def test_frozen_weights_are_not_saved_and_another_model_is_refused() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    model[0].requires_grad_(False)
+    saved = {name: value.clone() for name, value in trainable_state(model).items()}
+    assert list(saved) == ["1.weight", "1.bias"]
+    other = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    with pytest.raises(DataError, match=r"2 parameters differ, first '0.bias'"):
+        load_trainable_state(other, saved)
+    other[0].requires_grad_(False)
+    load_trainable_state(other, saved)
+    assert torch.equal(other[1].weight, model[1].weight)
+    with pytest.raises(DataError, match=r"first '2.weight'"):
+        load_trainable_state(other, saved | {"2.weight": torch.zeros(1)})

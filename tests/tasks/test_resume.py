@@ -1,0 +1,171 @@
+"""A stage killed by SIGKILL at random moments and started again ends as one that was never killed, bit by bit."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+
+from tasks.artifacts import digest
+from tasks.checkpoints import SECONDS_VARIABLE, WORK
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+
+#: Longer runs than those of the golden metrics, so that there is something to interrupt.
+LONGER = {
+    "backbone": {"training": {**SETTINGS["backbone"]["training"], "epochs": 4}},
+    "reward_model_scale": {"epochs": 8},
+    "ppo": {
+        "optimiser": {**SETTINGS["ppo"]["optimiser"], "iterations": 5, "epochs": 2, "critic_warmup": 1},
+        "checkpoints": 5,
+    },
+    "dpo": {"optimiser": {**SETTINGS["dpo"]["optimiser"], "epochs": 8}},
+}
+#: The argument and the file of each stage's longer settings.
+STAGES = {
+    "sft": ("spec", "backbone"),
+    "reward_model": ("scale", "reward_model_scale"),
+    "ppo": ("scale", "ppo"),
+    "par": ("scale", "ppo"),  # its shaping has running statistics
+    "dpo": ("scale", "dpo"),
+}
+SEED = 2
+
+
+class Running(Protocol):
+    """A started process."""
+
+    def kill(self) -> None: ...
+
+    def ended(self) -> int | None:
+        """Its exit code, None while it runs."""
+
+
+class Forked:
+    """A stage in a process forked from a fresh one that has only done the imports."""
+
+    def __init__(self, module: str, line: list[str], folder: Path) -> None:
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload(["tests.tasks.test_resume", "tasks.sft", "tasks.reward_model", "tasks.policy"])
+        self.process = context.Process(target=run_in, args=(module, line, str(folder)))
+        self.process.start()
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.join()
+
+    def ended(self) -> int | None:
+        return self.process.exitcode
+
+
+class Started:
+    """A stage started from its command line."""
+
+    def __init__(self, module: str, line: list[str], folder: Path) -> None:
+        environment = {**os.environ, SECONDS_VARIABLE: "0", "PYTHONPATH": str(Path(__file__).parents[2])}
+        with (folder / "log").open("a") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", module, *line], cwd=folder, env=environment, stderr=log
+            )
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+    def ended(self) -> int | None:
+        return self.process.poll()
+
+
+def run_in(module: str, line: list[str], folder: str) -> None:
+    """The stage's entry point, as `python -m` in that folder would run it."""
+    os.chdir(folder)
+    os.environ[SECONDS_VARIABLE] = "0"
+    sys.stderr = open("log", "a", buffering=1)  # noqa: SIM115
+    import_module(module).main(line)
+
+
+def checkpoints(folder: Path) -> set[str]:
+    return {path.name for path in (folder / WORK).glob("*/*/step-*")}
+
+
+def wait(running: Running, until: Callable[[], bool], seconds: float = 120.0) -> bool:
+    """True when it came true, False when the process ended before."""
+    deadline = time.monotonic() + seconds
+    while running.ended() is None:
+        if until():
+            return True
+        assert time.monotonic() < deadline, "nothing happened"
+        time.sleep(0.001)
+    return False
+
+
+def killed(running: Running, folder: Path, delay: float) -> bool:
+    """Kills it `delay` seconds after its next checkpoint; False when it ended before."""
+    before = checkpoints(folder)
+    if not wait(running, lambda: bool(checkpoints(folder) - before)):
+        return False
+    moment = time.monotonic() + delay
+    if not wait(running, lambda: time.monotonic() >= moment):
+        return False
+    running.kill()
+    return True
+
+
+def killed_and_restarted(start: Callable[[], Running], folder: Path, rng: random.Random, kills: int) -> int:
+    """Runs to the end through at most `kills` kills at random moments; returns how many there were."""
+    made = 0
+    while True:
+        running = start()
+        if made < kills and killed(running, folder, rng.expovariate(1 / 0.05)):
+            made += 1
+            continue
+        wait(running, lambda: False)
+        assert running.ended() == 0, (folder / "log").read_text()
+        return made
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Callable[[str], dict[str, Path]]:
+    """Settings files of longer runs, by the stage's argument."""
+    longer = Pipeline(tmp_path / "longer").write({name: SETTINGS[name] | more for name, more in LONGER.items()})
+    return lambda name: {STAGES[name][0]: longer.settings(STAGES[name][1])}
+
+
+@pytest.mark.parametrize(
+    ("launch", "kills"),
+    [(Forked, 4), pytest.param(Started, 3, marks=pytest.mark.platform)],
+    ids=["forked", "command"],
+)
+@pytest.mark.parametrize("name", STAGES)
+def test_a_killed_stage_ends_as_one_never_killed(
+    pipeline: Pipeline,
+    tmp_path: Path,
+    settings: Callable[[str], dict[str, Path]],
+    name: str,
+    launch: Any,
+    kills: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    never = pipeline.run(name, tmp_path / "never", seed=SEED, settings=settings(name))
+    assert not checkpoints(tmp_path), "without kills and with the default interval nothing is saved"
+    out = tmp_path / "killed"
+    module, line = pipeline.arguments(name, out, SEED, settings(name))
+    made = killed_and_restarted(lambda: launch(module, line, tmp_path), tmp_path, random.Random(f"kill {name}"), kills)
+    log = (tmp_path / "log").read_text()
+    assert made >= 2, log
+    assert log.count("goes on after step") == made, log
+    assert "damaged" not in log
+    assert {path.name for path in out.iterdir()} == {"result", "record"}
+    assert not checkpoints(tmp_path)
+    for path in sorted(path.relative_to(never) for path in never.rglob("*") if path.is_file()):
+        assert digest(out / "result" / path) == digest(never / path), path
+    assert digest(out / "result") == digest(never)

@@ -1,0 +1,86 @@
+"""A stage's typed function is its command line: the graph's lines fit, and what is missing is named."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from pathlib import Path
+from typing import Annotated, Any
+
+import pytest
+
+from tasks.graph import STAGES, graph_file, pipeline_file
+from tasks.matrix import build
+from tasks.stage import argument_parser, command_line
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_arguments_reach_the_function_with_their_types() -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def stage(
+        spec_path: Annotated[Path, "spec (YAML)"],
+        reward_model: Path | None,
+        seeds: tuple[int, ...],
+        paper: str,
+        out: Path,
+        version: int | None = None,
+    ) -> None:
+        """Does something."""
+        calls.append((spec_path, reward_model, seeds, paper, out, version))
+
+    line = ["--spec", "a.yaml", "--seeds", "0", "1", "--paper", "segment", "--out", "x"]
+    command_line(stage)(line)
+    command_line(stage)([*line, "--reward-model", "m", "--stage-version", "3"])
+    assert calls == [
+        (Path("a.yaml"), None, (0, 1), "segment", Path("x"), None),
+        (Path("a.yaml"), Path("m"), (0, 1), "segment", Path("x"), 3),
+    ]
+    shown = argument_parser(stage).format_help()
+    assert "Does something." in shown
+    assert "spec (YAML)" in shown
+
+
+def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    def stage(spec_path: Path, out: Path) -> None: ...
+
+    with pytest.raises(SystemExit) as stopped:
+        command_line(stage)(["--out", "x"])
+    assert stopped.value.code == 2
+    assert "--spec" in capsys.readouterr().err
+
+
+def lines() -> dict[str, str]:
+    """A command line of every group of stages at testbed scale, as DVC resolves it."""
+    found = {}
+    for folder, stages in build(ROOT).items():
+        if folder.parts and folder.parts[1] != "testbed":
+            continue
+        items = graph_file(ROOT, stages)
+        for group, stage in pipeline_file(stages, folder)["stages"].items():
+            words = {f"${{item.{k}}}": str(v) for k, v in next(iter(items.get(group, {"": {}}).values())).items()}
+            line = stage.get("do", stage)["cmd"]
+            for name, value in words.items():
+                line = line.replace(name, value)
+            found[group] = re.sub(r"\$\{versions\.\w+\}", "1", line)
+    return found
+
+
+@pytest.mark.parametrize(("group", "line"), lines().items())
+def test_the_graphs_command_lines_fit_the_stages(group: str, line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    _python, _m, name, *arguments = line.split()
+    assert name.removeprefix("tasks.") in STAGES
+    assert "${" not in line
+    module = importlib.import_module(name)
+    monkeypatch.setattr(module, "check_version", stop)
+    with pytest.raises(Reached):
+        module.main(arguments)
+
+
+class Reached(Exception):
+    """The stage's function was called."""
+
+
+def stop(*_: object) -> None:
+    raise Reached
