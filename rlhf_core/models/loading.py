@@ -68,9 +68,15 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype = torch.float3
 
 
 def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:
-    """A tokenizer from a local folder or hub id; no remote code."""
+    """A tokenizer from a local folder or hub id; no remote code.
+
+    It forgets whence and in which environment it was loaded, so that saving it again writes the same files everywhere.
+    """
     try:
-        return AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(str(source), trust_remote_code=False)
+        for name in ("is_local", "local_files_only"):
+            tokenizer.init_kwargs.pop(name, None)
+        return tokenizer
     except (OSError, ValueError) as error:
         raise DataError(
             f"tokenizer cannot be loaded ({str(error).splitlines()[0]})",

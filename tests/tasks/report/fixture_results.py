@@ -178,7 +178,7 @@ def make_results(root: Path, seeds: Sequence[int] = (0, 1), rows: Sequence[str] 
             write(folder / "result" / "checkpoints.jsonl", [] if raw else checkpoints)
             write(folder / "record" / "record.json", record(place[1], seed))
     write(
-        results / "shared" / "data" / "result" / "data.json",
+        results / "shared" / "data" / "dialogue" / "result" / "data.json",
         {"source": "testbed", "world": {"version": 1, "seed": 0}, "bayes_ceiling": {"validation": 0.8}},
     )
     make_reward_models(results, seeds)

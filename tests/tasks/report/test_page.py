@@ -70,7 +70,7 @@ def test_runs_lead_to_path_digest_and_commit(page: Path) -> None:
 
 def test_the_header_states_constants_of_the_data(results: Path) -> None:
     report = read_report(results)
-    assert report.constants["bayes_ceiling.validation"] == 0.8
+    assert report.constants["dialogue.bayes_ceiling.validation"] == 0.8
     assert report.provenance.first == "2026-03-01"
 
 
