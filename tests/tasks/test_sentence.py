@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,10 +12,11 @@ import torch
 import yaml
 
 from rlhf_core.data.tokenizers import token_spans
+from rlhf_core.errors import RecipeError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.rollout import Responses, RolloutBatch
-from tasks import normaliser, reward_model, segmenter
+from tasks import normaliser, references, reward_model, segmenter
 from tasks.explain import explain
 from tasks.loading import load_encoder
 from tasks.policy import build_reward
@@ -106,6 +108,39 @@ def test_weighted_sentence_rewards_are_paid_at_boundary_tokens_and_add_up(
     torch.testing.assert_close(paid["weighted"].sum(dim=1), paid["aggregate"].sum(dim=1), atol=1e-5, rtol=1e-4)
     assert paid["weighted"][~rollouts.responses.mask].abs().sum() == 0
     assert ((paid["aggregate"] != 0).sum(dim=1) <= 1).all()
+
+
+def test_reference_rewards_are_known_of_sentences_without_boundary_tokens_alone(
+    pipeline: Pipeline, sentences: Path, trained: Path, tmp_path: Path
+) -> None:
+    model = trained / "model" / "result"
+    upstream = {"data": pipeline.result("data"), "sft": pipeline.result("sft"), "reward-model": model}
+    line = ["--scale", str(pipeline.settings("references")), "--seed", "0", "--out", str(tmp_path)]
+    line += [str(word) for name, path in upstream.items() for word in (f"--{name}", path)]
+    line += ["--sentences", str(sentences)]
+    if json.loads((model / "model" / "reward_model.json").read_text()).get("end_token"):
+        with pytest.raises(RecipeError, match=r"reads boundary tokens.*use a reward model with end_token: false"):
+            references.main(line)
+        return
+    references.main(line)
+    row = {**ROW, "shaping": {"kind": "par", "references": 2}}
+    reward = {}
+    for read, credit in (("value", "segment_end"), ("aggregate", "last_token")):
+        recipe = parse_recipe({**row, "readout": {"segmenter": SAT, "read": read}, "credit": credit})
+        folders = [model], [trained / "normaliser" / "result"], [tmp_path / "result"]
+        reward[read] = partial(
+            build_reward, recipe, None, *folders, microbatch=2, tokenizer=words(pipeline), sentences=sentences
+        )
+    known = reward["value"]().components[0].references
+    assert list(known) == [row["id"] for row in pipeline.rows("data", "prompts.jsonl")]
+    with pytest.raises(RecipeError, match="'aggregate' of a reward model of aggregation 'differential_attention'"):
+        reward["aggregate"]()
+
+
+def test_a_shaping_with_references_is_refused_where_they_are_never_known() -> None:
+    row = {**ROW, "shaping": {"kind": "par"}, "readout": {"segmenter": SAT, "read": "weighted"}}
+    with pytest.raises(RecipeError, match="needs reference rewards, which are not known of read-out 'weighted'"):
+        parse_recipe(row)
 
 
 def test_explain_shows_weights_and_rewards(pipeline: Pipeline, trained: Path) -> None:
