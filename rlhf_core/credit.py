@@ -56,10 +56,17 @@ def repeat(signal: Signal, responses: Responses) -> Tensor:
 
 
 def even_split(signal: Signal, responses: Responses) -> Tensor:
-    """Each segment's value divided evenly among its tokens. Gain 1."""
+    """Each segment's value divided evenly among its tokens; a segment without tokens pays its end. Gain 1."""
     assert isinstance(signal, Segments)
-    share = signal.values.float() / signal.segmentation.lengths.clamp(min=1)
-    return repeat(Segments(share, signal.segmentation), responses)
+    lengths = signal.segmentation.lengths
+    share = signal.values.float() / lengths.clamp(min=1)
+    paid = repeat(Segments(share, signal.segmentation), responses)
+    empty = signal.segmentation.mask & (lengths == 0)
+    if empty.any():
+        rows, segments = torch.nonzero(empty, as_tuple=True)
+        places = (rows, signal.segmentation.ends[rows, segments])
+        paid.index_put_(places, signal.values[rows, segments].float(), accumulate=True)
+    return paid
 
 
 @dataclass(frozen=True)

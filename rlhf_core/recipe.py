@@ -16,22 +16,33 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.rewards.function import signal_type
-from rlhf_core.rewards.signals import Segments, Sequence, SignalType
+from rlhf_core.rewards.signals import READS, Sequence, SignalType
 from rlhf_core.shaping.registry import build_shaping, useless_combination
 from rlhf_core.shaping.specification import Scale, needs_references
 
 #: kinds of optimiser: those that learn from a reward, and DPO on given pairs
 KINDS = (*OPTIMISERS, "dpo")
-#: what each read-out gives
-GIVES: dict[str, SignalType] = {"value": Segments, "aggregate": Sequence}
+#: what differences of segments start from
+BASES = ("prompt", "zero")
 
 
 @dataclass(frozen=True)
 class ReadOut:
-    """How a reward model is read: the segmentation, and 'value' per segment or their 'aggregate'."""
+    """How a reward model is read.
+
+    Args:
+        segmenter: the segmentation.
+        read: 'value', 'difference' or 'weighted' reward of each segment, or the 'aggregate' of all.
+        base: what the first difference starts from, 'prompt' (the head at the prompt's last token) or 'zero'.
+    """
 
     segmenter: Mapping[str, Any]
     read: str = "value"
+    base: str = "prompt"
+
+    def __post_init__(self) -> None:
+        if self.base not in BASES:
+            raise RecipeError(f"base is '{self.base}'; known: {', '.join(BASES)}")
 
 
 @dataclass(frozen=True)
@@ -72,11 +83,13 @@ class ComponentRecipe:
             raise RecipeError(
                 f"credit '{self.credit}' takes {credit.takes.__name__} but {source} gives {self.signal.__name__}"
             )
-        if (
-            self.readout
-            and self.readout.read == "aggregate"
-            and self.normaliser in ("global", "last", "location_aware")
-        ):
+        fitted = self.normaliser in ("global", "last", "location_aware")
+        if self.readout and self.readout.read == "difference" and fitted:
+            raise RecipeError(
+                f"normaliser '{self.normaliser}' is fitted to what segments are worth to the reward model, not to the "
+                "differences of a read-out; use 'none'"
+            )
+        if self.readout and self.readout.read == "aggregate" and fitted:
             raise RecipeError(
                 f"normaliser '{self.normaliser}' is fitted to segment rewards, but the read-out aggregates them to one "
                 "value per response; use 'sequence'"
@@ -91,6 +104,8 @@ class ComponentRecipe:
             raise RecipeError(f"the shaping takes {expected} but {source} gives {self.signal.__name__}")
         if self.function is not None and self.needs_references:
             raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
+        if self.needs_references and self.readout and self.readout.read in ("difference", "weighted"):
+            raise RecipeError(f"the shaping needs reference rewards, which are not known of {source}; use 'value'")
 
     @property
     def needs_references(self) -> bool:
@@ -109,14 +124,14 @@ class ComponentRecipe:
             raise RecipeError("'readout' must say the segmenter, as in {segmenter: {kind: bandit}}")
         if self.gives is not None:
             raise RecipeError("'gives' belongs to a function; a reward model's read-out says what it gives")
-        if self.readout.read not in GIVES:
-            raise RecipeError(f"unknown read-out '{self.readout.read}'{_hint(str(self.readout.read), list(GIVES))}")
+        if self.readout.read not in READS:
+            raise RecipeError(f"unknown read-out '{self.readout.read}'{_hint(str(self.readout.read), list(READS))}")
         return f"read-out '{self.readout.read}'"
 
     @property
     def signal(self) -> SignalType:
         """The type of its signal."""
-        return signal_type(str(self.gives)) if self.readout is None else GIVES[self.readout.read]
+        return signal_type(str(self.gives)) if self.readout is None else READS[self.readout.read]
 
 
 @dataclass(frozen=True)

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 import torch
 from torch import Tensor
+
+from rlhf_core.errors import RecipeError
+
+#: A text and the character span [start, end) of each of its tokens.
+Spelling = tuple[str, list[tuple[int, int]]]
 
 
 @dataclass(frozen=True)
@@ -21,6 +27,8 @@ class Responses:
         pieces: text of each real token, per row; needed by text-based segmenters only.
         entropies: [batch, response_len] float32, nats, of the distribution that predicts each token;
             needed by the entropy segmenter only.
+        spelling: per row the text and each real token's [start, end) in it (EOS: an empty span), for segmenters of
+            characters; without it, the pieces are put together.
     """
 
     ids: Tensor
@@ -28,6 +36,23 @@ class Responses:
     ended: Tensor
     pieces: Sequence[Sequence[str]] | None = None
     entropies: Tensor | None = None
+    spelling: Sequence[Spelling] | None = None
+
+    def spelled(self, row: int) -> Spelling:
+        """A row's text and its tokens' spans.
+
+        Raises:
+            RecipeError: neither spelling nor pieces are there.
+        """
+        if self.spelling is not None:
+            return self.spelling[row]
+        if self.pieces is None:
+            raise RecipeError("a segmenter of characters needs the text of each token (`spelling` or `pieces`)")
+        pieces = list(self.pieces[row])
+        if self.ended[row]:
+            pieces[-1] = ""
+        ends = list(accumulate(map(len, pieces)))
+        return "".join(pieces), list(zip([0, *ends], ends, strict=False))
 
     @property
     def lengths(self) -> Tensor:

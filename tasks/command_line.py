@@ -246,9 +246,13 @@ def explain(
     parts = [scored["tokens"], scored["rewards"], scored.get("segments")]
     console = Console()
     console.print(coloured_text(*parts))
+    weighed = zip(scored["segment_rewards"], scored["weights"], strict=True)
+    for number, (reward, weight) in enumerate(weighed, start=1):
+        console.print(f"segment {number}: reward {reward:+.3f}, weight {weight:.3f}", style="dim", highlight=False)
+    console.print(f"response: {scored['total']:+.3f}", style="dim", highlight=False)
     for piece in pieces(*parts):
-        reward = "      -" if piece.reward is None else f"{piece.reward:+7.3f}"
-        console.print(f"{reward}  {piece.text.strip()!r}", style="dim", highlight=False, markup=False)
+        value = "      -" if piece.reward is None else f"{piece.reward:+7.3f}"
+        console.print(f"{value}  {piece.text.strip()!r}", style="dim", highlight=False, markup=False)
 
 
 @commands.command()

@@ -9,18 +9,22 @@ from typing import Any
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.rewards.preference_training import score_all
-from rlhf_core.segmentation import Segmenter, build_segmenter
+from rlhf_core.rewards.aggregation import build_aggregation
+from rlhf_core.rewards.preference_training import score_parts
+from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
+from rlhf_core.segmentation.end_tokens import end_token_id
+from rlhf_core.segmentation.sat import KNOWN_FILE
 from tasks.artifacts import read_json
 from tasks.entropies import resolve_segmenter, response_entropies
-from tasks.loading import load_encoder, load_policy
-from tasks.reward_model import segment_sequences, token_rewards
+from tasks.loading import load_encoder, load_policy, load_segmenter
+from tasks.reward_model import segment_sequences, sequences_with_ends, token_rewards
 
 #: What tells the results of upstream stages apart.
 MARKS: dict[str, Callable[[Path], bool]] = {
     "data": lambda path: (path / "data.json").is_file(),
     "sft": lambda path: (path / "generations.jsonl").is_file(),
     "entropies": lambda path: (path / "cutoffs.json").is_file(),
+    "segmenter": lambda path: (path / KNOWN_FILE).is_file(),
 }
 
 
@@ -47,8 +51,8 @@ def explain(
 
     Returns:
         `{tokens: [text of each response token, EOS included], rewards: [per token, the segment's value divided evenly;
-        None outside every segment], segments: [[first token, token after the last, value]], total: e(x, y), the mean
-        of the segment values}`.
+        None outside every segment], segments: [[first token, token after the last, what it is worth]],
+        segment_rewards, weights: per segment, before the weighting and the weight, total: e(x, y), the aggregate}`.
 
     Raises:
         DataError: a folder that is not what it should be, or that is needed and named nowhere; an empty prompt.
@@ -63,17 +67,28 @@ def explain(
     sequence = encoder.sequence({"prompt": prompt}, response)
     cutter = _segmenter(dict(segmenter or trained["segmenter"]), model_dir)
     entropies = _entropies(sequence, encoder, _upstream("sft", sft, model_dir)) if cutter.needs_entropies else None
-    sequences, spans = segment_sequences([sequence], encoder, cutter, entropies)
-    totals, values = score_all(model, sequences, encoder.pad_id)
+    if trained.get("end_token"):
+        if not isinstance(cutter, SaT):
+            raise RecipeError("this reward model reads a token behind each sentence: only a segmenter of kind sat fits")
+        end_token = end_token_id(encoder.tokenizer)
+        sequences, spans = sequences_with_ends([sequence], encoder, cutter, end_token)
+    else:
+        sequences, spans = segment_sequences([sequence], encoder, cutter, entropies)
+    totals, parts = score_parts(model, sequences, encoder.pad_id, build_aggregation(trained["aggregation"]))
+    worth, ids = parts[0]["worth"], sequences[0].sequence.response
     return {
-        "tokens": encoder.pieces(sequence.response),
-        "rewards": token_rewards(spans[0], values[0], len(sequence.response)),
-        "segments": [[start, end, value] for (start, end), value in zip(spans[0], values[0], strict=True)],
+        "tokens": encoder.pieces(ids),
+        "rewards": token_rewards(spans[0], worth, len(ids)),
+        "segments": [[start, end, value] for (start, end), value in zip(spans[0], worth, strict=True)],
+        "segment_rewards": parts[0]["rewards"],
+        "weights": parts[0]["weights"],
         "total": float(totals[0]),
     }
 
 
 def _segmenter(spec: dict[str, Any], model_dir: Path) -> Segmenter:
+    if spec.get("kind") == "sat":
+        return load_segmenter(spec, _upstream("segmenter", None, model_dir))
     cutoff = spec.get("cutoff")
     if isinstance(cutoff, str):
         spec = resolve_segmenter(spec, _upstream("entropies", None, model_dir))

@@ -34,7 +34,10 @@ from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.matrix import SHARED, Argument, Graph, Item, build, module_of
 from tasks.rows import ROOT_SCALE, load_yaml, nearest
 
-STAGES = ("prepare", "tokenizer", "sft", "entropies", "reward_model", "normaliser", "references", "policy", "tables")
+STAGES = (
+    "prepare", "tokenizer", "segmenter", "sft", "entropies", "reward_model", "normaliser", "references", "policy",
+    "tables",
+)  # fmt: skip
 #: Arguments of stages that are no files.
 NOT_PATHS = ("seed", "seeds", "paper", "results")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"

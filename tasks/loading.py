@@ -15,6 +15,7 @@ from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_language_model, load_tokenizer
 from rlhf_core.models.policy import Policy, policy_of
+from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
 from tasks.artifacts import read_json
 from tasks.settings import typed
 from tasks.stage import device
@@ -46,6 +47,28 @@ def encode(encoder: Encoder, rows: Sequence[Mapping[str, Any]], field: str, file
         except DataError as error:
             raise DataError(error.problem, file=str(file), row=number, field=error.field, remedy=error.remedy) from None
     return sequences
+
+
+def load_segmenter(spec: Mapping[str, Any], folder: Path | None) -> Segmenter:
+    """A segmenter; of kind sat, the one that the `segmenter` stage made.
+
+    Args:
+        spec: `{kind: sat, model: sat-3l}` and the like, entropy cutoffs in nats.
+        folder: result of `segmenter`, for kind sat.
+
+    Raises:
+        RecipeError: kind sat without the stage's result, or with options that the stage's spec holds.
+    """
+    if spec.get("kind") != "sat":
+        return build_segmenter(spec)
+    if set(spec) != {"kind", "model"}:
+        raise RecipeError(
+            f"segmenter 'sat' takes 'model', a file of the scale's segmenters/, the recipe gives {sorted(spec)}; "
+            "threshold and max_sentence_chars stand in that file"
+        )
+    if folder is None:
+        raise RecipeError(f"the segmenter '{spec['model']}' is made by the stage `segmenter`: give --segmenter")
+    return SaT.of_stage(folder)
 
 
 def load_policy(model_folder: Path, encoder: Encoder) -> Policy:

@@ -20,8 +20,8 @@ from rlhf_core.errors import RecipeError
 from tasks.rows import ROOT_SCALE, ModelSpec, RowSpec, load_rows, load_yaml, nearest, papers, raw_row, row_named
 
 SHARED = "shared"
-#: Modules that read entropies only where a segmenter needs them.
-CUT_BY_ENTROPY = ("reward_model", "normaliser", "policy")
+#: Modules that read entropies, or a SaT model's sentences, only where a segmenter needs them.
+CUTTING = ("reward_model", "normaliser", "references", "policy")
 #: One path, or several of the same kind (one per reward model).
 Argument = str | int | tuple[str, ...]
 
@@ -60,7 +60,8 @@ class Item:
         if self.module == "policy" and not models:
             return "policy-plain"
         several = [f"{len(models)}-models"] if isinstance(models, tuple) and len(models) > 1 else []
-        cut = ["entropies"] if self.module in CUT_BY_ENTROPY and "entropies" in self.arguments else []
+        inputs = ("entropies", "sentences") if self.module in CUTTING else ()
+        cut = [name for name in inputs if name in self.arguments]
         known = self.arguments.get("references")
         centered = [f"{len(known)}-references" if len(known) > 1 else "references"] if isinstance(known, tuple) else []
         return "-".join([self.module, *cut, *several, *centered])
@@ -154,6 +155,15 @@ class Scale:
         spec = f"{self.params}/entropies.yaml"
         return self._item("entropies", sft.name, seed, spec=spec, data=_result(prepare), sft=_result(sft))
 
+    def segmenter(self, base: list[Item], name: str, where: str) -> Item:
+        """The SaT model behind a row's sentences."""
+        spec = self._file("segmenters", name)
+        if not (self.root / spec).exists():
+            known = {path.stem for path in (self.root / self.params / "segmenters").glob("*.yaml")}
+            hint = nearest(name, known) if known else f"There is no {self.params}/segmenters/."
+            raise RecipeError(f"{where}: no SaT model '{name}' at scale {self.name}. {hint}")
+        return self._item("segmenter", name, None, spec=spec, data=_result(base[0]))
+
     def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
         """A reward model and its normalisers, after everything that they need."""
         base = self.backbone(spec.backbone, seed)
@@ -162,6 +172,9 @@ class Scale:
         if spec.entropies:
             above.append(self.entropies(base, seed))
             made["entropies"] = _result(above[-1])
+        if spec.segmenter is not None:
+            above.append(self.segmenter(base, spec.segmenter, spec.path))
+            made["sentences"] = _result(above[-1])
         scale = f"{self.params}/reward_model.yaml"
         model = self._item("reward_model", spec.name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed)
         made["reward_model"] = _result(model)
@@ -171,7 +184,10 @@ class Scale:
     def references(self, spec: ModelSpec, seed: int) -> list[Item]:
         """The SFT model's reference responses scored by a reward model, after everything that they need."""
         above = self.reward_model(spec, seed)
-        made = {"data": _result(above[0]), "sft": _result(above[2]), "reward_model": _result(above[-2])}
+        made: dict[str, Argument] = {"data": _result(above[0]), "sft": _result(above[2])}
+        made["reward_model"] = _result(above[-2])
+        if spec.segmenter is not None:
+            made["sentences"] = above[-2].arguments["sentences"]
         scale = f"{self.params}/references.yaml"
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
@@ -197,6 +213,9 @@ class Scale:
         if row.entropies:
             above = [*above, self.entropies(base, seed)]
             made["entropies"] = _result(above[-1])
+        if row.segmenter is not None:
+            above = [*above, self.segmenter(base, row.segmenter, row.path)]
+            made["sentences"] = _result(above[-1])
         if row.reward_models:
             models = [self.reward_model(spec, seed) for spec in row.reward_models]
             above = [*above, *(item for items in models for item in items)]

@@ -15,12 +15,14 @@ import torch
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import calibrate
+from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.rewards.signals import Segments
-from rlhf_core.segmentation import build_segmenter, from_spans
+from rlhf_core.segmentation import from_spans
+from rlhf_core.segmentation.end_tokens import end_token_id
 from tasks.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.entropies import load_entropies
-from tasks.loading import load_encoder
+from tasks.loading import load_encoder, load_segmenter
 from tasks.reward_model import segment_pairs
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, set_threads
@@ -56,18 +58,21 @@ def fit_normalisers(
     reward_model: Path,
     out: Path,
     version: int | None = None,
+    sentences: Path | None = None,
 ) -> None:
     """Writes normaliser.json: coefficients, bins and counts of one reward model."""
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
-    inputs = [scale_path, data, sft, *([entropies] if entropies else []), reward_model]
+    inputs = [scale_path, data, sft, *(path for path in (entropies, sentences) if path is not None), reward_model]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        encoder = load_encoder(data, sft / "model")
         model, trained = ScalarModel.load(reward_model / "model")
+        encoder = load_encoder(data, reward_model / "model")
+        end_token = end_token_id(encoder.tokenizer) if trained.get("end_token") else None
+        aggregation = build_aggregation(trained["aggregation"])
         model.to(device())
         model.eval()
-        segmenter = build_segmenter(trained["segmenter"])
+        segmenter = load_segmenter(trained["segmenter"], sentences)
         rows = read_jsonl(data / "preference.train.jsonl")
         count = min(spec.pairs, len(rows))
         if segmenter.needs_entropies and entropies is None:
@@ -75,8 +80,8 @@ def fit_normalisers(
         values = load_entropies(entropies, "train") if entropies and segmenter.needs_entropies else None
         if values is not None:
             values = values[:count] + values[len(rows) : len(rows) + count]
-        pairs = segment_pairs(rows[:count], encoder, segmenter, values)
-        e, segments = score_all(model, pairs.sequences, encoder.pad_id)
+        pairs = segment_pairs(rows[:count], encoder, segmenter, values, aggregation=aggregation, end_token=end_token)
+        e, segments = score_all(model, pairs.sequences, encoder.pad_id, aggregation)
         segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
         padded = torch.zeros(segmentation.ends.shape)
         for i, row in enumerate(segments):

@@ -20,8 +20,10 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.generation import Sampling
+from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware, build_normaliser
@@ -31,11 +33,12 @@ from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe, referenced_models, useless_shaping
 from rlhf_core.recipe import reward_models as reward_models_of
+from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rewards.signals import Segments
-from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.shaping.registry import Chain, build_shaping
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
 from rlhf_core.supervised.training import TrainingConfig
@@ -44,7 +47,7 @@ from tasks.artifacts import check_version, read_json, read_jsonl, write_json, wr
 from tasks.benchmarks import EvaluationConfig, Evaluator, win_rates_over_reference
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import resolve_segmenter
-from tasks.loading import load_encoder, load_judge, load_policy, load_world
+from tasks.loading import load_encoder, load_judge, load_policy, load_segmenter, load_world
 from tasks.progress import progress
 from tasks.references import load_references
 from tasks.settings import read_settings, typed
@@ -166,6 +169,7 @@ def build_reward(
     references: Sequence[Path],
     microbatch: int,
     tokenizer: PreTrainedTokenizerBase,
+    sentences: Path | None = None,
 ) -> Reward:
     """The reward of a recipe from its trained artifacts.
 
@@ -176,6 +180,7 @@ def build_reward(
         references: results, one for each reward model whose reference rewards a shaping needs, in that order.
         microbatch: rows per forward pass.
         tokenizer: of the policy.
+        sentences: result of `segmenter`, which segmenters of kind sat need.
 
     Raises:
         RecipeError: another number of reward models or references than the components name; or a normaliser fitted to
@@ -202,7 +207,7 @@ def build_reward(
         else:
             place = names.index(part.reward_model)
             models = reward_models[place], normalisers[place]
-            component = _model_component(part, part.readout, entropies, *models, microbatch)
+            component = _model_component(part, part.readout, entropies, *models, microbatch, sentences)
             if part.shaping is not None:
                 folder = references[referenced.index(part.reward_model)] if part.needs_references else None
                 component = _shaped(component, part, folder, tokenizer)
@@ -217,10 +222,11 @@ def _model_component(
     reward_model: Path,
     normaliser: Path,
     microbatch: int,
+    sentences: Path | None,
 ) -> Component:
     """A component that reads a trained reward model."""
     model, trained = ScalarModel.load(reward_model / "model")
-    segmenter = build_segmenter(resolve_segmenter(readout.segmenter, entropies))
+    segmenter = load_segmenter(resolve_segmenter(readout.segmenter, entropies), sentences)
     fitted_to = str(trained["segmenter"]["kind"])
     if part.normaliser in ("global", "last", "location_aware") and fitted_to != readout.segmenter["kind"]:
         raise RecipeError(
@@ -230,9 +236,22 @@ def _model_component(
     model.to(device())
     model.requires_grad_(False)
     fitted = read_json(normaliser / "normaliser.json")
+    tokenizer = load_tokenizer(reward_model / "model") if segmenter.needs_spelling else None
+    if tokenizer is not None:
+        require_offset_mapping(tokenizer)
+    scorer = RewardModelScorer(
+        model,
+        segmenter,
+        readout.read,  # type: ignore[arg-type]
+        microbatch=microbatch,
+        aggregation=build_aggregation(trained["aggregation"]),
+        base=readout.base,
+        tokenizer=tokenizer,
+        end_token=end_token_id(tokenizer) if tokenizer is not None and trained.get("end_token") else None,
+    )
     return Component(
         name=part.name,
-        scorer=RewardModelScorer(model, segmenter, readout.read, microbatch=microbatch),  # type: ignore[arg-type]
+        scorer=scorer,
         credit=build_credit(part.credit),
         normaliser=build_normaliser(part.normaliser, fitted, part.estimator),  # type: ignore[arg-type]
         weight=part.weight,
@@ -453,6 +472,7 @@ def train_policy(
     seed: int,
     out: Path,
     version: int | None = None,
+    sentences: Path | None = None,
 ) -> None:
     """Trains a row's policy and evaluates it."""
     check_version(STAGE, VERSION, version)
@@ -462,7 +482,8 @@ def train_policy(
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
     reward_models, normalisers = reward_model or (), normaliser or ()
     known = references or ()
-    given = [*([entropies] if entropies else []), *reward_models, *normalisers, *known]
+    cut_by = [path for path in (entropies, sentences) if path is not None]
+    given = [*cut_by, *reward_models, *normalisers, *known]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
         config, sampling = scale.optimiser_config(recipe.optimiser, where), scale.sampling_config(where)
@@ -475,7 +496,9 @@ def train_policy(
         run = start_run(data, sft, evaluation_spec)
         if recipe.kind == "reward":
             words = run.encoder.tokenizer
-            reward = build_reward(recipe, entropies, reward_models, normalisers, known, config.microbatch, words)
+            reward = build_reward(
+                recipe, entropies, reward_models, normalisers, known, config.microbatch, words, sentences
+            )
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
                 critic = build_critic(config, run.reference, reward_models, seed)

@@ -33,7 +33,7 @@ from rlhf_core.rollout import Responses
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.shaping.specification import CONSTANTS, Scale
 from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
-from tasks.loading import load_encoder, load_policy
+from tasks.loading import load_encoder, load_policy, load_segmenter
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, set_threads
@@ -141,24 +141,32 @@ def make_references(
     seed: int,
     out: Path,
     version: int | None = None,
+    sentences: Path | None = None,
 ) -> None:
     """Writes the SFT model's reference responses and a reward model's values at their tokens."""
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(ReferencesSpec, read_settings(scale_path), str(scale_path))
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft, reward_model]) as result:
+    inputs = [scale_path, data, sft, reward_model, *([sentences] if sentences else [])]
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")
         if spec.prompt_limit is not None:
             encoder = replace(encoder, limits=replace(encoder.limits, prompt=spec.prompt_limit))
         model, trained = ScalarModel.load(reward_model / "model")
         model.to(device())
+        if trained.get("end_token"):
+            raise RecipeError(
+                f"{reward_model}: the reward model reads boundary tokens, and reference rewards are kept as its values "
+                "at the response's own tokens; use a reward model with end_token: false"
+            )
         rows = read_jsonl(data / "prompts.jsonl")
         names = prompt_ids(rows, data / "prompts.jsonl")
         stored = sample(encoder, sft, model, rows, spec, seed)
         save_file(stored, result / "references.safetensors")
         facts = {"prompts": names, "responses": spec.responses, "constants": spec.constants}
         write_json(result / "references.json", facts)
-        scorer = RewardModelScorer(model, build_segmenter(trained["segmenter"]), "aggregate", next(iter(model.heads)))
+        segmenter = load_segmenter(trained["segmenter"], sentences)
+        scorer = RewardModelScorer(model, segmenter, head=next(iter(model.heads)), tokenizer=encoder.tokenizer)
         found = load_references(result, scorer, NoNormaliser(), encoder.tokenizer)
         rewards = torch.stack(list(found.rewards.values()))
         within = rewards.double().std(dim=1, correction=0).mean()

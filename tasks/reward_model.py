@@ -1,4 +1,4 @@
-"""Stage `reward_model`: Bradley-Terry training on segment rewards aggregated by their mean, and its measures.
+"""Stage `reward_model`: Bradley-Terry training on aggregated segment rewards, and its measures.
 
 Reports pairwise accuracy (strict), calibration, the annotator's Bayes ceiling, and, where true clause rewards are
 known, credit-assignment fidelity: how well the reward paid to each clause agrees with the clause's true reward.
@@ -8,25 +8,27 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
-from rlhf_core.data.tokenizers import token_spans
+from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.fidelity import ScoredResponse, boundary_scores, fidelity
 from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss, score_all
-from rlhf_core.segmentation import Segmentation, Segmenter, build_segmenter
+from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
+from rlhf_core.rewards.preference_training import MEAN, SegmentedSequence, pair_loss, score_all, score_parts
+from rlhf_core.segmentation import SaT, Segmentation, Segmenter
+from rlhf_core.segmentation.end_tokens import add_end_token, with_end_tokens
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import load_entropies, resolve_segmenter
-from tasks.loading import load_encoder
+from tasks.loading import load_encoder, load_segmenter
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, set_threads, training_on
 from tasks.supervised import train_resumably
@@ -45,19 +47,22 @@ class RewardModelSpec:
         title: for people.
         backbone: which SFT model it starts from.
         segmenter: `{kind: entropy, cutoff: "1.75"}` and the like.
-        aggregation: 'mean' of the segment rewards.
+        aggregation: of the segment rewards, by name or with options, `{kind: differential_attention, dim: 256}`.
         loss: 'bradley_terry' on the aggregated rewards.
+        end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
     """
 
     title: str
     backbone: str
     segmenter: Mapping[str, Any]
-    aggregation: str
+    aggregation: str | Mapping[str, Any]
     loss: str
+    end_token: bool = False
 
     def __post_init__(self) -> None:
-        if self.aggregation != "mean":
-            raise RecipeError(f"aggregation is '{self.aggregation}'; known: mean")
+        build_aggregation(self.aggregation)
+        if self.end_token and self.segmenter.get("kind") != "sat":
+            raise RecipeError("end_token: boundary tokens stand behind sentences; use a segmenter of kind sat")
         if self.loss != "bradley_terry":
             raise RecipeError(f"loss is '{self.loss}'; known: bradley_terry")
 
@@ -69,6 +74,7 @@ class SegmentedPairs:
     rows: list[Row]
     sequences: list[SegmentedSequence]
     spans: list[list[tuple[int, int]]]
+    aggregation: Aggregation = field(default=MEAN)
 
     @property
     def pairs(self) -> int:
@@ -76,12 +82,40 @@ class SegmentedPairs:
 
 
 def segment_pairs(
-    rows: list[Row], encoder: Encoder, segmenter: Segmenter, entropies: list[list[float]] | None, chunk: int = 512
+    rows: list[Row],
+    encoder: Encoder,
+    segmenter: Segmenter,
+    entropies: list[list[float]] | None,
+    chunk: int = 512,
+    *,
+    aggregation: Aggregation = MEAN,
+    end_token: int | None = None,
 ) -> SegmentedPairs:
-    """Encodes and segments both responses of every pair."""
+    """Encodes and segments both responses of every pair, with `<END>` behind each sentence where its id is given."""
     encoded = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
-    sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies, chunk)
-    return SegmentedPairs(rows, sequences, spans)
+    if end_token is not None:
+        assert isinstance(segmenter, SaT)
+        sequences, spans = sequences_with_ends(encoded, encoder, segmenter, end_token)
+    else:
+        sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies, chunk)
+    return SegmentedPairs(rows, sequences, spans, aggregation)
+
+
+def sequences_with_ends(
+    encoded: list[EncodedSequence], encoder: Encoder, segmenter: SaT, end_token: int
+) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
+    """Sequences with `<END>` behind each sentence and EOS last, and the spans of sentences with their `<END>`.
+
+    Responses are cut to the limits before the tokens are added.
+    """
+    texts = [token_spans(encoder.tokenizer, sequence.response)[0] for sequence in encoded]
+    sequences: list[SegmentedSequence] = []
+    spans: list[list[tuple[int, int]]] = []
+    for sequence, text, sentences in zip(encoded, texts, segmenter.sentence_ends(texts), strict=True):
+        ids, ends = with_end_tokens(encoder.tokenizer, text, sentences, end_token)
+        sequences.append(SegmentedSequence(EncodedSequence(sequence.prompt, [*ids, encoder.eos_id]), ends))
+        spans.append([(start, end + 1) for start, end in zip([0, *(e + 1 for e in ends)], ends, strict=False)])
+    return sequences, spans
 
 
 def segment_sequences(
@@ -91,13 +125,17 @@ def segment_sequences(
     entropies: list[list[float]] | None,
     chunk: int = 512,
 ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Segment ends and half-open spans of every sequence's response."""
+    """Segment ends and half-open spans of every sequence's response; a span may be empty (see `Segmentation`)."""
+    if segmenter.needs_spelling:
+        require_offset_mapping(encoder.tokenizer)
     sequences: list[SegmentedSequence] = []
     spans: list[list[tuple[int, int]]] = []
     for start in range(0, len(encoded), chunk):
         part = encoded[start : start + chunk]
         wanted = entropies[start : start + chunk] if entropies is not None else None
-        segmentation: Segmentation = segmenter.segment(encoder.responses(part, wanted))
+        segmentation: Segmentation = segmenter.segment(
+            encoder.responses(part, wanted, spelled=segmenter.needs_spelling)
+        )
         for i, sequence in enumerate(part):
             row_spans = segmentation.spans(i)
             spans.append(row_spans)
@@ -114,27 +152,33 @@ def train_reward_model(
     seed: int,
     out: Path,
     version: int | None = None,
+    sentences: Path | None = None,
 ) -> None:
     """Trains the reward model of a spec from the SFT model and measures it."""
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(RewardModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
-    inputs = [spec_path, scale_path, data, sft, *([entropies] if entropies else [])]
+    inputs = [spec_path, scale_path, data, sft, *(path for path in (entropies, sentences) if path is not None)]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, sft / "model")
         segmenter_spec = resolve_segmenter(spec.segmenter, entropies)
-        segmenter = build_segmenter(segmenter_spec)
+        segmenter = load_segmenter(segmenter_spec, sentences)
+        aggregation = build_aggregation(spec.aggregation)
+        base = load_language_model(sft / "model")
+        end_token = add_end_token(encoder.tokenizer, base) if spec.end_token else None
         splits = {
             split: segment_pairs(
                 read_jsonl(data / f"preference.{split}.jsonl"),
                 encoder,
                 segmenter,
                 load_entropies(entropies, split) if entropies and segmenter.needs_entropies else None,
+                aggregation=aggregation,
+                end_token=end_token,
             )
             for split in ("train", "validation", "ood")
         }
-        model = ScalarModel.from_language_model(load_language_model(sft / "model"), seed=seed).to(device())
+        model = ScalarModel.from_language_model(base, seed=seed, projections=aggregation.projections).to(device())
         label = f"reward model {spec_path.stem} seed {seed}"
         with training_on(data / "preference.train.jsonl"):
             history = fit(model, splits["train"], encoder.pad_id, config, seed, label, checkpoints)
@@ -153,12 +197,14 @@ def train_reward_model(
                 "share_of_ceiling": metrics["accuracy"] / ceiling["validation"],
                 "ood_bayes_ceiling": ceiling["ood"],
             }
-        trained_on = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
+        trained_on: Row = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
+        trained_on |= {"end_token": True} if spec.end_token else {}
         model.save(result / "model", trained_on)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         stored = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
-        examples = scored_examples(model, read_jsonl(data / "examples.jsonl"), encoder, segmenter, stored)
+        rows = read_jsonl(data / "examples.jsonl")
+        examples = scored_examples(model, rows, encoder, segmenter, stored, aggregation, end_token)
         write_jsonl(result / "examples.jsonl", examples)
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
@@ -179,7 +225,8 @@ def fit(
     steps = max(1, round(config.epochs * pairs.pairs / config.batch))
 
     def loss(indices: Any) -> Any:
-        return pair_loss(model, [chosen[i] for i in indices], [rejected[i] for i in indices], pad_id)
+        sides = [chosen[i] for i in indices], [rejected[i] for i in indices]
+        return pair_loss(model, *sides, pad_id, pairs.aggregation)
 
     return train_resumably(
         model, loss, batches, steps, config, lambda indices: float(len(indices)),
@@ -189,7 +236,7 @@ def fit(
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder) -> dict[str, float]:
     """Accuracy, loss, calibration and, where true clauses are known, fidelity on a split."""
-    e, segments = score_all(model, pairs.sequences, encoder.pad_id)
+    e, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation)
     good, bad = e[: pairs.pairs], e[pairs.pairs :]
     accuracy = pairwise_accuracy(good, bad)
     calibrated = calibration(good, bad)
@@ -212,7 +259,8 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder) -> dict
         _, offsets = token_spans(encoder.tokenizer, pairs.sequences[i].sequence.response)
         rewards = token_rewards(pairs.spans[i], segments[i], len(offsets))
         scored.append(ScoredResponse(rewards, offsets, [(start, end, reward) for start, end, _, reward in clauses]))
-        predicted.append([_text_start(row[side], offsets[start][0]) for start, _ in pairs.spans[i]])
+        starts = [start for start, end in pairs.spans[i] if start < end]
+        predicted.append([_text_start(row[side], offsets[start][0]) for start in starts])
         true.append([_text_start(row[side], start) for start, *_ in clauses])
     agreement = asdict(fidelity(scored))
     boundaries = asdict(boundary_scores(predicted, true))
@@ -225,10 +273,16 @@ _FIDELITY = ("pearson", "spearman", "within_pearson", "within_spearman")
 
 
 def token_rewards(spans: list[tuple[int, int]], values: list[float], tokens: int) -> list[float | None]:
-    """Each segment's reward divided evenly among its tokens; None outside every segment."""
+    """Each segment's reward divided evenly among its tokens; None outside every segment.
+
+    A segment without tokens adds its reward to the token on which it ends.
+    """
     rewards: list[float | None] = [None] * tokens
     for (start, end), value in zip(spans, values, strict=True):
-        rewards[start:end] = [value / (end - start)] * (end - start)
+        if start < end:
+            rewards[start:end] = [value / (end - start)] * (end - start)
+        else:
+            rewards[end - 1] = (rewards[end - 1] or 0.0) + value
     return rewards
 
 
@@ -240,21 +294,32 @@ def _text_start(text: str, position: int) -> int:
 
 
 def scored_examples(
-    model: ScalarModel, rows: list[Row], encoder: Encoder, segmenter: Segmenter, entropies: list[list[float]] | None
+    model: ScalarModel,
+    rows: list[Row],
+    encoder: Encoder,
+    segmenter: Segmenter,
+    entropies: list[list[float]] | None,
+    aggregation: Aggregation = MEAN,
+    end_token: int | None = None,
 ) -> list[Row]:
-    """Responses with the reward of every token and segment, for pictures."""
+    """Responses with the reward of every token and segment, for pictures; with weights where the model has them."""
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
-    sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies)
-    _, values = score_all(model, sequences, encoder.pad_id)
+    if end_token is not None:
+        assert isinstance(segmenter, SaT)
+        sequences, spans = sequences_with_ends(encoded, encoder, segmenter, end_token)
+    else:
+        sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies)
+    _, parts = score_parts(model, sequences, encoder.pad_id, aggregation)
     return [
         {
             **row,
             "label": "chosen",
-            "tokens": encoder.pieces(sequence.response),
-            "rewards": token_rewards(row_spans, row_values, len(sequence.response)),
-            "segments": [[start, end, value] for (start, end), value in zip(row_spans, row_values, strict=True)],
+            "tokens": encoder.pieces(sequence.sequence.response),
+            "rewards": token_rewards(row_spans, part["worth"], len(sequence.sequence.response)),
+            "segments": [[start, end, value] for (start, end), value in zip(row_spans, part["worth"], strict=True)],
+            **({"weights": part["weights"], "segment_rewards": part["rewards"]} if aggregation.projections else {}),
         }
-        for row, sequence, row_spans, row_values in zip(rows, encoded, spans, values, strict=True)
+        for row, sequence, row_spans, part in zip(rows, sequences, spans, parts, strict=True)
     ]
 
 

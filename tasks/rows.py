@@ -26,13 +26,19 @@ KINDS = ("reward", "supervised", "raw")
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A reward-model file. `entropies`: whether its segments are cut by the SFT model's entropies."""
+    """A reward-model file.
+
+    Attributes:
+        entropies: whether its segments are cut by the SFT model's entropies.
+        segmenter: the SaT model that finds its sentences, None for segments of another kind.
+    """
 
     paper: str
     name: str
     path: str
     backbone: str
     entropies: bool
+    segmenter: str | None = None
 
 
 @dataclass(frozen=True)
@@ -44,6 +50,7 @@ class RowSpec:
         settings: names params/scales/<scale>/policy/<it>.yaml; the optimiser's kind unless the row says otherwise.
         reward_models: those that its components read, in order, each once.
         entropies: whether a read-out of its own needs entropies.
+        segmenter: the SaT model behind its sentences, if any.
         references: those of its reward models whose reference rewards a shaping needs.
     """
 
@@ -55,6 +62,7 @@ class RowSpec:
     settings: str = ""
     reward_models: tuple[ModelSpec, ...] = ()
     entropies: bool = False
+    segmenter: str | None = None
     references: tuple[ModelSpec, ...] = ()
 
 
@@ -97,6 +105,21 @@ def _cuts_by_entropy(values: Any) -> bool:
     return isinstance(values, list) and any(map(_cuts_by_entropy, values))
 
 
+def _sat_models(values: Any) -> set[str]:
+    """Names of the SaT models that segmenters anywhere in some settings use."""
+    if isinstance(values, Mapping):
+        own = {str(values.get("model"))} if values.get("kind") == "sat" else set()
+        return own.union(*map(_sat_models, values.values()))
+    return set().union(*map(_sat_models, values)) if isinstance(values, list) else set()
+
+
+def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
+    found = sorted({name for name in names if name is not None})
+    if len(found) > 1:
+        raise RecipeError(f"{where}: sentences of several SaT models ({', '.join(found)}); a row has one")
+    return found[0] if found else None
+
+
 def _model(root: Path, row: str, paper: str, backbone: str, named: str) -> ModelSpec:
     """The reward model that a row names, which must be of the row's backbone."""
     owner, _, name = named.rpartition("/")
@@ -114,7 +137,8 @@ def _model(root: Path, row: str, paper: str, backbone: str, named: str) -> Model
         raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
     if declared != backbone:
         raise RecipeError(f"{row}: backbone is '{backbone}' but reward model '{named}' is of '{declared}'")
-    return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values))
+    segmenter = _one_sat_model(_sat_models(values), where)
+    return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values), segmenter)
 
 
 def _models(root: Path, where: str, paper: str, backbone: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
@@ -159,8 +183,9 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     settings = str(values.get("settings", optimiser["kind"]))
     models = _models(root, where, paper, backbone, values) if kind == "reward" else ()
     entropies = _cuts_by_entropy(values) or any(model.entropies for model in models)
+    segmenter = _one_sat_model([*_sat_models(values), *(model.segmenter for model in models)], where)
     references = _referenced(where, values, models) if models else ()
-    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, entropies, references)
+    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, entropies, segmenter, references)
 
 
 def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:

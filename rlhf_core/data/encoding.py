@@ -11,6 +11,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.data.dialogue import prompt_messages
 from rlhf_core.data.templates import ChatTemplate
+from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.data.truncation import CutCounts, Limits, truncate_prompt, truncate_sequence
 from rlhf_core.rollout import Responses
 
@@ -80,9 +81,13 @@ class Encoder:
         return [str(self.tokenizer.decode([i])) for i in ids]
 
     def responses(
-        self, sequences: Sequence[EncodedSequence], entropies: Sequence[Sequence[float]] | None = None
+        self,
+        sequences: Sequence[EncodedSequence],
+        entropies: Sequence[Sequence[float]] | None = None,
+        *,
+        spelled: bool = False,
     ) -> Responses:
-        """Responses as padded tensors, with their pieces and, if given, entropies."""
+        """Responses as padded tensors, with their pieces, entropies if given, and characters where `spelled`."""
         width = max((len(s.response) for s in sequences), default=0)
         ids = torch.full((len(sequences), width), self.pad_id, dtype=torch.long)
         mask = torch.zeros(ids.shape, dtype=torch.bool)
@@ -101,4 +106,5 @@ class Encoder:
             ended=ended,
             pieces=[self.pieces(s.response) for s in sequences],
             entropies=entropy if entropies is not None else None,
+            spelling=[token_spans(self.tokenizer, s.response) for s in sequences] if spelled else None,
         )

@@ -157,11 +157,30 @@ def response_offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> list[Span
 
     Spans are those of `ChatTemplate.response_ids` without EOS. Tokens that share a character of several bytes
     share its span.
+
+    Raises:
+        RecipeError: a tokenizer without offset mapping.
+        DataError: a text that holds a special token.
     """
+    require_offset_mapping(tokenizer)
     encoded = tokenizer(text, add_special_tokens=False, split_special_tokens=True, return_offsets_mapping=True)
     if not set(control_tokens(tokenizer).values()).isdisjoint(encoded["input_ids"]):
         raise DataError("the text holds a special token", remedy="Remove it from the data")
     return [(int(start), int(end)) for start, end in encoded["offset_mapping"]]
+
+
+def require_offset_mapping(tokenizer: PreTrainedTokenizerBase) -> None:
+    """Start-up check for everything that maps characters to tokens.
+
+    Raises:
+        RecipeError: a tokenizer written in Python, which does not know the characters behind its tokens.
+    """
+    if not tokenizer.is_fast:
+        raise RecipeError(
+            f"the tokenizer {type(tokenizer).__name__} has no offset mapping, so the token that closes a sentence "
+            "cannot be found: use its fast version (a folder with tokenizer.json), or segment by tokens (bandit, "
+            "token, ngram)"
+        )
 
 
 def token_spans(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple[str, list[Span]]:

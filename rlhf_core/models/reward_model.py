@@ -1,5 +1,7 @@
 """Reward models: a transformer and named bias-free heads, read wherever a read-out asks.
 
+Besides scalar heads a model may have projections (queries and keys of an aggregation), saved with them.
+
 A reward model is not its read-out: training reads the head at the ends of one segmentation, policy training may
 read it elsewhere. Source: Segment, §2.2, appendix D.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +28,30 @@ HEADS_FILE = "heads.safetensors"
 CONFIG_FILE = "reward_model.json"
 
 
+@dataclass(frozen=True)
+class SegmentStates:
+    """What a reward model says at segment ends.
+
+    Attributes:
+        values: [batch, max_segments] float32, the head at each end, 0 beyond each row's count.
+        mask: [batch, max_segments] bool, True on real segments.
+        base: [batch] float32, the head at the prompt's last token.
+        hidden: [batch, max_segments, hidden] states at the ends.
+        heads: projections by name.
+    """
+
+    values: Tensor
+    mask: Tensor
+    base: Tensor
+    hidden: Tensor
+    heads: Mapping[str, nn.Module]
+
+    def project(self, name: str) -> Tensor:
+        """[batch, max_segments, dim] float32: a projection of the states."""
+        projected: Tensor = self.heads[name](self.hidden)
+        return projected.float()
+
+
 class ScalarModel(nn.Module):
     """A transformer with named scalar heads; reward models and critics are both this.
 
@@ -33,6 +60,7 @@ class ScalarModel(nn.Module):
         heads: names of the bias-free linear heads.
         seed: of the heads' initial weights.
         bias: True for a critic.
+        projections: bias-free heads of several outputs, name -> outputs.
     """
 
     def __init__(
@@ -42,6 +70,7 @@ class ScalarModel(nn.Module):
         *,
         seed: int = 0,
         bias: bool = False,
+        projections: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
         self.backbone = backbone
@@ -51,6 +80,13 @@ class ScalarModel(nn.Module):
             self.heads = nn.ModuleDict({name: nn.Linear(hidden, 1, bias=bias) for name in heads})
             for head in self.heads.values():
                 nn.init.normal_(head.weight, std=1.0 / (hidden + 1) ** 0.5)  # type: ignore[arg-type]
+            self.projections = nn.ModuleDict(
+                {name: nn.Linear(hidden, outputs, bias=False) for name, outputs in (projections or {}).items()}
+            )
+            for name, outputs in (projections or {}).items():
+                # Scores q.k of states of unit variance start with unit variance, so that no softmax starts saturated.
+                weight = self.projections[name].weight
+                nn.init.normal_(weight, std=(hidden * outputs**0.5) ** -0.5)  # type: ignore[arg-type]
 
     @classmethod
     def from_language_model(cls, model: PreTrainedModel, **options: Any) -> ScalarModel:
@@ -95,13 +131,47 @@ class ScalarModel(nn.Module):
         values = self.heads[head](read).squeeze(-1).float()
         return torch.where(response_mask, values, 0.0)
 
+    def at_ends(
+        self,
+        prompt_ids: Tensor,
+        prompt_mask: Tensor,
+        response_ids: Tensor,
+        response_mask: Tensor,
+        ends: Tensor,
+        *,
+        head: str = "reward",
+    ) -> SegmentStates:
+        """What the model says at segment ends and at the prompt's last token, in one forward pass.
+
+        Args:
+            prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
+            response_ids, response_mask: [batch, response_len], right-padded.
+            ends: [batch, max_segments] int64, response token indices, -1 beyond each row's count.
+            head: which head.
+        """
+        states = response_states(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
+        read = self.heads[head]
+        values = read(states[:, 1:]).squeeze(-1).float()
+        mask = ends >= 0
+        places = (ends.clamp(min=0) + 1)[..., None].expand(-1, -1, states.shape[-1])
+        return SegmentStates(
+            values=torch.where(mask, values.gather(1, ends.clamp(min=0)), 0.0),
+            mask=mask,
+            base=read(states[:, 0]).squeeze(-1).float(),
+            hidden=states.gather(1, places),
+            heads=dict(self.projections.items()),
+        )
+
     def save(self, folder: Path, config: Mapping[str, Any]) -> None:
         """Weights as safetensors, heads beside them, and what the model was trained on."""
         folder.mkdir(parents=True, exist_ok=True)
         self.backbone.save_pretrained(folder, safe_serialization=True)
-        save_file({k: v.cpu().contiguous() for k, v in self.heads.state_dict().items()}, folder / HEADS_FILE)
+        weights = {**self.heads.state_dict(), **self.projections.state_dict()}
+        save_file({k: v.cpu().contiguous() for k, v in weights.items()}, folder / HEADS_FILE)
         biased = any(head.bias is not None for head in self.heads.values())
         stored = {"heads": list(self.heads), "bias": biased, **config}
+        if self.projections:
+            stored["projections"] = {name: int(p.out_features) for name, p in self.projections.items()}  # type: ignore[arg-type]
         (folder / CONFIG_FILE).write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
     @classmethod
@@ -115,6 +185,9 @@ class ScalarModel(nn.Module):
             )
         config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
         backbone = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
-        model = cls(backbone, config["heads"], bias=config.get("bias", False))
-        model.heads.load_state_dict(load_file(folder / HEADS_FILE))
+        projections = config.get("projections", {})
+        model = cls(backbone, config["heads"], bias=config.get("bias", False), projections=projections)
+        weights = load_file(folder / HEADS_FILE)
+        for heads in (model.heads, model.projections):
+            heads.load_state_dict({k: v for k, v in weights.items() if k.partition(".")[0] in heads})
         return model, config

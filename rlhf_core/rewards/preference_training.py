@@ -1,6 +1,7 @@
 """Training a reward model on preference pairs: Bradley-Terry loss over aggregated segment rewards.
 
-e(x, y) is the plain mean of the head's values at segment ends. Source: Segment, Eq. 3 and 4.
+e(x, y) aggregates the head's values at segment ends, by their plain mean unless told otherwise. Source: Segment, Eq. 3
+and 4; Sentence, §3.1.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from torch import Tensor
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.readout import read_ends
 
 
@@ -26,28 +28,35 @@ class SegmentedSequence:
     ends: list[int]
 
 
-def token_values(model: ScalarModel, sequences: Sequence[EncodedSequence], pad_id: int) -> Tensor:
-    """[batch, response_len] float32: the reward head at every response token."""
+MEAN = Aggregation("mean")
+
+
+def aggregate(
+    model: ScalarModel, batch: Sequence[SegmentedSequence], pad_id: int, aggregation: Aggregation = MEAN
+) -> tuple[Aggregated, Tensor]:
+    """(what the segments are worth, ends [batch, max_segments] with -1 beyond each row's count)."""
     device = next(model.parameters()).device
-    prompt_ids, prompt_mask = pad_rows([s.prompt for s in sequences], pad_id, "left")
-    response_ids, response_mask = pad_rows([s.response for s in sequences], pad_id, "right")
-    values: Tensor = model(
-        prompt_ids.to(device), prompt_mask.to(device), response_ids.to(device), response_mask.to(device)
+    prompt_ids, prompt_mask = pad_rows([s.sequence.prompt for s in batch], pad_id, "left")
+    response_ids, response_mask = pad_rows([s.sequence.response for s in batch], pad_id, "right")
+    ends, _ = pad_rows([s.ends for s in batch], -1, "right")
+    ends = ends.to(device)
+    states = model.at_ends(
+        prompt_ids.to(device), prompt_mask.to(device), response_ids.to(device), response_mask.to(device), ends
     )
-    return values
+    return aggregation(states), ends
 
 
-def evaluations(model: ScalarModel, batch: Sequence[SegmentedSequence], pad_id: int) -> tuple[Tensor, Tensor, Tensor]:
+def evaluations(
+    model: ScalarModel, batch: Sequence[SegmentedSequence], pad_id: int, aggregation: Aggregation = MEAN
+) -> tuple[Tensor, Tensor, Tensor]:
     """Sequence evaluations and what they are made of.
 
     Returns:
-        (e [batch], segment rewards [batch, max_segments], ends [batch, max_segments] with -1 beyond each row's count).
+        (e [batch], what segments are worth [batch, max_segments], ends [batch, max_segments] with -1 beyond each row's
+        count).
     """
-    values = token_values(model, [s.sequence for s in batch], pad_id)
-    ends, mask = pad_rows([s.ends for s in batch], -1, "right")
-    ends, mask = ends.to(values.device), mask.to(values.device)
-    segment_values = read_ends(values, ends)
-    return segment_values.sum(dim=1) / mask.sum(dim=1).clamp(min=1), segment_values, ends
+    found, ends = aggregate(model, batch, pad_id, aggregation)
+    return found.total, found.worth, ends
 
 
 def can_share_prompts(model: ScalarModel, longest: int) -> bool:
@@ -62,14 +71,21 @@ def can_share_prompts(model: ScalarModel, longest: int) -> bool:
 
 
 def pair_evaluations(
-    model: ScalarModel, chosen: Sequence[SegmentedSequence], rejected: Sequence[SegmentedSequence], pad_id: int
+    model: ScalarModel,
+    chosen: Sequence[SegmentedSequence],
+    rejected: Sequence[SegmentedSequence],
+    pad_id: int,
+    aggregation: Aggregation = MEAN,
 ) -> tuple[Tensor, Tensor]:
-    """Sequence evaluations ([pairs] of the chosen, [pairs] of the rejected), each prompt computed once if it can be."""
+    """Sequence evaluations ([pairs] of the chosen, [pairs] of the rejected), each prompt computed once if it can be.
+
+    It can be for the mean, which needs values at segment ends alone.
+    """
     longest = max(len(s.sequence) for s in (*chosen, *rejected))
     same = all(a.sequence.prompt == b.sequence.prompt for a, b in zip(chosen, rejected, strict=True))
-    if same and can_share_prompts(model, longest):
+    if aggregation.kind == MEAN.kind and same and can_share_prompts(model, longest):
         return _shared_evaluations(model, chosen, rejected, pad_id)
-    e, _, _ = evaluations(model, [*chosen, *rejected], pad_id)
+    e, _, _ = evaluations(model, [*chosen, *rejected], pad_id, aggregation)
     return e[: len(chosen)], e[len(chosen) :]
 
 
@@ -136,10 +152,14 @@ def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
 
 
 def pair_loss(
-    model: ScalarModel, chosen: Sequence[SegmentedSequence], rejected: Sequence[SegmentedSequence], pad_id: int
+    model: ScalarModel,
+    chosen: Sequence[SegmentedSequence],
+    rejected: Sequence[SegmentedSequence],
+    pad_id: int,
+    aggregation: Aggregation = MEAN,
 ) -> tuple[Tensor, float, dict[str, float]]:
     """(sum of the loss over pairs, number of pairs, sums of accuracy and margin); one forward pass for both sides."""
-    good, bad = pair_evaluations(model, chosen, rejected, pad_id)
+    good, bad = pair_evaluations(model, chosen, rejected, pad_id, aggregation)
     right = float((good > bad).sum())
     return (
         bradley_terry_loss(good, bad).sum(),
@@ -152,17 +172,34 @@ def pair_loss(
 
 
 @torch.no_grad()
-def score_all(
-    model: ScalarModel, sequences: Sequence[SegmentedSequence], pad_id: int, batch: int = 64
-) -> tuple[Tensor, list[list[float]]]:
-    """(e [n] float32, segment rewards per sequence) in batches of similar length."""
+def score_parts(
+    model: ScalarModel,
+    sequences: Sequence[SegmentedSequence],
+    pad_id: int,
+    aggregation: Aggregation = MEAN,
+    batch: int = 64,
+) -> tuple[Tensor, list[dict[str, list[float]]]]:
+    """(e [n] float32; per sequence `worth`, `rewards` and `weights` of its segments) in batches of similar length."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i].sequence))
     result = torch.zeros(len(sequences))
-    segments: list[list[float]] = [[] for _ in sequences]
+    parts: list[dict[str, list[float]]] = [{} for _ in sequences]
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]
-        e, values, ends = evaluations(model, [sequences[i] for i in rows], pad_id)
-        result[rows] = e.float().cpu()
-        for i, row_values, row_ends in zip(rows, values.tolist(), ends.tolist(), strict=True):
-            segments[i] = [v for v, end in zip(row_values, row_ends, strict=True) if end >= 0]
-    return result, segments
+        found, ends = aggregate(model, [sequences[i] for i in rows], pad_id, aggregation)
+        result[rows] = found.total.float().cpu()
+        for name, values in (("worth", found.worth), ("rewards", found.rewards), ("weights", found.weights)):
+            for i, row_values, row_ends in zip(rows, values.tolist(), ends.tolist(), strict=True):
+                parts[i][name] = [v for v, end in zip(row_values, row_ends, strict=True) if end >= 0]
+    return result, parts
+
+
+def score_all(
+    model: ScalarModel,
+    sequences: Sequence[SegmentedSequence],
+    pad_id: int,
+    aggregation: Aggregation = MEAN,
+    batch: int = 64,
+) -> tuple[Tensor, list[list[float]]]:
+    """(e [n] float32, what each segment is worth per sequence)."""
+    result, parts = score_parts(model, sequences, pad_id, aggregation, batch)
+    return result, [part["worth"] for part in parts]

@@ -1,20 +1,31 @@
-"""Read-outs: how a trained reward model turns rollouts into a signal."""
+"""Read-outs: how a trained reward model turns rollouts into a signal.
+
+A reward model that was trained with boundary tokens reads a text of its own: the response's sentences with `<END>`
+behind each. Its values come back to the policy's tokens by the sentences' characters.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence as Several
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import torch
+from transformers import PreTrainedTokenizerBase
 
+from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.policy import pad_rows
+from rlhf_core.models.reward_model import ScalarModel, SegmentStates
 from rlhf_core.policy_optimisation.experience import microbatches, trimmed
-from rlhf_core.rewards.signals import Segments, Sequence, SignalType
+from rlhf_core.rewards.aggregation import Aggregated, Aggregation, differences
+from rlhf_core.rewards.signals import READS, Segments, Sequence, SignalType
 from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segmenters import Segmenter
+from rlhf_core.segmentation.segments import Segmentation
 
-Read = Literal["value", "aggregate"]
+Read = Literal["value", "aggregate", "difference", "weighted"]
 
 
 def read_ends(values: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
@@ -29,9 +40,14 @@ class RewardModelScorer:
     Args:
         model: the reward model, in evaluation mode.
         segmenter: where it is read; not necessarily where it was trained.
-        read: 'value' pays each segment its value (Segments), 'aggregate' the mean over segments (Sequence).
+        read: 'value' pays each segment the head's value at its end, 'difference' what it adds to the value before it,
+            'weighted' its part in the aggregated reward (all Segments); 'aggregate' is that reward (Sequence).
         head: which head.
         microbatch: rows per forward pass.
+        aggregation: how the model aggregates, for 'weighted' and 'aggregate'.
+        base: of the first difference, 'prompt' for the head at the prompt's last token or 'zero'.
+        tokenizer: of policy and reward model; needed by segmenters of characters and by boundary tokens.
+        end_token: id of `<END>`, where the model was trained with it.
     """
 
     model: ScalarModel
@@ -39,15 +55,21 @@ class RewardModelScorer:
     read: Read = "value"
     head: str = "reward"
     microbatch: int = 64
+    aggregation: Aggregation = Aggregation("mean")  # noqa: RUF009 (frozen)
+    base: str = "prompt"
+    tokenizer: PreTrainedTokenizerBase | None = None
+    end_token: int | None = None
 
     def __post_init__(self) -> None:
-        if self.read not in ("value", "aggregate"):
-            raise RecipeError(f"unknown read-out '{self.read}'; known: value, aggregate")
+        if self.read not in READS:
+            raise RecipeError(f"unknown read-out '{self.read}'; known: {', '.join(READS)}")
+        if self.end_token is not None and not (self.segmenter.needs_spelling and self.tokenizer is not None):
+            raise RecipeError("a reward model with boundary tokens is read at sentences: use a segmenter of kind sat")
         self.model.eval()
 
     @property
     def gives(self) -> SignalType:
-        return Segments if self.read == "value" else Sequence
+        return READS[self.read]
 
     @torch.no_grad()
     def token_values(self, batch: RolloutBatch) -> torch.Tensor:
@@ -65,11 +87,90 @@ class RewardModelScorer:
             )
         return values
 
+    def spelled(self, responses: Responses) -> Responses:
+        """Responses with the characters behind each token, where the segmenter asks for them."""
+        if not self.segmenter.needs_spelling or self.tokenizer is None or responses.spelling is not None:
+            return responses
+        rows = [ids[mask].tolist() for ids, mask in zip(responses.ids, responses.mask, strict=True)]
+        return replace(responses, spelling=[token_spans(self.tokenizer, row) for row in rows])
+
+    @torch.no_grad()
+    def aggregated(self, batch: RolloutBatch, responses: Responses, segmentation: Segmentation) -> Aggregated:
+        """Every segment's reward and weight, and the response's reward."""
+        ids, mask, ends = responses.ids, responses.mask, segmentation.ends
+        if self.end_token is not None:
+            ids, mask, ends = self._own_view(responses, segmentation)
+        shape = segmentation.ends.shape
+        total = torch.zeros(shape[0], device=ids.device)
+        rewards, weights = torch.zeros(shape, device=ids.device), torch.zeros(shape, device=ids.device)
+        for rows in microbatches(batch.prompt_mask, mask, self.microbatch):
+            prompt_len, response_len = trimmed(batch.prompt_mask[rows], mask[rows])
+            states = self.model.at_ends(
+                batch.prompt_ids[rows, -prompt_len:],
+                batch.prompt_mask[rows, -prompt_len:],
+                ids[rows, :response_len],
+                mask[rows, :response_len],
+                ends[rows],
+                head=self.head,
+            )
+            found = self.aggregation(states) if self.read in ("aggregate", "weighted") else self._unweighted(states)
+            total[rows], rewards[rows], weights[rows] = found.total, found.rewards, found.weights
+        return Aggregated(total, rewards, weights)
+
+    def _unweighted(self, states: SegmentStates) -> Aggregated:
+        """Values or differences of a model that aggregates them in another way, each with weight 1."""
+        rewards = states.values
+        if self.read == "difference":
+            base = states.base if self.base == "prompt" else torch.zeros_like(states.base)
+            rewards = differences(states.values, states.mask, base)
+        return Aggregated(rewards.sum(dim=1), rewards, states.mask.float())
+
+    def _own_view(
+        self, responses: Responses, segmentation: Segmentation
+    ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+        """(ids, mask, ends) of the responses with `<END>` behind each sentence."""
+        assert self.tokenizer is not None
+        assert self.end_token is not None
+        texts = [responses.spelled(row)[0] for row in range(len(responses.ids))]
+        sentences: Several[list[int]] = self.segmenter.sentence_ends(texts)  # type: ignore[attr-defined]
+        views = [
+            with_end_tokens(self.tokenizer, text, found, self.end_token)
+            for text, found in zip(texts, sentences, strict=True)
+        ]
+        ids, mask = pad_rows([view for view, _ in views], int(self.tokenizer.pad_token_id or 0), "right")
+        ends, _ = pad_rows([places for _, places in views], -1, "right")
+        device = responses.ids.device
+        return ids.to(device), mask.to(device), ends.to(device)
+
     def score(self, batch: RolloutBatch) -> Segments | Sequence:
-        return self.read_out(self.token_values(batch), batch.responses)
+        responses = self.spelled(batch.responses)
+        if self.needs_token_values_only:
+            return self.read_out(self.token_values(batch), responses)
+        segmentation = self.segmenter.segment(responses)
+        found = self.aggregated(batch, responses, segmentation)
+        if self.read == "aggregate":
+            return Sequence(found.total)
+        return Segments(found.contributions if self.read == "weighted" else found.rewards, segmentation)
+
+    @property
+    def needs_token_values_only(self) -> bool:
+        """Whether the head's values at the response's tokens give the signal, without base, weights or `<END>`."""
+        plain = self.read == "value" or (self.read == "aggregate" and self.aggregation.kind == "mean")
+        return plain and self.end_token is None
 
     def read_out(self, values: torch.Tensor, responses: Responses) -> Segments | Sequence:
-        """The signal of responses whose head values [batch, response_len] are known."""
-        segmentation = self.segmenter.segment(responses)
+        """The signal of responses whose head values [batch, response_len] are known.
+
+        Raises:
+            RecipeError: a read-out that needs more than those.
+        """
+        if not self.needs_token_values_only:
+            boundary = " with boundary tokens" if self.end_token is not None else ""
+            raise RecipeError(
+                f"the read-out '{self.read}' of a reward model of aggregation '{self.aggregation.kind}'{boundary} is "
+                "not known from head values at every token; use 'value', or 'aggregate' of aggregation 'mean', "
+                "without boundary tokens"
+            )
+        segmentation = self.segmenter.segment(self.spelled(responses))
         segments = Segments(read_ends(values, segmentation.ends), segmentation)
         return segments if self.read == "value" else Sequence(segments.masked_mean())

@@ -1,5 +1,6 @@
-"""Segmentation: bandit, token, n-gram, sentence markers, entropy cutoff."""
+"""Segmentation: bandit, token, n-gram, sentence markers, entropy cutoff, SaT sentences."""
 
+from rlhf_core.segmentation.sat import SaT
 from rlhf_core.segmentation.segmenters import (
     SEGMENTERS,
     Bandit,
@@ -17,6 +18,7 @@ __all__ = [
     "Bandit",
     "Entropy",
     "NGram",
+    "SaT",
     "Segmentation",
     "Segmenter",
     "SentenceMarkers",

@@ -7,7 +7,7 @@ Each is a small frozen dataclass with `segment(responses) -> Segmentation`. EOS 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, Protocol
 
@@ -15,6 +15,7 @@ import torch
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.rollout import Responses
+from rlhf_core.segmentation.sat import SaT
 from rlhf_core.segmentation.segments import Segmentation, dense_cover, from_starts
 
 #: Sentence markers of the Segment paper (§4.2) and their foreign-language equivalents.
@@ -22,9 +23,10 @@ SENTENCE_MARKERS = frozenset(".!?\n;,:…。！？；，：、،؟؛।")
 
 
 class Segmenter(Protocol):
-    """Cuts responses into segments."""
+    """Cuts responses into segments; says which optional parts of `Responses` it reads."""
 
     needs_entropies: ClassVar[bool]
+    needs_spelling: ClassVar[bool]
 
     def segment(self, responses: Responses) -> Segmentation: ...
 
@@ -34,6 +36,7 @@ class Bandit:
     """One segment, the whole response, read at EOS or the last token."""
 
     needs_entropies: ClassVar[bool] = False
+    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         return from_starts(torch.zeros_like(responses.mask), responses.mask)
@@ -44,6 +47,7 @@ class Token:
     """Every token but EOS is a segment."""
 
     needs_entropies: ClassVar[bool] = False
+    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         return from_starts(torch.ones_like(responses.mask), dense_cover(responses))
@@ -55,6 +59,7 @@ class NGram:
 
     n: int
     needs_entropies: ClassVar[bool] = False
+    needs_spelling: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         if self.n < 1:
@@ -73,6 +78,7 @@ class SentenceMarkers:
     """
 
     needs_entropies: ClassVar[bool] = False
+    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         if responses.pieces is None:
@@ -97,6 +103,7 @@ class Entropy:
 
     cutoff: float
     needs_entropies: ClassVar[bool] = True
+    needs_spelling: ClassVar[bool] = False
 
     def segment(self, responses: Responses) -> Segmentation:
         if responses.entropies is None:
@@ -110,6 +117,7 @@ SEGMENTERS: dict[str, type[Any]] = {
     "ngram": NGram,
     "sentence": SentenceMarkers,
     "entropy": Entropy,
+    "sat": SaT,
 }
 
 
@@ -121,8 +129,9 @@ def build_segmenter(spec: Mapping[str, Any]) -> Segmenter:
         near = get_close_matches(kind, SEGMENTERS, n=1)
         hint = f"; did you mean '{near[0]}'?" if near else ""
         raise RecipeError(f"unknown segmenter '{kind}'{hint} Known: {', '.join(SEGMENTERS)}")
-    expected = {f.name for f in fields(SEGMENTERS[kind])}
-    if set(options) != expected:
+    expected = {f.name for f in fields(SEGMENTERS[kind]) if f.name != "known"}
+    required = {f.name for f in fields(SEGMENTERS[kind]) if f.default is MISSING and f.default_factory is MISSING}
+    if not required <= set(options) <= expected:
         raise RecipeError(
             f"segmenter '{kind}' takes {sorted(expected) or 'no options'}, the recipe gives {sorted(options)}"
         )

@@ -15,6 +15,9 @@ from rlhf_core.rollout import Responses
 class Segmentation:
     """Non-overlapping runs of response tokens.
 
+    A segment may be empty: where one token closes several sentences, the first has the token and the others end on
+    it without a token of their own.
+
     Attributes:
         ends: [batch, max_segments] int64, index of each segment's last token, -1 beyond `count`.
         count: [batch] int64, segments per response.
@@ -46,12 +49,12 @@ class Segmentation:
         return torch.where(self.mask, location, torch.ones_like(location))
 
     def spans(self, row: int) -> list[tuple[int, int]]:
-        """Half-open token spans of one row, in order."""
+        """Half-open token spans of one row, in order; an empty segment's is (end, end)."""
         index = self.index[row].tolist()
         spans: list[tuple[int, int]] = []
         for segment in range(int(self.count[row])):
-            first = index.index(segment)
-            spans.append((first, int(self.ends[row, segment]) + 1))
+            end = int(self.ends[row, segment]) + 1
+            spans.append((index.index(segment) if segment in index else end, end))
         return spans
 
 
@@ -86,11 +89,21 @@ def dense_cover(responses: Responses) -> Tensor:
 
 
 def from_spans(spans: Sequence[Sequence[tuple[int, int]]], response_len: int) -> Segmentation:
-    """Segmentation from half-open token spans per row, in order and without gaps."""
-    starts = torch.zeros(len(spans), response_len, dtype=torch.bool)
-    covered = torch.zeros_like(starts)
+    """Segmentation from half-open token spans per row, in order and without gaps; some may be empty."""
+    count = torch.tensor([len(row_spans) for row_spans in spans], dtype=torch.long)
+    ends = torch.full((len(spans), max([1, *count.tolist()])), -1, dtype=torch.long)
+    index = torch.full((len(spans), response_len), -1, dtype=torch.long)
     for row, row_spans in enumerate(spans):
-        for start, end in row_spans:
-            starts[row, start] = True
-            covered[row, start:end] = True
-    return from_starts(starts, covered)
+        for segment, (start, end) in enumerate(row_spans):
+            ends[row, segment] = end - 1
+            index[row, start:end] = segment
+    return Segmentation(ends=ends, count=count, index=index)
+
+
+def from_ends(ends: Sequence[Sequence[int]], response_len: int) -> Segmentation:
+    """Segmentation from each row's last tokens of segments, never decreasing, from the first token on."""
+    spans = []
+    for row_ends in ends:
+        starts = [0, *(end + 1 for end in row_ends)]
+        spans.append([(start, end + 1) for start, end in zip(starts, row_ends, strict=False)])
+    return from_spans(spans, response_len)

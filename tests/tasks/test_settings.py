@@ -9,6 +9,7 @@ import pytest
 from rlhf_core.errors import DataError, JudgeError, RecipeError
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.boundary_tagger import TaggerConfig
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.benchmarks import EvaluationConfig
 from tasks.entropies import EntropySpec
@@ -17,6 +18,7 @@ from tasks.normaliser import CalibrationSpec
 from tasks.policy import PolicyScale
 from tasks.prepare import RealSpec, data_spec
 from tasks.reward_model import RewardModelSpec
+from tasks.segmenter import SegmenterSpec
 from tasks.settings import read_settings, typed
 from tasks.sft import BackboneSpec
 from tasks.tokenizer import TokenizerSpec
@@ -179,3 +181,23 @@ def test_a_wrong_judge_spec_is_refused() -> None:
         load_judge({"kind": "gpt"}, None)
     with pytest.raises(RecipeError, match="knows the testbed only"):
         load_judge({"kind": "gold"}, None)
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
+def test_every_segmenter_of_a_scale_parses(scale: Path) -> None:
+    for path in (scale / "segmenters").glob("*.yaml"):
+        spec = settings(path, SegmenterSpec)
+        assert isinstance(spec, SegmenterSpec)
+        if spec.source == "train":
+            typed(TaggerConfig, spec.tagger, str(path))
+            typed(TrainingConfig, spec.training, str(path))
+
+
+@pytest.mark.parametrize("path", sorted((PARAMS / "sentence" / "reward_models").glob("*.yaml")), ids=lambda p: p.stem)
+def test_every_sentence_reward_model_parses(path: Path) -> None:
+    spec = settings(path, RewardModelSpec)
+    assert isinstance(spec, RewardModelSpec)
+    if spec.segmenter["kind"] == "sat":
+        assert (PARAMS / "scales" / "testbed" / "segmenters" / f"{spec.segmenter['model']}.yaml").exists()
+    else:
+        build_segmenter(spec.segmenter)

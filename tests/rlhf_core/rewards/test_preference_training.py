@@ -11,6 +11,7 @@ from tiny_models import PAD, batch_of, random_rows, tiny_scalar_model
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.policy import pad_rows
+from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation
 from rlhf_core.rewards.preference_training import (
     SegmentedSequence,
     bradley_terry_loss,
@@ -21,7 +22,7 @@ from rlhf_core.rewards.preference_training import (
     score_all,
     shared_prompt_mask,
 )
-from rlhf_core.rewards.readout import RewardModelScorer
+from rlhf_core.rewards.readout import Read, RewardModelScorer
 from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import Bandit, Entropy, NGram
 
@@ -203,3 +204,23 @@ def test_training_and_readout_agree_on_padding() -> None:
     with torch.no_grad():
         together = model(prompt_ids, prompt_mask, ids, mask)
     torch.testing.assert_close(tokens, together, atol=1e-5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("kind", [name for name in AGGREGATIONS if name != "mean"])
+def test_other_aggregations_than_the_mean_are_those_of_each_response_alone(kind: str) -> None:
+    aggregation = Aggregation(kind, dim=4)
+    model = tiny_scalar_model(projections=aggregation.projections)
+    chosen, rejected = pairs_of_one_prompt()
+    with torch.no_grad():
+        good, bad = pair_evaluations(model, chosen, rejected, PAD, aggregation)
+        for together, side in ((good, chosen), (bad, rejected)):
+            alone = torch.cat([evaluations(model, [row], PAD, aggregation)[0] for row in side])
+            torch.testing.assert_close(together, alone, atol=1e-5, rtol=1e-4)
+
+
+@pytest.mark.parametrize(("read", "kind"), [("aggregate", "sum"), ("difference", "mean"), ("weighted", "mean")])
+def test_read_outs_that_need_more_than_token_values_refuse_them(read: Read, kind: str) -> None:
+    scorer = RewardModelScorer(tiny_scalar_model(), NGram(2), read, aggregation=Aggregation(kind))
+    batch = batch_of(PROMPTS, ROWS)
+    with pytest.raises(RecipeError, match=f"the read-out '{read}' of a reward model of aggregation '{kind}' is not"):
+        scorer.read_out(scorer.token_values(batch), batch.responses)

@@ -1,0 +1,248 @@
+"""Aggregation: how the values that a reward model reads at segment ends become one reward of the response.
+
+One module for training and read-out. Each aggregation gives every segment a reward and a weight; the response's
+reward is the weighted sum. With v_i the head's value at the end of segment i and v_0 that at the prompt's end:
+
+    name                      reward of segment i      weight                     paper
+    mean                      v_i                      1/n                        Segment, Eq. 4; Sentence: VA
+    sum                       v_i                      1                          Sentence, token baseline
+    differential_mean         v_i - v_(i-1)            1/n                        Sentence: DA, = (v_n - v_0)/n
+    value_attention           v_i                      softmax_i(q_n . k_i)       Sentence: VW
+    differential_attention    v_i - v_(i-1)            softmax_i(q_n . k_i)       Sentence, Eq. 3 and 4
+    preference_transformer    v_i                      mean_t softmax_i(q_t . k_i)  Sentence, appendix A.6
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.reward_model import SegmentStates
+from rlhf_core.recipe import BASES
+
+QUERY, KEY = "query", "key"
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """Rewards of segments and of responses, float32.
+
+    Attributes:
+        total: [batch] reward of the response.
+        rewards: [batch, max_segments] reward of each segment, 0 beyond each row's count.
+        weights: [batch, max_segments], 0 beyond each row's count.
+        weighted: whether the segments' part in the total, rather than their bare reward, is what they are worth.
+    """
+
+    total: Tensor
+    rewards: Tensor
+    weights: Tensor
+    weighted: bool = True
+
+    @property
+    def contributions(self) -> Tensor:
+        """[batch, max_segments] weight times reward; their sum is the total."""
+        return self.weights * self.rewards
+
+    @property
+    def worth(self) -> Tensor:
+        """[batch, max_segments]: what a segment is worth, as training measures it and normalisers are fitted to it."""
+        return self.contributions if self.weighted else self.rewards
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """An aggregation with its options.
+
+    Args:
+        kind: its name.
+        dim: of queries and keys.
+        rope_base: of the rotary embedding of sentence indices; the paper prints 1000.
+        base: v_0, 'prompt' for the head at the prompt's last token or 'zero'.
+    """
+
+    kind: str
+    dim: int = 256
+    rope_base: float = 1000.0
+    base: str = "prompt"
+
+    def __post_init__(self) -> None:
+        if self.kind not in AGGREGATIONS:
+            near = get_close_matches(self.kind, AGGREGATIONS, n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            raise RecipeError(f"unknown aggregation '{self.kind}'{hint} Known: {', '.join(AGGREGATIONS)}")
+        if self.dim < 2 or self.dim % 2 or self.rope_base <= 1:
+            raise RecipeError(
+                f"aggregation '{self.kind}': dim is {self.dim} and rope_base {self.rope_base}; dim must be even and at "
+                "least 2, rope_base above 1"
+            )
+        if self.base not in BASES:
+            raise RecipeError(f"aggregation '{self.kind}': base is '{self.base}'; known: {', '.join(BASES)}")
+
+    @property
+    def projections(self) -> dict[str, int]:
+        """Heads that the reward model needs besides the scalar one: name -> outputs."""
+        return {QUERY: self.dim, KEY: self.dim} if AGGREGATIONS[self.kind].attends else {}
+
+    def __call__(self, states: SegmentStates) -> Aggregated:
+        """Aggregates the segments of a batch; a response without any has the reward 0."""
+        return AGGREGATIONS[self.kind].aggregate(states, self)
+
+
+def differences(values: Tensor, mask: Tensor, base: Tensor) -> Tensor:
+    """[batch, max_segments] v_i - v_(i-1), 0 beyond each row's count. Source: Sentence, Eq. 3.
+
+    Args:
+        values: [batch, max_segments] float32, value at each segment's end.
+        mask: [batch, max_segments] bool.
+        base: [batch] float32, v_0.
+    """
+    before = torch.cat([base[:, None], values[:, :-1]], dim=1)
+    return torch.where(mask, values - before, 0.0)
+
+
+def rotary(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
+    """Rotary embedding of interleaved pairs: (x_2t, x_2t+1) turned by position * base^(-2t/d), t from 0.
+
+    Args:
+        vectors: [..., d] float32.
+        positions: [...] of the same leading shape.
+        base: of the frequencies.
+
+    Source: Sentence, appendix A.2.
+    """
+    half = vectors.shape[-1] // 2
+    powers = torch.arange(half, device=vectors.device, dtype=torch.float32) / half
+    angles = positions[..., None].float() * base**-powers
+    even, odd = vectors[..., 0::2], vectors[..., 1::2]
+    turned = (even * angles.cos() - odd * angles.sin(), even * angles.sin() + odd * angles.cos())
+    return torch.stack(turned, dim=-1).flatten(-2)
+
+
+def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
+    """Softmax over the last dimension's real entries, 0 elsewhere; all 0 where there are none."""
+    filled = torch.where(mask, scores, torch.finfo(scores.dtype).min)
+    return torch.where(mask, filled.softmax(dim=-1), 0.0)
+
+
+def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor, rope_base: float) -> Tensor:
+    """[batch, max_segments] softmax over segments of q_n . k_i, without 1/sqrt(d).
+
+    Args:
+        queries, keys: [batch, max_segments, dim] at segment ends; the query is the last segment's.
+        mask: [batch, max_segments] bool.
+        rope_base: rotary base over segment indices 1..n.
+
+    Source: Sentence, §3.1 and appendix A.2.
+    """
+    queries, keys, index = queries.float(), keys.float(), _indices(mask)
+    last = (mask.sum(dim=1) - 1).clamp(min=0)
+    rows = torch.arange(len(mask), device=mask.device)
+    query = rotary(queries[rows, last], index[rows, last], rope_base)
+    scores = (query[:, None] * rotary(keys, index, rope_base)).sum(dim=-1)
+    return masked_softmax(scores, mask)
+
+
+def mean_attention_weights(queries: Tensor, keys: Tensor, mask: Tensor, rope_base: float) -> Tensor:
+    """[batch, max_segments] attention that each segment receives, averaged over all segments' queries.
+
+    Source: Sentence, appendix A.6, whose sum runs over the softmax's own index as printed (always 1/T); read as in
+    Kim et al. 2023, over the queries.
+    """
+    queries, keys = (rotary(part.float(), _indices(mask), rope_base) for part in (queries, keys))
+    attention = masked_softmax(queries @ keys.transpose(1, 2), mask[:, None, :].expand(-1, mask.shape[1], -1))
+    attention = torch.where(mask[:, :, None], attention, 0.0)
+    return attention.sum(dim=1) / mask.sum(dim=1).clamp(min=1)[:, None]
+
+
+def _indices(mask: Tensor) -> Tensor:
+    return torch.arange(1, mask.shape[1] + 1, device=mask.device).expand(mask.shape)
+
+
+def _uniform(mask: Tensor) -> Tensor:
+    return mask.float() / mask.sum(dim=1).clamp(min=1)[:, None]
+
+
+def _differences(states: SegmentStates, options: Aggregation) -> Tensor:
+    base = states.base if options.base == "prompt" else torch.zeros_like(states.base)
+    return differences(states.values, states.mask, base)
+
+
+def _attention(states: SegmentStates, options: Aggregation) -> Tensor:
+    return attention_weights(states.project(QUERY), states.project(KEY), states.mask, options.rope_base)
+
+
+def _weighted(rewards: Tensor, weights: Tensor) -> Aggregated:
+    return Aggregated((weights * rewards).sum(dim=1), rewards, weights)
+
+
+def mean(states: SegmentStates, options: Aggregation) -> Aggregated:
+    """Plain mean. Each segment is worth its own value, not its share of the mean (Segment, §2.3)."""
+    total = states.values.sum(dim=1) / states.mask.sum(dim=1).clamp(min=1)
+    return Aggregated(total, states.values, _uniform(states.mask), weighted=False)
+
+
+def total_sum(states: SegmentStates, options: Aggregation) -> Aggregated:
+    """Plain sum."""
+    return _weighted(states.values, states.mask.float())
+
+
+def differential_mean(states: SegmentStates, options: Aggregation) -> Aggregated:
+    """DA: mean of differences, so (v_n - v_0)/n."""
+    return _weighted(_differences(states, options), _uniform(states.mask))
+
+
+def value_attention(states: SegmentStates, options: Aggregation) -> Aggregated:
+    """VW: attention-weighted values."""
+    return _weighted(states.values, _attention(states, options))
+
+
+def differential_attention(states: SegmentStates, options: Aggregation) -> Aggregated:
+    """The paper's own: attention-weighted differences."""
+    return _weighted(_differences(states, options), _attention(states, options))
+
+
+def preference_transformer(states: SegmentStates, options: Aggregation) -> Aggregated:
+    """Values weighted by the attention that they receive from every segment."""
+    weights = mean_attention_weights(states.project(QUERY), states.project(KEY), states.mask, options.rope_base)
+    return _weighted(states.values, weights)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """An aggregation's function and whether it needs query and key heads."""
+
+    aggregate: Callable[[SegmentStates, Aggregation], Aggregated]
+    attends: bool = False
+
+
+AGGREGATIONS: dict[str, Entry] = {
+    "mean": Entry(mean),
+    "sum": Entry(total_sum),
+    "differential_mean": Entry(differential_mean),
+    "value_attention": Entry(value_attention, attends=True),
+    "differential_attention": Entry(differential_attention, attends=True),
+    "preference_transformer": Entry(preference_transformer, attends=True),
+}
+
+
+def build_aggregation(spec: str | Mapping[str, Any]) -> Aggregation:
+    """Aggregation from its name, or from `{kind: differential_attention, dim: 256}`.
+
+    Raises:
+        RecipeError: an unknown name or option.
+    """
+    options = {"kind": spec} if isinstance(spec, str) else dict(spec)
+    known = [f.name for f in fields(Aggregation)]
+    for name in options:
+        if name not in known:
+            raise RecipeError(f"aggregation: unknown setting '{name}'; known: {', '.join(known)}")
+    if "kind" not in options:
+        raise RecipeError(f"aggregation: 'kind' is missing; known: {', '.join(AGGREGATIONS)}")
+    return Aggregation(**options)

@@ -1,0 +1,71 @@
+"""The `<END>` variant: a reward model's own text, with a special token behind each sentence.
+
+Each sentence is encoded by itself, as a tokenizer does between special tokens. Source: Sentence, §3.1 and A.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+from rlhf_core.data.templates import encode_text
+from rlhf_core.errors import RecipeError
+from rlhf_core.segmentation.boundary_tokens import END, check_end_token
+
+
+def add_end_token(tokenizer: PreTrainedTokenizerBase, backbone: PreTrainedModel) -> int:
+    """Gives tokenizer and model the token `<END>`; its embedding starts as the mean of the others. Returns its id."""
+    tokenizer.add_special_tokens({"additional_special_tokens": [END]}, replace_extra_special_tokens=False)
+    index = end_token_id(tokenizer)
+    known = _embeddings(backbone).shape[0]
+    if index >= known:
+        backbone.resize_token_embeddings(len(tokenizer), mean_resizing=False)
+    weight = _embeddings(backbone)
+    with torch.no_grad():
+        weight[index] = weight[: min(index, known)].mean(dim=0)
+    return index
+
+
+def _embeddings(backbone: PreTrainedModel) -> torch.Tensor:
+    weight = backbone.get_input_embeddings().weight
+    assert isinstance(weight, torch.Tensor)
+    return weight
+
+
+def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """The id of `<END>`.
+
+    Raises:
+        RecipeError: the tokenizer has none.
+    """
+    index = tokenizer.get_added_vocab().get(END)
+    if index is None:
+        raise RecipeError(f"the reward model's tokenizer has no token {END}: it was trained without boundary tokens")
+    return int(index)
+
+
+def with_end_tokens(
+    tokenizer: PreTrainedTokenizerBase, text: str, ends: Sequence[int], end_token: int
+) -> tuple[list[int], list[int]]:
+    """Ids of a text with `<END>` behind each sentence, and where those stand.
+
+    Args:
+        tokenizer: the reward model's.
+        text: the response.
+        ends: increasing character ends of its sentences, the last one its length; none for an empty response, which
+            is one empty sentence.
+        end_token: id of `<END>`.
+
+    Raises:
+        DataError: the text holds `<END>` already.
+    """
+    check_end_token(text)
+    ids: list[int] = []
+    places: list[int] = []
+    for start, end in zip([0, *ends], ends or [len(text)], strict=False):
+        sentence = text[start:end]
+        ids += [*(encode_text(tokenizer, sentence) if sentence else []), end_token]
+        places.append(len(ids) - 1)
+    return ids, places

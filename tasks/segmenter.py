@@ -1,0 +1,176 @@
+"""Stage `segmenter`: a SaT model, trained on gold sentences or fetched once, and the sentences of all responses.
+
+Writes model/ (what wtpsplit's `SaT` loads, with threshold and length limit in segmenter.json), sentences.json (sentence
+ends of every preference response and example, by digest of the text) and metrics.json. Later stages read sentences
+from there; they load the model only for texts that it has not seen.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from rlhf_core.data.sources import DirectorySource
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.segmentation.boundary_tagger import (
+    GoldText,
+    TaggerConfig,
+    save_tagger,
+    sentence_scores,
+    train_tagger,
+)
+from rlhf_core.segmentation.sat import KNOWN_FILE, SaT, load_splitter, text_digest
+from rlhf_core.supervised.training import TrainingConfig
+from tasks.artifacts import check_version, read_jsonl, stage_output, write_json
+from tasks.prepare import DATA_VARIABLE
+from tasks.progress import progress
+from tasks.settings import read_settings, typed
+from tasks.stage import command_line, device, run_stage, set_threads
+
+VERSION = 1
+STAGE = "segmenter"
+
+SPLITS = ("train", "validation", "ood")
+CLAUSES = "clauses"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SegmenterSpec:
+    """A SaT model.
+
+    Args:
+        source: 'train' makes one, 'load' takes one.
+        model: of 'load', a folder or a hub id such as sat-3l.
+        gold: of 'train', where true sentences come from: 'clauses' of the testbed's preference data, or the name of a
+            set with sentence spans (`ewt_sentences`) in the folder that REWARDSMITH_DATA names.
+        tagger: of 'train', `TaggerConfig`.
+        training: of 'train', `TrainingConfig`; a row is a window of tokens.
+        texts: of 'train', the most texts to train on.
+        seed: of 'train'.
+        max_sentence_chars: longer sentences are cut again at punctuation.
+        threshold: probability above which a character ends a sentence; None is .5 for a trained model, and the
+            released models' own.
+    """
+
+    source: str
+    model: str | None = None
+    gold: str | None = None
+    tagger: Mapping[str, Any] = field(default_factory=dict)
+    training: Mapping[str, Any] = field(default_factory=dict)
+    texts: int = 4000
+    seed: int = 0
+    max_sentence_chars: int = 256
+    threshold: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.source not in ("train", "load"):
+            raise RecipeError(f"source is '{self.source}'; known: train, load")
+        if (self.source == "load") != (self.model is not None) or (self.source == "train") != (self.gold is not None):
+            raise RecipeError("source 'load' needs 'model' and no 'gold', source 'train' needs 'gold' and no 'model'")
+        if self.texts < 1:
+            raise RecipeError(f"texts is {self.texts}; it must be at least 1")
+
+
+def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
+    """Texts with true sentences: split `train`, `validation` or `ood` of the preference data's clauses, or of a set.
+
+    Raises:
+        DataError: data without clauses; no folder of sets.
+    """
+    if name != CLAUSES:
+        root = os.environ.get(DATA_VARIABLE)
+        if not root:
+            raise DataError(f"{DATA_VARIABLE} names no folder, in which '{name}' should lie", remedy="Set it")
+        rows = DirectorySource(root).load(name, "test" if split == "ood" else split, "sentences")
+        return [GoldText(row["text"], tuple(end for _, end in row["sentence_spans"])) for row in rows]
+    file = data / f"preference.{split}.jsonl"
+    found = []
+    for row in read_jsonl(file):
+        for side in ("chosen", "rejected"):
+            clauses = row.get("meta", {}).get(f"{side}_clauses")
+            if clauses is None:
+                raise DataError("its rows name no clauses", file=str(file), remedy="Set 'gold' to a set of sentences")
+            text = row[side]
+            found.append(GoldText(text, tuple(len(text[:end].rstrip()) for _, end, *_ in clauses)))
+    return found
+
+
+def make_segmenter(
+    spec_path: Annotated[Path, "segmenter spec (YAML)"], data: Path, out: Path, version: int | None = None
+) -> None:
+    """Trains or loads a SaT model and finds the sentences of all responses."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    spec = typed(SegmenterSpec, read_settings(spec_path), str(spec_path))
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:
+        folder = result / "model"
+        metrics = _train(spec, spec_path, data, folder) if spec.source == "train" else _load(spec, folder)
+        settings = SaT(str(folder), spec.max_sentence_chars)
+        pairs = [row for split in SPLITS for row in read_jsonl(data / f"preference.{split}.jsonl")]
+        texts = [row[side] for row in pairs for side in ("chosen", "rejected")]
+        texts += [row["response"] for row in read_jsonl(data / "examples.jsonl")]
+        texts = sorted(set(texts))
+        ends = settings.sentence_ends(texts)
+        write_json(result / KNOWN_FILE, {text_digest(text): found for text, found in zip(texts, ends, strict=True)})
+        if spec.gold is not None:
+            sat = SaT(
+                str(folder),
+                spec.max_sentence_chars,
+                known={text_digest(t): e for t, e in zip(texts, ends, strict=True)},
+            )
+            for split in ("validation", "ood"):
+                gold = gold_texts(spec.gold, split, data)
+                scores = sentence_scores(sat.sentence_ends([item.text for item in gold]), gold)
+                metrics |= {f"{'' if split == 'validation' else 'ood_'}{name}": v for name, v in scores.items()}
+        lengths = [b - a for row in ends for a, b in zip([0, *row], row, strict=False)]
+        metrics |= {
+            "sentences_per_response": len(lengths) / max(1, len(texts)),
+            "sentence_chars": sum(lengths) / max(1, len(lengths)),
+            "longest_sentence_chars": float(max(lengths, default=0)),
+            "one_sentence_share": sum(len(row) <= 1 for row in ends) / max(1, len(ends)),
+        }
+        write_json(result / "metrics.json", metrics)
+
+
+def _train(spec: SegmenterSpec, where: Path, data: Path, folder: Path) -> dict[str, float]:
+    config = typed(TaggerConfig, spec.tagger, f"{where}: tagger")
+    training = typed(TrainingConfig, spec.training, f"{where}: training")
+    gold = gold_texts(str(spec.gold), "train", data)[: spec.texts]
+    total = 0
+    with progress(f"boundary tagger {where.stem}", 1) as advance:
+
+        def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
+            nonlocal total
+            total = steps
+            if step == steps:
+                advance(loss=metrics["loss"])
+
+        model, tokenizer = train_tagger(gold, config, training, spec.seed, on_step, device())
+    threshold = 0.5 if spec.threshold is None else spec.threshold
+    save_tagger(model, tokenizer, folder, threshold=threshold, max_sentence_chars=spec.max_sentence_chars)
+    return {"parameters": float(sum(p.numel() for p in model.parameters())), "steps": float(total)}
+
+
+def _load(spec: SegmenterSpec, folder: Path) -> dict[str, float]:
+    given = SaT(str(spec.model), spec.max_sentence_chars, spec.threshold)
+    splitter = load_splitter(given.model)
+    save_tagger(
+        splitter.model.model,
+        splitter.tokenizer,
+        folder,
+        threshold=given.decision,
+        max_sentence_chars=spec.max_sentence_chars,
+    )
+    return {"parameters": float(sum(p.numel() for p in splitter.model.model.parameters()))}
+
+
+main = command_line(make_segmenter)
+
+
+if __name__ == "__main__":
+    run_stage(main)
