@@ -177,12 +177,12 @@ def test_reward_models_and_a_function_of_the_users_own_add_up(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Two components read two reward models, a third one is a function in the working directory."""
-    (tmp_path / "own_rewards.py").write_text("def brevity(batch):\n    return -0.01 * batch.responses.lengths\n")
+    (tmp_path / "own_brevity.py").write_text("def brevity(batch):\n    return -0.01 * batch.responses.lengths\n")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     row = dict(SETTINGS["segment"])
     model = {name: row.pop(name) for name in ("reward_model", "readout", "normaliser", "credit")}
-    function = {"function": "own_rewards:brevity", "gives": "sequence", "credit": "last_token", "name": "brevity"}
+    function = {"function": "own_brevity:brevity", "gives": "sequence", "credit": "last_token", "name": "brevity"}
     row["components"] = [model, {**model, "reward_model": "other", "name": "other", "weight": 0.5}, function]
     (tmp_path / "row.yaml").write_text(yaml.safe_dump(row))
     _, line = pipeline.arguments("ppo", tmp_path / "out", settings={"row": tmp_path / "row.yaml"})
