@@ -161,9 +161,9 @@ def find_fall(points: Sequence[Evaluated], settings: AlarmSettings, evaluations:
         return None
     change, since = min(fallen, key=lambda pair: pair[0].upper)
     message = (
-        f"the proxy rose from {since.proxy:.3g} to {last.proxy:.3g} since step {since.step} while the win rate over the "
-        f"SFT policy fell by {-100 * change.difference:.0f} points: of {change.changed} prompts whose outcome changed "
-        f"{100 * change.better:.0f}% got better, below {100 * change.upper:.0f}% at the level {level:.2g}"
+        f"the proxy rose from {since.proxy:.3g} to {last.proxy:.3g} since step {since.step} while the win rate over "
+        f"the SFT policy fell by {-100 * change.difference:.0f} points: of {change.changed} prompts whose outcome "
+        f"changed {100 * change.better:.0f}% got better, below {100 * change.upper:.0f}% at the level {level:.2g}"
     )
     return Alarm(last.step, "fall", since.step, message)
 

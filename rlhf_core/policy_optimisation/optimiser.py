@@ -46,8 +46,8 @@ from rlhf_core.policy_optimisation.sources import RolloutSource
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.schedule import rate_share
 
-#: step from 1, metrics, what was rolled out
-OnStep = Callable[[int, dict[str, float], Experience], None]
+#: step from 1, metrics, what was rolled out; True ends the training
+OnStep = Callable[[int, dict[str, float], Experience], bool | None]
 
 
 @runtime_checkable
@@ -101,10 +101,11 @@ class PolicyOptimiser:
         self.step = 0
 
     def train(self, on_step: OnStep) -> None:
-        """Runs the iterations that are left; `on_step(step, metrics, experience)` sees each one after its update."""
+        """Runs the iterations that are left; `on_step(step, metrics, experience)` sees each one and may end it."""
         while self.step < self.config.iterations:
             metrics, experience = self.iterate()
-            on_step(self.step, metrics, experience)
+            if on_step(self.step, metrics, experience):
+                return
 
     def iterate(self) -> tuple[dict[str, float], Experience]:
         """One iteration: (metrics, what was rolled out in it)."""
