@@ -160,7 +160,7 @@ def token_rows(rollouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for rollout in rollouts:
         number = place[rollout["step"]] = place.get(rollout["step"], 0) + 1
         shared = {"step": rollout["step"], "id": rollout["id"], "response": number}
-        for i, token in enumerate(rollout["tokens"]):
+        for i in range(len(rollout["tokens"])):
             parts = {f"reward/{name}": values[i] for name, values in rollout["breakdown"].items()}
             own = {name: rollout[f"{name}s"][i] for name in ("token", "reward", "advantage")}
             rows.append({**shared, "position": i, **own, **parts, "true_reward": rollout["true_reward"]})
