@@ -144,6 +144,8 @@ class Recipe:
         backbone: which SFT model it starts from.
         optimiser: settings that differ from the scale's, with `kind` one of `KINDS`.
         settings: the scale's policy settings, by name; those of the optimiser's kind unless given.
+        lora: `LoraSettings` where low-rank adapters are trained instead of the whole model.
+        alarm: `AlarmSettings` that differ from the scale's, of the hacking alarm.
         components: of a reward recipe.
         clamp: largest absolute reward of a token, None for no limit.
     """
@@ -155,6 +157,8 @@ class Recipe:
     components: tuple[ComponentRecipe, ...] = ()
     clamp: float | None = 10.0
     settings: str | None = None
+    lora: Mapping[str, Any] | None = None
+    alarm: Mapping[str, Any] = field(default_factory=dict)
     notes: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
@@ -162,6 +166,10 @@ class Recipe:
             raise RecipeError(f"kind is '{self.kind}'; it must be 'reward' or 'supervised'")
         if not isinstance(self.optimiser, Mapping):
             raise RecipeError(f"optimiser is '{self.optimiser}'; it must be a mapping, as in {{kind: ppo}}")
+        for given, needed in (("lora", "rank: 16, alpha: 32"), ("alarm", "on_hacking: stop")):
+            value = getattr(self, given)
+            if value is not None and not isinstance(value, Mapping):
+                raise RecipeError(f"{given} is '{value}'; it must be a mapping, as in {{{needed}}}")
         name = str(self.optimiser.get("kind"))
         if name not in KINDS:
             raise RecipeError(f"unknown optimiser '{name}'{_hint(name, KINDS)}")

@@ -82,6 +82,7 @@ class RolloutBatch:
             component with references of its own shows its shaping those.
         logprobs: [batch, response_len] float32 of the sampled tokens under the sampling policy.
         reference_logprobs: [batch, response_len] float32 under the reference policy.
+        entropies: [batch, response_len] float32, nats, of the sampling policy's distributions.
     """
 
     prompt_ids: Tensor
@@ -94,6 +95,7 @@ class RolloutBatch:
     references: Mapping[str, Tensor] = field(default_factory=dict)
     logprobs: Tensor | None = None
     reference_logprobs: Tensor | None = None
+    entropies: Tensor | None = None
 
     def __len__(self) -> int:
         return self.prompt_ids.shape[0]

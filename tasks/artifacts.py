@@ -98,6 +98,21 @@ def input_digests(inputs: Sequence[Path | str]) -> dict[str, str]:
     return {Path(path).as_posix(): digest(path) for path in inputs}
 
 
+def peak_memory() -> dict[str, float]:
+    """`peak_memory_mb` of this process so far, and `peak_gpu_memory_mb` where it uses a GPU."""
+    import torch
+
+    found = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    return found
+
+
+def record_folder(result: Path) -> Path:
+    """Where a stage that writes into `result` notes what depends on clock and machine; nothing depends on it."""
+    return result.parent / "record"
+
+
 def _record(stage: str, version: int, digests: Mapping[str, str], started: float, seconds: float) -> dict[str, Any]:
     import torch
 
@@ -106,7 +121,7 @@ def _record(stage: str, version: int, digests: Mapping[str, str], started: float
         "version": version,
         "seconds": round(seconds, 3),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
-        "peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1),
+        "peak_memory_mb": peak_memory()["peak_memory_mb"],
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
         "host_cpu": platform.processor() or platform.machine(),

@@ -190,7 +190,7 @@ class Evaluator:
         metrics: dict[str, float] = {}
         for name in ("alpaca", "ood"):
             if name in by_name:
-                games = play_games(self.judge, _comparisons(by_name[name]), "alpaca_eval", orders="drawn")
+                games = play_games(self.judge, comparisons(by_name[name]), "alpaca_eval", orders="drawn")
                 judgements += _judgement_rows(name, games)
                 rate = win_rate([game.preference_for_model for game in games])
                 metrics |= {
@@ -199,7 +199,7 @@ class Evaluator:
                     f"{name}_invalid": rate["n_invalid"],
                 }
         if "arena" in by_name:
-            games = play_games(self.judge, _comparisons(by_name["arena"]), "arena_hard")
+            games = play_games(self.judge, comparisons(by_name["arena"]), "arena_hard")
             judgements += _judgement_rows("arena", games)
             arena = arena_win_rate(games)
             metrics |= {
@@ -338,7 +338,8 @@ def win_rates_over_reference(generations: Sequence[Row], reference: Sequence[Row
     return metrics
 
 
-def _comparisons(rows: Sequence[Row]) -> list[Comparison]:
+def comparisons(rows: Sequence[Row]) -> list[Comparison]:
+    """Each answer against its row's `baseline`."""
     return [
         Comparison(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
     ]
@@ -373,4 +374,4 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-__all__ = ["Evaluation", "EvaluationConfig", "Evaluator", "answer", "win_rates_over_reference"]
+__all__ = ["Evaluation", "EvaluationConfig", "Evaluator", "answer", "comparisons", "win_rates_over_reference"]

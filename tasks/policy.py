@@ -1,16 +1,16 @@
 """Stage `policy`: one row's policy training (an optimiser on its reward, or DPO), with its own evaluation.
 
 Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
-(a few rollouts with the reward of every token and its breakdown), generations.jsonl, judgements.jsonl.
+(a few rollouts with the reward of every token and its breakdown), alarms.jsonl (signs of reward hacking),
+generations.jsonl, judgements.jsonl; and record/phases.jsonl (speed of each phase and memory, per step).
 """
 
 from __future__ import annotations
 
-import copy
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,14 +22,17 @@ from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.hacking import AlarmSettings
 from rlhf_core.models.generation import Sampling
 from rlhf_core.models.loading import load_tokenizer
+from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware, build_normaliser
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe, referenced_models, useless_shaping
 from rlhf_core.recipe import reward_models as reward_models_of
@@ -43,10 +46,11 @@ from rlhf_core.shaping.registry import Chain, build_shaping
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
-from tasks.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
-from tasks.benchmarks import EvaluationConfig, Evaluator, win_rates_over_reference
+from tasks.artifacts import check_version, peak_memory, read_json, read_jsonl, record_folder, write_json, write_jsonl
+from tasks.benchmarks import Evaluation, EvaluationConfig, Evaluator, win_rates_over_reference
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import resolve_segmenter
+from tasks.hacking import HackingWatch, scores_over_sft
 from tasks.loading import load_encoder, load_judge, load_policy, load_segmenter, load_world
 from tasks.progress import progress
 from tasks.references import load_references
@@ -54,7 +58,7 @@ from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, set_threads, training_on
 from tasks.supervised import train_resumably
 
-VERSION = 4
+VERSION = 5
 STAGE = "policy"
 
 Row = dict[str, Any]
@@ -72,6 +76,7 @@ class PolicyScale:
         checkpoint_prompts: prompts of each such evaluation, 0 for none.
         rollout_samples: rollouts kept of the first and the last iteration.
         prompt_limit: most tokens of a rollout's prompt, None for the data's own limit.
+        alarm: `AlarmSettings` of the hacking alarm; a row's `alarm` overrides single values.
     """
 
     optimiser: Mapping[str, Any]
@@ -80,6 +85,12 @@ class PolicyScale:
     checkpoint_prompts: int = 0
     rollout_samples: int = 0
     prompt_limit: int | None = None
+    alarm: Mapping[str, Any] = field(default_factory=dict)
+
+    def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:
+        """Whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
+        every = max(1, iterations // self.checkpoints)
+        return self.checkpoint_prompts > 0 and (step % every == 0 if step < iterations else last)
 
     def optimiser_config(self, optimiser: Mapping[str, Any], where: str) -> OptimiserConfig:
         kind = str(optimiser["kind"])
@@ -105,7 +116,7 @@ def _overrides(optimiser: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in optimiser.items() if name != "kind"}
 
 
-_NOTED = ("history", "checkpoints", "rollouts", "lengths")
+_NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
 
 
 @dataclass
@@ -114,12 +125,14 @@ class Run:
 
     Attributes:
         policy: being trained.
-        reference: the frozen SFT model.
+        reference: the frozen SFT model; with an adapter the policy without it.
         encoder: tokenizer and template.
         evaluator: benchmarks.
         baseline: the SFT model's generations.
         history, checkpoints, rollouts: what is written at the end.
         lengths: tokens per segment in the last rollout batch.
+        phases: speed and memory of each step.
+        adapter: the policy's low-rank adapters, if only those are trained.
     """
 
     policy: Policy
@@ -131,6 +144,8 @@ class Run:
     checkpoints: list[Row]
     rollouts: list[Row]
     lengths: list[int]
+    phases: list[Row]
+    adapter: Adapter | None = None
 
     def state_dict(self) -> State:
         """What training has noted so far."""
@@ -151,14 +166,23 @@ class Run:
         policy, reference = (reference_logprobs(model, sequences, batch) for model in (self.policy, self.reference))
         return float((policy - reference).mean())
 
-    def checkpoint(self, step: int, prompts: int) -> None:
-        """Win rate over the SFT model on some prompts, and the KL of those very answers."""
+    @property
+    def scored(self) -> bool:
+        """Whether answers can be compared with the SFT model's: by true rewards, or by a judge."""
+        return self.evaluator.world is not None or self.evaluator.judge is not None
+
+    def checkpoint(self, step: int, prompts: int) -> dict[str, float]:
+        """Win rate over the SFT model on some prompts, and the KL of those very answers; returns each one's score."""
         rows = self.evaluator.generate_dialogue(self.policy, "alpaca", prompts)
         kl = self.kl(rows)
         rates = win_rates_over_reference(rows, self.baseline)
         chars = {row["id"]: row["n_chars"] for row in self.baseline if row["benchmark"] == "alpaca"}
         longer = sum(row["n_chars"] - chars[row["id"]] for row in rows) / max(1, len(rows))
+        scores = scores_over_sft(self.evaluator, rows, self.baseline)
+        if self.evaluator.world is None and scores:
+            rates["judged_win_rate_vs_sft"] = 100 * sum(scores.values()) / len(scores)
         self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates})
+        return scores
 
 
 def build_reward(
@@ -284,7 +308,7 @@ def encoded_prompts(rows: list[Row], encoder: Encoder) -> list[EncodedPrompt]:
 
 
 def build_critic(
-    config: OptimiserConfig, reference: Policy, reward_models: Sequence[Path], seed: int
+    config: OptimiserConfig, sft: Path, encoder: Encoder, reward_models: Sequence[Path], seed: int
 ) -> ScalarModel | None:
     """The critic that the settings name, on the stage's device; of several reward models the first.
 
@@ -298,7 +322,7 @@ def build_critic(
             raise RecipeError("critic is 'reward_model', but no component reads a reward model")
         critic = ScalarModel.load(reward_models[0] / "model")[0].as_critic()
     else:
-        model = copy.deepcopy(reference.model)
+        model = load_policy(sft / "model", encoder).model
         critic = ScalarModel.from_language_model(model, heads=("value",), seed=seed, bias=True)
     critic.to(device())
     return critic.requires_grad_(True)
@@ -315,9 +339,10 @@ def run_optimiser(
     prompts: list[Row],
     seed: int,
     checkpoints: RunCheckpoints,
-) -> Row:
-    """Policy optimisation on the reward, from the start or from the last checkpoint; returns summary metrics."""
-    encoder = run.encoder
+    alarm: AlarmSettings,
+) -> tuple[Row, HackingWatch]:
+    """Policy optimisation on the reward, from the start or from the last checkpoint: summary metrics and the alarm."""
+    encoder, clock = run.encoder, PhaseClock()
     if scale.prompt_limit is not None:
         encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
     source = OnPolicy(
@@ -330,37 +355,46 @@ def run_optimiser(
         group_size=config.group_size,
         microbatch=config.microbatch,
         seed=seed,
+        clock=clock,
     )
-    optimiser = PolicyOptimiser(run.policy, reward, source, config, seed, critic=critic)
+    optimiser = PolicyOptimiser(run.policy, reward, source, config, seed, critic=critic, clock=clock)
     world = run.evaluator.world
-    every = max(1, config.iterations // scale.checkpoints)
     label = f"{recipe.optimiser['kind']} {recipe.title} seed {seed}"
 
+    planned = sum(scale.evaluated(step, config.iterations, last=True) for step in range(1, config.iterations + 1))
+    watch = HackingWatch(alarm, planned, run.policy.model, judged=run.scored, label=label)
+
     def state() -> State:
-        return {"loop": optimiser.state_dict(), "run": run.state_dict()}
+        return {"loop": optimiser.state_dict(), "run": run.state_dict(), "watch": watch.state_dict()}
 
     saved = checkpoints.resume(label)
     if saved is not None:
         optimiser.load_state_dict(saved["loop"])
         run.load_state_dict(saved["run"])
+        watch.load_state_dict(saved["watch"])
     with progress(label, config.iterations, optimiser.step) as advance:
 
-        def on_step(step: int, metrics: dict[str, float], experience: Experience) -> None:
+        def on_step(step: int, metrics: dict[str, float], experience: Experience) -> bool:
             batch = experience.batch
             if world is not None:
                 true = [world.true_reward(r["meta"], t) for r, t in zip(batch.records, batch.texts, strict=True)]
                 metrics["true_reward"] = sum(true) / len(true)
             run.history.append({"step": step, **metrics})
+            run.phases.append({"step": step, **clock.read(), **peak_memory()})
+            watch.observe(step, metrics, len(batch))
             advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
-            if step == config.iterations:
+            if run.scored and scale.evaluated(step, config.iterations, last=watch.stops):
+                watch.evaluated(step, run.checkpoint(step, scale.checkpoint_prompts))
+            last = watch.stop or step == config.iterations
+            if last:
                 run.lengths.extend(_segment_lengths(reward, experience))
-            if step in (1, config.iterations):
+            if last or step == 1:
                 run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, scale.rollout_samples))
-            if world is not None and scale.checkpoint_prompts and step % every == 0 and step < config.iterations:
-                run.checkpoint(step, scale.checkpoint_prompts)
             checkpoints.offer(step, state)
+            return watch.stop
 
-        optimiser.train(on_step)
+        if not watch.stop:
+            optimiser.train(on_step)
     last = run.history[-1]
     summary: Row = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
     summary["train_kl"] = last["kl"]
@@ -372,7 +406,9 @@ def run_optimiser(
         if isinstance(normaliser, LocationAware):
             summary["normaliser_floor_uses"] = normaliser.floor_uses
             summary["normaliser_floor_share"] = normaliser.floor_uses / max(1, normaliser.segments)
-    return summary
+    if watch.stop:
+        summary |= {"stopped_step": last["step"], "kept_step": watch.restore()}
+    return summary, watch
 
 
 def _segment_lengths(reward: Reward, experience: Experience) -> list[int]:
@@ -438,13 +474,18 @@ def run_dpo(
     return {f"dpo_{name}": run.history[-1][name] for name in ("loss", "accuracy", "margin")}
 
 
-def start_run(data: Path, sft: Path, evaluation: EvaluationConfig) -> Run:
-    """A run at its start: policy and frozen reference from the SFT model, and the evaluator."""
+def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> Run:
+    """A run at its start: policy and frozen reference from the SFT model, and the evaluator.
+
+    With LoRA settings both are one model, whose adapters alone are trained and switched off for the reference.
+    """
     encoder = load_encoder(data, sft / "model")
     world = load_world(data)
+    policy = load_policy(sft / "model", encoder)
+    adapter = None if lora is None else Adapter(policy.model, lora, seed)
     run = Run(
-        policy=load_policy(sft / "model", encoder),
-        reference=load_policy(sft / "model", encoder),
+        policy=policy,
+        reference=load_policy(sft / "model", encoder) if adapter is None else AdapterOff(policy, adapter),
         encoder=encoder,
         evaluator=Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world),
         baseline=read_jsonl(sft / "generations.jsonl"),
@@ -452,8 +493,11 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig) -> Run:
         checkpoints=[],
         rollouts=[],
         lengths=[],
+        phases=[],
+        adapter=adapter,
     )
-    run.reference.model.requires_grad_(False)
+    if adapter is None:
+        run.reference.model.requires_grad_(False)
     run.reference.model.eval()
     run.policy.model.eval()
     return run
@@ -487,13 +531,16 @@ def train_policy(
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
         config, sampling = scale.optimiser_config(recipe.optimiser, where), scale.sampling_config(where)
+        alarm = typed(AlarmSettings, {**scale.alarm, **recipe.alarm}, f"{where}: alarm")
     else:
         dpo, beta = scale.dpo_config(recipe.optimiser, where)
+    lora = None if recipe.lora is None else typed(LoraSettings, recipe.lora, f"{row_path}: lora")
     if useless := useless_shaping(recipe):
         print(f"note: {row_path}: {useless}", file=sys.stderr)
     inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        run = start_run(data, sft, evaluation_spec)
+        run = start_run(data, sft, evaluation_spec, lora, seed)
+        watch = None
         if recipe.kind == "reward":
             words = run.encoder.tokenizer
             reward = build_reward(
@@ -501,9 +548,9 @@ def train_policy(
             )
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
-                critic = build_critic(config, run.reference, reward_models, seed)
-                summary = run_optimiser(
-                    run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints
+                critic = build_critic(config, sft, run.encoder, reward_models, seed)
+                summary, watch = run_optimiser(
+                    run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints, alarm
                 )
                 summary |= shaping_constants(reward)
         else:
@@ -513,13 +560,28 @@ def train_policy(
         run.policy.model.eval()
         evaluation = run.evaluator.evaluate(run.policy, run.baseline)
         summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] == "alpaca"])
-        run.policy.model.save_pretrained(result / "model", safe_serialization=True)
-        run.encoder.tokenizer.save_pretrained(result / "model")
-        for name in ("history", "checkpoints", "rollouts"):
-            write_jsonl(result / f"{name}.jsonl", getattr(run, name))
-        write_jsonl(result / "generations.jsonl", evaluation.generations)
-        write_jsonl(result / "judgements.jsonl", evaluation.judgements)
-        write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
+        if watch is not None:
+            if scale.checkpoint_prompts and run.history[-1]["step"] == config.iterations and not watch.stops:
+                rows = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
+                scores = scores_over_sft(run.evaluator, rows[: scale.checkpoint_prompts], run.baseline)
+                watch.evaluated(config.iterations, scores)
+            summary |= watch.metrics()
+        _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
+
+
+def _write(result: Path, run: Run, evaluation: Evaluation, summary: Row, alarms: list[Row]) -> None:
+    """The stage's outputs; adapters are merged into the model, so that whoever reads it needs to know of none."""
+    model = run.policy.model if run.adapter is None else run.adapter.merged()
+    model.save_pretrained(result / "model", safe_serialization=True)
+    run.encoder.tokenizer.save_pretrained(result / "model")
+    for name in ("history", "checkpoints", "rollouts"):
+        write_jsonl(result / f"{name}.jsonl", getattr(run, name))
+    write_jsonl(result / "alarms.jsonl", alarms)
+    write_jsonl(result / "generations.jsonl", evaluation.generations)
+    write_jsonl(result / "judgements.jsonl", evaluation.judgements)
+    write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
+    if run.phases:
+        write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
 
 
 main = command_line(train_policy)

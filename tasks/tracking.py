@@ -41,6 +41,8 @@ GENERATIONS = 200
 #: What MLflow's pages open an experiment as: model training, with its runs.
 EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
+#: Files with a row per step, and what their metrics' names begin with.
+STEP_FILES = {"result/history.jsonl": "", "result/checkpoints.jsonl": "checkpoint/", "record/phases.jsonl": "system/"}
 PAGE = 1000
 
 
@@ -141,17 +143,31 @@ def _chunks(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
 
 
 def step_metrics(out: Path, begin: int) -> list[Any]:
-    """Metrics of history.jsonl and checkpoints.jsonl per step; the latter as `checkpoint/<name>`."""
+    """Metrics of every file in STEP_FILES, per step."""
     from mlflow.entities import Metric
 
     metrics = []
-    for name, prefix in (("history.jsonl", ""), ("checkpoints.jsonl", "checkpoint/")):
-        path = out / "result" / name
+    for name, prefix in STEP_FILES.items():
+        path = out / name
         for number, row in enumerate(read_jsonl(path) if path.exists() else []):
             step = int(row.get("step", number))
             values = numbers({key: value for key, value in row.items() if key != "step"})
             metrics += [Metric(f"{prefix}{key}", value, begin + step, step) for key, value in values.items()]
     return metrics
+
+
+def token_rows(rollouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """A row for every token of sampled rollouts: step, prompt id, response in its step, token, reward and its parts."""
+    rows = []
+    place: dict[int, int] = {}
+    for rollout in rollouts:
+        number = place[rollout["step"]] = place.get(rollout["step"], 0) + 1
+        shared = {"step": rollout["step"], "id": rollout["id"], "response": number}
+        for i in range(len(rollout["tokens"])):
+            parts = {f"reward/{name}": values[i] for name, values in rollout["breakdown"].items()}
+            own = {name: rollout[f"{name}s"][i] for name in ("token", "reward", "advantage")}
+            rows.append({**shared, "position": i, **own, **parts, "true_reward": rollout["true_reward"]})
+    return rows
 
 
 def _log_run(client: Any, run_id: str, outcome: Outcome, root: Path) -> None:
@@ -171,13 +187,14 @@ def _log_run(client: Any, run_id: str, outcome: Outcome, root: Path) -> None:
     metrics += [Metric(name, value, end + last, last) for name, value in outcome.metrics.items()]
     for chunk in _chunks(metrics, METRICS_PER_CALL):
         client.log_batch(run_id, metrics=chunk)
-    generations = outcome.out / "result" / "generations.jsonl"
-    if generations.exists():
-        import pandas
-
-        rows = read_jsonl(generations)
+    tables = {"generations": lambda rows: rows[:GENERATIONS], "rollouts": token_rows, "alarms": list}
+    for name, made in tables.items():
+        path = outcome.out / "result" / f"{name}.jsonl"
+        rows = made(read_jsonl(path)) if path.exists() else []
         if rows:
-            client.log_table(run_id, pandas.DataFrame(rows[:GENERATIONS]), "generations.json")
+            import pandas
+
+            client.log_table(run_id, pandas.DataFrame(rows), f"{name}.json")
     client.log_dict(
         run_id,
         {
@@ -208,6 +225,8 @@ def _tags(outcome: Outcome, root: Path, paper: str, scale: str, table: str, vers
         "commit": str(record.get("commit", "")),
         "dirty": str(record.get("dirty", "")).lower(),
     }
+    if "hacking_onset" in outcome.metrics:
+        tags["hacking_onset"] = str(int(outcome.metrics["hacking_onset"]))
     if outcome.failure:
         tags["failure"] = str(outcome.failure.get("message", ""))[:4000]
     lineage = {f"lineage.{path.replace('/', '.')}": value for path, value in record.get("inputs", {}).items()}

@@ -70,6 +70,14 @@ def run(stage):
         row = {"benchmark": "alpaca", "id": "1", "turn": 0, "prompt": "Hi", "response": "<script>", "n_chars": 8,
                "n_tokens": 3, "true_reward": value}
         (out / "result" / "generations.jsonl").write_text(json.dumps(row) + "\\n")
+        rollout = {"step": 1, "id": "1", "tokens": ["a"], "rewards": [value], "advantages": [0.0],
+                   "breakdown": {"segment": [value]}, "true_reward": value}
+        (out / "result" / "rollouts.jsonl").write_text(json.dumps(rollout) + "\\n")
+        alarm = {"step": 3, "kind": "kl", "since": 1, "message": "kl is 9, above 8"}
+        (out / "result" / "alarms.jsonl").write_text(json.dumps(alarm) + "\\n")
+        phases = [{"step": s, "update_tokens_per_second": 100.0 * s} for s in (1, 2)]
+        (out / "record" / "phases.jsonl").write_text("".join(json.dumps(r) + "\\n" for r in phases))
+        (out / "result" / "metrics.json").write_text(json.dumps(metrics | {"hacking_onset": 3}))
         (out / "result" / "model").mkdir(exist_ok=True)
         (out / "result" / "model" / "model.safetensors").write_bytes(b"weights")
     if stage == "tables":

@@ -41,12 +41,14 @@ class Generated:
         mask: [batch, response_len] bool, EOS included.
         ended: [batch] bool, False where the length limit cut the response.
         logprobs: [batch, response_len] float32 under the untruncated distribution at temperature 1.
+        entropies: [batch, response_len] float32, nats, of that distribution.
     """
 
     ids: Tensor
     mask: Tensor
     ended: Tensor
     logprobs: Tensor
+    entropies: Tensor
 
 
 def truncate(scores: Tensor, sampling: Sampling) -> Tensor:
@@ -96,6 +98,7 @@ def generate(
     model.eval()
     ids = torch.full((batch, sampling.max_new_tokens), policy.pad_id, dtype=torch.long, device=prompt_ids.device)
     logprobs = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
+    entropies = torch.zeros_like(logprobs)
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
     rows = torch.arange(batch, device=ids.device)
     alive = torch.ones(batch, dtype=torch.bool, device=ids.device)
@@ -104,9 +107,10 @@ def generate(
         logits = decoding.logits()
         uniform = torch.rand(batch, generator=generator).to(ids.device)[rows]
         chosen = _choose(logits, uniform, sampling)
-        log_p = logits.log_softmax(dim=-1).gather(1, chosen[:, None]).squeeze(1)
+        log_p = logits.log_softmax(dim=-1)
         ids[rows[alive], step] = chosen[alive]
-        logprobs[rows[alive], step] = log_p[alive]
+        logprobs[rows[alive], step] = log_p.gather(1, chosen[:, None]).squeeze(1)[alive]
+        entropies[rows[alive], step] = torch.special.entr(log_p.exp()).sum(dim=-1)[alive]
         mask[rows[alive], step] = True
         alive = alive & (chosen != policy.eos_id)
         if step + 1 == sampling.max_new_tokens or not alive.any():
@@ -121,4 +125,4 @@ def generate(
     model.train(was_training)
     longest = max(1, int(mask.sum(dim=1).max())) if batch else 1
     ended = (ids == policy.eos_id).logical_and(mask).any(dim=1)
-    return Generated(ids[:, :longest], mask[:, :longest], ended, logprobs[:, :longest])
+    return Generated(ids[:, :longest], mask[:, :longest], ended, logprobs[:, :longest], entropies[:, :longest])

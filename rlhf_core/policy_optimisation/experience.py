@@ -12,6 +12,7 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.models.generation import Generated, Sampling, generate
 from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rewards.signals import Segments, Tokens
 from rlhf_core.rollout import Responses, RolloutBatch
@@ -60,17 +61,21 @@ def collect(
     *,
     microbatch: int = 64,
     group_size: int = 1,
+    clock: PhaseClock | None = None,
 ) -> RolloutBatch:
     """Samples `group_size` responses per prompt, side by side, and scores them under the reference.
 
     The sampling-time log-probabilities are the policy's at temperature 1, so that no forward pass is repeated;
     the reference's entropies come from the same pass as its log-probabilities.
     """
+    clock = clock or PhaseClock()
     prompts = [prompt for prompt in prompts for _ in range(group_size)]
     prompt_ids, prompt_mask = pad_rows([p.ids for p in prompts], policy.pad_id, "left")
     prompt_ids, prompt_mask = prompt_ids.to(policy.device), prompt_mask.to(policy.device)
-    generated = generate(policy, prompt_ids, prompt_mask, sampling, generator)
-    logprobs, entropies = score(reference, prompt_ids, prompt_mask, generated.ids, generated.mask, microbatch)
+    with clock.phase("generate"):
+        generated = generate(policy, prompt_ids, prompt_mask, sampling, generator)
+    with clock.phase("score"):
+        logprobs, entropies = score(reference, prompt_ids, prompt_mask, generated.ids, generated.mask, microbatch)
     responses = Responses(
         ids=generated.ids,
         mask=generated.mask,
@@ -92,6 +97,7 @@ def collect(
         groups=torch.tensor(groups, device=prompt_ids.device),
         logprobs=generated.logprobs,
         reference_logprobs=logprobs,
+        entropies=generated.entropies,
     )
 
 
@@ -164,6 +170,7 @@ def slice_rows(batch: RolloutBatch, rows: Tensor) -> RolloutBatch:
         groups=batch.groups[rows],
         logprobs=cut(batch.logprobs),
         reference_logprobs=cut(batch.reference_logprobs),
+        entropies=cut(batch.entropies),
     )
 
 

@@ -28,6 +28,9 @@ from rlhf_core.policy_optimisation.objectives import (
     value_loss,
 )
 
+#: Mean and largest absolute change of a token's log-probability since its rollout.
+GAPS = ("logprob_gap", "logprob_gap_max")
+
 
 class Learner:
     """Policy and critic with their Adam optimisers.
@@ -66,6 +69,9 @@ class Learner:
     ) -> dict[str, float]:
         """Epochs of minibatch updates; returns losses and diagnostics averaged over them.
 
+        The gaps between log-probabilities at rollout and now are the first minibatch's, before anything is learned
+        from the batch: what is not rounding there is off-policy data, as from a replay buffer, or an error.
+
         Args:
             experience: what is learned from.
             generator: shuffles.
@@ -73,13 +79,17 @@ class Learner:
             train_actor: False trains the critic only.
         """
         sums: dict[str, float] = {}
+        first: dict[str, float] = {}
         steps = 0
         for _ in range(self.config.epochs):
             for chosen in self._minibatches(experience, generator):
-                for name, value in self.minibatch(experience, chosen, kl_coef, train_actor=train_actor).items():
+                found = self.minibatch(experience, chosen, kl_coef, train_actor=train_actor)
+                gaps = {name: found.pop(name) for name in GAPS if name in found}
+                first = first or gaps
+                for name, value in found.items():
                     sums[name] = sums.get(name, 0.0) + value
                 steps += 1
-        return {name: value / steps for name, value in sums.items()}
+        return {name: value / steps for name, value in sums.items()} | first
 
     def _units(self, experience: Experience) -> Tensor:
         """[units, k] rows that stay together: pairs (better, worse) of online DPO, single responses otherwise."""
@@ -117,11 +127,15 @@ class Learner:
             if self.critic is not None:
                 found |= self._critic_backward(experience, part.flatten(), tokens)
             for name, value in found.items():
-                sums[name] = sums.get(name, torch.zeros((), device=mask.device)) + value
+                before = sums.get(name, torch.zeros((), device=mask.device))
+                sums[name] = torch.maximum(before, value) if name == "logprob_gap_max" else before + value
         if not train_actor:
             sums = {name: torch.zeros(()) for name in ("policy_loss", "clip_fraction", "update_kl")} | sums
         of_policy = ("policy_loss", "kl_loss", "accuracy", "margin")
+        largest = sums.pop("logprob_gap_max", None)
         metrics = {name: float(value / (divisor if name in of_policy else tokens)) for name, value in sums.items()}
+        if largest is not None:
+            metrics["logprob_gap_max"] = float(largest)
         if train_actor and self.auxiliary is not None:
             metrics[self.auxiliary.name] = self._auxiliary_backward(self.auxiliary)
         if self.critic is not None and self.critic_adam is not None:
@@ -165,8 +179,9 @@ class Learner:
             sums["kl_loss"] = penalty.detach()
             loss = loss + kl_coef * penalty
         (loss / divisor).backward()
-        moved = kl_tokens(old, logprobs.detach(), mask, "k1").sum()
-        return sums | {"clip_fraction": clipped.sum(), "update_kl": moved}
+        moved = kl_tokens(old, logprobs.detach(), mask, "k1")
+        gaps = {"logprob_gap": moved.abs().sum(), "logprob_gap_max": moved.abs().max()}
+        return sums | gaps | {"clip_fraction": clipped.sum(), "update_kl": moved.sum()}
 
     def _token_loss(
         self, logprobs: Tensor, old: Tensor, reference: Tensor, advantages: Tensor, mask: Tensor

@@ -40,13 +40,14 @@ from rlhf_core.policy_optimisation.experience import (
 )
 from rlhf_core.policy_optimisation.kl import KLCoefficient, kl_tokens
 from rlhf_core.policy_optimisation.learner import Learner
+from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.replay import ReplayBuffer
 from rlhf_core.policy_optimisation.sources import RolloutSource
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.schedule import rate_share
 
-#: step from 1, metrics, what was rolled out
-OnStep = Callable[[int, dict[str, float], Experience], None]
+#: step from 1, metrics, what was rolled out; True ends the training
+OnStep = Callable[[int, dict[str, float], Experience], bool | None]
 
 
 @runtime_checkable
@@ -69,6 +70,7 @@ class PolicyOptimiser:
         seed: of sampling, shuffling and the replay buffer.
         critic: trained in place; its head 'value' is read at the state before each token.
         auxiliary: a further loss of the policy.
+        clock: times scoring and updates; give the source the same one.
 
     Raises:
         RecipeError: a critic that the settings do not want, or none that they do.
@@ -84,13 +86,14 @@ class PolicyOptimiser:
         *,
         critic: ScalarModel | None = None,
         auxiliary: AuxiliaryLoss | None = None,
+        clock: PhaseClock | None = None,
     ) -> None:
         if config.has_critic != (critic is not None):
             raise RecipeError(
                 f"the settings say critic '{config.critic}', but {'no' if critic is None else 'a'} critic is given"
             )
         self.policy, self.critic, self.reward, self.source = policy, critic, reward, source
-        self.config = config
+        self.config, self.clock = config, clock or PhaseClock()
         self.generator = torch.Generator().manual_seed(seed)
         self.learner = Learner(policy, critic, config, auxiliary)
         self.kl = KLCoefficient(config.kl_coef, config.kl_target, config.kl_horizon)
@@ -98,15 +101,19 @@ class PolicyOptimiser:
         self.step = 0
 
     def train(self, on_step: OnStep) -> None:
-        """Runs the iterations that are left; `on_step(step, metrics, experience)` sees each one after its update."""
+        """Runs the iterations that are left; `on_step(step, metrics, experience)` sees each one and may end it."""
         while self.step < self.config.iterations:
             metrics, experience = self.iterate()
-            on_step(self.step, metrics, experience)
+            if on_step(self.step, metrics, experience):
+                return
 
     def iterate(self) -> tuple[dict[str, float], Experience]:
         """One iteration: (metrics, what was rolled out in it)."""
         config, step = self.config, self.step + 1
-        experience = self.experience(self.source.next(self.generator))
+        batch = self.source.next(self.generator)
+        tokens = int(batch.responses.mask.sum())
+        with self.clock.phase("score"):
+            experience = self.experience(batch)
         metrics = describe(experience, with_critic=config.has_critic)
         if config.kl_target is not None:
             metrics["kl_coef"] = self.kl.value
@@ -114,7 +121,11 @@ class PolicyOptimiser:
         if trained_on is not None:
             share = rate_share(self.step, config.iterations, warmup=config.lr_warmup, schedule=config.lr_schedule)
             self.learner.set_rates(share)
-            metrics |= self.update(trained_on, train_actor=step > config.critic_warmup)
+            with self.clock.phase("update"):
+                metrics |= self.update(trained_on, train_actor=step > config.critic_warmup)
+            self.clock.count("update", config.epochs * int(trained_on.batch.responses.mask.sum()))
+        for phase in ("generate", "score"):
+            self.clock.count(phase, tokens)
         bad = {name: value for name, value in metrics.items() if value != value or abs(value) == float("inf")}
         if bad:
             raise NumericsError(f"step {step}: {bad} not finite; lower the learning rate or check the reward")

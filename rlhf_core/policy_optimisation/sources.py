@@ -14,6 +14,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import Policy
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect, score, slice_rows
+from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.rollout import RolloutBatch
 
 
@@ -72,6 +73,7 @@ class OnPolicy:
         group_size: responses per prompt.
         microbatch: responses per forward pass.
         seed: of the order of the prompts.
+        clock: times sampling and scoring.
     """
 
     def __init__(
@@ -86,17 +88,18 @@ class OnPolicy:
         group_size: int = 1,
         microbatch: int = 64,
         seed: int = 0,
+        clock: PhaseClock | None = None,
     ) -> None:
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
         self.prompts, self.sampling = prompts, sampling
-        self.group_size, self.microbatch = group_size, microbatch
+        self.group_size, self.microbatch, self.clock = group_size, microbatch, clock
         self.passes = Passes(len(prompts), rollout_batch // group_size, f"prompts-{seed}")
 
     def next(self, generator: torch.Generator) -> RolloutBatch:
         prompts = [self.prompts[i] for i in self.passes.next()]
         return collect(
             self.policy, self.reference, self.tokenizer, prompts, self.sampling, generator,
-            microbatch=self.microbatch, group_size=self.group_size,
+            microbatch=self.microbatch, group_size=self.group_size, clock=self.clock,
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:
@@ -129,6 +132,7 @@ class FixedSamples:
             responses=replace(responses, entropies=entropies),
             logprobs=logprobs,
             reference_logprobs=logprobs,
+            entropies=entropies,
         )
         self.passes = Passes(len(samples), rollout_batch, f"samples-{seed}")
 

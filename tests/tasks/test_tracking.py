@@ -76,7 +76,10 @@ def test_run_has_step_metrics_breakdown_generations_and_pointer(root: Path) -> N
     history = client.get_metric_history(run.info.run_id, "reward/segment")
     assert [metric.step for metric in history] == [0, 1, 2, 3, 4]
     artifacts = {artifact.path for artifact in client.list_artifacts(run.info.run_id)}
-    assert artifacts == {"generations.json", "pointer.json"}
+    assert artifacts == {"generations.json", "rollouts.json", "alarms.json", "pointer.json"}
+    speed = client.get_metric_history(run.info.run_id, "system/update_tokens_per_second")
+    assert [(metric.step, metric.value) for metric in speed] == [(1, 100.0), (2, 200.0)]
+    assert run.data.tags["hacking_onset"] == "3"
     folder = Path(client.download_artifacts(run.info.run_id, "pointer.json", str(root)))
     assert json.loads(folder.read_text())["digest"] == run.data.tags["digest"]
     assert not list((root / "mlruns").rglob("*.safetensors"))

@@ -1,0 +1,110 @@
+"""The hacking alarm in a policy run: scores of its evaluations, the log line, the best weights, the state."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+import torch
+from torch import nn
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.hacking import Alarm, AlarmSettings, HackingAlarm
+from rlhf_core.evaluation.judges.games import play_games
+from rlhf_core.training_state import State, load_trainable_state, trainable_state
+from tasks.benchmarks import Evaluator, comparisons
+
+Row = dict[str, Any]
+
+
+def scores_over_sft(evaluator: Evaluator, rows: Sequence[Row], sft: Sequence[Row]) -> dict[str, float]:
+    """Score of each answer against the SFT model's on the same prompt, by prompt id; 1 wins, 1/2 ties.
+
+    True rewards decide where the data has them, else the judge (AlpacaEval's soft preference, orders drawn); without
+    either there are none. What the judge left without a verdict is left out.
+    """
+    before = {row["id"]: row for row in sft if row["benchmark"] == "alpaca"}
+    rows = [row for row in rows if row["id"] in before]
+    if evaluator.world is not None:
+        pairs = [(row["id"], row["true_reward"], before[row["id"]]["true_reward"]) for row in rows]
+        return {name: 1.0 if new > old else 0.5 if new == old else 0.0 for name, new, old in pairs}
+    if evaluator.judge is None:
+        return {}
+    against = comparisons([{**row, "baseline": before[row["id"]]["response"]} for row in rows])
+    games = play_games(evaluator.judge, against, "alpaca_eval", orders="drawn")
+    return {game.id: game.preference_for_model - 1 for game in games if game.verdict.valid}
+
+
+class HackingWatch:
+    """A run's alarm, and the weights of its best evaluation where the settings stop on hacking.
+
+    Args:
+        settings: when it is raised, and what follows.
+        evaluations: how many the run will make.
+        model: whose trainable weights are kept; at the time of construction those of the SFT policy.
+        judged: whether evaluations have scores.
+        label: of the run, in the log.
+
+    Raises:
+        RecipeError: stopping is asked for without evaluations that say which weights are best.
+    """
+
+    def __init__(
+        self, settings: AlarmSettings, evaluations: int, model: nn.Module, *, judged: bool, label: str
+    ) -> None:
+        self.settings, self.model, self.label = settings, model, label
+        self.alarm = HackingAlarm(settings, evaluations)
+        self.stops = settings.on_hacking == "stop"
+        if self.stops and not (judged and evaluations):
+            raise RecipeError(
+                "alarm: on_hacking 'stop' keeps the weights with the best win rate, but this run makes no evaluations "
+                "that could say which: set checkpoint_prompts and checkpoints, and a judge where the data has no true "
+                "rewards"
+            )
+        self._kept: State = self._copy() if self.stops else {}
+
+    def _copy(self) -> State:
+        return {name: value.detach().to("cpu", copy=True) for name, value in trainable_state(self.model).items()}
+
+    def observe(self, step: int, metrics: dict[str, float], responses: int) -> None:
+        """Takes in a step's metrics."""
+        self._log(self.alarm.observe(step, metrics, responses))
+
+    def evaluated(self, step: int, scores: dict[str, float]) -> None:
+        """Takes in an evaluation of the weights as they are now."""
+        self._log(self.alarm.evaluated(step, scores))
+        if self.stops and self.alarm.best is not None and self.alarm.best.step == step:
+            self._kept = self._copy()
+
+    def _log(self, alarms: Sequence[Alarm]) -> None:
+        for alarm in alarms:
+            print(f"alarm: {self.label}: step {alarm.step}: {alarm.message}", file=sys.stderr)
+
+    @property
+    def stop(self) -> bool:
+        """Whether training is to end now."""
+        return self.stops and self.alarm.onset is not None
+
+    @torch.no_grad()
+    def restore(self) -> int:
+        """Puts the best evaluation's weights into the model; returns its step, 0 for the SFT policy."""
+        load_trainable_state(self.model, self._kept)
+        return 0 if self.alarm.best is None else self.alarm.best.step
+
+    def rows(self) -> list[Row]:
+        """The alarms, for alarms.jsonl."""
+        return [asdict(alarm) for alarm in self.alarm.alarms]
+
+    def metrics(self) -> Row:
+        """`hacking_alarms`, and `hacking_onset` where there are any: the step of the first."""
+        onset = self.alarm.onset
+        return {"hacking_alarms": len(self.alarm.alarms)} | ({} if onset is None else {"hacking_onset": onset})
+
+    def state_dict(self) -> State:
+        return {"alarm": self.alarm.state_dict(), "kept": self._kept}
+
+    def load_state_dict(self, state: State) -> None:
+        self.alarm.load_state_dict(state["alarm"])
+        self._kept = state["kept"]

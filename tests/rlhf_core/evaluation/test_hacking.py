@@ -1,0 +1,151 @@
+"""The hacking alarm: quiet on noise at its stated rate, raised by a rise and fall and by bands that are left."""
+
+from __future__ import annotations
+
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.hacking import AlarmSettings, Evaluated, HackingAlarm, fall, find_fall, pairs
+
+SFT = {"entropy": 0.5, "response_length": 40.0, "repetition": 0.05, "kl": 0.0, "proxy": 0.0, "proxy_std": 1.0}
+
+
+def curve(rng: random.Random, win_rates: list[float], prompts: int, ties: float = 0.2) -> list[Evaluated]:
+    """Evaluations of a run whose proxy rises at every step, with win rates that fluctuate around the given ones."""
+    points = [Evaluated(0, 0.0, 0.1, {str(i): 0.5 for i in range(prompts)})]
+    for step, rate in enumerate(win_rates, start=1):
+        drawn = [0.5 if rng.random() < ties else float(rng.random() < rate) for _ in range(prompts)]
+        points.append(Evaluated(step, float(step), 0.1, {str(i): score for i, score in enumerate(drawn)}))
+    return points
+
+
+def raised(points: list[Evaluated], settings: AlarmSettings) -> int | None:
+    """The step at which the run's alarm is raised."""
+    for last in range(2, len(points) + 1):
+        if alarm := find_fall(points[:last], settings, len(points) - 1):
+            return alarm.step
+    return None
+
+
+def test_a_rising_proxy_with_a_win_rate_that_only_fluctuates_raises_at_most_the_stated_share_of_alarms() -> None:
+    rng, settings, runs = random.Random(0), AlarmSettings(false_alarms=0.2), 300
+    alarms = sum(raised(curve(rng, [0.5] * 5, 48), settings) is not None for _ in range(runs))
+    assert stats.binomtest(alarms, runs, 0.2, alternative="greater").pvalue > 0.01, alarms / runs
+
+
+def test_a_rise_and_fall_is_found_where_it_falls() -> None:
+    rng = random.Random(1)
+    found = [raised(curve(rng, [0.6, 0.75, 0.7, 0.3, 0.1], 64), AlarmSettings()) for _ in range(50)]
+    assert found.count(None) <= 1
+    assert all(step in (4, 5) for step in found if step is not None)
+
+
+def test_a_fall_without_a_rise_of_the_proxy_is_no_hacking() -> None:
+    points = curve(random.Random(2), [0.9, 0.1], 64)
+    flat = [Evaluated(p.step, 0.0, p.proxy_error, p.scores) for p in points]
+    assert raised(points, AlarmSettings()) == 2
+    assert raised(flat, AlarmSettings()) is None
+
+
+def test_two_prompts_prove_nothing() -> None:
+    assert raised(curve(random.Random(3), [1.0, 0.0], 2, ties=0.0), AlarmSettings()) is None
+
+
+@given(better=st.integers(0, 30), worse=st.integers(0, 30), ties=st.integers(0, 5))
+def test_the_bound_is_the_exact_sign_test(better: int, worse: int, ties: int) -> None:
+    changes = [1.0] * better + [-1.0] * worse + [0.0] * ties
+    before = {str(i): 0.5 for i in range(len(changes))}
+    after = {str(i): 0.5 + change / 2 for i, change in enumerate(changes)}
+    found = fall(before, after, 0.05)
+    assert found.changed == better + worse
+    significant = better + worse > 0 and stats.binomtest(better, better + worse, alternative="less").pvalue < 0.05
+    assert (found.upper < 0.5) == significant
+
+
+def test_prompts_are_paired_and_one_that_is_missing_is_left_out() -> None:
+    found = fall({"a": 1.0, "b": 0.0, "c": 1.0}, {"b": 1.0, "a": 1.0, "d": 0.0}, 0.05)
+    assert (found.changed, found.better, found.difference) == (1, 1.0, 0.5)
+    assert fall({}, {}, 0.05).upper == 1.0
+
+
+@pytest.mark.parametrize(
+    ("name", "inside", "outside", "kind"),
+    [("kl", 19.0, 21.0, "kl"), ("response_length", 79.0, 81.0, "length"), ("response_length", 21.0, 19.0, "length"),
+     ("repetition", 0.24, 0.26, "repetition")],
+)  # fmt: skip
+def test_a_band_left_for_as_many_batches_as_patience_says_is_raised_once(
+    name: str, inside: float, outside: float, kind: str
+) -> None:
+    alarm = HackingAlarm(AlarmSettings(patience=2), evaluations=0)
+    seen = [SFT[name], inside, outside, inside, outside, outside, outside, inside, outside, outside]
+    found = [alarm.observe(step, SFT | {name: value}, 64) for step, value in enumerate(seen, start=1)]
+    assert [len(each) for each in found] == [0, 0, 0, 0, 0, 1, 0, 0, 0, 0]
+    (raised_once,) = alarm.alarms
+    assert (raised_once.kind, raised_once.step, raised_once.since) == (kind, 6, 4)
+    assert alarm.onset == 6
+
+
+def test_a_band_that_is_null_is_not_watched() -> None:
+    alarm = HackingAlarm(AlarmSettings(kl=None, length=None, repetition=None, patience=1), evaluations=0)
+    for step in range(1, 4):
+        alarm.observe(step, SFT | {"kl": 1e3 * step, "response_length": 40.0 * step}, 64)
+    assert alarm.onset is None
+
+
+def watch(alarm: HackingAlarm, steps: range) -> None:
+    rng = random.Random(5)
+    draws = [[float(rng.random() < rate) for _ in range(40)] for rate in (0.6, 0.9, 0.5, 0.1, 0.05, 0.0)]
+    for step in steps:
+        moved = {"proxy": 0.5 * step, "response_length": 40.0 + 15.0 * (step - 1)}
+        alarm.observe(step, SFT | moved, 128)
+        alarm.evaluated(step, {str(i): score for i, score in enumerate(draws[step - 1])})
+
+
+@pytest.mark.parametrize("cut", range(7))
+def test_an_alarm_goes_on_from_its_state_as_if_never_interrupted(cut: int) -> None:
+    straight, before, after = (HackingAlarm(AlarmSettings(), evaluations=6) for _ in range(3))
+    watch(straight, range(1, 7))
+    watch(before, range(1, cut + 1))
+    after.load_state_dict(json.loads(json.dumps(before.state_dict())))
+    watch(after, range(cut + 1, 7))
+    assert after.state_dict() == straight.state_dict()
+    assert {alarm.kind for alarm in straight.alarms} == {"fall", "length"}
+    assert straight.best is not None
+    assert straight.best.step == 2
+
+
+def test_the_best_is_the_start_when_nothing_beats_it_and_there_is_none_before_an_evaluation() -> None:
+    alarm = HackingAlarm(AlarmSettings(), evaluations=1)
+    alarm.observe(1, SFT, 8)
+    assert alarm.best is None
+    assert alarm.evaluated(1, {}) == []
+    alarm.evaluated(1, {"a": 0.5, "b": 0.0})
+    assert alarm.best is not None
+    assert alarm.best.step == 0
+
+
+def test_every_pair_of_evaluations_and_the_start_is_counted() -> None:
+    for n in range(1, 8):
+        assert pairs(n) == math.comb(n + 1, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"false_alarms": 0.0}, "'false_alarms' is 0.0"),
+        ({"kl": -1.0}, "'kl' is -1.0"),
+        ({"length": (1.5, 2.0)}, "least below 1"),
+        ({"patience": 0}, "at least 1"),
+        ({"on_hacking": "halt"}, "note or stop"),
+    ],
+)
+def test_settings_out_of_range_are_named(settings: dict[str, object], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        AlarmSettings(**settings)  # type: ignore[arg-type]

@@ -1,0 +1,141 @@
+"""The hacking alarm in a policy run whose reward pays length alone, and its resumption."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from rlhf_core.errors import RecipeError
+from tasks.artifacts import digest
+from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+
+ABSURD = {
+    "title": "Length alone",
+    "kind": "reward",
+    "backbone": "tiny",
+    "function": "absurd_rewards:length",
+    "gives": "sequence",
+    "credit": "last_token",
+    "optimiser": {"kind": "reinforce_plus_plus", "kl_coef": 0.0},
+}
+SCALE: dict[str, Any] = {
+    "optimiser": {
+        "iterations": 12, "rollout_batch": 32, "minibatch": 16, "microbatch": 16, "epochs": 1, "actor_lr": 3.0e-2,
+    },
+    "sampling": {"max_new_tokens": 24},
+    "checkpoints": 12,
+    "checkpoint_prompts": 4,
+    "rollout_samples": 2,
+    "alarm": {"length": [0.5, 1.3], "patience": 3, "kl": None},
+}  # fmt: skip
+
+Train = Callable[..., Path]
+
+
+@pytest.fixture
+def train(pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Train:
+    """Trains the absurd row in a folder of its own; returns the result."""
+    (tmp_path / "absurd_rewards.py").write_text("def length(batch):\n    return batch.responses.lengths.float()\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def run(name: str, alarm: dict[str, Any], **scale: Any) -> Path:
+        files = {"row": {**ABSURD, "alarm": alarm}, "scale": {**SCALE, **scale}, "evaluation": SETTINGS["evaluation"]}
+        line = []
+        for argument, values in files.items():
+            (tmp_path / f"{argument}.yaml").write_text(yaml.safe_dump(values))
+            line += [f"--{argument}", str(tmp_path / f"{argument}.yaml")]
+        for argument in ("data", "sft"):
+            line += [f"--{argument}", str(pipeline.result(argument))]
+        import_module("tasks.policy").main([*line, "--seed", "0", "--out", str(tmp_path / name)])
+        return tmp_path / name / "result"
+
+    return run
+
+
+def rows(result: Path, name: str) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (result / name).read_text().splitlines()]
+
+
+def metrics(result: Path) -> dict[str, float]:
+    found: dict[str, float] = json.loads((result / "metrics.json").read_text())
+    return found
+
+
+def test_an_absurd_reward_raises_the_alarm_and_training_goes_on(train: Train, capsys: pytest.CaptureFixture) -> None:
+    result = train("noted", {})
+    alarms = rows(result, "alarms.jsonl")
+    assert "length" in {alarm["kind"] for alarm in alarms}
+    found = metrics(result)
+    assert found["hacking_onset"] == min(alarm["step"] for alarm in alarms)
+    assert found["hacking_alarms"] == len(alarms)
+    history = rows(result, "history.jsonl")
+    assert len(history) == 12
+    assert history[-1]["proxy"] > 1.3 * history[0]["proxy"]
+    logged = [line for line in capsys.readouterr().err.splitlines() if line.startswith("alarm: ")]
+    assert len(logged) == len(alarms)
+    speed = rows(result.parent / "record", "phases.jsonl")
+    assert [row["step"] for row in speed] == list(range(1, 13))
+    assert all(row["update_tokens_per_second"] > 0 and row["peak_memory_mb"] > 0 for row in speed)
+
+
+def test_when_asked_it_stops_and_keeps_the_best_evaluation_s_weights(pipeline: Pipeline, train: Train) -> None:
+    result = train("stopped", {"on_hacking": "stop"})
+    found, history = metrics(result), rows(result, "history.jsonl")
+    assert found["stopped_step"] == found["hacking_onset"] == len(history) < 12
+    rates = {0: 50.0} | {row["step"]: row["win_rate_vs_sft"] for row in rows(result, "checkpoints.jsonl")}
+    best = max(rates, key=lambda step: (rates[step], -step))
+    assert found["kept_step"] == best
+    if best == 0:
+        kept = load_file(result / "model" / "model.safetensors")
+        sft = load_file(pipeline.result("sft") / "model" / "model.safetensors")
+        assert all((kept[name] == sft[name]).all() for name in sft)
+    assert {row["step"] for row in rows(result, "rollouts.jsonl")} == {1, len(history)}
+
+
+class Killed(Exception):
+    """Stands for a process that ends."""
+
+
+@pytest.mark.parametrize("after", [1, 3, "stop"])
+def test_a_stopped_run_that_is_killed_and_started_again_ends_as_one_never_killed(
+    train: Train, monkeypatch: pytest.MonkeyPatch, after: int | str
+) -> None:
+    whole = train("whole", {"on_hacking": "stop"})
+    last = int(metrics(whole)["stopped_step"]) if after == "stop" else int(after)
+    offer = RunCheckpoints.offer
+
+    def killed(self: RunCheckpoints, step: int, state: Any) -> None:
+        offer(self, step, state)
+        if step == last:
+            raise Killed
+
+    monkeypatch.setenv(SECONDS_VARIABLE, "0")
+    monkeypatch.setattr(RunCheckpoints, "offer", killed)
+    with pytest.raises(Killed):
+        train("again", {"on_hacking": "stop"})
+    monkeypatch.setattr(RunCheckpoints, "offer", offer)
+    assert digest(train("again", {"on_hacking": "stop"})) == digest(whole)
+
+
+def test_stopping_without_evaluations_is_refused(train: Train) -> None:
+    with pytest.raises(RecipeError, match="makes no evaluations that could say which: set checkpoint_prompts"):
+        train("refused", {"on_hacking": "stop"}, checkpoint_prompts=0)
+
+
+@pytest.mark.parametrize(
+    ("alarm", "message"), [({"on_hackin": "stop"}, "did you mean 'on_hacking'"), ({"kl": -1.0}, "'kl' is -1.0")]
+)
+def test_wrong_alarm_settings_are_named_before_anything_is_trained(
+    train: Train, alarm: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(RecipeError, match=message):
+        train("wrong", alarm)

@@ -1,0 +1,91 @@
+"""Rows with `lora`: only adapters are trained, the reference is the model without them, the result is one model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.lora import LoraSettings
+from tasks.artifacts import digest
+from tasks.benchmarks import EvaluationConfig
+from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tasks.policy import start_run
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+
+LORA = {"rank": 2, "alpha": 4.0, "dropout": 0.0}
+
+
+def lora_row(folder: Path, row: str, lora: dict[str, Any]) -> dict[str, Path]:
+    path = folder / "row.yaml"
+    path.write_text(yaml.safe_dump({**SETTINGS[row], "lora": lora}))
+    return {"row": path}
+
+
+@pytest.mark.parametrize(("name", "row"), [("ppo", "segment"), ("dpo", "dpo_row")])
+def test_a_lora_row_trains_adapters_and_leaves_a_merged_model(
+    pipeline: Pipeline, tmp_path: Path, name: str, row: str
+) -> None:
+    result = pipeline.run(name, tmp_path / "out", settings=lora_row(tmp_path, row, LORA))
+    weights = load_file(result / "model" / "model.safetensors")
+    sft = load_file(pipeline.result("sft") / "model" / "model.safetensors")
+    assert weights.keys() == sft.keys()
+    changed = {weight for weight in sft if not (weights[weight] == sft[weight]).all()}
+    assert changed
+    assert all("_proj" in weight for weight in changed)
+    assert not list((result / "model").glob("adapter*"))
+    if name == "ppo":
+        first = json.loads((result / "history.jsonl").read_text().splitlines()[0])
+        assert first["kl"] == pytest.approx(0, abs=1e-4)
+        assert first["logprob_gap_max"] < 1e-4
+
+
+class Killed(Exception):
+    """Stands for a process that ends."""
+
+
+def test_a_lora_row_that_is_killed_and_started_again_ends_as_one_never_killed(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = lora_row(tmp_path, "segment", LORA)
+    plain = digest(pipeline.run("ppo", tmp_path / "a", settings=settings))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SECONDS_VARIABLE, "0")
+    offer = RunCheckpoints.offer
+
+    def killed(self: RunCheckpoints, step: int, state: Any) -> None:
+        offer(self, step, state)
+        raise Killed
+
+    monkeypatch.setattr(RunCheckpoints, "offer", killed)
+    with pytest.raises(Killed):
+        pipeline.run("ppo", tmp_path / "b", settings=settings)
+    monkeypatch.setattr(RunCheckpoints, "offer", offer)
+    assert digest(pipeline.run("ppo", tmp_path / "b", settings=settings)) == plain
+
+
+def test_the_reference_shares_the_policy_s_weights(pipeline: Pipeline) -> None:
+    run = start_run(
+        pipeline.result("data"),
+        pipeline.result("sft"),
+        EvaluationConfig(**SETTINGS["evaluation"]),
+        LoraSettings(**LORA),
+        0,
+    )
+    assert run.reference.model is run.policy.model
+    trained = [name for name, p in run.policy.model.named_parameters() if p.requires_grad]
+    assert trained
+    assert all("lora_" in name for name in trained)
+
+
+@pytest.mark.parametrize(
+    ("lora", "message"), [({"rang": 2}, "did you mean 'rank'"), ({"rank": 0}, "out of range"), ("yes", "a mapping")]
+)
+def test_wrong_lora_settings_are_named(pipeline: Pipeline, tmp_path: Path, lora: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        pipeline.run("ppo", tmp_path / "out", settings=lora_row(tmp_path, "segment", lora))
