@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rlhf_core import distributed
 from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
@@ -44,11 +45,12 @@ from tasks.artifacts import check_version, read_json, read_jsonl, write_json, wr
 from tasks.benchmarks import EvaluationConfig, Evaluator, win_rates_over_reference
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import resolve_segmenter
+from tasks.launch import join_processes
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
 from tasks.references import load_references
 from tasks.settings import read_settings, typed
-from tasks.stage import command_line, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, training_on
 from tasks.supervised import train_resumably
 
 VERSION = 4
@@ -338,7 +340,8 @@ def run_optimiser(
             if step in (1, config.iterations):
                 run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, scale.rollout_samples))
             if world is not None and scale.checkpoint_prompts and step % every == 0 and step < config.iterations:
-                run.checkpoint(step, scale.checkpoint_prompts)
+                with optimiser.gathered():
+                    run.checkpoint(step, scale.checkpoint_prompts)
             checkpoints.offer(step, state)
 
         optimiser.train(on_step)
@@ -456,7 +459,7 @@ def train_policy(
 ) -> None:
     """Trains a row's policy and evaluates it."""
     check_version(STAGE, VERSION, version)
-    set_threads()
+    join_processes()
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
@@ -490,7 +493,8 @@ def train_policy(
         run.policy.model.eval()
         evaluation = run.evaluator.evaluate(run.policy, run.baseline)
         summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] == "alpaca"])
-        run.policy.model.save_pretrained(result / "model", safe_serialization=True)
+        if not distributed.rank():
+            run.policy.model.save_pretrained(result / "model", safe_serialization=True)
         run.encoder.tokenizer.save_pretrained(result / "model")
         for name in ("history", "checkpoints", "rollouts"):
             write_jsonl(result / f"{name}.jsonl", getattr(run, name))
@@ -503,4 +507,4 @@ main = command_line(train_policy)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(main, several_processes=True)

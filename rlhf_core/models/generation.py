@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 
@@ -83,7 +84,7 @@ def generate(
     """Samples one response per row.
 
     The random numbers of a step are drawn for all rows, so that a row's response depends neither on which other
-    rows have ended nor on when they are dropped.
+    rows have ended nor on when they are dropped, and of several ranks each samples its own rows of the same batch.
 
     Args:
         policy: the model to sample from.
@@ -94,15 +95,18 @@ def generate(
     model, batch = policy.model, prompt_ids.shape[0]
     was_training = model.training
     model.eval()
-    ids = torch.full((batch, sampling.max_new_tokens), policy.pad_id, dtype=torch.long, device=prompt_ids.device)
+    own = distributed.own(torch.arange(batch, device=prompt_ids.device))
+    ids = torch.full((len(own), sampling.max_new_tokens), policy.pad_id, dtype=torch.long, device=prompt_ids.device)
     logprobs = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
-    rows = torch.arange(batch, device=ids.device)
-    alive = torch.ones(batch, dtype=torch.bool, device=ids.device)
-    decoding = policy.decoding(prompt_ids, prompt_mask)
-    for step in range(sampling.max_new_tokens):
+    rows = torch.arange(len(own), device=ids.device)
+    alive = torch.ones(len(own), dtype=torch.bool, device=ids.device)
+    decoding = policy.decoding(prompt_ids[own], prompt_mask[own])
+    drawn = 0
+    for step in range(sampling.max_new_tokens if len(own) else 0):
         logits = decoding.logits()
-        uniform = torch.rand(batch, generator=generator).to(ids.device)[rows]
+        uniform = torch.rand(batch, generator=generator).to(ids.device)[own[rows]]
+        drawn += 1
         chosen = _choose(logits, uniform, sampling)
         log_p = logits.log_softmax(dim=-1).gather(1, chosen[:, None]).squeeze(1)
         ids[rows[alive], step] = chosen[alive]
@@ -119,6 +123,9 @@ def generate(
     if not torch.isfinite(logprobs).all():
         raise NumericsError("the policy's log-probabilities are not finite while sampling; lower the learning rate")
     model.train(was_training)
+    for _ in range(distributed.largest(drawn) - drawn):
+        torch.rand(batch, generator=generator)
+    ids, mask, logprobs = (distributed.spread(values, batch) for values in (ids, mask, logprobs))
     longest = max(1, int(mask.sum(dim=1).max())) if batch else 1
     ended = (ids == policy.eos_id).logical_and(mask).any(dim=1)
     return Generated(ids[:, :longest], mask[:, :longest], ended, logprobs[:, :longest])

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
+from rlhf_core import distributed
 from rlhf_core.models.generation import Generated, Sampling, generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.rewards.composition import RewardOutput
@@ -112,7 +113,7 @@ def score(
         )
         logprobs[rows, :response_len] = statistics.logprobs
         entropies[rows, :response_len] = statistics.entropies
-    return logprobs, entropies
+    return distributed.merged(logprobs), distributed.merged(entropies)
 
 
 def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
@@ -132,9 +133,9 @@ def inputs_of(batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def microbatches(prompt_mask: Tensor, response_mask: Tensor, size: int) -> list[Tensor]:
-    """Row indices in groups of similar total length, so that little padding is computed."""
+    """Indices of this rank's rows in groups of similar total length, so that little padding is computed."""
     order = torch.argsort(prompt_mask.sum(dim=1) + response_mask.sum(dim=1), stable=True)
-    return list(order.split(size))
+    return [rows for rows in distributed.own(order).split(size) if len(rows)]
 
 
 def slice_rows(batch: RolloutBatch, rows: Tensor) -> RolloutBatch:

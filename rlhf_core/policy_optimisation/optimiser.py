@@ -11,11 +11,13 @@ Algorithms 1 to 6; RLMEC, §4.2.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
@@ -102,11 +104,17 @@ class PolicyOptimiser:
         while self.step < self.config.iterations:
             metrics, experience = self.iterate()
             on_step(self.step, metrics, experience)
+        self.learner.close()
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """A context in which every rank has the whole policy and critic, for evaluation while training."""
+        return self.learner.gathered()
 
     def iterate(self) -> tuple[dict[str, float], Experience]:
         """One iteration: (metrics, what was rolled out in it)."""
         config, step = self.config, self.step + 1
-        experience = self.experience(self.source.next(self.generator))
+        with self.gathered():
+            experience = self.experience(self.source.next(self.generator))
         metrics = describe(experience, with_critic=config.has_critic)
         if config.kl_target is not None:
             metrics["kl_coef"] = self.kl.value
@@ -166,7 +174,7 @@ class PolicyOptimiser:
             for rows in microbatches(batch.prompt_mask, mask, self.config.microbatch):
                 width = trimmed(batch.prompt_mask[rows], mask[rows])[1]
                 values[rows, :width] = self.critic(*inputs_of(batch, rows), head="value", shift=1)
-        return values
+        return distributed.merged(values)
 
     def update(self, experience: Experience, *, train_actor: bool = True) -> dict[str, float]:
         """Epochs of minibatch updates; returns losses and diagnostics averaged over them."""

@@ -12,6 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
@@ -156,7 +157,7 @@ def score_all(
     model: ScalarModel, sequences: Sequence[SegmentedSequence], pad_id: int, batch: int = 64
 ) -> tuple[Tensor, list[list[float]]]:
     """(e [n] float32, segment rewards per sequence) in batches of similar length."""
-    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i].sequence))
+    order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i].sequence)))
     result = torch.zeros(len(sequences))
     segments: list[list[float]] = [[] for _ in sequences]
     for start in range(0, len(order), batch):
@@ -165,4 +166,6 @@ def score_all(
         result[rows] = e.float().cpu()
         for i, row_values, row_ends in zip(rows, values.tolist(), ends.tolist(), strict=True):
             segments[i] = [v for v, end in zip(row_values, row_ends, strict=True) if end >= 0]
-    return result, segments
+    everyone = distributed.gathered(segments)
+    segments = [next((rows[i] for rows in everyone if rows[i]), []) for i in range(len(sequences))]
+    return distributed.merged(result), segments

@@ -7,6 +7,7 @@ from typing import Literal
 
 import torch
 
+from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.experience import microbatches, trimmed
@@ -63,7 +64,7 @@ class RewardModelScorer:
                 mask[rows, :response_len],
                 head=self.head,
             )
-        return values
+        return distributed.merged(values)
 
     def score(self, batch: RolloutBatch) -> Segments | Sequence:
         return self.read_out(self.token_values(batch), batch.responses)
