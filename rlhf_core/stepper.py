@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -32,7 +32,7 @@ class Stepper(Protocol):
     def step(self, check: Callable[[float], None]) -> float:
         """Clips and applies the gradient; returns its norm before clipping, after `check` has seen it."""
 
-    def gathered(self) -> Any:
+    def gathered(self) -> AbstractContextManager[None]:
         """A context in which every rank has the whole model: for generation, scoring and saving."""
 
     def close(self) -> None:

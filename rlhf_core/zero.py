@@ -56,13 +56,7 @@ class ZeroStepper:
         self.zero = config["zero_optimization"]
         if self.zero.get("offload_optimizer", {}).get("device") == "cpu":
             optimiser = _on_cpu(optimiser)
-        settings = {
-            "train_micro_batch_size_per_gpu": 1,
-            "managed_gradient_accumulation": False,
-            "zero_allow_untested_optimizer": True,
-            **config,
-            "gradient_clipping": max_grad_norm,
-        }
+        settings = completed(config, max_grad_norm)
         self.engine = deepspeed.initialize(model=_Entry(model), optimizer=optimiser, config=settings)[0]
 
     @property
@@ -101,7 +95,7 @@ class ZeroStepper:
     @contextmanager
     def _whole(self, modifier: int | None = None) -> Iterator[None]:
         """Parameters gathered, and the hooks that would shard them again after a forward pass put aside."""
-        from deepspeed.zero import GatheredParameters
+        from deepspeed.runtime.zero import GatheredParameters
 
         hooks = _take_hooks(self.model)
         try:
@@ -178,6 +172,17 @@ class ZeroStepper:
                 state["step"] = torch.full_like(state["step"], value) if torch.is_tensor(state["step"]) else value
             found = int(state.get("step", 0))
         return found
+
+
+def completed(config: Mapping[str, Any], max_grad_norm: float) -> dict[str, Any]:
+    """A DeepSpeed configuration with what this project decides: the loop accumulates gradients, the recipe clips."""
+    return {
+        "train_micro_batch_size_per_gpu": 1,
+        "managed_gradient_accumulation": False,
+        "zero_allow_untested_optimizer": True,
+        **config,
+        "gradient_clipping": max_grad_norm,
+    }
 
 
 def _set_full(parameter: nn.Parameter, value: Tensor, key: str | None) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -60,14 +59,6 @@ class Learner:
     @property
     def _steppers(self) -> list[Stepper]:
         return [stepper for stepper in (self.actor, self.critic_stepper) if stepper is not None]
-
-    @contextmanager
-    def gathered(self) -> Iterator[None]:
-        """Every rank has the whole policy and critic: for rollouts and evaluation."""
-        with ExitStack() as stack:
-            for stepper in self._steppers:
-                stack.enter_context(stepper.gathered())
-            yield
 
     def close(self) -> None:
         """Ends training: policy and critic are whole on every rank."""

@@ -107,14 +107,15 @@ class PolicyOptimiser:
         self.learner.close()
 
     def gathered(self) -> AbstractContextManager[None]:
-        """A context in which every rank has the whole policy and critic, for evaluation while training."""
-        return self.learner.gathered()
+        """A context in which every rank has the whole policy: for rollouts, and for evaluation while training."""
+        return self.learner.actor.gathered()
 
     def iterate(self) -> tuple[dict[str, float], Experience]:
         """One iteration: (metrics, what was rolled out in it)."""
         config, step = self.config, self.step + 1
         with self.gathered():
-            experience = self.experience(self.source.next(self.generator))
+            batch = self.source.next(self.generator)
+        experience = self.experience(batch)
         metrics = describe(experience, with_critic=config.has_critic)
         if config.kl_target is not None:
             metrics["kl_coef"] = self.kl.value
@@ -170,10 +171,11 @@ class PolicyOptimiser:
         """[batch, response_len] float32: the critic's values, zeros without one."""
         mask = batch.responses.mask
         values = torch.zeros(mask.shape, device=mask.device)
-        if self.critic is not None:
-            for rows in microbatches(batch.prompt_mask, mask, self.config.microbatch):
-                width = trimmed(batch.prompt_mask[rows], mask[rows])[1]
-                values[rows, :width] = self.critic(*inputs_of(batch, rows), head="value", shift=1)
+        if self.critic is not None and self.learner.critic_stepper is not None:
+            with self.learner.critic_stepper.gathered():
+                for rows in microbatches(batch.prompt_mask, mask, self.config.microbatch):
+                    width = trimmed(batch.prompt_mask[rows], mask[rows])[1]
+                    values[rows, :width] = self.critic(*inputs_of(batch, rows), head="value", shift=1)
         return distributed.merged(values)
 
     def update(self, experience: Experience, *, train_actor: bool = True) -> dict[str, float]:
