@@ -119,6 +119,14 @@ def deepspeed_config() -> Mapping[str, Any] | None:
     return _deepspeed
 
 
+def freeze(model: nn.Module) -> None:
+    """Stops training a model; it takes bf16 where trained models do, so that both say the same of the same weights."""
+    model.requires_grad_(False)
+    model.eval()
+    if _deepspeed is not None and _deepspeed.get("bf16", {}).get("enabled"):
+        model.to(torch.bfloat16)
+
+
 def stepper_of(
     model: nn.Module, kind: str, *, rate: float, betas: tuple[float, float], max_grad_norm: float, **options: Any
 ) -> Stepper:

@@ -38,6 +38,7 @@ from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.shaping.registry import Chain, build_shaping
+from rlhf_core.stepper import freeze
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
@@ -71,6 +72,7 @@ class PolicyScale:
         checkpoint_prompts: prompts of each such evaluation, 0 for none.
         rollout_samples: rollouts kept of the first and the last iteration.
         prompt_limit: most tokens of a rollout's prompt, None for the data's own limit.
+        generation_batch: responses sampled at a time, None for a whole rollout batch; what the cache has room for.
     """
 
     optimiser: Mapping[str, Any]
@@ -79,6 +81,11 @@ class PolicyScale:
     checkpoint_prompts: int = 0
     rollout_samples: int = 0
     prompt_limit: int | None = None
+    generation_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.generation_batch is not None and self.generation_batch < 1:
+            raise RecipeError(f"generation_batch is {self.generation_batch}; it must be at least 1, or null")
 
     def optimiser_config(self, optimiser: Mapping[str, Any], where: str) -> OptimiserConfig:
         kind = str(optimiser["kind"])
@@ -230,7 +237,7 @@ def _model_component(
             f"read-out cuts by '{readout.segmenter['kind']}'; use 'sequence' or 'none'"
         )
     model.to(device())
-    model.requires_grad_(False)
+    freeze(model)
     fitted = read_json(normaliser / "normaliser.json")
     return Component(
         name=part.name,
@@ -313,6 +320,7 @@ def run_optimiser(
         group_size=config.group_size,
         microbatch=config.microbatch,
         seed=seed,
+        generation_batch=scale.generation_batch,
     )
     optimiser = PolicyOptimiser(run.policy, reward, source, config, seed, critic=critic)
     world = run.evaluator.world
@@ -437,8 +445,6 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig) -> Run:
         rollouts=[],
         lengths=[],
     )
-    run.reference.model.requires_grad_(False)
-    run.reference.model.eval()
     run.policy.model.eval()
     return run
 
@@ -482,6 +488,7 @@ def train_policy(
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")
                 critic = build_critic(config, run.reference, reward_models, seed)
+                freeze(run.reference.model)
                 summary = run_optimiser(
                     run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints
                 )
@@ -489,6 +496,7 @@ def train_policy(
         else:
             with training_on(data / "preference.train.jsonl"):
                 pairs = read_jsonl(data / "preference.train.jsonl")
+                freeze(run.reference.model)
                 summary = run_dpo(run, recipe, dpo, beta, pairs, seed, checkpoints)
         run.policy.model.eval()
         evaluation = run.evaluator.evaluate(run.policy, run.baseline)

@@ -107,14 +107,14 @@ def _policy(
     trained = {"policy": trainable(model)} | ({"critic": scalar} if settings.has_critic else {})
     sizes = [sharding.trained(parameters) for parameters in trained.values()]
     at_once = min(settings.microbatch, -(settings.minibatch // -sharding.ranks)) * length
-    rollouts = -(settings.rollout_batch // -sharding.ranks) * length
+    rollouts = (
+        -(min(settings.rollout_batch, scale.generation_batch or settings.rollout_batch) // -sharding.ranks) * length
+    )
     gathered = max(sharding.whole(parameters) for parameters in trained.values())
     parts = {
         "trained": sum(gpu for gpu, _ in sizes),
         "frozen": sharding.bytes * float(trained["policy"] + scalar * len(reward_models_of(recipe))),
-        "rollout or update": max(
-            gathered + sharding.cache(config, rollouts), len(trained) * sharding.activations(config, at_once)
-        ),
+        "rollout or update": max(gathered + sharding.cache(config, rollouts), sharding.activations(config, at_once)),
     }
     return StageMemory(backbone, f"policy ({recipe.optimiser['kind']})", trained, parts, sum(h for _, h in sizes))
 

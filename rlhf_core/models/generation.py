@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -48,6 +49,23 @@ class Generated:
     mask: Tensor
     ended: Tensor
     logprobs: Tensor
+
+
+def joined(parts: Sequence[Generated], pad_id: int) -> Generated:
+    """Responses of several batches below each other, right-padded to the longest of all."""
+    if len(parts) == 1:
+        return parts[0]
+    width = max(part.ids.shape[1] for part in parts)
+
+    def below(tensors: list[Tensor], value: float) -> Tensor:
+        return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1]), value=value) for t in tensors])
+
+    return Generated(
+        ids=below([part.ids for part in parts], pad_id),
+        mask=below([part.mask for part in parts], False),
+        ended=torch.cat([part.ended for part in parts]),
+        logprobs=below([part.logprobs for part in parts], 0.0),
+    )
 
 
 def truncate(scores: Tensor, sampling: Sampling) -> Tensor:

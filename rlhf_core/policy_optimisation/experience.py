@@ -11,7 +11,7 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
-from rlhf_core.models.generation import Generated, Sampling, generate
+from rlhf_core.models.generation import Generated, Sampling, generate, joined
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rewards.signals import Segments, Tokens
@@ -61,16 +61,20 @@ def collect(
     *,
     microbatch: int = 64,
     group_size: int = 1,
+    generation_batch: int | None = None,
 ) -> RolloutBatch:
     """Samples `group_size` responses per prompt, side by side, and scores them under the reference.
 
+    Responses are sampled `generation_batch` at a time, over all ranks, where the cache of all would be too large.
     The sampling-time log-probabilities are the policy's at temperature 1, so that no forward pass is repeated;
     the reference's entropies come from the same pass as its log-probabilities.
     """
     prompts = [prompt for prompt in prompts for _ in range(group_size)]
     prompt_ids, prompt_mask = pad_rows([p.ids for p in prompts], policy.pad_id, "left")
     prompt_ids, prompt_mask = prompt_ids.to(policy.device), prompt_mask.to(policy.device)
-    generated = generate(policy, prompt_ids, prompt_mask, sampling, generator)
+    size = generation_batch or len(prompts)
+    parts = zip(prompt_ids.split(size), prompt_mask.split(size), strict=True)
+    generated = joined([generate(policy, ids, mask, sampling, generator) for ids, mask in parts], policy.pad_id)
     logprobs, entropies = score(reference, prompt_ids, prompt_mask, generated.ids, generated.mask, microbatch)
     responses = Responses(
         ids=generated.ids,

@@ -72,6 +72,7 @@ class OnPolicy:
         group_size: responses per prompt.
         microbatch: responses per forward pass.
         seed: of the order of the prompts.
+        generation_batch: responses sampled at a time over all ranks, None for the whole batch.
     """
 
     def __init__(
@@ -86,7 +87,9 @@ class OnPolicy:
         group_size: int = 1,
         microbatch: int = 64,
         seed: int = 0,
+        generation_batch: int | None = None,
     ) -> None:
+        self.generation_batch = generation_batch
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
         self.prompts, self.sampling = prompts, sampling
         self.group_size, self.microbatch = group_size, microbatch
@@ -96,7 +99,7 @@ class OnPolicy:
         prompts = [self.prompts[i] for i in self.passes.next()]
         return collect(
             self.policy, self.reference, self.tokenizer, prompts, self.sampling, generator,
-            microbatch=self.microbatch, group_size=self.group_size,
+            microbatch=self.microbatch, group_size=self.group_size, generation_batch=self.generation_batch,
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:

@@ -88,7 +88,7 @@ def policy_run(kind: str, iterations: int = 2, policy_kind: str = "decoder", **s
     prompts = [EncodedPrompt(row, str(row), {"id": str(row)}) for row in PROMPTS]
     source = OnPolicy(
         policy, reference, ToyTokenizer(), prompts, Sampling(6),  # type: ignore[arg-type]
-        rollout_batch=8, group_size=config.group_size, microbatch=3,
+        rollout_batch=8, group_size=config.group_size, microbatch=3, generation_batch=5,
     )  # fmt: skip
     scorer = RewardModelScorer(tiny_scalar_model(5), build_segmenter({"kind": "ngram", "n": 2}), microbatch=3)
     shaping = build_shaping({"kind": "meanstd"})
@@ -141,7 +141,7 @@ RUNS: dict[str, Callable[[], Result]] = {
 
 
 def main() -> None:
-    """Runs what is named (several by commas); rank 0 writes weights and metrics, and every rank checks that it agrees."""
+    """Runs what is named (several by commas); rank 0 writes weights and metrics, and the ranks must agree."""
     torch.set_num_threads(1)
     distributed.join(60)
     if len(sys.argv) > 3:
