@@ -13,6 +13,7 @@ import platform
 import resource
 import shutil
 import subprocess
+import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from rlhf_core import distributed
 from rlhf_core.errors import DataError, RewardsmithError
 
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn")
@@ -145,6 +147,8 @@ def stage_output(
 ) -> Iterator[Path]:
     """Yields the directory to write results into; on success it becomes `<out>/result` as a whole.
 
+    Of several ranks the first one writes; what the others write goes nowhere.
+
     Args:
         out: the stage's output directory.
         stage: the stage's name, for the record.
@@ -155,6 +159,11 @@ def stage_output(
     Raises:
         DataError: an input that does not exist.
     """
+    if distributed.rank():
+        with tempfile.TemporaryDirectory() as nowhere:
+            yield Path(nowhere)
+        distributed.barrier()
+        return
     out = Path(out)
     started, clock = time.time(), time.monotonic()
     digests = inputs if isinstance(inputs, Mapping) else input_digests(inputs)
@@ -173,6 +182,7 @@ def stage_output(
             if (out / part).exists():
                 shutil.rmtree(out / part)
             (partial / part).rename(out / part)
+        distributed.barrier()
     finally:
         shutil.rmtree(partial, ignore_errors=True)
 

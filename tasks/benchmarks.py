@@ -9,11 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.evaluation.alpaca_eval import win_rate
 from rlhf_core.evaluation.answers import solution_is_right
@@ -138,7 +140,7 @@ class Evaluator:
                     [row["true_reward"] for row in rows]
                 )
         if self.judge is not None:
-            judgements, judged = self.judge_dialogue(by_name)
+            judgements, judged = distributed.on_main(lambda: self.judge_dialogue(by_name))
             metrics |= judged
         if reference_generations is not None:
             metrics |= win_rates_over_reference(generations, reference_generations)
@@ -233,14 +235,13 @@ class Evaluator:
         for prompt, text in zip(prompts, answers, strict=True):
             full = self.encoder.sequence({"prompt": prompt}, text)
             sequences.append(EncodedSequence(full.prompt, full.response[:-1]))
-        order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
-        sums = [0.0] * len(sequences)
+        order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i])))
+        sums = torch.zeros(len(sequences))
         for start in range(0, len(order), self.config.batch):
             chosen = order[start : start + self.config.batch]
             statistics, _ = sequence_statistics(policy, [sequences[i] for i in chosen])
-            for i, value in zip(chosen, statistics.logprobs.sum(dim=1).tolist(), strict=True):
-                sums[i] = value
-        return sums, [len(sequence.response) for sequence in sequences]
+            sums[chosen] = statistics.logprobs.sum(dim=1).float().cpu()
+        return distributed.merged(sums).tolist(), [len(sequence.response) for sequence in sequences]
 
     def choices(self, policy: Policy, generations: list[Row]) -> dict[str, float]:
         """Accuracy in percent of every multiple-choice task, by likelihood per character."""
@@ -282,7 +283,8 @@ class Evaluator:
             items = self.items(f"functions.{name}")
             if items:
                 rows = self._solve(policy, items, name)
-                results = judge_samples([[row["response"]] for row in rows], [item["tests"] for item in items])
+                samples, tests = [[row["response"]] for row in rows], [item["tests"] for item in items]
+                results = distributed.on_main(partial(judge_samples, samples, tests))
                 for row, outcome in zip(rows, results, strict=True):
                     row["right"] = outcome[0].status == "passed"
                 generations += rows

@@ -22,7 +22,9 @@ from pathlib import Path
 
 import torch
 
+from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
+from rlhf_core.stepper import deepspeed_config
 from rlhf_core.training_state import State
 from tasks.artifacts import RECORDED_PACKAGES, digest, input_digests, stage_output
 from tasks.checkpoint_state import random_states, read_state, restore_random_states, write_state
@@ -35,7 +37,7 @@ DEFAULT_SECONDS = 60.0
 #: Saving takes at most one part in so many of a run's time.
 SAVING_SHARE = 20
 #: Step it when what a saved state holds changes.
-FORMAT = 1
+FORMAT = 2
 MANIFEST = "manifest.json"
 
 
@@ -151,7 +153,8 @@ def run_key(stage: str, version: int, digests: Mapping[str, str], seed: int) -> 
         "inputs": list(digests.values()),
         "seed": seed,
         "threads": torch.get_num_threads(),
-        "processes": os.environ.get("WORLD_SIZE", "1"),
+        "processes": distributed.world_size(),
+        "deepspeed": deepspeed_config(),
         "device": torch.cuda.get_device_name() if device().type == "cuda" else "cpu",
         "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
         "python": platform.python_version(),
@@ -184,22 +187,31 @@ class RunCheckpoints:
 
         The process's random generators are put back as they were.
         """
+        if distributed.rank():
+            distributed.barrier()  # rank 0 has removed what is damaged
         checkpoint = self.store.load_latest()
+        if not distributed.rank():
+            distributed.barrier()
         if checkpoint is None:
             return None
-        restore_random_states(checkpoint.state["random"])
+        restore_random_states(checkpoint.state["random"][distributed.rank()])
         self.seconds_before = float(checkpoint.state["seconds"])
-        print(f"{label}: goes on after step {checkpoint.step}", file=sys.stderr)
+        if not distributed.rank():
+            print(f"{label}: goes on after step {checkpoint.step}", file=sys.stderr)
         state: State = checkpoint.state["run"]
         return state
 
     def offer(self, step: int, state: Callable[[], State]) -> None:
-        """Saves the state after `step` when it is time."""
+        """Saves the state after `step` when it is time; of several ranks the first one says when, and saves."""
         begin = time.monotonic()
-        if begin - self._saved < max(self.seconds, SAVING_SHARE * self._cost if self.seconds else 0.0):
+        wait = max(self.seconds, SAVING_SHARE * self._cost if self.seconds else 0.0)
+        if distributed.on_main(lambda: begin - self._saved < wait):
             return
         seconds = self.seconds_before + begin - self._started
-        self.store.save(step, {"run": state(), "random": random_states(), "seconds": seconds})
+        saved = {"run": state(), "random": distributed.gathered(random_states()), "seconds": seconds}
+        if not distributed.rank():
+            self.store.save(step, saved)
+        distributed.barrier()
         self._saved = time.monotonic()
         self._cost = self._saved - begin
 
@@ -238,4 +250,5 @@ def resumable_output(
         out, stage=stage, version=version, inputs=digests, seconds_before=lambda: checkpoints.seconds_before
     ) as result:
         yield result, checkpoints
-    store.remove()
+    if not distributed.rank():
+        store.remove()

@@ -256,8 +256,20 @@ def explain(
 
 
 @commands.command()
-def doctor() -> None:
-    """Check this machine: what is missing, and how to get it."""
+def doctor(
+    scale: Annotated[str | None, typer.Option(help="Check a scale without weights instead: small, paper.")] = None,
+    deepspeed: Annotated[Path | None, typer.Option(help="Its DeepSpeed configuration; none: DDP in float32.")] = None,
+    gpus: Annotated[int, typer.Option(min=1, help="GPUs, for --scale.")] = 8,
+    gpu_memory: Annotated[float, typer.Option(help="GiB of each GPU, for --scale.")] = 80.0,
+) -> None:
+    """Check this machine: what is missing, and how to get it. Or check that a scale fits some GPUs.
+
+    Example: `rewardsmith doctor --scale paper --deepspeed infra/deepspeed/zero3-offload.json --gpus 8`.
+    """
+    if scale is not None:
+        from tasks.scale_check import report as measure
+
+        raise typer.Exit(1 if measure(Path.cwd(), scale, deepspeed, gpus, gpu_memory) else 0)
     from tasks.doctor import report as examine
 
     raise typer.Exit(1 if examine(Path.cwd()) else 0)

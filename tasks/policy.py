@@ -17,6 +17,7 @@ from typing import Annotated, Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rlhf_core import distributed
 from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
@@ -43,6 +44,7 @@ from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.shaping.registry import Chain, build_shaping
+from rlhf_core.stepper import freeze
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
@@ -51,11 +53,12 @@ from tasks.benchmarks import Evaluation, EvaluationConfig, Evaluator, win_rates_
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import resolve_segmenter
 from tasks.hacking import HackingWatch, scores_over_sft
+from tasks.launch import join_processes
 from tasks.loading import load_encoder, load_judge, load_policy, load_segmenter, load_world
 from tasks.progress import progress
 from tasks.references import load_references
 from tasks.settings import read_settings, typed
-from tasks.stage import command_line, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, training_on
 from tasks.supervised import train_resumably
 
 VERSION = 5
@@ -77,6 +80,7 @@ class PolicyScale:
         rollout_samples: rollouts kept of the first and the last iteration.
         prompt_limit: most tokens of a rollout's prompt, None for the data's own limit.
         alarm: `AlarmSettings` of the hacking alarm; a row's `alarm` overrides single values.
+        generation_batch: responses sampled at a time, None for a whole rollout batch; what the cache has room for.
     """
 
     optimiser: Mapping[str, Any]
@@ -86,6 +90,11 @@ class PolicyScale:
     rollout_samples: int = 0
     prompt_limit: int | None = None
     alarm: Mapping[str, Any] = field(default_factory=dict)
+    generation_batch: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.generation_batch is not None and self.generation_batch < 1:
+            raise RecipeError(f"generation_batch is {self.generation_batch}; it must be at least 1, or null")
 
     def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:
         """Whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
@@ -258,7 +267,7 @@ def _model_component(
             f"read-out cuts by '{readout.segmenter['kind']}'; use 'sequence' or 'none'"
         )
     model.to(device())
-    model.requires_grad_(False)
+    freeze(model)
     fitted = read_json(normaliser / "normaliser.json")
     tokenizer = load_tokenizer(reward_model / "model") if segmenter.needs_spelling else None
     if tokenizer is not None:
@@ -356,6 +365,7 @@ def run_optimiser(
         microbatch=config.microbatch,
         seed=seed,
         clock=clock,
+        generation_batch=scale.generation_batch,
     )
     optimiser = PolicyOptimiser(run.policy, reward, source, config, seed, critic=critic, clock=clock)
     world = run.evaluator.world
@@ -384,7 +394,9 @@ def run_optimiser(
             watch.observe(step, metrics, len(batch))
             advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
             if run.scored and scale.evaluated(step, config.iterations, last=watch.stops):
-                watch.evaluated(step, run.checkpoint(step, scale.checkpoint_prompts))
+                with optimiser.gathered():
+                    scores = run.checkpoint(step, scale.checkpoint_prompts)
+                watch.evaluated(step, scores)
             last = watch.stop or step == config.iterations
             if last:
                 run.lengths.extend(_segment_lengths(reward, experience))
@@ -497,8 +509,7 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSet
         adapter=adapter,
     )
     if adapter is None:
-        run.reference.model.requires_grad_(False)
-    run.reference.model.eval()
+        freeze(run.reference.model)
     run.policy.model.eval()
     return run
 
@@ -520,7 +531,7 @@ def train_policy(
 ) -> None:
     """Trains a row's policy and evaluates it."""
     check_version(STAGE, VERSION, version)
-    set_threads()
+    join_processes()
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
@@ -556,6 +567,7 @@ def train_policy(
         else:
             with training_on(data / "preference.train.jsonl"):
                 pairs = read_jsonl(data / "preference.train.jsonl")
+                freeze(run.reference.model)
                 summary = run_dpo(run, recipe, dpo, beta, pairs, seed, checkpoints)
         run.policy.model.eval()
         evaluation = run.evaluator.evaluate(run.policy, run.baseline)
@@ -572,7 +584,8 @@ def train_policy(
 def _write(result: Path, run: Run, evaluation: Evaluation, summary: Row, alarms: list[Row]) -> None:
     """The stage's outputs; adapters are merged into the model, so that whoever reads it needs to know of none."""
     model = run.policy.model if run.adapter is None else run.adapter.merged()
-    model.save_pretrained(result / "model", safe_serialization=True)
+    if not distributed.rank():
+        model.save_pretrained(result / "model", safe_serialization=True)
     run.encoder.tokenizer.save_pretrained(result / "model")
     for name in ("history", "checkpoints", "rollouts"):
         write_jsonl(result / f"{name}.jsonl", getattr(run, name))
@@ -588,4 +601,4 @@ main = command_line(train_policy)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(main, several_processes=True)

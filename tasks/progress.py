@@ -1,4 +1,4 @@
-"""A progress bar for long work; plain lines when the output is not a terminal."""
+"""A progress bar for long work, of rank 0; plain lines when the output is not a terminal."""
 
 from __future__ import annotations
 
@@ -7,12 +7,17 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from rlhf_core import distributed
+
 LINES = 5
 
 
 @contextmanager
 def progress(label: str, steps: int, done: int = 0) -> Iterator[Callable[..., None]]:
     """Yields `advance(**figures)`, to be called once a step; `done` steps are behind a resumed run."""
+    if distributed.rank():
+        yield lambda **figures: None
+        return
     if sys.stderr.isatty():
         from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
@@ -28,9 +29,10 @@ from rlhf_core.supervised.training import TrainingConfig
 from tasks.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import load_entropies, resolve_segmenter
+from tasks.launch import join_processes
 from tasks.loading import load_encoder, load_segmenter
 from tasks.settings import read_settings, typed
-from tasks.stage import command_line, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, training_on
 from tasks.supervised import train_resumably
 
 VERSION = 4
@@ -156,7 +158,7 @@ def train_reward_model(
 ) -> None:
     """Trains the reward model of a spec from the SFT model and measures it."""
     check_version(STAGE, VERSION, version)
-    set_threads()
+    join_processes()
     spec = typed(RewardModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
     inputs = [spec_path, scale_path, data, sft, *(path for path in (entropies, sentences) if path is not None)]
@@ -199,7 +201,8 @@ def train_reward_model(
             }
         trained_on: Row = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
         trained_on |= {"end_token": True} if spec.end_token else {}
-        model.save(result / "model", trained_on)
+        if not distributed.rank():
+            model.save(result / "model", trained_on)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         stored = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
@@ -331,4 +334,4 @@ main = command_line(train_reward_model)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(main, several_processes=True)

@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import build_language_model, load_language_model
@@ -22,9 +23,10 @@ from rlhf_core.supervised.training import TrainingConfig
 from tasks.artifacts import check_version, read_jsonl, write_json, write_jsonl
 from tasks.benchmarks import EvaluationConfig, Evaluator
 from tasks.checkpoints import resumable_output
+from tasks.launch import join_processes
 from tasks.loading import encode, load_encoder, load_judge, load_world
 from tasks.settings import read_settings, typed
-from tasks.stage import command_line, device, run_stage, set_threads, training_on
+from tasks.stage import command_line, device, run_stage, training_on
 from tasks.supervised import train_resumably
 
 VERSION = 3
@@ -70,7 +72,7 @@ def fine_tune(
 ) -> None:
     """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history and generations."""
     check_version(STAGE, VERSION, version)
-    set_threads()
+    join_processes()
     spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
     config = spec.training_config(str(spec_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
@@ -120,7 +122,8 @@ def fine_tune(
             "responses_cut": float(encoder.counts.responses_cut),
         }
         evaluation = evaluator.evaluate(policy, None)
-        model.save_pretrained(result / "model", safe_serialization=True)
+        if not distributed.rank():
+            model.save_pretrained(result / "model", safe_serialization=True)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         write_jsonl(result / "generations.jsonl", evaluation.generations)
@@ -132,4 +135,4 @@ main = command_line(fine_tune)
 
 
 if __name__ == "__main__":
-    run_stage(main)
+    run_stage(main, several_processes=True)

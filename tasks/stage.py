@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
-from rlhf_core.errors import NumericsError, RewardsmithError
+from rlhf_core.errors import NumericsError, RecipeError, RewardsmithError
 
 if TYPE_CHECKING:
     import torch
@@ -79,9 +79,15 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
 
 
 def set_threads() -> int:
-    """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage."""
+    """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage.
+
+    Raises:
+        RecipeError: several processes were started for a stage that runs in one.
+    """
     import torch
 
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RecipeError("this stage runs in one process; sft, reward_model and policy run in several")
     threads = int(os.environ.get("REWARDSMITH_THREADS", "1"))
     torch.set_num_threads(threads)
     return threads
@@ -107,10 +113,22 @@ def device() -> torch.device:
     return torch.device("cuda" if given and torch.cuda.is_available() else "cpu")
 
 
-def run_stage(main: Callable[[list[str] | None], Any]) -> None:
-    """Runs a stage's main function; an error of the caller's prints one line and exits with USER_ERROR."""
+def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: bool = False) -> None:
+    """Runs a stage's main function; an error of the caller's prints one line and exits with USER_ERROR.
+
+    Args:
+        main: takes the command line.
+        several_processes: whether the stage runs in REWARDSMITH_PROCESSES processes where that is set.
+    """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     try:
+        if several_processes:
+            from tasks.launch import wanted_processes
+
+            if (processes := wanted_processes()) > 1:
+                from tasks.launch import launch
+
+                sys.exit(launch(processes))
         main(None)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 
@@ -51,6 +53,24 @@ class Generated:
     entropies: Tensor
 
 
+def joined(parts: Sequence[Generated], pad_id: int) -> Generated:
+    """Responses of several batches below each other, right-padded to the longest of all."""
+    if len(parts) == 1:
+        return parts[0]
+    width = max(part.ids.shape[1] for part in parts)
+
+    def below(tensors: list[Tensor], value: float) -> Tensor:
+        return torch.cat([torch.nn.functional.pad(t, (0, width - t.shape[1]), value=value) for t in tensors])
+
+    return Generated(
+        ids=below([part.ids for part in parts], pad_id),
+        mask=below([part.mask for part in parts], False),
+        ended=torch.cat([part.ended for part in parts]),
+        logprobs=below([part.logprobs for part in parts], 0.0),
+        entropies=below([part.entropies for part in parts], 0.0),
+    )
+
+
 def truncate(scores: Tensor, sampling: Sampling) -> Tensor:
     """Log-scores with what top-k and top-p exclude set to -inf; scores are already divided by temperature."""
     if sampling.top_k and sampling.top_k < scores.shape[-1]:
@@ -85,7 +105,7 @@ def generate(
     """Samples one response per row.
 
     The random numbers of a step are drawn for all rows, so that a row's response depends neither on which other
-    rows have ended nor on when they are dropped.
+    rows have ended nor on when they are dropped, and of several ranks each samples its own rows of the same batch.
 
     Args:
         policy: the model to sample from.
@@ -96,16 +116,19 @@ def generate(
     model, batch = policy.model, prompt_ids.shape[0]
     was_training = model.training
     model.eval()
-    ids = torch.full((batch, sampling.max_new_tokens), policy.pad_id, dtype=torch.long, device=prompt_ids.device)
+    own = distributed.own(torch.arange(batch, device=prompt_ids.device))
+    ids = torch.full((len(own), sampling.max_new_tokens), policy.pad_id, dtype=torch.long, device=prompt_ids.device)
     logprobs = torch.zeros(ids.shape, dtype=torch.float32, device=ids.device)
     entropies = torch.zeros_like(logprobs)
     mask = torch.zeros(ids.shape, dtype=torch.bool, device=ids.device)
-    rows = torch.arange(batch, device=ids.device)
-    alive = torch.ones(batch, dtype=torch.bool, device=ids.device)
-    decoding = policy.decoding(prompt_ids, prompt_mask)
-    for step in range(sampling.max_new_tokens):
+    rows = torch.arange(len(own), device=ids.device)
+    alive = torch.ones(len(own), dtype=torch.bool, device=ids.device)
+    decoding = policy.decoding(prompt_ids[own], prompt_mask[own])
+    drawn = 0
+    for step in range(sampling.max_new_tokens if len(own) else 0):
         logits = decoding.logits()
-        uniform = torch.rand(batch, generator=generator).to(ids.device)[rows]
+        uniform = torch.rand(batch, generator=generator).to(ids.device)[own[rows]]
+        drawn += 1
         chosen = _choose(logits, uniform, sampling)
         log_p = logits.log_softmax(dim=-1)
         ids[rows[alive], step] = chosen[alive]
@@ -123,6 +146,9 @@ def generate(
     if not torch.isfinite(logprobs).all():
         raise NumericsError("the policy's log-probabilities are not finite while sampling; lower the learning rate")
     model.train(was_training)
+    for _ in range(distributed.largest(drawn) - drawn):
+        torch.rand(batch, generator=generator)
+    ids, mask, logprobs, entropies = (distributed.spread(values, batch) for values in (ids, mask, logprobs, entropies))
     longest = max(1, int(mask.sum(dim=1).max())) if batch else 1
     ended = (ids == policy.eos_id).logical_and(mask).any(dim=1)
     return Generated(ids[:, :longest], mask[:, :longest], ended, logprobs[:, :longest], entropies[:, :longest])

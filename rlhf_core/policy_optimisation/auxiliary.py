@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
@@ -25,7 +26,8 @@ class AuxiliaryLoss(Protocol):
     name: str
 
     def parts(self, policy: Policy) -> Iterator[Tensor]:
-        """The loss of the next batch as scalars that sum to it, one per forward pass, coefficient included."""
+        """The loss of the next batch as scalars that sum to it, over ranks too, one per forward pass, coefficient
+        included."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -70,13 +72,13 @@ class Imitation:
     def parts(self, policy: Policy) -> Iterator[Tensor]:
         rows = self.passes.next()
         counted = max(1, sum(weight != 0 for i in rows for weight in self.weights[i]))
-        for start in range(0, len(rows), self.microbatch):
-            chosen = rows[start : start + self.microbatch]
+        for chosen, counts in distributed.shares(rows, self.microbatch):
             statistics, mask = sequence_statistics(policy, [self.sequences[i] for i in chosen])
             weights = torch.zeros(mask.shape)
             for place, i in enumerate(chosen):
                 weights[place, : len(self.weights[i])] = torch.tensor(list(self.weights[i]))
-            yield -self.coefficient * (weights.to(mask.device) * statistics.logprobs).sum() / counted
+            coefficient = self.coefficient if counts else 0.0
+            yield -coefficient * (weights.to(mask.device) * statistics.logprobs).sum() / counted
 
     def state_dict(self) -> dict[str, Any]:
         return {"passes": self.passes.state_dict()}

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.models.generation import Generated, Sampling, generate
+from rlhf_core import distributed
+from rlhf_core.models.generation import Generated, Sampling, generate, joined
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.rewards.composition import RewardOutput
@@ -62,9 +63,11 @@ def collect(
     microbatch: int = 64,
     group_size: int = 1,
     clock: PhaseClock | None = None,
+    generation_batch: int | None = None,
 ) -> RolloutBatch:
     """Samples `group_size` responses per prompt, side by side, and scores them under the reference.
 
+    Responses are sampled `generation_batch` at a time, over all ranks, where the cache of all would be too large.
     The sampling-time log-probabilities are the policy's at temperature 1, so that no forward pass is repeated;
     the reference's entropies come from the same pass as its log-probabilities.
     """
@@ -72,8 +75,10 @@ def collect(
     prompts = [prompt for prompt in prompts for _ in range(group_size)]
     prompt_ids, prompt_mask = pad_rows([p.ids for p in prompts], policy.pad_id, "left")
     prompt_ids, prompt_mask = prompt_ids.to(policy.device), prompt_mask.to(policy.device)
+    size = generation_batch or len(prompts)
+    parts = zip(prompt_ids.split(size), prompt_mask.split(size), strict=True)
     with clock.phase("generate"):
-        generated = generate(policy, prompt_ids, prompt_mask, sampling, generator)
+        generated = joined([generate(policy, ids, mask, sampling, generator) for ids, mask in parts], policy.pad_id)
     with clock.phase("score"):
         logprobs, entropies = score(reference, prompt_ids, prompt_mask, generated.ids, generated.mask, microbatch)
     responses = Responses(
@@ -118,7 +123,7 @@ def score(
         )
         logprobs[rows, :response_len] = statistics.logprobs
         entropies[rows, :response_len] = statistics.entropies
-    return logprobs, entropies
+    return distributed.merged(logprobs), distributed.merged(entropies)
 
 
 def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
@@ -138,9 +143,9 @@ def inputs_of(batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def microbatches(prompt_mask: Tensor, response_mask: Tensor, size: int) -> list[Tensor]:
-    """Row indices in groups of similar total length, so that little padding is computed."""
+    """Indices of this rank's rows in groups of similar total length, so that little padding is computed."""
     order = torch.argsort(prompt_mask.sum(dim=1) + response_mask.sum(dim=1), stable=True)
-    return list(order.split(size))
+    return [rows for rows in distributed.own(order).split(size) if len(rows)]
 
 
 def slice_rows(batch: RolloutBatch, rows: Tensor) -> RolloutBatch:

@@ -8,8 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.errors import NumericsError
-from rlhf_core.models.loading import trainable_parameters
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import whiten
@@ -27,6 +27,7 @@ from rlhf_core.policy_optimisation.objectives import (
     rlmec_objective,
     value_loss,
 )
+from rlhf_core.stepper import Stepper, stepper_of
 
 #: Mean and largest absolute change of a token's log-probability since its rollout.
 GAPS = ("logprob_gap", "logprob_gap_max")
@@ -49,20 +50,29 @@ class Learner:
         auxiliary: AuxiliaryLoss | None = None,
     ) -> None:
         self.policy, self.critic, self.config, self.auxiliary = policy, critic, config, auxiliary
-        self.actor_adam = self._adam(policy.model, config.actor_lr)
-        self.critic_adam: torch.optim.Optimizer | None = None
+        self.actor = self._stepper(policy.model, config.actor_lr)
+        self.critic_stepper: Stepper | None = None
         if critic is not None and config.critic_lr is not None:
-            self.critic_adam = self._adam(critic, config.critic_lr)
+            self.critic_stepper = self._stepper(critic, config.critic_lr)
 
-    def _adam(self, model: torch.nn.Module, rate: float) -> torch.optim.Optimizer:
-        return torch.optim.Adam(trainable_parameters(model), lr=rate, betas=self.config.adam_betas, fused=True)
+    def _stepper(self, model: torch.nn.Module, rate: float) -> Stepper:
+        config = self.config
+        return stepper_of(model, "adam", rate=rate, betas=config.adam_betas, max_grad_norm=config.max_grad_norm)
+
+    @property
+    def _steppers(self) -> list[Stepper]:
+        return [stepper for stepper in (self.actor, self.critic_stepper) if stepper is not None]
+
+    def close(self) -> None:
+        """Ends training: policy and critic are whole on every rank."""
+        for stepper in self._steppers:
+            stepper.close()
 
     def set_rates(self, share: float) -> None:
         """Sets the learning rates to a share of their peaks."""
-        rates = ((self.actor_adam, self.config.actor_lr), (self.critic_adam, self.config.critic_lr))
-        for adam, rate in rates:
-            for group in adam.param_groups if adam is not None else []:
-                group["lr"] = (rate or 0.0) * share
+        self.actor.set_rate(self.config.actor_lr * share)
+        if self.critic_stepper is not None:
+            self.critic_stepper.set_rate((self.config.critic_lr or 0.0) * share)
 
     def update(
         self, experience: Experience, generator: torch.Generator, kl_coef: float, *, train_actor: bool = True
@@ -116,32 +126,33 @@ class Learner:
         advantages = experience.advantages
         if config.whitening == "minibatch":
             advantages = advantages.index_copy(0, rows, whiten(advantages[rows], mask[rows]))
-        for adam in (self.actor_adam, self.critic_adam):
-            if adam is not None:
-                adam.zero_grad(set_to_none=True)
+        for stepper in self._steppers:
+            stepper.zero_grad()
         sums: dict[str, Tensor] = {}
-        for part in units.split(max(1, config.microbatch // units.shape[1])):
+        for part, counts in distributed.shares(units, max(1, config.microbatch // units.shape[1])):
             found: dict[str, Tensor] = {}
             if train_actor:
-                found = self._policy_backward(experience, advantages, part.flatten(), kl_coef, divisor)
+                found = self._policy_backward(experience, advantages, part.flatten(), kl_coef, divisor, counts)
             if self.critic is not None:
-                found |= self._critic_backward(experience, part.flatten(), tokens)
+                found |= self._critic_backward(experience, part.flatten(), tokens, counts)
             for name, value in found.items():
                 before = sums.get(name, torch.zeros((), device=mask.device))
-                sums[name] = torch.maximum(before, value) if name == "logprob_gap_max" else before + value
+                counted = value if counts else 0.0 * value
+                sums[name] = torch.maximum(before, counted) if name == "logprob_gap_max" else before + counted
+        largest_gap = sums.pop("logprob_gap_max", None)
+        sums = distributed.summed(sums)
         if not train_actor:
             sums = {name: torch.zeros(()) for name in ("policy_loss", "clip_fraction", "update_kl")} | sums
         of_policy = ("policy_loss", "kl_loss", "accuracy", "margin")
-        largest = sums.pop("logprob_gap_max", None)
         metrics = {name: float(value / (divisor if name in of_policy else tokens)) for name, value in sums.items()}
-        if largest is not None:
-            metrics["logprob_gap_max"] = float(largest)
+        if largest_gap is not None:
+            metrics["logprob_gap_max"] = max(distributed.gathered(float(largest_gap)))
         if train_actor and self.auxiliary is not None:
             metrics[self.auxiliary.name] = self._auxiliary_backward(self.auxiliary)
-        if self.critic is not None and self.critic_adam is not None:
-            metrics["critic_grad_norm"] = self._step(self.critic_adam, self.critic)
+        if self.critic_stepper is not None:
+            metrics["critic_grad_norm"] = self.critic_stepper.step(_check_norm)
         if train_actor:
-            metrics["grad_norm"] = self._step(self.actor_adam, self.policy.model)
+            metrics["grad_norm"] = self.actor.step(_check_norm)
         return metrics
 
     def _divisor(self, experience: Experience, units: Tensor, tokens: Tensor) -> Tensor:
@@ -153,9 +164,9 @@ class Learner:
         return tokens.new_tensor(len(units)) if by_unit else tokens
 
     def _policy_backward(
-        self, experience: Experience, advantages: Tensor, rows: Tensor, kl_coef: float, divisor: Tensor
+        self, experience: Experience, advantages: Tensor, rows: Tensor, kl_coef: float, divisor: Tensor, counts: bool
     ) -> dict[str, Tensor]:
-        """Adds the gradient of some rows; returns sums for the metrics."""
+        """Adds the gradient of some rows, 0 if they do not count; returns sums for the metrics."""
         batch, config = experience.batch, self.config
         inputs = inputs_of(batch, rows)
         mask = inputs[3]
@@ -163,7 +174,7 @@ class Learner:
         assert batch.logprobs is not None
         assert batch.reference_logprobs is not None
         old, reference = batch.logprobs[rows, :width], batch.reference_logprobs[rows, :width]
-        logprobs = self.policy.statistics(*inputs, with_entropy=False).logprobs
+        logprobs = self.actor.forward(lambda: self.policy.statistics(*inputs, with_entropy=False).logprobs)
         if config.objective == "online_dpo":
             logratios = torch.where(mask, logprobs - reference, 0.0).sum(dim=1).view(-1, 2)
             losses, margins = preference_loss(logratios, config.dpo_beta)
@@ -178,7 +189,7 @@ class Learner:
             penalty = self._sum(kl_tokens(logprobs, reference, mask, config.kl_estimator), mask)
             sums["kl_loss"] = penalty.detach()
             loss = loss + kl_coef * penalty
-        (loss / divisor).backward()
+        self.actor.backward((loss if counts else 0.0 * loss) / divisor)
         moved = kl_tokens(old, logprobs.detach(), mask, "k1")
         gaps = {"logprob_gap": moved.abs().sum(), "logprob_gap_max": moved.abs().max()}
         return sums | gaps | {"clip_fraction": clipped.sum(), "update_kl": moved.sum()}
@@ -199,51 +210,57 @@ class Learner:
             losses = losses / mask.sum(dim=1, keepdim=True).clamp(min=1)
         return losses.sum()
 
-    def _critic_backward(self, experience: Experience, rows: Tensor, tokens: Tensor) -> dict[str, Tensor]:
-        assert self.critic is not None
+    def _critic_backward(self, experience: Experience, rows: Tensor, tokens: Tensor, counts: bool) -> dict[str, Tensor]:
+        critic, stepper = self.critic, self.critic_stepper
+        assert critic is not None
+        assert stepper is not None
         inputs = inputs_of(experience.batch, rows)
         mask = inputs[3]
         width = mask.shape[1]
-        values = self.critic(*inputs, head="value", shift=1)
+        values: Tensor = stepper.forward(lambda: critic(*inputs, head="value", shift=1))
         terms = value_loss(
             values, experience.values[rows, :width], experience.returns[rows, :width], mask,
             self.config.value_clip, self.config.value_coef,
         )  # fmt: skip
         loss = terms.losses.sum()
-        (loss / tokens).backward()
+        stepper.backward((loss if counts else 0.0 * loss) / tokens)
         return {"value_loss": loss.detach(), "value_clip_fraction": terms.clipped.sum()}
 
     def _auxiliary_backward(self, auxiliary: AuxiliaryLoss) -> float:
         total = 0.0
-        for part in auxiliary.parts(self.policy):
-            part.backward()
+        parts = auxiliary.parts(self.policy)
+        while (part := self.actor.forward(lambda: next(parts, None))) is not None:
+            self.actor.backward(part)
             total += float(part.detach())
-        return total
-
-    def _step(self, adam: torch.optim.Optimizer, model: torch.nn.Module) -> float:
-        norm = float(torch.nn.utils.clip_grad_norm_(model.parameters(), self.config.max_grad_norm))
-        if norm != norm or norm == float("inf"):
-            raise NumericsError(f"gradient norm is {norm}; lower the learning rate or check the reward")
-        adam.step()
-        return norm
+        return distributed.summed_numbers({auxiliary.name: total})[auxiliary.name]
 
     def state_dict(self) -> dict[str, Any]:
         """Trainable weights, Adam's moments, and the auxiliary loss's place in its data."""
-        state: dict[str, Any] = {"policy": weights(self.policy.model), "actor_adam": self.actor_adam.state_dict()}
-        if self.critic is not None and self.critic_adam is not None:
-            state |= {"critic": weights(self.critic), "critic_adam": self.critic_adam.state_dict()}
+        state: dict[str, Any] = {
+            "policy": self.actor.read(lambda: weights(self.policy.model)),
+            "actor_adam": self.actor.optimiser_state(),
+        }
+        critic, stepper = self.critic, self.critic_stepper
+        if critic is not None and stepper is not None:
+            state |= {"critic": stepper.read(lambda: weights(critic)), "critic_adam": stepper.optimiser_state()}
         if self.auxiliary is not None:
             state["auxiliary"] = self.auxiliary.state_dict()
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        load_weights(self.policy.model, state["policy"])
-        self.actor_adam.load_state_dict(state["actor_adam"])
-        if self.critic is not None and self.critic_adam is not None:
-            load_weights(self.critic, state["critic"])
-            self.critic_adam.load_state_dict(state["critic_adam"])
+        self.actor.write(lambda: load_weights(self.policy.model, state["policy"]))
+        self.actor.load_optimiser_state(state["actor_adam"])
+        critic, stepper = self.critic, self.critic_stepper
+        if critic is not None and stepper is not None:
+            stepper.write(lambda: load_weights(critic, state["critic"]))
+            stepper.load_optimiser_state(state["critic_adam"])
         if self.auxiliary is not None:
             self.auxiliary.load_state_dict(state["auxiliary"])
+
+
+def _check_norm(norm: float) -> None:
+    if norm != norm or norm == float("inf"):
+        raise NumericsError(f"gradient norm is {norm}; lower the learning rate or check the reward")
 
 
 def weights(model: torch.nn.Module) -> dict[str, Tensor]:

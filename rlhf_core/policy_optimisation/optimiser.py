@@ -11,11 +11,13 @@ Algorithms 1 to 6; RLMEC, §4.2.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
@@ -105,12 +107,18 @@ class PolicyOptimiser:
         while self.step < self.config.iterations:
             metrics, experience = self.iterate()
             if on_step(self.step, metrics, experience):
-                return
+                break
+        self.learner.close()
+
+    def gathered(self) -> AbstractContextManager[None]:
+        """A context in which every rank has the whole policy: for rollouts, and for evaluation while training."""
+        return self.learner.actor.gathered()
 
     def iterate(self) -> tuple[dict[str, float], Experience]:
         """One iteration: (metrics, what was rolled out in it)."""
         config, step = self.config, self.step + 1
-        batch = self.source.next(self.generator)
+        with self.gathered():
+            batch = self.source.next(self.generator)
         tokens = int(batch.responses.mask.sum())
         with self.clock.phase("score"):
             experience = self.experience(batch)
@@ -173,11 +181,12 @@ class PolicyOptimiser:
         """[batch, response_len] float32: the critic's values, zeros without one."""
         mask = batch.responses.mask
         values = torch.zeros(mask.shape, device=mask.device)
-        if self.critic is not None:
-            for rows in microbatches(batch.prompt_mask, mask, self.config.microbatch):
-                width = trimmed(batch.prompt_mask[rows], mask[rows])[1]
-                values[rows, :width] = self.critic(*inputs_of(batch, rows), head="value", shift=1)
-        return values
+        if self.critic is not None and self.learner.critic_stepper is not None:
+            with self.learner.critic_stepper.gathered():
+                for rows in microbatches(batch.prompt_mask, mask, self.config.microbatch):
+                    width = trimmed(batch.prompt_mask[rows], mask[rows])[1]
+                    values[rows, :width] = self.critic(*inputs_of(batch, rows), head="value", shift=1)
+        return distributed.merged(values)
 
     def update(self, experience: Experience, *, train_actor: bool = True) -> dict[str, float]:
         """Epochs of minibatch updates; returns losses and diagnostics averaged over them."""

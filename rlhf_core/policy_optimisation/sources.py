@@ -74,6 +74,7 @@ class OnPolicy:
         microbatch: responses per forward pass.
         seed: of the order of the prompts.
         clock: times sampling and scoring.
+        generation_batch: responses sampled at a time over all ranks, None for the whole batch.
     """
 
     def __init__(
@@ -89,7 +90,9 @@ class OnPolicy:
         microbatch: int = 64,
         seed: int = 0,
         clock: PhaseClock | None = None,
+        generation_batch: int | None = None,
     ) -> None:
+        self.generation_batch = generation_batch
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
         self.prompts, self.sampling = prompts, sampling
         self.group_size, self.microbatch, self.clock = group_size, microbatch, clock
@@ -100,6 +103,7 @@ class OnPolicy:
         return collect(
             self.policy, self.reference, self.tokenizer, prompts, self.sampling, generator,
             microbatch=self.microbatch, group_size=self.group_size, clock=self.clock,
+            generation_batch=self.generation_batch,
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:

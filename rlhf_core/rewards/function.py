@@ -17,6 +17,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.rewards.signals import Sequence, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch
@@ -43,7 +44,8 @@ class FunctionScorer:
         Raises:
             NumericsError: values of another shape than declared.
         """
-        values = torch.as_tensor(self.function(batch)).float().to(batch.prompt_ids.device)
+        found = distributed.on_main(lambda: torch.as_tensor(self.function(batch)).float().cpu())
+        values = found.to(batch.prompt_ids.device)
         mask = batch.responses.mask
         expected = (len(batch),) if self.gives is Sequence else tuple(mask.shape)
         if tuple(values.shape) != expected:

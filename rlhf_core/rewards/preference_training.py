@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
@@ -180,7 +181,7 @@ def score_parts(
     batch: int = 64,
 ) -> tuple[Tensor, list[dict[str, list[float]]]]:
     """(e [n] float32; per sequence `worth`, `rewards` and `weights` of its segments) in batches of similar length."""
-    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i].sequence))
+    order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i].sequence)))
     result = torch.zeros(len(sequences))
     parts: list[dict[str, list[float]]] = [{} for _ in sequences]
     for start in range(0, len(order), batch):
@@ -190,7 +191,9 @@ def score_parts(
         for name, values in (("worth", found.worth), ("rewards", found.rewards), ("weights", found.weights)):
             for i, row_values, row_ends in zip(rows, values.tolist(), ends.tolist(), strict=True):
                 parts[i][name] = [v for v, end in zip(row_values, row_ends, strict=True) if end >= 0]
-    return result, parts
+    everyone = distributed.gathered(parts)
+    parts = [next((rows[i] for rows in everyone if rows[i]), {}) for i in range(len(sequences))]
+    return distributed.merged(result), parts
 
 
 def score_all(

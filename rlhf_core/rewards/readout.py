@@ -13,6 +13,7 @@ from typing import Literal
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rlhf_core import distributed
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.policy import pad_rows
@@ -85,7 +86,7 @@ class RewardModelScorer:
                 mask[rows, :response_len],
                 head=self.head,
             )
-        return values
+        return distributed.merged(values)
 
     def spelled(self, responses: Responses) -> Responses:
         """Responses with the characters behind each token, where the segmenter asks for them."""
@@ -115,7 +116,7 @@ class RewardModelScorer:
             )
             found = self.aggregation(states) if self.read in ("aggregate", "weighted") else self._unweighted(states)
             total[rows], rewards[rows], weights[rows] = found.total, found.rewards, found.weights
-        return Aggregated(total, rewards, weights)
+        return Aggregated(distributed.merged(total), distributed.merged(rewards), distributed.merged(weights))
 
     def _unweighted(self, states: SegmentStates) -> Aggregated:
         """Values or differences of a model that aggregates them in another way, each with weight 1."""

@@ -7,8 +7,6 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import torch
-import torch.distributed as dist
 from torch import Tensor
 
 
@@ -17,7 +15,7 @@ class RunningStatistics:
     """Count, mean, squared deviations and range of all values taken in so far, in float64.
 
     Attributes:
-        count: values so far, over all ranks.
+        count: values so far.
         mean: their mean, 0 while there are none.
         m2: sum of squared deviations from the mean.
         minimum, maximum: their range, (inf, -inf) while there are none.
@@ -35,13 +33,8 @@ class RunningStatistics:
         return math.sqrt(max(0.0, self.m2 / self.count)) if self.count > 1 else 0.0
 
     def update(self, values: Tensor) -> None:
-        """Takes in a batch, once; where torch.distributed runs, that of every rank.
-
-        Args:
-            values: finite, any shape; a rank's batch may be empty.
-        """
-        for batch in _gathered(summary(values), values.device):
-            self.merge(batch)
+        """Takes in a batch of finite values of any shape; of several ranks each has the whole batch."""
+        self.merge(summary(values))
 
     def merge(self, other: RunningStatistics) -> None:
         """Takes in another's values. Source: Chan et al. 1979, Eq. 1.5 (parallel variance)."""
@@ -74,14 +67,3 @@ def summary(values: Tensor) -> RunningStatistics:
     return RunningStatistics(
         flat.numel(), float(mean), float(((flat - mean) ** 2).sum()), float(flat.min()), float(flat.max())
     )
-
-
-def _gathered(own: RunningStatistics, device: torch.device) -> list[RunningStatistics]:
-    """The batch statistics of every rank in order of rank, the same on all."""
-    if not (dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1):
-        return [own]
-    numbers = torch.tensor(list(asdict(own).values()), dtype=torch.float64, device=device)
-    everyone = [torch.empty_like(numbers) for _ in range(dist.get_world_size())]
-    dist.all_gather(everyone, numbers)
-    rows = [row.tolist() for row in everyone]
-    return [RunningStatistics(int(count), *rest) for count, *rest in rows]

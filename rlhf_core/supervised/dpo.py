@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.sft import sequence_statistics
@@ -37,9 +38,9 @@ def sequence_logprobs(policy: Policy, sequences: Sequence[EncodedSequence]) -> T
 @torch.no_grad()
 def reference_logprobs(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> Tensor:
     """The same for a whole data set, computed once in batches of similar length."""
-    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
+    order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i])))
     result = torch.zeros(len(sequences))
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]
         result[rows] = sequence_logprobs(policy, [sequences[i] for i in rows]).float().cpu()
-    return result
+    return distributed.merged(result)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import Policy, TokenStatistics, pad_rows
 
@@ -34,9 +35,10 @@ def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tens
 @torch.no_grad()
 def mean_nll(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> float:
     """Nats per response token."""
-    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
+    order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i])))
     total, tokens = 0.0, 0.0
     for start in range(0, len(order), batch):
         loss, count = sft_loss(policy, [sequences[i] for i in order[start : start + batch]])
         total, tokens = total + float(loss), tokens + count
-    return total / max(tokens, 1.0)
+    sums = distributed.summed_numbers({"loss": total, "tokens": tokens})
+    return sums["loss"] / max(sums["tokens"], 1.0)

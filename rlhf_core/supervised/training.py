@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-import torch
 from torch import Tensor, nn
 
+from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.schedule import SCHEDULES, rate_share
+from rlhf_core.stepper import Stepper, stepper_of
 from rlhf_core.training_state import OnCheckpoint, State, load_trainable_state, trainable_state
 
 
@@ -104,50 +105,68 @@ def train(
     Raises:
         NumericsError: non-finite loss or gradient.
     """
-    parameters = [p for p in model.parameters() if p.requires_grad]
-    optimiser = torch.optim.AdamW(
-        parameters, lr=config.learning_rate, betas=config.betas, weight_decay=config.weight_decay, fused=True
-    )
+    stepper = stepper_of(
+        model, "adamw", rate=config.learning_rate, betas=config.betas, max_grad_norm=config.max_grad_norm,
+        weight_decay=config.weight_decay,
+    )  # fmt: skip
     done = 0
     if resume is not None:
-        load_trainable_state(model, resume["model"])
-        optimiser.load_state_dict(resume["optimiser"])
+        saved = resume["model"]
+        stepper.write(lambda: load_trainable_state(model, saved))
+        stepper.load_optimiser_state(resume["optimiser"])
         batches.load_state_dict(resume["batches"])
         done = int(resume["step"])
 
     def state() -> State:
         return {
             "step": done,
-            "model": trainable_state(model),
-            "optimiser": optimiser.state_dict(),
+            "model": stepper.read(lambda: trainable_state(model)),
+            "optimiser": stepper.optimiser_state(),
             "batches": dict(batches.state_dict()),
         }
 
     model.train()
     for step, rows in zip(range(done, steps), batches, strict=False):
-        for group in optimiser.param_groups:
-            group["lr"] = config.learning_rate * config.rate(step, steps)
-        total = weight(rows)
-        optimiser.zero_grad(set_to_none=True)
-        sums: dict[str, float] = {"loss": 0.0}
-        counted = 0.0
-        for start in range(0, len(rows), config.microbatch):
-            value, divisor, further = loss(rows[start : start + config.microbatch])
-            (value / max(total, 1.0)).backward()
-            sums["loss"] += float(value.detach())
-            counted += divisor
-            for name, amount in further.items():
-                sums[name] = sums.get(name, 0.0) + amount
-        metrics = {name: amount / max(counted, 1.0) for name, amount in sums.items()}
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, config.max_grad_norm))
-        if not math.isfinite(metrics["loss"]) or not math.isfinite(norm):
-            raise NumericsError(
-                f"step {step + 1}: loss {metrics['loss']}, gradient norm {norm}, rows {list(rows)[:8]}...; "
-                "lower the learning rate or look at these rows"
-            )
-        optimiser.step()
+        rate = config.learning_rate * config.rate(step, steps)
+        stepper.set_rate(rate)
+        metrics = accumulate(stepper, loss, rows, weight(rows), config.microbatch)
+
+        def check(norm: float, step: int = step, found: float = metrics["loss"], rows: Sequence[int] = rows) -> None:
+            if not math.isfinite(found) or not math.isfinite(norm):
+                raise NumericsError(
+                    f"step {step + 1}: loss {found}, gradient norm {norm}, rows {list(rows)[:8]}...; "
+                    "lower the learning rate or look at these rows"
+                )
+
+        norm = stepper.step(check)
         done = step + 1
-        on_step(done, {**metrics, "grad_norm": norm, "learning_rate": optimiser.param_groups[0]["lr"]})
+        on_step(done, {**metrics, "grad_norm": norm, "learning_rate": rate})
         if on_checkpoint is not None:
             on_checkpoint(done, state)
+    stepper.close()
     model.eval()
+
+
+def accumulate(stepper: Stepper, loss: Loss, rows: Sequence[int], total: float, microbatch: int) -> dict[str, float]:
+    """Adds the gradient of a batch's loss, each rank that of its rows; returns means over the whole batch.
+
+    Args:
+        stepper: of the model.
+        loss: of the rows of a microbatch.
+        rows: of the whole batch.
+        total: what the batch's loss sum is divided by.
+        microbatch: rows per forward pass.
+    """
+    stepper.zero_grad()
+    sums: dict[str, float] = {"loss": 0.0}
+    counted = 0.0
+    for part, counts in distributed.shares(rows, microbatch):
+        value, divisor, further = stepper.forward(lambda part=part: loss(part))  # type: ignore[misc]
+        stepper.backward((value if counts else 0.0 * value) / max(total, 1.0))
+        sums["loss"] += float(value.detach()) * counts
+        counted += divisor * counts
+        for name, amount in further.items():
+            sums[name] = sums.get(name, 0.0) + amount * counts
+    everywhere = distributed.summed_numbers({**sums, "": counted})
+    counted = everywhere.pop("")
+    return {name: amount / max(counted, 1.0) for name, amount in everywhere.items()}

@@ -1,0 +1,223 @@
+"""One run in several processes: ranks, shares of a batch, sums over ranks. In one process everything is the identity.
+
+Every rank holds the same rollout batches, data positions, statistics and random generators. It passes only its share
+of the rows, every world-size-th one, through the models; what comes out is gathered row by row, and gradients and
+losses are summed. Advantages, whitening, running statistics and KL are therefore those of the whole batch on every
+rank, and what divides a loss is the count of real tokens of the whole batch.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, TypeVar, cast
+
+from rlhf_core.errors import RecipeError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+T = TypeVar("T")
+Rows = TypeVar("Rows", "Tensor", Sequence[int])
+
+#: How long a rank waits for another one that evaluates, judges or writes.
+COLLECTIVE_TIMEOUT = timedelta(hours=12)
+#: Most elements of the gradients that are summed in one message.
+BUCKET_ELEMENTS = 2**24
+
+
+def world_size() -> int:
+    """Processes of this run."""
+    dist = _joined()
+    return dist.get_world_size() if dist is not None else 1
+
+
+def rank() -> int:
+    """This process's number, from 0; rank 0 writes."""
+    dist = _joined()
+    return dist.get_rank() if dist is not None else 0
+
+
+def _joined() -> Any:
+    """torch.distributed where a process group is, else None; without importing torch for the question."""
+    dist = sys.modules.get("torch.distributed")
+    return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
+
+
+def join(seconds: float = 300.0) -> None:
+    """Joins the processes that a launcher such as torchrun started; without a launcher, stays alone.
+
+    Args:
+        seconds: how long to wait for the others.
+
+    Raises:
+        RecipeError: a launcher announced several processes but this one has no rank, or not all of them came.
+    """
+    if _joined() is not None:
+        return
+    announced = int(os.environ.get("WORLD_SIZE", "1"))
+    if "RANK" not in os.environ:
+        if announced > 1 or "MASTER_ADDR" in os.environ:
+            raise RecipeError(
+                "a launcher announced several processes (WORLD_SIZE or MASTER_ADDR is set) but this one has no RANK, "
+                "so it is alone: `accelerate launch --cpu --num_processes N` starts one. Start with "
+                "`torchrun --nproc_per_node N -m tasks.<stage> ...`"
+            )
+        return
+    import torch
+    import torch.distributed as dist
+    from torch.distributed.rendezvous import rendezvous
+
+    try:
+        store, number, world = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
+    except (dist.DistError, RuntimeError, ValueError) as error:
+        raise RecipeError(
+            f"WORLD_SIZE is {announced}, but after {seconds:g} s not all processes came "
+            f"({str(error).splitlines()[0]}). Start all of them with torchrun, on every node"
+        ) from None
+    cuda = torch.cuda.is_available()
+    if cuda:
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
+    dist.init_process_group(
+        "cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=number, world_size=world,
+        timeout=COLLECTIVE_TIMEOUT,
+    )  # fmt: skip
+    if number:
+        torch.manual_seed(torch.initial_seed() + number)  # dropout differs between ranks
+
+
+def shares(rows: Rows, size: int) -> list[tuple[Rows, bool]]:
+    """This rank's rows of a batch in parts of `size`, as many parts on every rank.
+
+    Returns:
+        (rows, whether they count): a rank with fewer parts than another repeats a row that does not count, since
+        sharded models compute together or not at all.
+    """
+    world = world_size()
+    own = rows[rank() :: world]
+    most = math.ceil(math.ceil(len(rows) / world) / size)
+    parts = [(own[start : start + size], True) for start in range(0, len(own), size)]
+    return parts + [(rows[:1], False)] * (most - len(parts))
+
+
+def own(rows: Rows) -> Rows:
+    """This rank's rows."""
+    return rows[rank() :: world_size()]
+
+
+def merged(values: Tensor) -> Tensor:
+    """Values [rows, ...] of which every rank has filled its own rows and left the others at 0, whole on every rank."""
+    if world_size() == 1:
+        return values
+    import torch
+    import torch.distributed as dist
+
+    whole = values.to(torch.uint8) if values.dtype == torch.bool else values.contiguous()
+    dist.all_reduce(whole)
+    return whole.to(values.dtype)
+
+
+def spread(values: Tensor, rows: int) -> Tensor:
+    """[rows, ...] on every rank, from what each rank has for its own rows."""
+    if world_size() == 1:
+        return values
+    whole = values.new_zeros((rows, *values.shape[1:]))
+    whole[rank() :: world_size()] = values
+    return merged(whole)
+
+
+def summed(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Scalars by name, summed over ranks."""
+    if world_size() == 1 or not sums:
+        return dict(sums)
+    import torch
+    import torch.distributed as dist
+
+    together = torch.stack([value.double() for value in sums.values()])
+    dist.all_reduce(together)
+    return {name: value.float() for name, value in zip(sums, together, strict=True)}
+
+
+def summed_numbers(sums: Mapping[str, float]) -> dict[str, float]:
+    """Numbers by name, summed over ranks in float64."""
+    if world_size() == 1:
+        return dict(sums)
+    import torch
+    import torch.distributed as dist
+
+    together = torch.tensor(list(sums.values()), dtype=torch.float64)
+    dist.all_reduce(together)
+    return dict(zip(sums, together.tolist(), strict=True))
+
+
+def largest(number: int) -> int:
+    """The largest of the ranks' numbers."""
+    if world_size() == 1:
+        return number
+    import torch
+    import torch.distributed as dist
+
+    value = torch.tensor(number)
+    dist.all_reduce(value, dist.ReduceOp.MAX)
+    return int(value)
+
+
+def sum_gradients(parameters: Iterable[torch.nn.Parameter]) -> None:
+    """Sums gradients over ranks, in place. Losses are divided by counts of the whole batch, so there is no mean."""
+    if world_size() == 1:
+        return
+    bucket: list[Tensor] = []
+    for parameter in parameters:
+        if parameter.grad is None:
+            continue
+        if bucket and (
+            bucket[0].dtype != parameter.grad.dtype
+            or sum(grad.numel() for grad in bucket) + parameter.grad.numel() > BUCKET_ELEMENTS
+        ):
+            _sum_bucket(bucket)
+            bucket = []
+        bucket.append(parameter.grad)
+    if bucket:
+        _sum_bucket(bucket)
+
+
+def _sum_bucket(gradients: list[Tensor]) -> None:
+    import torch
+    import torch.distributed as dist
+
+    together = torch.cat([gradient.flatten() for gradient in gradients])
+    dist.all_reduce(together)
+    for gradient, total in zip(gradients, together.split([g.numel() for g in gradients]), strict=True):
+        gradient.copy_(total.view_as(gradient))
+
+
+def on_main(function: Callable[[], T]) -> T:
+    """The result of a function that rank 0 alone calls: judges, programs, user code."""
+    if world_size() == 1:
+        return function()
+    import torch.distributed as dist
+
+    box: list[Any] = [function() if rank() == 0 else None]
+    dist.broadcast_object_list(box, src=0)
+    return cast(T, box[0])
+
+
+def gathered(value: T) -> list[T]:
+    """Every rank's value, in order of rank."""
+    if world_size() == 1:
+        return [value]
+    import torch.distributed as dist
+
+    everyone: list[Any] = [None] * world_size()
+    dist.all_gather_object(everyone, value)
+    return everyone
+
+
+def barrier() -> None:
+    """Waits for every rank."""
+    if world_size() > 1:
+        largest(0)

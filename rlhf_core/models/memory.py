@@ -1,0 +1,124 @@
+"""Sizes of models without their weights: parameters from the meta device, and a model of the memory of each GPU.
+
+A trained model of N parameters at b bytes each (4, or 2 under bf16), over W ranks, has weights b N, gradients b N and
+Adam's moments 8 N, and under ZeRO a float32 copy of its weights, 4 N. ZeRO 1 divides copy and moments by W, 2 the
+gradients too, 3 the weights too; offload puts copy and moments into the CPU's memory. Under ZeRO 3 one model at a time
+is whole, b N, for rollouts or scoring. A frozen model has b N on every GPU. Activations of a microbatch of t tokens
+without recomputation are 17 b t hidden layers (Korthikanti et al. 2022, Eq. 2, without the attention matrix, which
+fused attention does not keep). A rollout's cache is 2 b layers key-value-heads head-size tokens. Not in it: buffers of
+the libraries and fragmentation, for which a tenth is added.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import torch
+import yaml
+from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.reward_model import ScalarModel
+
+GIB = 2**30
+OVERHEAD = 1.1
+
+
+@dataclass(frozen=True)
+class Sharding:
+    """How trained models lie on the ranks.
+
+    Args:
+        ranks: GPUs.
+        stage: ZeRO's, None without DeepSpeed.
+        bf16: whether weights are bf16.
+        offload: whether the optimiser lies in the CPU's memory.
+    """
+
+    ranks: int
+    stage: int | None = None
+    bf16: bool = False
+    offload: bool = False
+
+    @classmethod
+    def of(cls, ranks: int, deepspeed: Mapping[str, Any] | None) -> Sharding:
+        """As a DeepSpeed configuration says, or none."""
+        if deepspeed is None:
+            return cls(ranks)
+        zero = deepspeed["zero_optimization"]
+        bf16 = bool(deepspeed.get("bf16", {}).get("enabled"))
+        return cls(ranks, int(zero["stage"]), bf16, zero.get("offload_optimizer", {}).get("device") == "cpu")
+
+    @property
+    def bytes(self) -> int:
+        """Of a parameter, an activation or a cached state."""
+        return 2 if self.bf16 else 4
+
+    def trained(self, parameters: int) -> tuple[float, float]:
+        """(bytes on each GPU, bytes per rank in the CPU's memory) of a model that is trained."""
+        stage = self.stage or 0
+        weights = self.bytes * parameters / (self.ranks if stage >= 3 else 1)
+        gradients = self.bytes * parameters / (self.ranks if stage >= 2 else 1)
+        copied = bool(stage or self.bf16)
+        optimiser = (12 if copied else 8) * parameters / (self.ranks if stage >= 1 else 1)
+        return weights + gradients + (0 if self.offload else optimiser), optimiser if self.offload else 0.0
+
+    def whole(self, parameters: int) -> float:
+        """Bytes on each GPU of a sharded model while it is gathered."""
+        return float(self.bytes * parameters) if self.stage == 3 else 0.0
+
+    def activations(self, config: PreTrainedConfig, tokens: int) -> float:
+        """Bytes of a forward pass of that many tokens which is kept for the backward pass."""
+        return 17.0 * self.bytes * tokens * int(config.hidden_size) * int(config.num_hidden_layers)
+
+    def cache(self, config: PreTrainedConfig, tokens: int) -> float:
+        """Bytes of the key-value cache of that many tokens."""
+        heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
+        size = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
+        return 2.0 * self.bytes * int(config.num_hidden_layers) * heads * size * tokens
+
+
+@cache
+def _known() -> dict[str, dict[str, Any]]:
+    text = resources.files("rlhf_core.models").joinpath("architectures.yaml").read_text(encoding="utf-8")
+    known: dict[str, dict[str, Any]] = yaml.safe_load(text)
+    return known
+
+
+def known_configuration(source: str) -> PreTrainedConfig:
+    """The configuration of a model that a scale loads, without a network.
+
+    Raises:
+        RecipeError: it is not in architectures.yaml.
+    """
+    if source not in _known():
+        raise RecipeError(
+            f"the sizes of '{source}' are not known; add its configuration's fields to "
+            f"rlhf_core/models/architectures.yaml (there: {', '.join(_known())})"
+        )
+    options = dict(_known()[source])
+    special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
+    return AutoConfig.for_model(options.pop("model_type"), **special, **options)
+
+
+def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
+    """The model of a configuration, shapes only."""
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    with torch.device("meta"):
+        model: PreTrainedModel = kind.from_config(config)
+    return model
+
+
+def trainable(model: torch.nn.Module) -> int:
+    """Parameters that are trained, shared ones once."""
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
+
+
+def scalar_on_meta(model: PreTrainedModel) -> ScalarModel:
+    """A reward model or critic on a language model's transformer, shapes only."""
+    with torch.device("meta"):
+        return ScalarModel.from_language_model(model)

@@ -1,0 +1,165 @@
+"""Checks a scale without weights: shapes, trained parameters, memory per GPU, and the DeepSpeed configuration."""
+
+from __future__ import annotations
+
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.memory import GIB, OVERHEAD, Sharding, known_configuration, on_meta, scalar_on_meta, trainable
+from rlhf_core.recipe import parse_recipe
+from rlhf_core.recipe import reward_models as reward_models_of
+from rlhf_core.supervised.training import TrainingConfig
+from tasks.policy import PolicyScale
+from tasks.settings import read_settings, typed
+from tasks.sft import BackboneSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """What a stage needs.
+
+    Attributes:
+        backbone, stage: which.
+        trained: parameters by trained model.
+        gpu: bytes on each GPU by purpose; `total` adds a tenth.
+        host: bytes of the CPU's memory per rank.
+    """
+
+    backbone: str
+    stage: str
+    trained: dict[str, int]
+    gpu: dict[str, float]
+    host: float
+
+    @property
+    def total(self) -> float:
+        return OVERHEAD * sum(self.gpu.values())
+
+
+def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segment") -> list[StageMemory]:
+    """The training stages of every backbone of a scale that is loaded.
+
+    Raises:
+        RecipeError: a setting that the stages would refuse, a model of unknown sizes, or shapes that do not fit.
+    """
+    folder = root / "params" / "scales" / scale
+    if not folder.is_dir():
+        raise RecipeError(f"no scale '{scale}' in {folder.parent}")
+    found: list[StageMemory] = []
+    for path in sorted((folder / "backbones").glob("*.yaml")):
+        spec = typed(BackboneSpec, read_settings(path), str(path))
+        if spec.source is None:
+            continue
+        config = known_configuration(spec.source)
+        limits = typed(Limits, read_settings(folder / "data" / f"{spec.data}.yaml")["limits"], f"{spec.data}: limits")
+        training = spec.training_config(str(path))
+        if training is not None:
+            found.append(_supervised(path.stem, "sft", config, training, limits, sharding, scalar=False))
+        where = folder / "reward_model.yaml"
+        reward_training = typed(TrainingConfig, read_settings(where), str(where))
+        found.append(_supervised(path.stem, "reward_model", config, reward_training, limits, sharding, scalar=True))
+        found.append(_policy(root, folder, paper, path.stem, config, limits, sharding))
+    if not found:
+        raise RecipeError(f"scale '{scale}' loads no model; only such scales are checked (small, paper)")
+    return found
+
+
+def _supervised(
+    backbone: str, stage: str, config: PreTrainedConfig, training: TrainingConfig, limits: Limits, sharding: Sharding,
+    *, scalar: bool,
+) -> StageMemory:  # fmt: skip
+    model = on_meta(config)
+    parameters = trainable(scalar_on_meta(model) if scalar else model)
+    gpu, host = sharding.trained(parameters)
+    per_rank = min(training.microbatch, -(training.batch // -sharding.ranks)) * (2 if scalar else 1)
+    parts = {"trained": gpu, "activations": sharding.activations(config, per_rank * limits.total)}
+    if limits.total > config.max_position_embeddings:
+        raise RecipeError(
+            f"{backbone}: {limits.total} tokens, but the model has {config.max_position_embeddings} places"
+        )
+    return StageMemory(backbone, stage, {"reward_model" if scalar else "model": parameters}, parts, host)
+
+
+def _policy(
+    root: Path, folder: Path, paper: str, backbone: str, config: PreTrainedConfig, limits: Limits, sharding: Sharding
+) -> StageMemory:
+    """The largest reward recipe of the paper's rows on this backbone."""
+    where = folder / "policy" / "ppo.yaml"
+    scale = typed(PolicyScale, read_settings(where), str(where))
+    rows = {path: read_settings(path) for path in sorted((root / "params" / paper / "rows").glob("*.yaml"))}
+    recipes = [parse_recipe(row, str(path)) for path, row in rows.items() if row["backbone"] == backbone]
+    recipe = max((r for r in recipes if r.kind == "reward"), key=lambda r: len(reward_models_of(r)))
+    settings = scale.optimiser_config(recipe.optimiser, str(where))
+    sampling = scale.sampling_config(str(where))
+    length = (scale.prompt_limit or limits.prompt) + sampling.max_new_tokens
+    if length > config.max_position_embeddings:
+        raise RecipeError(f"{backbone}: {length} tokens, but the model has {config.max_position_embeddings} places")
+    model = on_meta(config)
+    scalar = trainable(scalar_on_meta(model))
+    trained = {"policy": trainable(model)} | ({"critic": scalar} if settings.has_critic else {})
+    sizes = [sharding.trained(parameters) for parameters in trained.values()]
+    at_once = min(settings.microbatch, -(settings.minibatch // -sharding.ranks)) * length
+    rollouts = (
+        -(min(settings.rollout_batch, scale.generation_batch or settings.rollout_batch) // -sharding.ranks) * length
+    )
+    gathered = max(sharding.whole(parameters) for parameters in trained.values())
+    parts = {
+        "trained": sum(gpu for gpu, _ in sizes),
+        "frozen": sharding.bytes * float(trained["policy"] + scalar * len(reward_models_of(recipe))),
+        "rollout or update": max(gathered + sharding.cache(config, rollouts), sharding.activations(config, at_once)),
+    }
+    return StageMemory(backbone, f"policy ({recipe.optimiser['kind']})", trained, parts, sum(h for _, h in sizes))
+
+
+def check_deepspeed(config: dict[str, Any], ranks: int) -> None:
+    """Lets DeepSpeed itself read a configuration, as the stages complete it.
+
+    Raises:
+        RecipeError: what it says.
+    """
+    from rlhf_core.zero import completed, import_deepspeed
+
+    import_deepspeed()
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    try:
+        DeepSpeedConfig({**completed(config, 1.0), "train_batch_size": 1})
+    except Exception as error:
+        raise RecipeError(f"DeepSpeed refuses the configuration: {str(error).splitlines()[0]}") from None
+
+
+def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: float) -> int:
+    """Prints the check; returns how many stages do not fit a GPU of `gpu_gb` GiB."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tasks.launch import read_deepspeed
+
+    config = None if deepspeed is None else read_deepspeed(deepspeed)
+    if config is not None:
+        check_deepspeed(config, ranks)
+    stages = check_scale(root, scale, Sharding.of(ranks, config))
+    how = "DDP, float32" if deepspeed is None else deepspeed.name
+    table = Table(title=f"{scale}: {ranks} GPU(s), {how}; GiB on each", box=None, pad_edge=False)
+    for column in ("backbone", "stage", "trained parameters", "memory", "total", f"of {gpu_gb:g}", "host per rank"):
+        table.add_column(column, overflow="fold")
+    for stage in stages:
+        table.add_row(
+            stage.backbone,
+            stage.stage,
+            ", ".join(f"{name} {count / 1e9:.3f} B" for name, count in stage.trained.items()),
+            ", ".join(f"{name} {size / GIB:.1f}" for name, size in stage.gpu.items()),
+            f"{stage.total / GIB:.1f}",
+            "fits" if stage.total / GIB <= gpu_gb else "[red]too much[/]",
+            f"{stage.host / GIB:.1f}",
+        )
+    Console(width=140 if not os.isatty(sys.stdout.fileno()) else None).print(table)
+    return sum(stage.total / GIB > gpu_gb for stage in stages)
