@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import re
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,12 @@ from tiny_models import EOS, POLICIES, ToyTokenizer, batch_of, random_rows, tiny
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.generation import Sampling
+from rlhf_core.models.policy import Policy
+from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
+from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.replay import ReplayBuffer
 from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, Passes
@@ -25,7 +30,7 @@ from rlhf_core.rewards.composition import RewardOutput
 from rlhf_core.rollout import RolloutBatch
 
 SIZES: dict[str, Any] = {
-    "iterations": 4, "rollout_batch": 8, "minibatch": 4, "microbatch": 3, "epochs": 2, "actor_lr": 1e-3,
+    "iterations": 3, "rollout_batch": 8, "minibatch": 4, "microbatch": 3, "epochs": 1, "actor_lr": 1e-3,
     "max_grad_norm": 1e9,
 }  # fmt: skip
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3], ended=False)
@@ -43,9 +48,20 @@ def token_reward(batch: RolloutBatch) -> RewardOutput:
     return RewardOutput(total, {"ids": total}, {})
 
 
+@cache
+def fresh(kind: str) -> Policy:
+    """A policy that nothing trains: a reference, or what is copied."""
+    return POLICIES[kind](1)
+
+
+@cache
+def fresh_critic(kind: str) -> ScalarModel:
+    return tiny_critic(kind, 2)
+
+
 def run_of(name: str, kind: str, seed: int = 0, imitate: bool = False, **settings: Any) -> PolicyOptimiser:
     config = config_of(name, **settings)
-    policy, reference = POLICIES[kind](1), POLICIES[kind](1)
+    policy, reference = copy.deepcopy(fresh(kind)), fresh(kind)
     with torch.no_grad():
         policy.model.get_output_embeddings().weight[EOS] *= 3
     source: Any
@@ -59,7 +75,7 @@ def run_of(name: str, kind: str, seed: int = 0, imitate: bool = False, **setting
     sequences = [EncodedSequence(p, r) for p, r in zip(PROMPTS, ROWS, strict=True)]
     weights = [[1.0] * len(row) for row in ROWS]
     auxiliary = Imitation(sequences, weights, batch=3, microbatch=2, seed=seed) if imitate else None
-    critic = tiny_critic(kind, 2) if config.has_critic else None
+    critic = copy.deepcopy(fresh_critic(kind)) if config.has_critic else None
     return PolicyOptimiser(policy, token_reward, source, config, seed, critic=critic, auxiliary=auxiliary)
 
 
@@ -83,7 +99,18 @@ def equal(a: Any, b: Any) -> bool:
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in OPTIMISERS),
-    ("ppo", {"replay": 2, "value_target": "monte_carlo", "value_coef": 1.0, "kl_target": 0.5, "lr_warmup": 0.5}),
+    (
+        "ppo",
+        {
+            "epochs": 2,
+            "replay": 2,
+            "iterations": 4,
+            "value_target": "monte_carlo",
+            "value_coef": 1.0,
+            "kl_target": 0.5,
+            "lr_warmup": 0.5,
+        },
+    ),
     ("rlmec", {"imitate": True}),
     ("grpo", {"replay": 1, "whitening": "minibatch", "lr_schedule": "cosine"}),
 ]
@@ -96,7 +123,8 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(kind: str, name: str, se
     straight, history = run_of(name, kind, **settings), []
     straight.train(lambda step, metrics, _: history.append((step, metrics)))
     first = run_of(name, kind, **settings)
-    before = [first.iterate()[0] for _ in range(2)]
+    half = straight.config.iterations // 2
+    before = [first.iterate()[0] for _ in range(half)]
     resumed, after = run_of(name, kind, seed=99, **settings), []
     with torch.no_grad():
         for p in resumed.policy.model.parameters():
@@ -112,22 +140,22 @@ def test_a_resumed_run_is_bitwise_the_uninterrupted_one(kind: str, name: str, se
     ("name", "settings"), VARIANTS[: len(OPTIMISERS)], ids=lambda v: v if isinstance(v, str) else ""
 )
 def test_accumulated_gradients_are_those_of_one_big_batch(kind: str, name: str, settings: dict[str, Any]) -> None:
+    run = run_of(name, kind, minibatch=8, **settings)
+    batch = batch_of(PROMPTS, [*ROWS[:-1], []])
+    noise = torch.randn(batch.responses.ids.shape, generator=torch.Generator().manual_seed(0))
+    noise = 0.1 * noise * batch.responses.mask
+    with torch.no_grad():
+        now = run.policy.statistics(
+            batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask
+        ).logprobs
+    groups = torch.arange(8) // run.config.group_size
+    experience = run.experience(replace(batch, logprobs=now + noise, reference_logprobs=now - noise, groups=groups))
     gradients = []
     for microbatch in (8, 4, 1):
-        run = run_of(name, kind, microbatch=microbatch, minibatch=8, actor_lr=1e-30, **settings)
-        generator = torch.Generator().manual_seed(0)
-        batch = batch_of(PROMPTS, [*ROWS[:-1], []])
-        size = run.config.group_size
-        noise = 0.1 * torch.randn(batch.responses.ids.shape, generator=generator) * batch.responses.mask
-        with torch.no_grad():
-            now = run.policy.statistics(
-                batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask
-            ).logprobs
-        batch = replace(batch, logprobs=now + noise, reference_logprobs=now - noise, groups=torch.arange(8) // size)
-        experience = run.experience(batch)
-        units = run.learner._units(experience)
-        run.learner.minibatch(experience, units, 0.05)
-        gradients.append([p.grad.clone() for p in run.policy.model.parameters() if p.grad is not None])
+        policy, critic = copy.deepcopy(run.policy), copy.deepcopy(run.critic)
+        learner = Learner(policy, critic, replace(run.config, microbatch=microbatch))
+        learner.minibatch(experience, learner._units(experience), 0.05)
+        gradients.append([p.grad.clone() for p in policy.model.parameters() if p.grad is not None])
     assert sum(float(g.abs().sum()) for g in gradients[0]) > 0
     for other in gradients[1:]:
         for a, b in zip(gradients[0], other, strict=True):
@@ -153,7 +181,7 @@ def test_a_rewarded_token_becomes_more_likely(name: str) -> None:
         total = (batch.responses.ids == 7).float() * batch.responses.mask
         return RewardOutput(total, {"seven": total}, {})
 
-    run = run_of(name, "decoder", iterations=12, rollout_batch=32, minibatch=16, microbatch=32, actor_lr=1e-2)
+    run = run_of(name, "decoder", iterations=12, epochs=2, rollout_batch=32, minibatch=16, microbatch=32, actor_lr=1e-2)
     run.reward = likes_seven
     rewards: list[float] = []
     run.train(lambda _, metrics, __: rewards.append(metrics["reward"]))
@@ -230,7 +258,7 @@ def test_every_item_comes_once_before_any_comes_again() -> None:
         ("ppo", {"kl_horizon": 10}, "kl_coef is fixed"),
         ("ppo", {"kl_target": 6.0, "kl_coef": 0.0}, "adapts a penalty"),
         ("ppo", {"group_std": "sample"}, "does not read 'group_std'"),
-        ("ppo", {"replay": 4}, "nothing would ever be trained"),
+        ("ppo", {"replay": 3}, "nothing would ever be trained"),
         ("ppo", {"minibatch": 3}, "not a multiple of minibatch 3"),
         ("ppo", {"clipp": 0.1}, "did you mean 'clip'"),
         ("ppo", {"actor_lr": float("nan")}, "actor_lr"),

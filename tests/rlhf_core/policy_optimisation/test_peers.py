@@ -11,13 +11,18 @@ import torch
 from tiny_models import EOS, PAD, batch_of, random_rows, tiny_policy
 from transformers import PreTrainedTokenizerFast
 
+from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.logprobs import token_statistics
+from rlhf_core.models.policy import pad_rows
+from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.advantages import group_relative, leave_one_out, on_tokens
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.rewards.composition import RewardOutput
+from rlhf_core.rewards.preference_training import SegmentedSequence, pair_evaluations
 from rlhf_core.rollout import RolloutBatch
+from rlhf_core.supervised.dpo import dpo_loss, sequence_logprobs
 
 trl = pytest.importorskip("trl")
 SIZES: dict[str, Any] = {
@@ -55,15 +60,23 @@ def inputs(batch: RolloutBatch, advantages: torch.Tensor) -> dict[str, torch.Ten
     }
 
 
-def trainer(kind: str, policy: Any, folder: Path, **options: Any) -> Any:
-    """A TRL trainer on a saved copy of the model, in float32 on the CPU."""
-    from datasets import Dataset
-    from tokenizers import Tokenizer, models
+def saved(policy: Any, folder: Path) -> PreTrainedTokenizerFast:
+    """Saves the model beside a tokenizer of its numbers, which is returned."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
 
     backend = Tokenizer(models.WordLevel({str(i): i for i in range(50)}, unk_token="3"))
+    backend.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer = PreTrainedTokenizerFast(tokenizer_object=backend, pad_token=str(PAD), eos_token=str(EOS))
     policy.model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
+    return tokenizer
+
+
+def trainer(kind: str, policy: Any, folder: Path, **options: Any) -> Any:
+    """A TRL trainer on a saved copy of the model, in float32 on the CPU."""
+    from datasets import Dataset
+
+    tokenizer = saved(policy, folder)
     arguments = getattr(trl, f"{kind}Config")(
         output_dir=str(folder / "out"), bf16=False, use_cpu=True, report_to=[], num_generations=4,
         per_device_train_batch_size=8, max_completion_length=7, gradient_checkpointing=False,
@@ -124,3 +137,86 @@ def test_log_probabilities_and_entropies_are_trls() -> None:
         logits = output(hidden)
     torch.testing.assert_close(logprobs, selective_log_softmax(logits, targets), atol=1e-5, rtol=1e-5)
     torch.testing.assert_close(entropies, entropy_from_logits(logits), atol=1e-5, rtol=1e-5)
+
+
+def sequences_of(rows: list[list[int]]) -> list[EncodedSequence]:
+    prompts = random_rows(1, [3, 5, 2, 4], ended=False)
+    return [EncodedSequence(prompt, row) for prompt, row in zip(prompts, rows, strict=True)]
+
+
+def pairs_of(chosen: list[EncodedSequence], rejected: list[EncodedSequence], side: str) -> dict[str, torch.Tensor]:
+    """TRL's collated batch of pairs, the chosen first; its own padding side is the right one."""
+    rows = [*chosen, *rejected]
+    ids, mask = pad_rows([[*row.prompt, *row.response] for row in rows], PAD, side)
+    completion = torch.zeros_like(ids)
+    for place, row in enumerate(rows):
+        completion[place, len(row.prompt) : len(row.prompt) + len(row.response)] = 1
+    return {"input_ids": ids, "attention_mask": mask.long(), "completion_mask": completion}
+
+
+CHOSEN, REJECTED = random_rows(2, [6, 1, 3, 7]), random_rows(3, [2, 5, 4, 1])
+
+
+def test_dpos_loss_is_trls(tmp_path: Path) -> None:
+    policy, reference = tiny_policy(1), tiny_policy(2)
+    chosen, rejected = sequences_of(CHOSEN), sequences_of(REJECTED)
+    with torch.no_grad():
+        of = [sequence_logprobs(model, rows) for model in (policy, reference) for rows in (chosen, rejected)]
+    losses, margins = dpo_loss(*of, beta=0.3)
+    peer = preference_trainer("DPO", policy, tmp_path, beta=0.3)
+    peer.ref_model.load_state_dict(reference.model.state_dict())
+    batch = pairs_of(chosen, rejected, "right")
+    with torch.no_grad():
+        expected = float(peer.compute_loss(peer.model, batch))
+    assert float(losses.mean()) == pytest.approx(expected, rel=1e-4)
+    assert float(margins.abs().sum()) > 0
+
+
+def test_the_pairwise_loss_of_a_last_token_reward_model_is_trls(tmp_path: Path) -> None:
+    policy = tiny_policy(1)
+    ours_model = ScalarModel.from_language_model(policy.model, heads=("reward",), seed=3)
+    chosen, rejected = sequences_of(CHOSEN), sequences_of(REJECTED)
+    segmented = [[SegmentedSequence(row, [len(row.response) - 1]) for row in side] for side in (chosen, rejected)]
+    with torch.no_grad():
+        expected_scores = pair_evaluations(ours_model, segmented[0], segmented[1], PAD)
+        loss = -torch.nn.functional.logsigmoid(expected_scores[0] - expected_scores[1]).mean()
+    peer = preference_trainer("Reward", policy, tmp_path)
+    with torch.no_grad():
+        peer.model.score.weight.copy_(ours_model.heads["reward"].weight)  # type: ignore[arg-type]
+        found = float(peer.compute_loss(peer.model, pairs_of(chosen, rejected, "right")))
+    assert float(loss) == pytest.approx(found, rel=1e-4)
+
+
+def preference_trainer(kind: str, policy: Any, folder: Path, **options: Any) -> Any:
+    """TRL's trainer of pairs on a saved copy of the model, in float32 on the CPU."""
+    from datasets import Dataset
+
+    tokenizer = saved(policy, folder)
+    arguments = getattr(trl, f"{kind}Config")(
+        output_dir=str(folder / "out"), bf16=False, use_cpu=True, report_to=[], gradient_checkpointing=False,
+        model_init_kwargs={"dtype": "float32"}, **options,
+    )  # fmt: skip
+    pairs = Dataset.from_dict({"prompt": ["5 6"] * 2, "chosen": ["7 8"] * 2, "rejected": ["9"] * 2})
+    made = getattr(trl, f"{kind}Trainer")(
+        model=str(folder), args=arguments, processing_class=tokenizer, train_dataset=pairs
+    )
+    made.model.eval()
+    return made
+
+
+def test_rloos_loss_is_trls_clipped_surrogate_over_whole_responses(tmp_path: Path) -> None:
+    """At the first update both have one gradient direction; off policy TRL's ratio is of the whole response."""
+    batch, policy = batch_and_model()
+    with torch.no_grad():
+        now = policy.statistics(batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask).logprobs
+    batch = replace(batch, logprobs=now, reference_logprobs=now)
+    advantages = leave_one_out(SCORES, batch.groups)
+    peer = trainer("RLOO", policy, tmp_path, beta=0.0, epsilon=0.2)
+    loss = peer._compute_loss(peer.model, {**inputs(batch, advantages), "old_logps": now.sum(dim=1)})
+    loss.backward()
+    assert float(loss.detach()) == pytest.approx(-float(advantages.mean()), abs=1e-5)
+    theirs = torch.cat([p.grad.flatten() for p in peer.model.parameters() if p.grad is not None])
+    ours("rloo", batch, policy, advantages, 0.0, max_grad_norm=1e9)
+    found = torch.cat([p.grad.flatten() for p in policy.model.parameters() if p.grad is not None])
+    tokens_per_response = float(batch.responses.mask.sum()) / len(batch)
+    torch.testing.assert_close(tokens_per_response * found, theirs, atol=1e-4, rtol=1e-3)

@@ -1,0 +1,116 @@
+"""What each step reports: entropy, spreads, repetition, the gap since the rollout, and where the time went."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from tiny_models import EOS, POLICIES, batch_of, next_logits, random_rows, responses_of
+
+from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.models.policy import pad_rows
+from rlhf_core.policy_optimisation.config import optimiser_config
+from rlhf_core.policy_optimisation.diagnostics import describe, repetition_rate
+from rlhf_core.policy_optimisation.experience import Experience
+from rlhf_core.policy_optimisation.learner import GAPS, Learner
+from rlhf_core.policy_optimisation.phases import PHASES, PhaseClock
+from rlhf_core.rewards.composition import RewardOutput
+
+PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
+
+
+def test_the_entropy_of_a_sampled_token_is_that_of_the_whole_distribution(kind: str) -> None:
+    policy = POLICIES[kind](1)
+    ids, mask = pad_rows(PROMPTS, policy.pad_id, "left")
+    made = generate(policy, ids, mask, Sampling(6, temperature=0.7, top_k=5), torch.Generator().manual_seed(0))
+    for i, prompt in enumerate(PROMPTS):
+        row = made.ids[i][made.mask[i]].tolist()
+        p = next_logits(policy, prompt, row)[: len(row)].double().softmax(dim=-1)
+        expected = -(p * p.log()).sum(dim=-1).float()
+        torch.testing.assert_close(made.entropies[i, : len(row)], expected, atol=1e-4, rtol=1e-4)
+    assert (made.entropies[~made.mask] == 0).all()
+
+
+def experience_of(lengths: list[int], seed: int = 0) -> Experience:
+    """Random numbers for responses of the given lengths."""
+    batch = batch_of([[5]] * len(lengths), random_rows(seed, lengths))
+    mask = batch.responses.mask
+    if not mask.shape[1]:
+        wide = torch.zeros(len(lengths), 1)
+        batch = replace(batch, responses=replace(batch.responses, ids=wide.long(), mask=wide.bool()))
+        mask = batch.responses.mask
+    generator = torch.Generator().manual_seed(seed)
+    draws = [torch.randn(mask.shape, generator=generator) * mask for _ in range(6)]
+    batch = replace(batch, logprobs=draws[0], reference_logprobs=draws[1], entropies=draws[2].abs())
+    reward = RewardOutput(draws[3], {"part": draws[3]}, {})
+    return Experience(batch, reward, draws[3], draws[4], draws[5], draws[3].sum(dim=1))
+
+
+@given(lengths=st.lists(st.integers(0, 4), min_size=1, max_size=5), seed=st.integers(0, 3))
+def test_diagnostics_are_those_of_a_naive_reference_also_for_empty_responses(lengths: list[int], seed: int) -> None:
+    experience = experience_of(lengths, seed)
+    found = describe(experience, with_critic=True)
+    tokens = [(i, t) for i, n in enumerate(lengths) for t in range(n)]
+
+    def values(of: torch.Tensor | None) -> torch.Tensor:
+        assert of is not None
+        return torch.tensor([float(of[i, t]) for i, t in tokens] or [0.0])
+
+    assert found["entropy"] == pytest.approx(float(values(experience.batch.entropies).mean()), abs=1e-5)
+    for name, tensor in (("advantage", experience.advantages), ("return", experience.returns)):
+        assert found[f"{name}_mean"] == pytest.approx(float(values(tensor).mean()), abs=1e-5)
+        assert found[f"{name}_std"] == pytest.approx(float(values(tensor).std(correction=0)), abs=1e-5)
+    if len(tokens) > 1:
+        error = (values(experience.returns) - values(experience.values)) ** 2
+        expected = 1 - float(error.mean()) / float(values(experience.returns).var(correction=0))
+        assert found["explained_variance"] == pytest.approx(expected, rel=1e-3, abs=1e-4)
+    assert found["response_length"] == pytest.approx(sum(lengths) / len(lengths))
+    assert found["response_length_max"] == max(lengths)
+    assert all(value == value and abs(value) < float("inf") for value in found.values())
+
+
+def test_repetition_counts_what_stood_earlier_in_the_same_response() -> None:
+    assert repetition_rate(responses_of([[5, 6, 7, 5, 6, 7, 5], [5, 6, 7]])) == pytest.approx(2 / 6)
+    assert repetition_rate(responses_of([[9] * 6])) == pytest.approx(3 / 4)
+    assert repetition_rate(responses_of([[], [3], [3, 3]], width=2)) == 0
+
+
+def test_the_gap_is_of_the_first_minibatch_before_it_is_learned_from(kind: str) -> None:
+    policy = POLICIES[kind](1)
+    batch = batch_of(PROMPTS, random_rows(2, [3, 1, 4, 2]))
+    mask = batch.responses.mask
+    inputs = (batch.prompt_ids, batch.prompt_mask, batch.responses.ids, mask)
+    with torch.no_grad():
+        now = policy.statistics(*inputs).logprobs
+    shift = 0.25 * mask
+    shift[2, 1] = -0.75
+    batch = replace(batch, logprobs=now + shift, reference_logprobs=now)
+    zeros = torch.zeros(mask.shape)
+    experience = Experience(batch, RewardOutput(zeros, {}, {}), zeros, 1.0 * mask, zeros, zeros.sum(dim=1))
+    config = optimiser_config(
+        "reinforce_plus_plus", iterations=1, rollout_batch=4, minibatch=4, microbatch=2, epochs=3, actor_lr=1e-2
+    )
+    metrics = Learner(policy, None, config).update(experience, torch.Generator().manual_seed(0), 0.0)
+    tokens = int(mask.sum())
+    assert metrics["logprob_gap"] == pytest.approx((0.25 * (tokens - 1) + 0.75) / tokens, abs=1e-4)
+    assert metrics["logprob_gap_max"] == pytest.approx(0.75, abs=1e-4)
+    assert set(GAPS) <= set(metrics)
+    assert EOS in batch.responses.ids
+
+
+def test_a_clock_adds_up_its_phases_and_starts_anew_when_read() -> None:
+    clock = PhaseClock()
+    for _ in range(2):
+        with clock.phase("score"):
+            time.sleep(0.002)
+        clock.count("score", 10)
+    found = clock.read()
+    assert found["score_seconds"] >= 0.004
+    assert found["score_tokens_per_second"] == pytest.approx(20 / found["score_seconds"])
+    assert found["update_seconds"] == 0
+    assert "update_tokens_per_second" not in found
+    assert clock.read() == {f"{name}_seconds": 0.0 for name in PHASES}
