@@ -32,7 +32,7 @@ ifeq ($(shell command -v nvidia-smi),)
 export DS_ACCELERATOR ?= cpu
 endif
 
-.PHONY: help install demo test test-platform lint bench bench-peers bench-pipeline clean requirements
+.PHONY: help install demo test test-platform deepspeed-ops lint bench bench-peers bench-pipeline clean requirements
 
 help: ## List the targets
 	@echo "Rewardsmith: reward design for RLHF"
@@ -84,6 +84,9 @@ test: lint ## Lint, then the tests that need no servers
 
 test-platform: install ## The tests with servers, compilation or minutes
 	OMP_NUM_THREADS=1 MKL_NUM_THREADS=1 "$(PY)" -m pytest -m platform
+
+deepspeed-ops: install ## Compile what DeepSpeed needs, in one process (2 minutes the first time)
+	@"$(PY)" -m rlhf_core.zero
 
 bench: install ## Comparisons with TRL and throughput; table here, figure and CSV in .work/benchmarks
 	@OMP_NUM_THREADS=1 "$(PY)" -m benchmarks --peers "$(PEERS)"

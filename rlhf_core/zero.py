@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -276,7 +276,9 @@ def stale_locks(folder: Path) -> list[Path]:
     held: set[str] = set()
     for files in Path("/proc").glob("[0-9]*/fd"):
         try:
-            held |= {os.readlink(file) for file in files.iterdir()}
+            for file in files.iterdir():
+                with suppress(FileNotFoundError):  # closed meanwhile
+                    held.add(os.readlink(file))
         except FileNotFoundError:
             continue
         except PermissionError:

@@ -1,0 +1,168 @@
+"""Two processes with half of every batch each end as one process does."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rlhf_core import distributed
+from rlhf_core.errors import RecipeError
+from rlhf_core.zero import build_operators, import_deepspeed, stale_locks
+
+HERE, ROOT = Path(__file__).parent, Path(__file__).parents[2]
+RUNS = ("sft", "reward_model", "ppo", "ppo_encoder_decoder", "grpo", "online_dpo", "ppo_resumed")
+SHARDED = ("sft", "reward_model", "ppo", "ppo_encoder_decoder", "grpo", "ppo_resumed")
+Results = dict[str, dict[str, Any]]
+
+
+def environment(**more: str) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE", "MASTER_ADDR")}
+    return {**kept, "PYTHONPATH": f"{ROOT}{os.pathsep}{HERE}", "OMP_NUM_THREADS": "1", **more}
+
+
+def results(folder: Path, processes: int, names: tuple[str, ...], deepspeed: dict[str, Any] | None = None) -> Results:
+    """What `ranks.py` gives."""
+    file = folder / f"{processes}.pt"
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(processes)]
+    line = [sys.executable, *(launcher if processes > 1 else []), str(HERE / "ranks.py"), ",".join(names), str(file)]
+    line += [json.dumps(deepspeed)] if deepspeed is not None else []
+    done = subprocess.run(line, env=environment(DS_ACCELERATOR="cpu"), capture_output=True, text=True, timeout=500)
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: Results = torch.load(file)
+    return found
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Weights to 1e-4 of a learning rate of 1e-2 or 1e-3, metrics to 1e-4 of their size."""
+    assert found["weights"].keys() == expected["weights"].keys()
+    for name, value in expected["weights"].items():
+        torch.testing.assert_close(
+            found["weights"][name], value, atol=2e-5, rtol=1e-4, msg=lambda m, n=name: f"{n}: {m}"
+        )
+    assert len(found["history"]) == len(expected["history"])
+    for ours, theirs in zip(found["history"], expected["history"], strict=True):
+        assert ours == pytest.approx(theirs, rel=1e-4, abs=2e-5)
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return results(tmp_path_factory.mktemp("one"), 1, RUNS)
+
+
+@pytest.fixture(scope="module")
+def two(tmp_path_factory: pytest.TempPathFactory) -> Results:
+    return results(tmp_path_factory.mktemp("two"), 2, RUNS)
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_two_ranks_end_as_one(one: Results, two: Results, name: str) -> None:
+    assert_same(two[name], one[name])
+
+
+def test_a_resumed_run_ends_as_one_that_was_not_interrupted_on_two_ranks(two: Results) -> None:
+    for name, value in two["ppo"]["weights"].items():
+        assert torch.equal(two["ppo_resumed"]["weights"][name], value), name
+
+
+def test_training_moves_the_weights(one: Results) -> None:
+    """Else agreement would say nothing."""
+    from ranks import POLICIES, weights
+
+    before = weights(POLICIES["decoder"](1).model)
+    for name in ("sft", "ppo", "grpo"):
+        moved = max(float((one[name]["weights"][key] - value).abs().max()) for key, value in before.items())
+        assert moved > 1e-3
+
+
+@pytest.mark.platform
+@pytest.mark.parametrize(
+    ("stage", "offload"), [(0, False), (1, False), (2, False), (3, False), (2, True), (3, True)],
+    ids=["zero0", "zero1", "zero2", "zero3", "zero2-offload", "zero3-offload"],
+)  # fmt: skip
+def test_two_sharded_ranks_end_as_one_process(one: Results, tmp_path: Path, stage: int, offload: bool) -> None:
+    build = [sys.executable, "-m", "rlhf_core.zero"]
+    subprocess.run(build, env=environment(DS_ACCELERATOR="cpu"), check=True, capture_output=True, timeout=500)
+    zero: dict[str, Any] = {"stage": stage} | ({"offload_optimizer": {"device": "cpu"}} if offload else {})
+    found = results(tmp_path, 2, SHARDED, {"zero_optimization": zero})
+    for name in SHARDED:
+        assert_same(found[name], one[name])
+
+
+def test_in_one_process_everything_is_the_identity() -> None:
+    values = torch.tensor([1.0, -0.0, 2.0])
+    assert distributed.merged(values) is values
+    assert distributed.spread(values, 3) is values
+    assert distributed.own([3, 1, 2]) == [3, 1, 2]
+    assert distributed.shares([3, 1, 2], 2) == [([3, 1], True), ([2], True)]
+    assert distributed.on_main(lambda: 5) == 5
+    assert (distributed.world_size(), distributed.rank(), distributed.largest(4)) == (1, 0, 4)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2, 5, 8, 9])
+@pytest.mark.parametrize("size", [1, 2, 3])
+def test_every_row_counts_once_and_every_rank_has_as_many_parts(
+    monkeypatch: pytest.MonkeyPatch, rows: int, size: int
+) -> None:
+    monkeypatch.setattr(distributed, "world_size", lambda: 3)
+    shares = []
+    for rank in range(3):
+        monkeypatch.setattr(distributed, "rank", lambda rank=rank: rank)
+        shares.append(distributed.shares(list(range(rows)), size))
+    assert len({len(parts) for parts in shares}) == 1
+    assert sorted(row for parts in shares for part, counts in parts if counts for row in part) == list(range(rows))
+    assert all(0 < len(part) <= size for parts in shares for part, _ in parts)
+
+
+@pytest.mark.parametrize("announced", [{"WORLD_SIZE": "2"}, {"MASTER_ADDR": "127.0.0.1"}])
+def test_a_launcher_that_started_one_process_is_named(
+    monkeypatch: pytest.MonkeyPatch, announced: dict[str, str]
+) -> None:
+    for name in ("RANK", "WORLD_SIZE", "MASTER_ADDR"):
+        monkeypatch.delenv(name, raising=False)
+    distributed.join()  # without a launcher: alone
+    for name, value in announced.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RecipeError, match=r"accelerate launch --cpu.*starts one"):
+        distributed.join()
+
+
+def test_missing_processes_are_reported_after_a_while() -> None:
+    code = "from rlhf_core import distributed\ndistributed.join(1)"
+    alone = environment(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
+    done = subprocess.run([sys.executable, "-c", code], env=alone, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert "WORLD_SIZE is 2, but after 1 s not all processes came" in done.stderr
+
+
+@pytest.fixture
+def lock(tmp_path: Path) -> Callable[[], Path]:
+    def make() -> Path:
+        path = tmp_path / "deepspeed_shm_comm" / "lock"
+        path.parent.mkdir()
+        path.touch()
+        return path
+
+    return make
+
+
+def test_a_lock_that_nobody_holds_is_refused_by_name(
+    lock: Callable[[], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert stale_locks(tmp_path) == []
+    path = lock()
+    with path.open():
+        assert stale_locks(tmp_path) == [], "a living process holds it"
+    assert stale_locks(tmp_path) == [path]
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    with pytest.raises(RecipeError, match=r"deepspeed_shm_comm/lock.*remove the folder.*make deepspeed-ops"):
+        import_deepspeed()
+    with pytest.raises(RecipeError, match="make deepspeed-ops"):
+        build_operators()

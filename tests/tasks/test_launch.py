@@ -1,0 +1,159 @@
+"""Stages in several processes, and what is refused before they start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.memory import Sharding, known_configuration, on_meta, trainable
+from tasks import launch
+from tasks.scale_check import check_deepspeed, check_scale
+from tests.tasks.tiny_pipeline import Pipeline
+
+ROOT = Path(__file__).parents[2]
+CONFIGURATIONS = sorted((ROOT / "infra" / "deepspeed").glob("*.json"))
+#: Metrics that a flipped token changes by more than rounding: one answer of the few that are generated.
+COARSE = ("wr", "chars", "tokens", "true_reward", "kl", "longer", "mtbench", "invalid", "gsm8k", "arithmetic")
+
+
+def in_two(pipeline: Pipeline, name: str, out: Path, **more: str) -> dict[str, float]:
+    module, line = pipeline.arguments(name, out)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": str(ROOT),
+        "OMP_NUM_THREADS": "1",
+        launch.PROCESSES_VARIABLE: "2",
+        **more,
+    }
+    done = subprocess.run(
+        [sys.executable, "-m", module, *line], cwd=pipeline.root, env=environment, capture_output=True, text=True,
+        timeout=500,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, float] = json.loads((out / "result" / "metrics.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(
+    "name", ["sft", *(pytest.param(name, marks=pytest.mark.platform) for name in ("reward_model", "ppo", "par", "dpo"))]
+)
+def test_a_stage_in_two_processes_gives_the_metrics_of_one(pipeline: Pipeline, tmp_path: Path, name: str) -> None:
+    found, expected = in_two(pipeline, name, tmp_path / "two"), pipeline.metrics(name)
+    assert found.keys() == expected.keys()
+    exact = {key for key in expected if not any(part in key for part in COARSE)}
+    assert {key: found[key] for key in exact} == pytest.approx(
+        {key: expected[key] for key in exact}, rel=2e-3, abs=1e-4
+    )
+    files = {path.name for path in (tmp_path / "two" / "result").iterdir()}
+    assert files == {path.name for path in pipeline.result(name).iterdir()}
+    assert not list((pipeline.root / ".work" / "checkpoints").glob("*/*"))
+
+
+@pytest.mark.platform
+@pytest.mark.parametrize("stage", [2, 3])
+def test_the_policy_stage_runs_sharded_in_bf16(pipeline: Pipeline, tmp_path: Path, stage: int) -> None:
+    config = tmp_path / "zero.json"
+    config.write_text(json.dumps({"bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}))
+    found = in_two(pipeline, "ppo", tmp_path / "two", REWARDSMITH_DEEPSPEED=str(config))
+    assert found.keys() == pipeline.metrics("ppo").keys()
+    assert (tmp_path / "two" / "result" / "model" / "model.safetensors").is_file()
+
+
+def test_an_error_of_the_caller_keeps_its_exit_code_in_two_processes(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), launch.PROCESSES_VARIABLE: "two"}
+    line = [sys.executable, "-m", "tasks.sft", "--help"]
+    done = subprocess.run(line, env=environment, capture_output=True, text=True, timeout=100)
+    assert done.returncode == 2
+    assert "REWARDSMITH_PROCESSES is 'two'; it must be a whole number" in done.stderr
+
+
+def test_more_threads_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARDSMITH_THREADS", "4")
+    assert launch.threads_per_process(cores=2) == 4, "one process may have what it likes"
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
+    assert launch.threads_per_process(cores=16) == 4
+    with pytest.raises(RecipeError, match="4 processes would run 16 threads on 8 cores.*set it to 2"):
+        launch.threads_per_process(cores=8)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({}, "'zero_optimization'"),
+        ({"zero_optimization": {"stage": 4}}, "stage is 4"),
+        ({"zero_optimization": {"stage": 2}, "gradient_clipping": 1.0}, "gradient_clipping come from the recipe"),
+        ({"zero_optimization": {"stage": 2}, "fp16": {"enabled": True}}, "use bf16"),
+    ],
+)
+def test_deepspeed_configurations_are_checked(tmp_path: Path, settings: dict[str, object], message: str) -> None:
+    path = tmp_path / "zero.json"
+    path.write_text(json.dumps(settings))
+    with pytest.raises(RecipeError, match=message):
+        launch.read_deepspeed(path)
+
+
+def test_deepspeed_without_a_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv(launch.DEEPSPEED_VARIABLE, str(CONFIGURATIONS[0]))
+    with pytest.raises(RecipeError, match="not started by torchrun"):
+        launch.join_processes()
+
+
+def test_every_accelerate_configuration_names_a_deepspeed_configuration_that_is_there() -> None:
+    import yaml
+
+    named = set()
+    for path in (ROOT / "infra" / "accelerate").glob("*.yaml"):
+        settings = yaml.safe_load(path.read_text())
+        if settings["distributed_type"] == "DEEPSPEED":
+            named.add(ROOT / settings["deepspeed_config"]["deepspeed_config_file"])
+    assert sorted(named) == CONFIGURATIONS
+
+
+@pytest.mark.platform
+@pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
+def test_deepspeed_takes_the_committed_configurations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DS_ACCELERATOR", "cpu")
+    config = launch.read_deepspeed(path)
+    if config["bf16"]["enabled"]:
+        check_deepspeed(config, 8)
+
+
+@pytest.mark.parametrize(
+    ("source", "parameters"),
+    [
+        ("microsoft/Phi-3-mini-4k-instruct", 3_821_079_552),
+        ("RLHFlow/LLaMA3-SFT-v2", 8_030_261_248),
+        ("Qwen/Qwen2.5-0.5B", 494_032_768),
+    ],
+)
+def test_models_on_the_meta_device_have_their_published_sizes(source: str, parameters: int) -> None:
+    model = on_meta(known_configuration(source))
+    assert trainable(model) == parameters
+    assert all(parameter.is_meta for parameter in model.parameters())
+
+
+def test_the_memory_model_by_hand() -> None:
+    billion = 10**9
+    assert Sharding(8).trained(billion) == (16 * billion, 0.0), "weights, gradients and two moments in float32"
+    assert Sharding(8, 2, bf16=True).trained(billion)[0] == (2 + 2 / 8 + 12 / 8) * billion
+    assert Sharding(8, 3, bf16=True).trained(billion)[0] == 2 * billion
+    assert Sharding(8, 3, bf16=True, offload=True).trained(billion) == (0.5 * billion, 1.5 * billion)
+    assert [Sharding(8, stage, bf16=True).whole(billion) for stage in (2, 3)] == [0.0, 2 * billion]
+    llama = known_configuration("RLHFlow/LLaMA3-SFT-v2")
+    assert Sharding(1, bf16=True).cache(llama, 1) == 2 * 2 * 32 * 8 * 128
+
+
+def test_the_small_scale_fits_one_gpu_and_the_paper_scale_eight() -> None:
+    offloaded = launch.read_deepspeed(ROOT / "infra" / "deepspeed" / "zero3-offload.json")
+    for scale, sharding in (("small", Sharding(1)), ("paper", Sharding.of(8, offloaded))):
+        for stage in check_scale(ROOT, scale, sharding):
+            assert stage.total < 80 * 2**30, f"{scale}: {stage}"
+    with pytest.raises(RecipeError, match="loads no model"):
+        check_scale(ROOT, "testbed", Sharding(1))
