@@ -202,7 +202,8 @@ class Scale:
             names = [self._words(name) for name in (row.backbone, spec.backbone)]
             other = f"{row.path}: backbone is '{row.backbone}' but reward model '{spec.name}' is of '{spec.backbone}'"
             if names[0] != names[1]:
-                raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are '{names[0]}' and '{names[1]}'")
+                words = " and ".join(map(repr, names))
+                raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are {words}")
             if spec in row.references and spec.backbone != row.backbone:
                 raise RecipeError(f"{other}, whose responses its reference rewards would be of")
 
