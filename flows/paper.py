@@ -48,7 +48,7 @@ def run_paper(
     log = get_run_logger()
     folder = Path(root).resolve()
     files = plan.pipeline_files(folder, paper, scale=scale, full=full)
-    summary = run_stale(folder, files, rows=rows, seeds=seeds)
+    summary = run_stale(folder, files, paper=paper, rows=rows, seeds=seeds)
     log.info("%s", summary.line())
     after = []
     if sync:

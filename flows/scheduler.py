@@ -190,12 +190,15 @@ class _Run:
         return self.summary
 
 
-def run_stale(root: Path, files: Sequence[str], *, rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> Summary:
+def run_stale(
+    root: Path, files: Sequence[str], *, paper: str | None = None, rows: Sequence[str] = (), seeds: Sequence[int] = ()
+) -> Summary:
     """Brings the chosen stages up to date. Call it inside a flow.
 
     Args:
         root: the repository.
         files: dvc.yaml files relative to the root.
+        paper: whose stages; None means those of all papers in the files.
         rows, seeds: only these rows and seeds, with everything they need; none means all.
 
     Raises:
@@ -205,7 +208,7 @@ def run_stale(root: Path, files: Sequence[str], *, rows: Sequence[str] = (), see
     with only_scheduler(root):
         for line in tidy(root):
             log.warning("%s", line)
-        chosen = plan.select(plan.read_state(root, files), rows, seeds)
+        chosen = plan.select(plan.read_state(root, files), rows, seeds, paper)
         stale = {address: stage for address, stage in chosen.items() if stage.state != "current"}
         expected = plan.expected_seconds(root, stale.values())
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())

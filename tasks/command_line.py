@@ -140,7 +140,7 @@ def plan(
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
     files = planning.pipeline_files(root, paper, scale=scale, full=full)
-    stages = planning.select(planning.read_state(root, files), rows, seed or [])
+    stages = planning.select(planning.read_state(root, files), rows, seed or [], paper)
     seconds = planning.expected_seconds(root, stages.values())
     table = Table(box=None, pad_edge=False)
     for column in ("stage", "what", "expected", "why"):

@@ -156,13 +156,13 @@ class Scale:
         return self._item("entropies", sft.name, seed, spec=spec, data=_result(prepare), sft=_result(sft))
 
     def segmenter(self, base: list[Item], name: str, where: str) -> Item:
-        """The SaT model behind a row's sentences."""
+        """A SaT model, with the sentences that it finds in the data."""
         spec = self._file("segmenters", name)
         if not (self.root / spec).exists():
             known = {path.stem for path in (self.root / self.params / "segmenters").glob("*.yaml")}
             hint = nearest(name, known) if known else f"There is no {self.params}/segmenters/."
             raise RecipeError(f"{where}: no SaT model '{name}' at scale {self.name}. {hint}")
-        return self._item("segmenter", name, None, spec=spec, data=_result(base[0]))
+        return self._item("segmenter", f"{name}-{base[0].name}", None, spec=spec, data=_result(base[0]))
 
     def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
         """A reward model and its normalisers, after everything that they need."""
@@ -191,6 +191,22 @@ class Scale:
         scale = f"{self.params}/references.yaml"
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
+    def _words(self, backbone: str) -> str:
+        """What tells a backbone's tokenizer from others: where it is loaded from, else its name."""
+        name, file = self._named(backbone, "tokenizer", "tokenizers")
+        return str(load_yaml(self.root / file).get("source", name))
+
+    def _check_models(self, row: RowSpec) -> None:
+        """Refuses reward models that do not read the row's tokens, or whose references another model wrote."""
+        for spec in row.reward_models:
+            names = [self._words(name) for name in (row.backbone, spec.backbone)]
+            other = f"{row.path}: backbone is '{row.backbone}' but reward model '{spec.name}' is of '{spec.backbone}'"
+            if names[0] != names[1]:
+                words = " and ".join(map(repr, names))
+                raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are {words}")
+            if spec in row.references and spec.backbone != row.backbone:
+                raise RecipeError(f"{other}, whose responses its reference rewards would be of")
+
     def row(self, row: RowSpec, seed: int) -> list[Item]:
         """A row's stage of one seed, last, and everything above it."""
         above = base = self.backbone(row.backbone, seed)
@@ -202,6 +218,7 @@ class Scale:
             raise RecipeError(
                 f"{row.path}: no settings '{row.settings}' at scale {self.name}. {nearest(row.settings, known)}"
             )
+        self._check_models(row)
         prepare, _, sft = base
         made: dict[str, Argument] = {
             "row": row.path,
@@ -214,7 +231,8 @@ class Scale:
             above = [*above, self.entropies(base, seed)]
             made["entropies"] = _result(above[-1])
         if row.segmenter is not None:
-            above = [*above, self.segmenter(base, row.segmenter, row.path)]
+            known = self.backbone(row.reward_models[0].backbone, seed)
+            above = [*above, *known, self.segmenter(known, row.segmenter, row.path)]
             made["sentences"] = _result(above[-1])
         if row.reward_models:
             models = [self.reward_model(spec, seed) for spec in row.reward_models]

@@ -15,7 +15,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks import graph
-from tasks.matrix import module_of
+from tasks.matrix import SHARED, module_of
 from tasks.rows import ROOT_SCALE, load_yaml, nearest
 
 ROOT_FILE = "dvc.yaml"
@@ -59,7 +59,8 @@ class Stage:
 
 
 def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool = False) -> list[str]:
-    """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for or at another scale.
+    """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or where the
+    demo has no rows of the paper.
 
     A matrix that is asked for the first time is written.
 
@@ -67,7 +68,9 @@ def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool
         RecipeError: not a repository of this project, or a paper without rows at the scale.
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
-    if full or not files:
+    params = root / "params.yaml"
+    in_demo = not params.exists() or paper in load_yaml(params)["demo"]["rows"]
+    if full or not files or not in_demo:
         folders = graph.matrix_folders(scale, paper)
         if not (root / folders[-1] / "dvc.yaml").exists():
             if not (root / "params" / "scales" / scale).is_dir():
@@ -203,18 +206,23 @@ def _states(
     return states
 
 
-def select(states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = ()) -> dict[str, Stage]:
+def select(
+    states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = (), paper: str | None = None
+) -> dict[str, Stage]:
     """The stages of chosen rows and seeds with everything above them; without a choice, all.
+
+    With a paper, its own alone: papers have rows of the same name, and share stages that only one of them needs.
 
     Raises:
         RecipeError: a row that no stage has, with the nearest known ones.
     """
     if not rows and not seeds:
-        return dict(states)
+        own = [a for a, s in states.items() if s.owner == paper or a.rpartition(":")[2] == f"tables-{paper}"]
+        return dict(states) if paper is None else closure(states, own)
     ends = {
         address: (stage.name, stage.seed)
         for address, stage in states.items()
-        if stage.kind in ("sft", "policy") and stage.seed is not None
+        if stage.kind in ("sft", "policy") and stage.seed is not None and (not paper or stage.owner in (paper, SHARED))
     }
     for row in rows:
         if row not in {name for name, _ in ends.values()}:

@@ -120,8 +120,8 @@ def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
     return found[0] if found else None
 
 
-def _model(root: Path, row: str, paper: str, backbone: str, named: str) -> ModelSpec:
-    """The reward model that a row names, which must be of the row's backbone."""
+def _model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
+    """The reward model that a row names."""
     owner, _, name = named.rpartition("/")
     owner = owner or paper
     path = root / "params" / owner / "reward_models" / f"{name}.yaml"
@@ -135,20 +135,18 @@ def _model(root: Path, row: str, paper: str, backbone: str, named: str) -> Model
     declared = values.get("backbone")
     if not isinstance(declared, str):
         raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
-    if declared != backbone:
-        raise RecipeError(f"{row}: backbone is '{backbone}' but reward model '{named}' is of '{declared}'")
     segmenter = _one_sat_model(_sat_models(values), where)
     return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values), segmenter)
 
 
-def _models(root: Path, where: str, paper: str, backbone: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
+def _models(root: Path, where: str, paper: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
     """The reward models of a row's components, each once."""
     components = values.get("components", [values])
     parts = [part for part in components if isinstance(part, Mapping) and "function" not in part]
     named = [part.get("reward_model") for part in parts]
     if not components or not all(isinstance(name, str) for name in named):
         raise RecipeError(f"{where}: a row of kind reward must name its 'reward_model', or that of each component")
-    return tuple(_model(root, where, paper, backbone, name) for name in dict.fromkeys(map(str, named)))
+    return tuple(_model(root, where, paper, name) for name in dict.fromkeys(map(str, named)))
 
 
 def _referenced(where: str, values: Mapping[str, Any], models: tuple[ModelSpec, ...]) -> tuple[ModelSpec, ...]:
@@ -181,7 +179,7 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     if not isinstance(optimiser, Mapping) or not isinstance(optimiser.get("kind"), str):
         raise RecipeError(f"{where}: optimiser is '{optimiser}'; it must be a mapping, as in {{kind: ppo}}")
     settings = str(values.get("settings", optimiser["kind"]))
-    models = _models(root, where, paper, backbone, values) if kind == "reward" else ()
+    models = _models(root, where, paper, values) if kind == "reward" else ()
     entropies = _cuts_by_entropy(values) or any(model.entropies for model in models)
     segmenter = _one_sat_model([*_sat_models(values), *(model.segmenter for model in models)], where)
     references = _referenced(where, values, models) if models else ()

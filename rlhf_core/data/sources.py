@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from rlhf_core.data.dialogue import render_dialogue
+from rlhf_core.data.dialogue import parse_dialogue, render_dialogue
 from rlhf_core.data.jsonl import Lines, read_jsonl, read_lines
 from rlhf_core.data.quarantine import Summary, screen
 from rlhf_core.data.schemas import Record, RecordType, infer_record_type, record_type
@@ -105,7 +105,8 @@ class HubSet:
         path: hub id, a folder written by `save_to_disk`, or a packaged loader ("json") with `data_files`.
         mapping: {our field: their column, or a dotted path into it such as "chosen.1.content"}. A step may
             be a key, an index (negative from the end) or a slice ("chosen.:-1"). A list of chat messages
-            given as `prompt` is kept as `messages`, and its text form becomes the prompt.
+            given as `prompt` is kept as `messages`, and its text form becomes the prompt. An index or slice into a
+            text reads it as a dialogue of "Human:" and "Assistant:" turns.
         kind: record type; None takes the one that fits.
         config: configuration name of the data set.
         revision: commit or tag; pin it, or the data may change under a result.
@@ -300,6 +301,8 @@ def _mapped(row: Mapping[str, Any], mapping: Mapping[str, str]) -> Record:
 
 def _follow(value: Any, steps: Sequence[str]) -> Any:
     for step in steps:
+        if isinstance(value, str):
+            value = parse_dialogue(f"{value.rstrip()}\n\nAssistant:")
         if isinstance(value, Mapping):
             value = value.get(step)
         elif isinstance(value, list) and (match := _SLICE.fullmatch(step)):

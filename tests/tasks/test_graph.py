@@ -138,11 +138,36 @@ def test_unknown_reward_model_names_the_nearest(root: Path) -> None:
         graph.build(root)
 
 
-def test_contradicting_backbones_are_named(root: Path) -> None:
+def test_a_reward_model_of_another_backbone_serves_where_both_have_one_tokenizer(root: Path) -> None:
     write_yaml(root / "params/scales/testbed/backbones/llama.yaml", small_repository.BACKBONE)
+    write_yaml(root / "params/segment/rows/llama.yaml", reward_row("segment", backbone="llama"))
+    item = graph.build(root)[Path("pipelines/testbed/segment")].groups["policy"]["segment-llama-0"]
+    assert item.arguments["sft"] == "results/testbed/shared/sft/llama/0/result"
+    assert item.arguments["reward_model"] == ("results/testbed/segment/reward_model/segment/0/result",)
+
+
+def test_a_reward_model_of_another_tokenizer_is_refused(root: Path) -> None:
+    scale = root / "params/scales/testbed"
+    write_yaml(scale / "tokenizers/llama.yaml", {"source": "llama"})
+    write_yaml(scale / "backbones/llama.yaml", {**small_repository.BACKBONE, "tokenizer": "llama"})
     write_yaml(root / "params/segment/rows/wrong.yaml", reward_row("segment", backbone="llama"))
-    with pytest.raises(RecipeError, match="backbone is 'llama' but reward model 'segment' is of 'phi3-mini'"):
+    message = "'llama' but reward model 'segment' is of 'phi3-mini', and their tokenizers at scale testbed are 'llama'"
+    with pytest.raises(RecipeError, match=message):
         graph.build(root)
+
+
+def test_reference_rewards_are_of_the_rows_own_backbone(root: Path) -> None:
+    write_yaml(root / "params/scales/testbed/backbones/llama.yaml", small_repository.BACKBONE)
+    write_yaml(root / "params/segment/rows/wrong.yaml", reward_row("segment", "llama", shaping={"kind": "par"}))
+    with pytest.raises(RecipeError, match="is of 'phi3-mini', whose responses its reference rewards would be of"):
+        graph.build(root)
+
+
+def test_the_sentence_paper_trains_what_its_experiments_are() -> None:
+    """All but the preference transformer, which no policy reads."""
+    items = graph.build(ROOT)[Path("pipelines/testbed/sentence")].items()
+    count = {kind: sum(item.module == kind for item in items) for kind in ("reward_model", "policy")}
+    assert count == {"reward_model": 11 * 3, "policy": 18 * 3}
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -43,6 +44,20 @@ def test_a_row_is_selected_with_everything_above_it() -> None:
 def test_a_seed_is_selected_over_all_rows() -> None:
     assert "policy@bandit-1" in plan.select(chain(), seeds=[1])
     assert "policy@segment-0" not in plan.select(chain(), seeds=[1])
+
+
+def test_a_paper_is_selected_with_what_it_shares_and_no_more() -> None:
+    other = [
+        replace(stage("sft@llama-0", "prepare"), owner="shared"),
+        replace(stage("policy@sentence-segment-0", "prepare"), name="segment", owner="sentence"),
+        stage("pipelines/testbed/sentence/dvc.yaml:tables-sentence", "policy@sentence-segment-0"),
+    ]
+    known = {address: replace(s, owner="segment" if s.kind != "sft" else "shared") for address, s in chain().items()}
+    known |= {s.address: s for s in other}
+    mine = ["prepare", "policy@sentence-segment-0", "pipelines/testbed/sentence/dvc.yaml:tables-sentence"]
+    assert list(plan.select(known, paper="sentence")) == mine
+    assert list(plan.select(known, rows=["segment"], paper="sentence")) == mine[:2]
+    assert not set(mine[1:]) & set(plan.select(known, paper="segment"))
 
 
 def test_unknown_row_and_seed_name_what_is_known() -> None:

@@ -16,7 +16,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.rollout import Responses, RolloutBatch
-from tasks import normaliser, references, reward_model, segmenter
+from tasks import normaliser, policy, references, reward_model, segmenter
 from tasks.explain import explain
 from tasks.loading import load_encoder
 from tasks.policy import build_reward
@@ -30,6 +30,7 @@ SPEC: dict[str, Any] = {
     "tagger": {"layers": 1, "hidden": 16, "heads": 2, "vocabulary": 400, "window": 60},
     "training": {"epochs": 4, "batch": 8, "microbatch": 8, "learning_rate": 1.0e-2},
 }
+ROWS = Path(__file__).resolve().parents[2] / "params" / "sentence" / "rows"
 SAT = {"kind": "sat", "model": "sat-1l"}
 ROW = {**SETTINGS["segment"], "credit": "segment_end", "normaliser": "none"}
 
@@ -108,6 +109,25 @@ def test_weighted_sentence_rewards_are_paid_at_boundary_tokens_and_add_up(
     torch.testing.assert_close(paid["weighted"].sum(dim=1), paid["aggregate"].sum(dim=1), atol=1e-5, rtol=1e-4)
     assert paid["weighted"][~rollouts.responses.mask].abs().sum() == 0
     assert ((paid["aggregate"] != 0).sum(dim=1) <= 1).all()
+
+
+@pytest.mark.parametrize("name", ["sentence", "sent2res"])
+def test_a_row_of_the_paper_trains_and_is_measured(
+    pipeline: Pipeline, sentences: Path, trained: Path, tmp_path: Path, name: str
+) -> None:
+    """The committed row, at a size of seconds."""
+    row = yaml.safe_load((ROWS / f"{name}.yaml").read_text(encoding="utf-8"))
+    row["readout"]["segmenter"] = SAT
+    sizes = {k: v for k, v in SETTINGS["ppo"]["optimiser"].items() if k != "critic_lr"}
+    files = {"row": written(tmp_path, "row", row), "evaluation": pipeline.settings("evaluation")}
+    files["scale"] = written(tmp_path, "scale", {**SETTINGS["ppo"], "optimiser": sizes})
+    made = {"data": pipeline.result("data"), "sft": pipeline.result("sft"), "sentences": sentences}
+    made |= {"reward-model": trained / "model" / "result", "normaliser": trained / "normaliser" / "result"}
+    line = [str(word) for k, path in {**files, **made}.items() for word in (f"--{k}", path)]
+    policy.main([*line, "--seed", "0", "--out", str(tmp_path / "out")])
+    metrics = json.loads((tmp_path / "out" / "result" / "metrics.json").read_text())
+    assert {"true_reward", "win_rate_vs_sft", "kl"} <= set(metrics)
+    assert ("mean_segment_length" in metrics) is (name == "sentence")
 
 
 def test_reference_rewards_are_known_of_sentences_without_boundary_tokens_alone(

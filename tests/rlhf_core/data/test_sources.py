@@ -129,6 +129,15 @@ def test_columns_are_mapped_by_dotted_paths(tmp_path: Path) -> None:
     assert prompt_messages(second) == their_row(1)["chosen"][:-1]
 
 
+def test_a_text_is_followed_as_a_dialogue(tmp_path: Path) -> None:
+    """HH-Golden's columns are whole dialogues as text."""
+    opening = "\n\nHuman: Q\n\nAssistant: A\n\nHuman: More.\n\nAssistant:"
+    row = {"chosen": f"{opening} Good.\n", "rejected": f"{opening} Bad."}
+    found = hub_source(tmp_path, {k: v for k, v in MAPPING.items() if "score" not in k}, [row]).load("theirs", "train")
+    assert (found[0]["chosen"], found[0]["rejected"]) == ("Good.", "Bad.")
+    assert [m["content"] for m in prompt_messages(found[0])] == ["Q", "A", "More."]
+
+
 def test_a_path_that_leads_nowhere_is_a_missing_field_of_that_row(tmp_path: Path) -> None:
     rows = [their_row(0), their_row(1) | {"rejected": []}]
     source = hub_source(tmp_path, MAPPING, rows)

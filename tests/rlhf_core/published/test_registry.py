@@ -79,6 +79,15 @@ def test_segment_rows_are_those_of_the_experiment_matrix() -> None:
     assert len(raw) == len(matrix["eval_only"]) == 3
 
 
+def test_sentence_rows_are_those_of_the_experiment_matrix() -> None:
+    rows = [m for t in registry.paper("sentence").tables if t.is_result for m in row_map.mapped_rows(t)]
+    assert all(mapped.recipe for mapped in rows)
+    policies = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "policy"}
+    assert len(policies) == len(registry.paper("sentence").experiment_matrix["policy_trainings"]) == 18
+    models = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "reward_model"}
+    assert models == {"da", "va", "vw", "sentence"}
+
+
 def test_the_same_cell_in_two_tables_is_the_same_row() -> None:
     cells: dict[tuple[str, str], str] = {}
     for table in registry.paper("segment").tables:
