@@ -72,7 +72,8 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     first_is_paper = bool(names) and names[0] in known_papers
     papers, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
     for name in chosen:
-        owners = [paper for paper in known_papers if name in rows[paper] | backbones]
+        candidates = names[:1] if first_is_paper else known_papers
+        owners = [paper for paper in candidates if name in rows[paper] | backbones]
         if not owners:
             known = {*known_papers, *backbones, *(row for found in rows.values() for row in found)}
             raise RecipeError(f"unknown paper or row '{name}'. {nearest(name, known)}")

@@ -107,7 +107,10 @@ class PolicyScale:
             made = composed(kind, {**self.optimiser, **_overrides(optimiser)})
         except RecipeError as error:
             raise RecipeError(f"{where}: {kind}: {error}") from None
-        return typed(OptimiserConfig, made, f"{where}: {kind}")
+        config = typed(OptimiserConfig, made, f"{where}: {kind}")
+        if config.source != "on_policy":
+            raise RecipeError(f"{where}: {kind}: the stage has no fixed samples yet; source must be 'on_policy'")
+        return config
 
     def sampling_config(self, where: str) -> Sampling:
         return typed(Sampling, self.sampling or {}, f"{where}: sampling")

@@ -18,6 +18,7 @@ from typer.testing import CliRunner
 
 from rlhf_core.published import registry
 from tasks.command_line import commands, split_names
+from tasks.rows import load_rows
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "infra").rglob("*.md")])
@@ -208,7 +209,7 @@ def test_yaml_of_a_named_file_is_what_the_file_holds(document: Path) -> None:
 def test_every_row_of_the_segment_paper_is_documented() -> None:
     named = set(inline(text_of(ROOT / "docs" / "segment.md")))
     rows = {path.stem for path in (ROOT / "params" / "segment" / "rows").glob("*.yaml")}
-    backbones = {path.stem for path in (ROOT / "params" / "scales" / "testbed" / "backbones").glob("*.yaml")}
+    backbones = {row.backbone for row in load_rows(ROOT, "segment").values()}
     assert rows | backbones <= named, f"docs/segment.md does not name {sorted((rows | backbones) - named)}"
 
 

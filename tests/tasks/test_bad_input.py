@@ -276,6 +276,7 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
         ("ppo", "row", "optimiser.value_klip", 0.2, r"ppo: unknown setting 'value_klip'; did you mean 'value_clip'\?"),
         ("ppo", "scale", "optimiser.minibatch", 7, r"rollout_batch 16 is not a multiple of minibatch 7"),
         ("ppo", "scale", "optimiser.actor_lr", math.inf, r"'actor_lr' is inf; it must be a finite number"),
+        ("ppo", "row", "optimiser", {"kind": "rlmec"}, r"does not read 'critic_lr'|no fixed samples"),
         ("ppo", "scale", "sampling.top_p", 1.5, r"sampling settings out of range"),
         ("dpo", "scale", "optimiser.beta", None, r"dpo: beta is None; it must be a finite number"),
         ("ppo", "evaluation", "judge.kind", "golden", r"unknown judge kind 'golden'; known: gold, endpoint"),
