@@ -78,7 +78,7 @@ def test_more_threads_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) ->
     assert launch.threads_per_process(cores=2) == 4, "one process may have what it likes"
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert launch.threads_per_process(cores=16) == 4
-    with pytest.raises(RecipeError, match="4 processes would run 16 threads on 8 cores.*set it to 2"):
+    with pytest.raises(RecipeError, match=r"4 processes would run 16 threads on 8 cores.*set it to 2"):
         launch.threads_per_process(cores=8)
 
 
