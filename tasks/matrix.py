@@ -231,8 +231,8 @@ class Scale:
             above = [*above, self.entropies(base, seed)]
             made["entropies"] = _result(above[-1])
         if row.segmenter is not None:
-            known = self.backbone(row.reward_models[0].backbone, seed)
-            above = [*above, *known, self.segmenter(known, row.segmenter, row.path)]
+            judged = self.backbone(row.reward_models[0].backbone, seed)
+            above = [*above, *judged, self.segmenter(judged, row.segmenter, row.path)]
             made["sentences"] = _result(above[-1])
         if row.reward_models:
             models = [self.reward_model(spec, seed) for spec in row.reward_models]
