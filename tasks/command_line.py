@@ -77,7 +77,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         if not owners:
             known = {*known_papers, *backbones, *(row for found in rows.values() for row in found)}
             raise RecipeError(f"unknown paper or row '{name}'. {nearest(name, known)}")
-        papers.add(owners[0])
+        papers.add(next((paper for paper in owners if paper in papers), owners[0]))
     if len(papers) > 1:
         raise RecipeError(f"rows of several papers at once: {', '.join(sorted(papers))}. Run one paper at a time")
     return (papers.pop() if papers else known_papers[0]), chosen

@@ -15,6 +15,7 @@ from rlhf_core.recipe import parse_recipe
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.policy import PolicyScale
+from tasks.rows import load_rows
 from tasks.settings import read_settings, typed
 from tasks.sft import BackboneSpec
 
@@ -45,7 +46,7 @@ class StageMemory:
 
 
 def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segment") -> list[StageMemory]:
-    """The training stages of every backbone of a scale that is loaded.
+    """The training stages of every backbone of a scale that the rows of a paper load.
 
     Raises:
         RecipeError: a setting that the stages would refuse, a model of unknown sizes, or shapes that do not fit.
@@ -54,9 +55,10 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
     if not folder.is_dir():
         raise RecipeError(f"no scale '{scale}' in {folder.parent}")
     found: list[StageMemory] = []
+    used = {row.backbone for row in load_rows(root, paper).values() if row.kind == "reward"}
     for path in sorted((folder / "backbones").glob("*.yaml")):
         spec = typed(BackboneSpec, read_settings(path), str(path))
-        if spec.source is None:
+        if spec.source is None or path.stem not in used:
             continue
         config = known_configuration(spec.source)
         limits = typed(Limits, read_settings(folder / "data" / f"{spec.data}.yaml")["limits"], f"{spec.data}: limits")

@@ -18,7 +18,7 @@ from typer.testing import CliRunner
 
 from rlhf_core.published import registry
 from tasks.command_line import commands, split_names
-from tasks.rows import load_rows
+from tasks.rows import load_rows, papers
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "infra").rglob("*.md")])
@@ -206,11 +206,12 @@ def test_yaml_of_a_named_file_is_what_the_file_holds(document: Path) -> None:
             assert files.get((values["title"], values.get("backbone"))) == values
 
 
-def test_every_row_of_the_segment_paper_is_documented() -> None:
-    named = set(inline(text_of(ROOT / "docs" / "segment.md")))
-    rows = {path.stem for path in (ROOT / "params" / "segment" / "rows").glob("*.yaml")}
-    backbones = {row.backbone for row in load_rows(ROOT, "segment").values()}
-    assert rows | backbones <= named, f"docs/segment.md does not name {sorted((rows | backbones) - named)}"
+@pytest.mark.parametrize("paper", papers(ROOT))
+def test_every_row_of_a_paper_is_documented(paper: str) -> None:
+    named = set(inline(text_of(ROOT / "docs" / f"{paper}.md")))
+    found = load_rows(ROOT, paper)
+    wanted = {*found, *(row.backbone for row in found.values())}
+    assert wanted <= named, f"docs/{paper}.md does not name {sorted(wanted - named)}"
 
 
 def test_the_testbed_settings_in_the_text_are_those_in_use() -> None:

@@ -89,6 +89,12 @@ def test_names_are_papers_and_rows(repository: Path) -> None:
     assert split_names(repository, ["segment", "segment"]) == ("segment", ["segment"])
 
 
+def test_a_row_of_two_papers_is_that_of_the_paper_named_before_it() -> None:
+    assert split_names(PROJECT, ["sentence"]) == ("sentence", [])
+    assert split_names(PROJECT, ["token"]) == ("segment", ["token"])
+    assert split_names(PROJECT, ["sentence", "token"]) == ("sentence", ["token"])
+
+
 def test_graph_check_tells_by_its_exit_code(repository: Path) -> None:
     assert rewardsmith("graph", "--check", root=repository).returncode == 0
     version = repository / "tasks" / "sft.py"
