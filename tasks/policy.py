@@ -596,7 +596,7 @@ def _write(result: Path, run: Run, evaluation: Evaluation, summary: Row, alarms:
     write_jsonl(result / "generations.jsonl", evaluation.generations)
     write_jsonl(result / "judgements.jsonl", evaluation.judgements)
     write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
-    if run.phases:
+    if run.phases and not distributed.rank():
         write_jsonl(record_folder(result) / "phases.jsonl", run.phases)
 
 
