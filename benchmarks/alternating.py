@@ -147,6 +147,18 @@ def speed_row(what: str, unit: str, ours: list[Run], peer: list[Run], target: fl
     )  # fmt: skip
 
 
+def against_peer(name: str, what: str, unit: str, version: str, target: float, folder: Path, given: Any) -> list[Row]:
+    """The row of a benchmark whose sides 'ours' and 'peer' work on the same folder, the peer in its environment."""
+    work = {"folder": str(folder)}
+    python = peer_python(given.peers, f"trl-{version}")
+    sides = [
+        Side(name, "ours", work, threads=given.threads),
+        Side(name, "peer", work, python, given.threads),
+    ]
+    runs = alternate(sides, given.repeats, given.out / "logs")
+    return [speed_row(f"{what}, TRL {version}", unit, *runs, target)]
+
+
 def print_rows(rows: list[Row]) -> None:
     print(f"{'':<44}{'ours':>10}{'peer':>10} {'unit':<12}{'ratio':>7}{'range':>13}{'CPU':>7}{'target':>8}")
     for row in rows:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
+from benchmarks.alternating import Row, Work, against_peer, options, print_rows
 from benchmarks.workload import encoded_pairs, load_model, peer_options, read, workload
 
 BATCH = 16
@@ -83,14 +83,7 @@ def side(name: str, given: dict[str, Any]) -> Work:
 
 
 def rows(given: Any) -> list[Row]:
-    python = peer_python(given.peers, "trl-1.16")
-    folder = {"folder": str(workload(given.out))}
-    sides = [
-        Side("dpo", "ours", folder, threads=given.threads),
-        Side("dpo", "peer", folder, python, given.threads),
-    ]
-    runs = alternate(sides, given.repeats, given.out / "logs")
-    return [speed_row("DPO, TRL 1.16 DPOTrainer", "pairs/s", *runs, TARGET)]
+    return against_peer("dpo", "DPO (DPOTrainer)", "pairs/s", "1.16", TARGET, workload(given.out), given)
 
 
 if __name__ == "__main__":

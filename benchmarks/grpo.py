@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
+from benchmarks.alternating import Row, Work, against_peer, options, print_rows
 from benchmarks.workload import load_model, peer_options, read, workload
 
 ROLLOUT, GROUP, MICROBATCH, TOKENS, ITERATIONS = 64, 4, 16, 64, 3
@@ -106,14 +106,7 @@ def side(name: str, given: dict[str, Any]) -> Work:
 
 
 def rows(given: Any) -> list[Row]:
-    python = peer_python(given.peers, "trl-1.16")
-    folder = {"folder": str(workload(given.out))}
-    sides = [
-        Side("grpo", "ours", folder, threads=given.threads),
-        Side("grpo", "peer", folder, python, given.threads),
-    ]
-    runs = alternate(sides, given.repeats, given.out / "logs")
-    return [speed_row("GRPO, TRL 1.16 GRPOTrainer", "episodes/s", *runs, TARGET)]
+    return against_peer("grpo", "GRPO (GRPOTrainer)", "episodes/s", "1.16", TARGET, workload(given.out), given)
 
 
 if __name__ == "__main__":

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
+from benchmarks.alternating import Row, Work, against_peer, options, print_rows
 from benchmarks.workload import load_model, peer_options, read, workload
 
 ROLLOUT, MICROBATCH, TOKENS, ITERATIONS = 64, 16, 64, 3
@@ -98,14 +98,7 @@ def side(name: str, given: dict[str, Any]) -> Work:
 
 
 def rows(given: Any) -> list[Row]:
-    python = peer_python(given.peers, "trl-1.12")
-    folder = {"folder": str(workload(given.out))}
-    sides = [
-        Side("ppo", "ours", folder, threads=given.threads),
-        Side("ppo", "peer", folder, python, given.threads),
-    ]
-    runs = alternate(sides, given.repeats, given.out / "logs")
-    return [speed_row("PPO, TRL 1.12 PPOTrainer", "episodes/s", *runs, TARGET)]
+    return against_peer("ppo", "PPO (PPOTrainer)", "episodes/s", "1.12", TARGET, workload(given.out), given)
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.alternating import Row, Side, Work, alternate, options, peer_python, print_rows, speed_row
+from benchmarks.alternating import Row, Work, against_peer, options, print_rows
 from benchmarks.workload import encoded_pairs, load_model, peer_options, read, workload
 
 BATCH = 16
@@ -78,14 +78,9 @@ def side(name: str, given: dict[str, Any]) -> Work:
 
 
 def rows(given: Any) -> list[Row]:
-    python = peer_python(given.peers, "trl-1.16")
-    folder = {"folder": str(workload(given.out))}
-    sides = [
-        Side("reward_model", "ours", folder, threads=given.threads),
-        Side("reward_model", "peer", folder, python, given.threads),
-    ]
-    runs = alternate(sides, given.repeats, given.out / "logs")
-    return [speed_row("reward model, TRL 1.16 RewardTrainer", "pairs/s", *runs, TARGET)]
+    return against_peer(
+        "reward_model", "reward model (RewardTrainer)", "pairs/s", "1.16", TARGET, workload(given.out), given
+    )
 
 
 if __name__ == "__main__":

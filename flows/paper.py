@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from prefect import get_run_logger
+from prefect import Flow, flow, get_run_logger
 
 from flows.scheduler import RunFailed, follow_up, run_stale
 from rlhf_core.errors import RewardsmithError
@@ -69,9 +69,42 @@ def run_paper(
     return summary.line()
 
 
-def command_line(flow: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
+def paper_flow(paper: str, title: str) -> Flow[..., str]:
+    """The Prefect flow of a paper: `run_paper` with typed parameters."""
+
+    what = f"{title}: trains and evaluates what is not up to date, and reports it."
+
+    @flow(name=paper, description=what, persist_result=False)
+    def run(
+        full: bool = False,
+        rows: list[str] | None = None,
+        seeds: list[int] | None = None,
+        scale: str = "testbed",
+        report: bool = True,
+        sync: bool = True,
+        root: str = ".",
+    ) -> str:
+        """Brings the paper's results up to date.
+
+        Args:
+            full: every row and seed of the paper instead of the demo-sized set.
+            rows: only these rows, with the models they need.
+            seeds: only these seeds.
+            scale: testbed, hh, small or paper.
+            report: write the report page afterwards.
+            sync: mirror the results into MLflow afterwards.
+            root: the repository.
+        """
+        return run_paper(
+            paper, full=full, rows=rows or (), seeds=seeds or (), scale=scale, report=report, sync=sync, root=root
+        )
+
+    return run
+
+
+def command_line(made: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
     """Runs a paper's flow from its arguments; returns the exit status: 1 for a failed run, 2 for a user's error."""
-    parser = argparse.ArgumentParser(prog=f"python -m flows.{paper}", description=(flow.__doc__ or "").split("\n")[0])
+    parser = argparse.ArgumentParser(prog=f"python -m flows.{paper}", description=f"The flow of the paper {paper}")
     parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
     parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows and what they need")
     parser.add_argument("--seeds", nargs="*", type=int, metavar="N", default=[], help="only these seeds")
@@ -80,7 +113,7 @@ def command_line(flow: Callable[..., str], paper: str, arguments: list[str] | No
     parser.add_argument("--no-sync", action="store_true", help="do not mirror the results into MLflow")
     options = parser.parse_args(arguments)
     try:
-        line = flow(
+        line = made(
             full=options.full,
             rows=options.rows,
             seeds=options.seeds,

@@ -15,48 +15,37 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
-from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking import AlarmSettings
 from rlhf_core.models.generation import Sampling
-from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.normalisers import LocationAware, build_normaliser
+from rlhf_core.normalisers import LocationAware
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.sources import OnPolicy
-from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, parse_recipe, referenced_models, useless_shaping
-from rlhf_core.recipe import reward_models as reward_models_of
-from rlhf_core.rewards.aggregation import build_aggregation
-from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.function import build_function_scorer
-from rlhf_core.rewards.readout import RewardModelScorer
+from rlhf_core.recipe import Recipe, parse_recipe, useless_shaping
+from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.signals import Segments
-from rlhf_core.segmentation.end_tokens import end_token_id
-from rlhf_core.shaping.registry import Chain, build_shaping
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
-from tasks.artifacts import check_version, peak_memory, read_json, read_jsonl, record_folder, write_json, write_jsonl
+from tasks.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl
 from tasks.benchmarks import Evaluation, EvaluationConfig, Evaluator, win_rates_over_reference
 from tasks.checkpoints import RunCheckpoints, resumable_output
-from tasks.entropies import resolve_segmenter
 from tasks.hacking import HackingWatch, scores_over_sft
 from tasks.launch import join_processes
-from tasks.loading import load_encoder, load_judge, load_policy, load_segmenter, load_world
+from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
-from tasks.references import load_references
+from tasks.reward import build_reward, shaping_constants
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, training_on
 from tasks.supervised import train_resumably
@@ -195,124 +184,6 @@ class Run:
             rates["judged_win_rate_vs_sft"] = 100 * sum(scores.values()) / len(scores)
         self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates})
         return scores
-
-
-def build_reward(
-    recipe: Recipe,
-    entropies: Path | None,
-    reward_models: Sequence[Path],
-    normalisers: Sequence[Path],
-    references: Sequence[Path],
-    microbatch: int,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Path | None = None,
-) -> Reward:
-    """The reward of a recipe from its trained artifacts.
-
-    Args:
-        recipe: a reward recipe.
-        entropies: result of `entropies`, which entropy segmenters need.
-        reward_models, normalisers: results, one for each reward model in the order in which the components name them.
-        references: results, one for each reward model whose reference rewards a shaping needs, in that order.
-        microbatch: rows per forward pass.
-        tokenizer: of the policy.
-        sentences: result of `segmenter`, which segmenters of kind sat need.
-
-    Raises:
-        RecipeError: another number of reward models or references than the components name; or a normaliser fitted to
-            the segments of another segmentation than the one that is read.
-    """
-    names, referenced = reward_models_of(recipe), referenced_models(recipe)
-    if not len(names) == len(reward_models) == len(normalisers):
-        raise RecipeError(
-            f"the components read the reward models {names}, but {len(reward_models)} reward model(s) and "
-            f"{len(normalisers)} normaliser(s) are given"
-        )
-    if len(referenced) != len(references):
-        raise RecipeError(
-            f"the shapings need reference rewards by the reward models {referenced}, but {len(references)} result(s) "
-            "of the stage `references` are given: give --references"
-        )
-    components = []
-    for part in recipe.components:
-        if part.reward_model is None or part.readout is None:
-            scorer = build_function_scorer(str(part.function), str(part.gives))
-            shaping = None if part.shaping is None else build_shaping(part.shaping)
-            credit = build_credit(part.credit)
-            components.append(Component(part.name, scorer, credit, shaping=shaping, weight=part.weight))
-        else:
-            place = names.index(part.reward_model)
-            models = reward_models[place], normalisers[place]
-            component = _model_component(part, part.readout, entropies, *models, microbatch, sentences)
-            if part.shaping is not None:
-                folder = references[referenced.index(part.reward_model)] if part.needs_references else None
-                component = _shaped(component, part, folder, tokenizer)
-            components.append(component)
-    return Reward(tuple(components), recipe.clamp)
-
-
-def _model_component(
-    part: ComponentRecipe,
-    readout: ReadOut,
-    entropies: Path | None,
-    reward_model: Path,
-    normaliser: Path,
-    microbatch: int,
-    sentences: Path | None,
-) -> Component:
-    """A component that reads a trained reward model."""
-    model, trained = ScalarModel.load(reward_model / "model")
-    segmenter = load_segmenter(resolve_segmenter(readout.segmenter, entropies), sentences)
-    fitted_to = str(trained["segmenter"]["kind"])
-    if part.normaliser in ("global", "last", "location_aware") and fitted_to != readout.segmenter["kind"]:
-        raise RecipeError(
-            f"component '{part.name}': normaliser '{part.normaliser}' was fitted to '{fitted_to}' segments but the "
-            f"read-out cuts by '{readout.segmenter['kind']}'; use 'sequence' or 'none'"
-        )
-    model.to(device())
-    freeze(model)
-    fitted = read_json(normaliser / "normaliser.json")
-    tokenizer = load_tokenizer(reward_model / "model") if segmenter.needs_spelling else None
-    if tokenizer is not None:
-        require_offset_mapping(tokenizer)
-    scorer = RewardModelScorer(
-        model,
-        segmenter,
-        readout.read,  # type: ignore[arg-type]
-        microbatch=microbatch,
-        aggregation=build_aggregation(trained["aggregation"]),
-        base=readout.base,
-        tokenizer=tokenizer,
-        end_token=end_token_id(tokenizer) if tokenizer is not None and trained.get("end_token") else None,
-    )
-    return Component(
-        name=part.name,
-        scorer=scorer,
-        credit=build_credit(part.credit),
-        normaliser=build_normaliser(part.normaliser, fitted, part.estimator),  # type: ignore[arg-type]
-        weight=part.weight,
-    )
-
-
-def _shaped(
-    component: Component, part: ComponentRecipe, references: Path | None, tokenizer: PreTrainedTokenizerBase
-) -> Component:
-    """The component with its shaping and, where that needs them, its reference rewards."""
-    if references is None:
-        return replace(component, shaping=build_shaping(part.shaping))
-    assert isinstance(component.scorer, RewardModelScorer)
-    known = load_references(references, component.scorer, component.normaliser, tokenizer)
-    return replace(component, shaping=build_shaping(part.shaping, known.scale), references=known.rewards)
-
-
-def shaping_constants(reward: Reward) -> Row:
-    """What the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
-    return {
-        f"shaping/{component.name}/{name}": value
-        for component in reward.components
-        if isinstance(component.shaping, Chain)
-        for name, value in component.shaping.resolved().items()
-    }
 
 
 def encoded_prompts(rows: list[Row], encoder: Encoder) -> list[EncodedPrompt]:

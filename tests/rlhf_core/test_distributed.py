@@ -36,7 +36,7 @@ def results(folder: Path, processes: int, names: tuple[str, ...], deepspeed: dic
     line += [json.dumps(deepspeed)] if deepspeed is not None else []
     done = subprocess.run(line, env=environment(DS_ACCELERATOR="cpu"), capture_output=True, text=True, timeout=500)
     assert done.returncode == 0, done.stderr[-4000:]
-    found: Results = torch.load(file)
+    found: Results = torch.load(file, weights_only=True)
     return found
 
 

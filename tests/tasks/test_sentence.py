@@ -19,7 +19,7 @@ from rlhf_core.rollout import Responses, RolloutBatch
 from tasks import normaliser, policy, references, reward_model, segmenter
 from tasks.explain import explain
 from tasks.loading import load_encoder
-from tasks.policy import build_reward
+from tasks.reward import build_reward
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 pytest.importorskip("wtpsplit")
