@@ -130,6 +130,10 @@ def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: boo
 
                 sys.exit(launch(processes))
         main(None)
+        if several_processes:
+            from rlhf_core import distributed
+
+            distributed.leave()
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -6,7 +6,6 @@ python ranks.py <run> <file for the result> [DeepSpeed configuration]
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -155,9 +154,7 @@ def main() -> None:
         assert all(row == history for row in distributed.gathered(history)), f"{name}: the ranks have other metrics"
     if not distributed.rank():
         torch.save(results, Path(sys.argv[2]))
-    distributed.barrier()
-    if distributed.world_size() > 1 or "RANK" in os.environ:
-        torch.distributed.destroy_process_group()
+    distributed.leave()
 
 
 if __name__ == "__main__":
