@@ -273,20 +273,20 @@ def build(root: Path) -> dict[Path, Graph]:
         RecipeError: an unknown row, backbone or reward model, or two that contradict each other.
     """
     settings = load_yaml(root / "params.yaml")
-    demo_rows: dict[str, list[str]] = settings["demo"]["rows"]
-    demo_seeds, suite = settings["demo"]["seeds"], settings["suite"]
+    demo_rows: dict[str, dict[str, Any]] = settings["demo"]
+    suite = settings["suite"]
     rows = {paper: load_rows(root, paper) for paper in papers(root)}
     demo, testbed = Graph(ROOT_SCALE), Scale(root, ROOT_SCALE)
-    for paper, names in demo_rows.items():
-        chosen = [row_named(root, paper, name, rows[paper]) for name in names]
-        add_rows(demo, testbed, paper, chosen, demo_seeds, f"results/{ROOT_SCALE}/{paper}/tables-demo")
+    for paper, part in demo_rows.items():
+        chosen = [row_named(root, paper, name, rows[paper]) for name in part["rows"]]
+        add_rows(demo, testbed, paper, chosen, part["seeds"], f"results/{ROOT_SCALE}/{paper}/tables-demo")
     graphs = {Path(): demo}
     for folder in sorted(path for path in (root / "params" / "scales").iterdir() if path.is_dir()):
         scale = Scale(root, folder.name)
         seeds = suite["seeds"] if scale.name == ROOT_SCALE else suite.get("scale_seeds", [0])
         full: dict[str, Graph] = {}
         for paper, found in rows.items():
-            raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, [])) - set(found)
+            raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, {}).get("rows", [])) - set(found)
             every = [*found.values(), *(raw_row(paper, name) for name in sorted(raw) if name not in found)]
             here = [row for row in every if scale.has(row.backbone)]
             if here:

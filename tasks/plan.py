@@ -69,7 +69,7 @@ def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
-    in_demo = not params.exists() or paper in load_yaml(params)["demo"]["rows"]
+    in_demo = not params.exists() or paper in load_yaml(params)["demo"]
     if full or not files or not in_demo:
         folders = graph.matrix_folders(scale, paper)
         if not (root / folders[-1] / "dvc.yaml").exists():

@@ -89,7 +89,7 @@ def nearest(name: str, known: Iterable[str]) -> str:
 def papers(root: Path) -> tuple[str, ...]:
     """The papers that have rows, the demo's first."""
     found = sorted(path.parent.name for path in (root / "params").glob("*/rows"))
-    demo = [name for name in load_yaml(root / "params.yaml")["demo"]["rows"] if name in found]
+    demo = [name for name in load_yaml(root / "params.yaml")["demo"] if name in found]
     return tuple(dict.fromkeys([*demo, *found]))
 
 

@@ -146,7 +146,7 @@ def create(
         if "reward_model" in row:
             spec = {"backbone": row["backbone"], "kind": row["reward_model"]}
             write_yaml(root / "params" / "segment" / "reward_models" / f"{row['reward_model']}.yaml", spec)
-    demo_part = {"seeds": list(seeds), "rows": {"segment": list(demo)}}
+    demo_part = {"segment": {"seeds": list(seeds), "rows": list(demo)}}
     suite = {"seeds": list(suite_seeds), "scale_seeds": [0]}
     write_yaml(root / "params.yaml", {"demo": demo_part, "suite": suite})
     (root / "tasks").mkdir()

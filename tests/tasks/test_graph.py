@@ -43,8 +43,8 @@ def test_committed_graph_files_are_current() -> None:
 
 def test_demo_is_table_1_over_two_seeds() -> None:
     settings = load_yaml(ROOT / "params.yaml")
-    assert settings["demo"]["seeds"] == [0, 1]
-    assert len(settings["demo"]["rows"]["segment"]) == 7
+    assert settings["demo"]["segment"]["seeds"] == [0, 1]
+    assert len(settings["demo"]["segment"]["rows"]) == 7
 
 
 def test_full_matrix_has_every_policy_of_the_paper_over_three_seeds() -> None:
@@ -195,7 +195,7 @@ def test_broken_yaml_is_named(root: Path) -> None:
 
 def test_unknown_demo_row_is_refused(root: Path) -> None:
     settings = load_yaml(root / "params.yaml")
-    settings["demo"]["rows"]["segment"].append("bandti")
+    settings["demo"]["segment"]["rows"].append("bandti")
     write_yaml(root / "params.yaml", settings)
     with pytest.raises(RecipeError, match=r"unknown row 'bandti' of segment\. Did you mean 'bandit'"):
         graph.build(root)
