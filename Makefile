@@ -32,7 +32,7 @@ ifeq ($(shell command -v nvidia-smi),)
 export DS_ACCELERATOR ?= cpu
 endif
 
-.PHONY: help install demo test test-platform deepspeed-ops lint bench bench-peers bench-pipeline clean requirements
+.PHONY: help install demo test test-platform deepspeed-ops lint bench bench-peers test-peers bench-pipeline clean requirements
 
 help: ## List the targets
 	@echo "Rewardsmith: reward design for RLHF"
@@ -98,6 +98,14 @@ bench-peers: install ## Install the peers that `make bench` compares with (TRL 1
 		echo "installing TRL $$version into $$peer"; mkdir -p "$$peer"; "$(PYTHON)" -m venv --clear "$$peer"; \
 		"$$peer/bin/python" -m pip install -q "torch==$(PIN)"; \
 		"$$peer/bin/python" -m pip install -q -c <(grep -v '^trl==' constraints.txt) "trl==$$version"; \
+	done
+
+test-peers: bench-peers ## Losses and weights beside TRL 1.12 and 1.16, each in its own environment
+	@for version in 1.12 1.16; do \
+		"$(PEERS)/trl-$$version/bin/python" -m pip install -q -c <(grep -v '^trl==' constraints.txt) \
+			-e . pytest pytest-timeout hypothesis; \
+		OMP_NUM_THREADS=1 "$(PEERS)/trl-$$version/bin/python" -m pytest -q -p no:cacheprovider \
+			tests/rlhf_core/policy_optimisation/test_peer*.py; \
 	done
 
 bench-pipeline: install ## Seconds of every stage, and of a run that finds nothing to do (10 to 30 minutes)
