@@ -34,11 +34,13 @@ class ReadOut:
         segmenter: the segmentation.
         read: 'value', 'difference' or 'weighted' reward of each segment, or the 'aggregate' of all.
         base: what the first difference starts from, 'prompt' (the head at the prompt's last token) or 'zero'.
+        head: which head of the reward model; ODIN's are 'quality' and 'length'.
     """
 
     segmenter: Mapping[str, Any]
     read: str = "value"
     base: str = "prompt"
+    head: str = "reward"
 
     def __post_init__(self) -> None:
         if self.base not in BASES:

@@ -74,7 +74,8 @@ def explain(
         sequences, spans = sequences_with_ends([sequence], encoder, cutter, end_token)
     else:
         sequences, spans = segment_sequences([sequence], encoder, cutter, entropies)
-    totals, parts = score_parts(model, sequences, encoder.pad_id, build_aggregation(trained["aggregation"]))
+    aggregation, head = build_aggregation(trained["aggregation"]), trained["heads"][0]
+    totals, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)
     worth, ids = parts[0]["worth"], sequences[0].sequence.response
     return {
         "tokens": encoder.pieces(ids),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict
 from typing import Any
 
@@ -46,13 +47,21 @@ class HackingWatch:
         model: whose trainable weights are kept; at the time of construction those of the SFT policy.
         judged: whether evaluations have scores.
         label: of the run, in the log.
+        keeps: keep the weights of the best evaluation whatever the settings.
 
     Raises:
         RecipeError: stopping is asked for without evaluations that say which weights are best.
     """
 
     def __init__(
-        self, settings: AlarmSettings, evaluations: int, model: nn.Module, *, judged: bool, label: str
+        self,
+        settings: AlarmSettings,
+        evaluations: int,
+        model: nn.Module,
+        *,
+        judged: bool,
+        label: str,
+        keeps: bool = False,
     ) -> None:
         self.settings, self.model, self.label = settings, model, label
         self.alarm = HackingAlarm(settings, evaluations)
@@ -63,7 +72,8 @@ class HackingWatch:
                 "that could say which: set checkpoint_prompts and checkpoints, and a judge where the data has no true "
                 "rewards"
             )
-        self._kept: State = self._copy() if self.stops else {}
+        self.keeps = self.stops or keeps
+        self._kept: State = self._copy() if self.keeps else {}
 
     def _copy(self) -> State:
         return {name: value.detach().to("cpu", copy=True) for name, value in trainable_state(self.model).items()}
@@ -75,7 +85,7 @@ class HackingWatch:
     def evaluated(self, step: int, scores: dict[str, float]) -> None:
         """Takes in an evaluation of the weights as they are now."""
         self._log(self.alarm.evaluated(step, scores))
-        if self.stops and self.alarm.best is not None and self.alarm.best.step == step:
+        if self.keeps and self.alarm.best is not None and self.alarm.best.step == step:
             self._kept = self._copy()
 
     def _log(self, alarms: Sequence[Alarm]) -> None:
@@ -92,6 +102,13 @@ class HackingWatch:
         """Puts the best evaluation's weights into the model; returns its step, 0 for the SFT policy."""
         load_trainable_state(self.model, self._kept)
         return 0 if self.alarm.best is None else self.alarm.best.step
+
+    @contextmanager
+    def best_weights(self) -> Iterator[int]:
+        """The model with the best evaluation's weights, for as long as the context lasts; gives its step."""
+        last = self._copy()
+        yield self.restore()
+        load_trainable_state(self.model, last)
 
     def rows(self) -> list[Row]:
         """The alarms, for alarms.jsonl."""

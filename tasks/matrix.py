@@ -175,11 +175,17 @@ class Scale:
         if spec.segmenter is not None:
             above.append(self.segmenter(base, spec.segmenter, spec.path))
             made["sentences"] = _result(above[-1])
-        scale = f"{self.params}/reward_model.yaml"
-        model = self._item("reward_model", spec.name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed)
+        members = [self._trained(member, seed, made) for member in spec.merge]
+        averaged: dict[str, Argument] = {"reward_model": tuple(map(_result, members))} if members else {}
+        model = self._trained(spec, seed, made | averaged)
         made["reward_model"] = _result(model)
         fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=f"{self.params}/normaliser.yaml", **made)
-        return [*above, model, fitted]
+        return [*above, *members, model, fitted]
+
+    def _trained(self, spec: ModelSpec, seed: int, made: Mapping[str, Argument]) -> Item:
+        """The stage of one reward model, from what is made for it."""
+        given: dict[str, Argument] = {"spec": spec.path, "scale": f"{self.params}/reward_model.yaml", **made}
+        return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
 
     def references(self, spec: ModelSpec, seed: int) -> list[Item]:
         """The SFT model's reference responses scored by a reward model, after everything that they need."""

@@ -81,7 +81,7 @@ def fit_normalisers(
         if values is not None:
             values = values[:count] + values[len(rows) : len(rows) + count]
         pairs = segment_pairs(rows[:count], encoder, segmenter, values, aggregation=aggregation, end_token=end_token)
-        e, segments = score_all(model, pairs.sequences, encoder.pad_id, aggregation)
+        e, segments = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=trained["heads"][0])
         segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
         padded = torch.zeros(segmentation.ends.shape)
         for i, row in enumerate(segments):

@@ -2,7 +2,8 @@
 
 Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
 (a few rollouts with the reward of every token and its breakdown), alarms.jsonl (signs of reward hacking),
-generations.jsonl, judgements.jsonl; and record/phases.jsonl (speed of each phase and memory, per step).
+generations.jsonl, judgements.jsonl, where asked for peak_generations.jsonl (of the best evaluation's weights); and
+record/phases.jsonl (speed of each phase and memory, per step).
 """
 
 from __future__ import annotations
@@ -41,11 +42,12 @@ from rlhf_core.training_state import State
 from tasks.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl
 from tasks.benchmarks import Evaluation, EvaluationConfig, Evaluator, win_rates_over_reference
 from tasks.checkpoints import RunCheckpoints, resumable_output
+from tasks.evaluations import ProxyReader, lost_after_peak, peak_evaluation
 from tasks.hacking import HackingWatch, scores_over_sft
 from tasks.launch import join_processes
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
-from tasks.reward import build_reward, shaping_constants
+from tasks.reward import build_reward, check_referenced, shaping_constants
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, training_on
 from tasks.supervised import train_resumably
@@ -62,10 +64,14 @@ class PolicyScale:
 
     Args:
         optimiser: `OptimiserConfig`, or `TrainingConfig` and `beta` for DPO; a row's `optimiser` overrides single
-            values.
+            values, by numbers or as `{times: 2}` of the scale's.
         sampling: `Sampling` of rollouts; DPO has none.
+        prompts: training prompts that are used, from the first on, None for all.
         checkpoints: parts into which evaluation while training divides the run.
+        checkpoint_every: iterations between evaluations instead, so that a longer run has more of them.
         checkpoint_prompts: prompts of each such evaluation, 0 for none.
+        checkpoint_proxy: whether evaluations read the proxy reward and the preference score, too.
+        peak: whether the weights of the evaluation with the highest win rate are kept and evaluated at the end.
         rollout_samples: rollouts kept of the first and the last iteration.
         prompt_limit: most tokens of a rollout's prompt, None for the data's own limit.
         alarm: `AlarmSettings` of the hacking alarm; a row's `alarm` overrides single values.
@@ -74,8 +80,12 @@ class PolicyScale:
 
     optimiser: Mapping[str, Any]
     sampling: Mapping[str, Any] | None = None
+    prompts: int | None = None
     checkpoints: int = 1
+    checkpoint_every: int | None = None
     checkpoint_prompts: int = 0
+    checkpoint_proxy: bool = False
+    peak: bool = False
     rollout_samples: int = 0
     prompt_limit: int | None = None
     alarm: Mapping[str, Any] = field(default_factory=dict)
@@ -84,16 +94,22 @@ class PolicyScale:
     def __post_init__(self) -> None:
         if self.generation_batch is not None and self.generation_batch < 1:
             raise RecipeError(f"generation_batch is {self.generation_batch}; it must be at least 1, or null")
+        for name in ("prompts", "checkpoint_every"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise RecipeError(f"{name} is {value}; it must be at least 1, or null")
+        if (self.peak or self.checkpoint_proxy) and not self.checkpoint_prompts:
+            raise RecipeError("peak and checkpoint_proxy read evaluations while training: set checkpoint_prompts")
 
     def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:
         """Whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
-        every = max(1, iterations // self.checkpoints)
+        every = self.checkpoint_every or max(1, iterations // self.checkpoints)
         return self.checkpoint_prompts > 0 and (step % every == 0 if step < iterations else last)
 
     def optimiser_config(self, optimiser: Mapping[str, Any], where: str) -> OptimiserConfig:
         kind = str(optimiser["kind"])
         try:
-            made = composed(kind, {**self.optimiser, **_overrides(optimiser)})
+            made = composed(kind, {**self.optimiser, **_overrides(optimiser, self.optimiser)})
         except RecipeError as error:
             raise RecipeError(f"{where}: {kind}: {error}") from None
         config = typed(OptimiserConfig, made, f"{where}: {kind}")
@@ -106,17 +122,33 @@ class PolicyScale:
 
     def dpo_config(self, optimiser: Mapping[str, Any], where: str) -> tuple[TrainingConfig, float]:
         """Training settings and beta."""
-        options = {**self.optimiser, **_overrides(optimiser)}
+        options = {**self.optimiser, **_overrides(optimiser, self.optimiser)}
         beta = options.pop("beta", None)
         if not isinstance(beta, float | int) or not (math.isfinite(beta) and beta > 0):
             raise RecipeError(f"{where}: dpo: beta is {beta}; it must be a finite number above 0")
         return typed(TrainingConfig, options, f"{where}: dpo"), float(beta)
 
 
-def _overrides(optimiser: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in optimiser.items() if name != "kind"}
+def _overrides(optimiser: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:
+    """A row's own settings; `{times: 2}` is twice the scale's value."""
+    return {name: _multiple(name, value, scale) for name, value in optimiser.items() if name != "kind"}
 
 
+def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    times, own = value.get("times"), scale.get(name)
+    for number, whose in ((times, "the row"), (own, "the scale")):
+        if set(value) != {"times"} or isinstance(number, bool) or not isinstance(number, int | float):
+            raise RecipeError(
+                f"{name} is {dict(value)}, {whose} gives {number}; state a number, or {{times: 2}} of the scale's"
+            )
+    found = times * own  # type: ignore[operator]
+    return round(found) if isinstance(own, int) else found
+
+
+#: What the last evaluation adds to the metrics of a run.
+PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")
 _NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
 
 
@@ -134,6 +166,7 @@ class Run:
         lengths: tokens per segment in the last rollout batch.
         phases: speed and memory of each step.
         adapter: the policy's low-rank adapters, if only those are trained.
+        proxies: reads proxy rewards of evaluations, where they are asked for.
     """
 
     policy: Policy
@@ -147,6 +180,7 @@ class Run:
     lengths: list[int]
     phases: list[Row]
     adapter: Adapter | None = None
+    proxies: ProxyReader | None = None
 
     def state_dict(self) -> State:
         """What training has noted so far."""
@@ -174,7 +208,10 @@ class Run:
 
     def checkpoint(self, step: int, prompts: int) -> dict[str, float]:
         """Win rate over the SFT model on some prompts, and the KL of those very answers; returns each one's score."""
-        rows = self.evaluator.generate_dialogue(self.policy, "alpaca", prompts)
+        return self.note(step, self.evaluator.generate_dialogue(self.policy, "alpaca", prompts))
+
+    def note(self, step: int, rows: list[Row]) -> dict[str, float]:
+        """Notes an evaluation's answers; returns each one's score."""
         kl = self.kl(rows)
         rates = win_rates_over_reference(rows, self.baseline)
         chars = {row["id"]: row["n_chars"] for row in self.baseline if row["benchmark"] == "alpaca"}
@@ -182,7 +219,8 @@ class Run:
         scores = scores_over_sft(self.evaluator, rows, self.baseline)
         if self.evaluator.world is None and scores:
             rates["judged_win_rate_vs_sft"] = 100 * sum(scores.values()) / len(scores)
-        self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates})
+        proxies = {} if self.proxies is None else self.proxies.read(rows)
+        self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates, **proxies})
         return scores
 
 
@@ -191,9 +229,9 @@ def encoded_prompts(rows: list[Row], encoder: Encoder) -> list[EncodedPrompt]:
 
 
 def build_critic(
-    config: OptimiserConfig, sft: Path, encoder: Encoder, reward_models: Sequence[Path], seed: int
+    config: OptimiserConfig, sft: Path, encoder: Encoder, reward_models: Sequence[Path], seed: int, head: str = "reward"
 ) -> ScalarModel | None:
-    """The critic that the settings name, on the stage's device; of several reward models the first.
+    """The critic that the settings name, on the stage's device; of several reward models the first, by its `head`.
 
     Raises:
         RecipeError: a critic from a reward model in a row without one.
@@ -203,7 +241,7 @@ def build_critic(
     if config.critic == "reward_model":
         if not reward_models:
             raise RecipeError("critic is 'reward_model', but no component reads a reward model")
-        critic = ScalarModel.load(reward_models[0] / "model")[0].as_critic()
+        critic = ScalarModel.load(reward_models[0] / "model")[0].as_critic(head)
     else:
         model = load_policy(sft / "model", encoder).model
         critic = ScalarModel.from_language_model(model, heads=("value",), seed=seed, bias=True)
@@ -246,7 +284,10 @@ def run_optimiser(
     label = f"{recipe.optimiser['kind']} {recipe.title} seed {seed}"
 
     planned = sum(scale.evaluated(step, config.iterations, last=True) for step in range(1, config.iterations + 1))
-    watch = HackingWatch(alarm, planned, run.policy.model, judged=run.scored, label=label)
+    watch = HackingWatch(alarm, planned, run.policy.model, judged=run.scored, label=label, keeps=scale.peak)
+    if scale.checkpoint_proxy:
+        parts = run.reference, run.encoder, run.evaluator, run.baseline
+        run.proxies = ProxyReader(reward, *parts, batch=config.microbatch)
 
     def state() -> State:
         return {"loop": optimiser.state_dict(), "run": run.state_dict(), "watch": watch.state_dict()}
@@ -432,8 +473,10 @@ def train_policy(
                 recipe, entropies, reward_models, normalisers, known, config.microbatch, words, sentences
             )
             with training_on(data / "prompts.jsonl"):
-                prompts = read_jsonl(data / "prompts.jsonl")
-                critic = build_critic(config, sft, run.encoder, reward_models, seed)
+                prompts = read_jsonl(data / "prompts.jsonl")[: scale.prompts]
+                check_referenced(reward, prompts, f"{row_path}: prompts of {scale_path}")
+                head = next((part.readout.head for part in recipe.components if part.readout), "reward")
+                critic = build_critic(config, sft, run.encoder, reward_models, seed, head)
                 summary, watch = run_optimiser(
                     run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints, alarm
                 )
@@ -451,7 +494,15 @@ def train_policy(
                 rows = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
                 scores = scores_over_sft(run.evaluator, rows[: scale.checkpoint_prompts], run.baseline)
                 watch.evaluated(config.iterations, scores)
+                if run.proxies is not None:
+                    run.note(config.iterations, rows)
+                    summary |= {k: v for k, v in run.checkpoints[-1].items() if k in PROXIES}
             summary |= watch.metrics()
+            if scale.peak:
+                with watch.best_weights() as step:
+                    peak, answers = peak_evaluation(run.evaluator, run.policy, run.baseline)
+                summary |= {"peak_step": step, **peak, **lost_after_peak({**peak, **evaluation.metrics})}
+                write_jsonl(result / "peak_generations.jsonl", answers)
         _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
 
 

@@ -1,4 +1,4 @@
-"""Stage `references`: M responses of the SFT model to every training prompt, scored by a reward model.
+"""Stage `references`: M responses of the SFT model to each training prompt, scored by a reward model.
 
 One artifact serves every row that reads the reward model, whatever its read-out, normaliser and number of references:
 references.safetensors holds each response's tokens, the SFT model's entropies and each head's value at every token;
@@ -49,6 +49,7 @@ class ReferencesSpec:
     Args:
         sampling: `Sampling` of the responses.
         responses: M, for each training prompt.
+        prompts: training prompts that have them, from the first on, None for all; as in the policy's settings.
         batch: responses sampled at a time.
         prompt_limit: most tokens of a prompt, None for the data's own limit; as in the policy's settings.
         constants: which statement of a constant holds where a row has both: 'value' (as the paper has it) or 'sft'
@@ -57,6 +58,7 @@ class ReferencesSpec:
 
     sampling: Mapping[str, Any]
     responses: int = 10
+    prompts: int | None = None
     batch: int = 256
     prompt_limit: int | None = None
     constants: str = "sft"
@@ -64,6 +66,8 @@ class ReferencesSpec:
     def __post_init__(self) -> None:
         if self.responses < 1 or self.batch < 1:
             raise RecipeError(f"responses is {self.responses} and batch {self.batch}; both must be at least 1")
+        if self.prompts is not None and self.prompts < 1:
+            raise RecipeError(f"prompts is {self.prompts}; it must be at least 1, or null for all")
         if self.constants not in CONSTANTS:
             raise RecipeError(f"constants is '{self.constants}'; known: {', '.join(CONSTANTS)}")
 
@@ -159,7 +163,7 @@ def make_references(
                 f"{reward_model}: the reward model reads boundary tokens, and reference rewards are kept as its values "
                 "at the response's own tokens; use a reward model with end_token: false"
             )
-        rows = read_jsonl(data / "prompts.jsonl")
+        rows = read_jsonl(data / "prompts.jsonl")[: spec.prompts]
         names = prompt_ids(rows, data / "prompts.jsonl")
         stored = sample(encoder, sft, model, rows, spec, seed)
         save_file(stored, result / "references.safetensors")

@@ -105,6 +105,16 @@ def _model_component(
             f"component '{part.name}': normaliser '{part.normaliser}' was fitted to '{fitted_to}' segments but the "
             f"read-out cuts by '{readout.segmenter['kind']}'; use 'sequence' or 'none'"
         )
+    if readout.head not in model.heads:
+        raise RecipeError(
+            f"component '{part.name}': reward model '{part.reward_model}' has no head '{readout.head}'; state 'head' "
+            f"of the readout as one of {', '.join(model.heads)}"
+        )
+    if part.normaliser != "none" and readout.head != trained["heads"][0]:
+        raise RecipeError(
+            f"component '{part.name}': normalisers are fitted to the head '{trained['heads'][0]}', but the readout "
+            f"reads '{readout.head}'; use normaliser 'none'"
+        )
     model.to(device())
     freeze(model)
     fitted = read_json(normaliser / "normaliser.json")
@@ -115,6 +125,7 @@ def _model_component(
         model,
         segmenter,
         readout.read,  # type: ignore[arg-type]
+        head=readout.head,
         microbatch=microbatch,
         aggregation=build_aggregation(trained["aggregation"]),
         base=readout.base,
@@ -149,3 +160,21 @@ def shaping_constants(reward: Reward) -> Row:
         if isinstance(component.shaping, Chain)
         for name, value in component.shaping.resolved().items()
     }
+
+
+def check_referenced(reward: Reward, prompts: Sequence[Row], where: str) -> None:
+    """Refuses training prompts without reference rewards before anything is trained.
+
+    Raises:
+        RecipeError: names the first such prompt, and what to change.
+    """
+    for component in reward.components:
+        if not component.references:
+            continue
+        missing = [str(row.get("id", "")) for row in prompts if str(row.get("id", "")) not in component.references]
+        if missing:
+            raise RecipeError(
+                f"{where}: component '{component.name}' has no reference rewards of {len(missing)} of {len(prompts)} "
+                f"prompts, the first '{missing[0]}'; `prompts` of the policy's settings must not go beyond `prompts` "
+                "of references.yaml"
+            )

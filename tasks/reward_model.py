@@ -1,4 +1,7 @@
-"""Stage `reward_model`: Bradley-Terry training on aggregated segment rewards, and its measures.
+"""Stage `reward_model`: training on preference pairs with aggregated segment rewards, and its measures.
+
+A spec with `merge` trains nothing: it averages the weights of the reward models that it names, given as
+`--reward-model`. Source: WARM, as in PAR §4.1.
 
 Reports pairwise accuracy (strict), calibration, the annotator's Bayes ceiling, and, where true clause rewards are
 known, credit-assignment fidelity: how well the reward paid to each clause agrees with the clause's true reward.
@@ -7,8 +10,8 @@ known, credit-assignment fidelity: how well the reward paid to each clause agree
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -22,6 +25,8 @@ from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
+from rlhf_core.rewards.merging import averaged
+from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, build_loss
 from rlhf_core.rewards.preference_training import MEAN, SegmentedSequence, pair_loss, score_all, score_parts
 from rlhf_core.segmentation import SaT, Segmentation, Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token, with_end_tokens
@@ -50,23 +55,47 @@ class RewardModelSpec:
         backbone: which SFT model it starts from.
         segmenter: `{kind: entropy, cutoff: "1.75"}` and the like.
         aggregation: of the segment rewards, by name or with options, `{kind: differential_attention, dim: 256}`.
-        loss: 'bradley_terry' on the aggregated rewards.
+        loss: on the aggregated rewards, by name or with options, `{kind: bradley_terry, regularisation: 0.005}`.
         end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
+        learning_rate_share: of the scale's learning rate; WARM's models have rates of their own.
+        seed_offset: added to the run's seed, so that models of one run differ.
     """
 
     title: str
     backbone: str
     segmenter: Mapping[str, Any]
     aggregation: str | Mapping[str, Any]
-    loss: str
+    loss: str | Mapping[str, Any]
     end_token: bool = False
+    learning_rate_share: float = 1.0
+    seed_offset: int = 0
 
     def __post_init__(self) -> None:
         build_aggregation(self.aggregation)
+        build_loss(self.loss)
+        if not (math.isfinite(self.learning_rate_share) and self.learning_rate_share > 0):
+            raise RecipeError(f"learning_rate_share is {self.learning_rate_share}; it must be a finite number above 0")
         if self.end_token and self.segmenter.get("kind") != "sat":
             raise RecipeError("end_token: boundary tokens stand behind sentences; use a segmenter of kind sat")
-        if self.loss != "bradley_terry":
-            raise RecipeError(f"loss is '{self.loss}'; known: bradley_terry")
+
+
+@dataclass(frozen=True)
+class MergeSpec:
+    """A reward model that is the average of others.
+
+    Args:
+        title: for people.
+        backbone: which SFT model they all start from.
+        merge: their names.
+    """
+
+    title: str
+    backbone: str
+    merge: tuple[str, ...]
+
+    def __post_init__(self) -> None:
+        if len(self.merge) < 2 or len(set(self.merge)) != len(self.merge):
+            raise RecipeError(f"merge is {list(self.merge)}; name at least two reward models, each once")
 
 
 @dataclass(frozen=True)
@@ -155,13 +184,25 @@ def train_reward_model(
     out: Path,
     version: int | None = None,
     sentences: Path | None = None,
+    reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model` that a merge averages"] = None,
 ) -> None:
-    """Trains the reward model of a spec from the SFT model and measures it."""
+    """Trains the reward model of a spec from the SFT model, or averages those that it merges, and measures it."""
     check_version(STAGE, VERSION, version)
     join_processes()
-    spec = typed(RewardModelSpec, read_settings(spec_path), str(spec_path))
-    config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
+    values, members = read_settings(spec_path), reward_model or ()
+    merge = typed(MergeSpec, values, str(spec_path)) if "merge" in values else None
+    spec = _merged_spec(merge, members, spec_path) if merge else typed(RewardModelSpec, values, str(spec_path))
+    if members and not merge:
+        raise RecipeError(f"{spec_path}: reward models are given, but the spec merges none: state 'merge'")
+    config, loss = typed(TrainingConfig, read_settings(scale_path), str(scale_path)), build_loss(spec.loss)
+    config = replace(config, learning_rate=config.learning_rate * spec.learning_rate_share)
+    if config.microbatch < loss.least_pairs:
+        raise RecipeError(
+            f"{scale_path}: microbatch is {config.microbatch}, but the loss of {spec_path} compares the responses of "
+            f"one microbatch with each other; it needs at least {loss.least_pairs} pairs"
+        )
     inputs = [spec_path, scale_path, data, sft, *(path for path in (entropies, sentences) if path is not None)]
+    inputs += members
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, sft / "model")
         segmenter_spec = resolve_segmenter(spec.segmenter, entropies)
@@ -180,17 +221,23 @@ def train_reward_model(
             )
             for split in ("train", "validation", "ood")
         }
-        model = ScalarModel.from_language_model(base, seed=seed, projections=aggregation.projections).to(device())
-        label = f"reward model {spec_path.stem} seed {seed}"
-        with training_on(data / "preference.train.jsonl"):
-            history = fit(model, splits["train"], encoder.pad_id, config, seed, label, checkpoints)
+        own_seed, head = seed + spec.seed_offset, loss.heads[0]
+        if members:
+            model = averaged([ScalarModel.load(path / "model")[0] for path in members]).to(device()).eval()
+            history: list[dict[str, float]] = []
+        else:
+            options = {"heads": loss.heads, "seed": own_seed, "projections": aggregation.projections}
+            model = ScalarModel.from_language_model(base, **options).to(device())
+            label = f"reward model {spec_path.stem} seed {seed}"
+            with training_on(data / "preference.train.jsonl"):
+                history = fit(model, splits["train"], encoder.pad_id, config, own_seed, label, checkpoints, loss)
         metrics: dict[str, float] = {
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
             "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
         }
         for split in ("validation", "ood"):
             prefix = "" if split == "validation" else "ood_"
-            measured = measure(model, splits[split], encoder)
+            measured = measure(model, splits[split], encoder, head)
             metrics |= {f"{prefix}{name}": value for name, value in measured.items()}
         ceiling = read_json(data / "data.json").get("bayes_ceiling", {})
         if ceiling:
@@ -201,15 +248,39 @@ def train_reward_model(
             }
         trained_on: Row = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
         trained_on |= {"end_token": True} if spec.end_token else {}
+        trained_on |= {"merge": list(merge.merge)} if merge else {}
         if not distributed.rank():
             model.save(result / "model", trained_on)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         stored = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
         rows = read_jsonl(data / "examples.jsonl")
-        examples = scored_examples(model, rows, encoder, segmenter, stored, aggregation, end_token)
+        examples = scored_examples(model, rows, encoder, segmenter, stored, aggregation, end_token, head)
         write_jsonl(result / "examples.jsonl", examples)
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
+
+
+def _merged_spec(merge: MergeSpec, members: Sequence[Path], where: Path) -> RewardModelSpec:
+    """What the merged models were trained on.
+
+    Raises:
+        RecipeError: another number of models than the spec names, or models of different segmentations or heads.
+    """
+    if len(members) != len(merge.merge):
+        raise RecipeError(
+            f"{where}: merge names {len(merge.merge)} reward models, but {len(members)} result(s) are given as "
+            "--reward-model"
+        )
+    trained = [ScalarModel.trained_on(path / "model") for path in members]
+    for name, found in zip(merge.merge, trained, strict=True):
+        for field_ in ("segmenter", "aggregation", "heads", "end_token"):
+            if found.get(field_) != trained[0].get(field_):
+                raise RecipeError(
+                    f"{where}: '{name}' has {field_} {found.get(field_)} and '{merge.merge[0]}' "
+                    f"{trained[0].get(field_)}; average models that differ in seed and learning rate only"
+                )
+    known = {name: trained[0][name] for name in ("segmenter", "aggregation", "loss")}
+    return RewardModelSpec(merge.title, merge.backbone, end_token=bool(trained[0].get("end_token")), **known)
 
 
 def fit(
@@ -220,6 +291,7 @@ def fit(
     seed: int,
     label: str,
     checkpoints: RunCheckpoints,
+    preference: PreferenceLoss = BRADLEY_TERRY,
 ) -> list[dict[str, float]]:
     """Trains on the pairs; returns the history."""
     chosen, rejected = pairs.sequences[: pairs.pairs], pairs.sequences[pairs.pairs :]
@@ -229,7 +301,7 @@ def fit(
 
     def loss(indices: Any) -> Any:
         sides = [chosen[i] for i in indices], [rejected[i] for i in indices]
-        return pair_loss(model, *sides, pad_id, pairs.aggregation)
+        return pair_loss(model, *sides, pad_id, pairs.aggregation, preference)
 
     return train_resumably(
         model, loss, batches, steps, config, lambda indices: float(len(indices)),
@@ -237,9 +309,9 @@ def fit(
     )  # fmt: skip
 
 
-def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder) -> dict[str, float]:
-    """Accuracy, loss, calibration and, where true clauses are known, fidelity on a split."""
-    e, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation)
+def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
+    """Accuracy, loss, calibration and, where true clauses are known, fidelity of a head on a split."""
+    e, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
     good, bad = e[: pairs.pairs], e[pairs.pairs :]
     accuracy = pairwise_accuracy(good, bad)
     calibrated = calibration(good, bad)
@@ -304,6 +376,7 @@ def scored_examples(
     entropies: list[list[float]] | None,
     aggregation: Aggregation = MEAN,
     end_token: int | None = None,
+    head: str = "reward",
 ) -> list[Row]:
     """Responses with the reward of every token and segment, for pictures; with weights where the model has them."""
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
@@ -312,7 +385,7 @@ def scored_examples(
         sequences, spans = sequences_with_ends(encoded, encoder, segmenter, end_token)
     else:
         sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies)
-    _, parts = score_parts(model, sequences, encoder.pad_id, aggregation)
+    _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)
     return [
         {
             **row,

@@ -31,6 +31,7 @@ class ModelSpec:
     Attributes:
         entropies: whether its segments are cut by the SFT model's entropies.
         segmenter: the SaT model that finds its sentences, None for segments of another kind.
+        merge: the reward models that it is the average of; empty where it is trained.
     """
 
     paper: str
@@ -39,6 +40,7 @@ class ModelSpec:
     backbone: str
     entropies: bool
     segmenter: str | None = None
+    merge: tuple[ModelSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -135,8 +137,27 @@ def _model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
     declared = values.get("backbone")
     if not isinstance(declared, str):
         raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
+    if "merge" in values:
+        return _merge(root, where, owner, name, declared, values["merge"])
     segmenter = _one_sat_model(_sat_models(values), where)
     return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values), segmenter)
+
+
+def _merge(root: Path, where: str, owner: str, name: str, backbone: str, named: Any) -> ModelSpec:
+    """A reward model that averages others of its backbone, which are trained themselves."""
+    if not isinstance(named, list) or not all(isinstance(member, str) for member in named):
+        raise RecipeError(f"{where}: merge is '{named}'; it must be a list of reward models' names")
+    members = tuple(_model(root, where, owner, member) for member in named)
+    for member in members:
+        if member.merge:
+            raise RecipeError(f"{where}: '{member.name}' is a merge itself; name the reward models that it averages")
+        if member.backbone != backbone:
+            raise RecipeError(
+                f"{where}: backbone is '{backbone}' but '{member.name}' is of '{member.backbone}'; models of one "
+                "backbone can be averaged"
+            )
+    segmenter = _one_sat_model([member.segmenter for member in members], where)
+    return ModelSpec(owner, name, where, backbone, any(m.entropies for m in members), segmenter, members)
 
 
 def _models(root: Path, where: str, paper: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:

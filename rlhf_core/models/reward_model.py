@@ -174,16 +174,22 @@ class ScalarModel(nn.Module):
             stored["projections"] = {name: int(p.out_features) for name, p in self.projections.items()}  # type: ignore[arg-type]
         (folder / CONFIG_FILE).write_text(json.dumps(stored, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 
-    @classmethod
-    def load(cls, folder: Path) -> tuple[ScalarModel, dict[str, Any]]:
-        """A saved model and what it was trained on."""
+    @staticmethod
+    def trained_on(folder: Path) -> dict[str, Any]:
+        """What a saved model was trained on, and its heads."""
         if not (folder / CONFIG_FILE).is_file():
             raise DataError(
                 f"no {CONFIG_FILE}: this is not a saved reward model",
                 file=str(folder),
                 remedy="Give the `result/model` folder of a reward-model stage",
             )
-        config = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        return config
+
+    @classmethod
+    def load(cls, folder: Path) -> tuple[ScalarModel, dict[str, Any]]:
+        """A saved model and what it was trained on."""
+        config = cls.trained_on(folder)
         backbone = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
         projections = config.get("projections", {})
         model = cls(backbone, config["heads"], bias=config.get("bias", False), projections=projections)

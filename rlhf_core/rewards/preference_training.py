@@ -10,7 +10,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from rlhf_core import distributed
@@ -18,6 +17,7 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
+from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss
 from rlhf_core.rewards.readout import read_ends
 
 
@@ -33,7 +33,11 @@ MEAN = Aggregation("mean")
 
 
 def aggregate(
-    model: ScalarModel, batch: Sequence[SegmentedSequence], pad_id: int, aggregation: Aggregation = MEAN
+    model: ScalarModel,
+    batch: Sequence[SegmentedSequence],
+    pad_id: int,
+    aggregation: Aggregation = MEAN,
+    head: str = "reward",
 ) -> tuple[Aggregated, Tensor]:
     """(what the segments are worth, ends [batch, max_segments] with -1 beyond each row's count)."""
     device = next(model.parameters()).device
@@ -41,14 +45,17 @@ def aggregate(
     response_ids, response_mask = pad_rows([s.sequence.response for s in batch], pad_id, "right")
     ends, _ = pad_rows([s.ends for s in batch], -1, "right")
     ends = ends.to(device)
-    states = model.at_ends(
-        prompt_ids.to(device), prompt_mask.to(device), response_ids.to(device), response_mask.to(device), ends
-    )
+    inputs = (part.to(device) for part in (prompt_ids, prompt_mask, response_ids, response_mask))
+    states = model.at_ends(*inputs, ends, head=head)
     return aggregation(states), ends
 
 
 def evaluations(
-    model: ScalarModel, batch: Sequence[SegmentedSequence], pad_id: int, aggregation: Aggregation = MEAN
+    model: ScalarModel,
+    batch: Sequence[SegmentedSequence],
+    pad_id: int,
+    aggregation: Aggregation = MEAN,
+    head: str = "reward",
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Sequence evaluations and what they are made of.
 
@@ -56,7 +63,7 @@ def evaluations(
         (e [batch], what segments are worth [batch, max_segments], ends [batch, max_segments] with -1 beyond each row's
         count).
     """
-    found, ends = aggregate(model, batch, pad_id, aggregation)
+    found, ends = aggregate(model, batch, pad_id, aggregation, head)
     return found.total, found.worth, ends
 
 
@@ -78,16 +85,28 @@ def pair_evaluations(
     pad_id: int,
     aggregation: Aggregation = MEAN,
 ) -> tuple[Tensor, Tensor]:
-    """Sequence evaluations ([pairs] of the chosen, [pairs] of the rejected), each prompt computed once if it can be.
+    """Sequence evaluations by the head 'reward' ([pairs] of the chosen, [pairs] of the rejected)."""
+    return head_evaluations(model, chosen, rejected, pad_id, aggregation)["reward"]
 
-    It can be for the mean, which needs values at segment ends alone.
+
+def head_evaluations(
+    model: ScalarModel,
+    chosen: Sequence[SegmentedSequence],
+    rejected: Sequence[SegmentedSequence],
+    pad_id: int,
+    aggregation: Aggregation = MEAN,
+    heads: Sequence[str] = ("reward",),
+) -> dict[str, tuple[Tensor, Tensor]]:
+    """Sequence evaluations by each head, of the chosen and of the rejected; each prompt computed once if it can be.
+
+    It can be for the mean, which needs values at segment ends alone; then all heads share one forward pass, too.
     """
     longest = max(len(s.sequence) for s in (*chosen, *rejected))
     same = all(a.sequence.prompt == b.sequence.prompt for a, b in zip(chosen, rejected, strict=True))
     if aggregation.kind == MEAN.kind and same and can_share_prompts(model, longest):
-        return _shared_evaluations(model, chosen, rejected, pad_id)
-    e, _, _ = evaluations(model, [*chosen, *rejected], pad_id, aggregation)
-    return e[: len(chosen)], e[len(chosen) :]
+        return _shared_evaluations(model, chosen, rejected, pad_id, heads)
+    found = {head: evaluations(model, [*chosen, *rejected], pad_id, aggregation, head)[0] for head in heads}
+    return {head: (e[: len(chosen)], e[len(chosen) :]) for head, e in found.items()}
 
 
 def shared_prompt_mask(prompts: Tensor, chosen: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
@@ -113,8 +132,12 @@ def shared_prompt_mask(prompts: Tensor, chosen: Tensor, rejected: Tensor) -> tup
 
 
 def _shared_evaluations(
-    model: ScalarModel, chosen: Sequence[SegmentedSequence], rejected: Sequence[SegmentedSequence], pad_id: int
-) -> tuple[Tensor, Tensor]:
+    model: ScalarModel,
+    chosen: Sequence[SegmentedSequence],
+    rejected: Sequence[SegmentedSequence],
+    pad_id: int,
+    heads: Sequence[str],
+) -> dict[str, tuple[Tensor, Tensor]]:
     device = next(model.parameters()).device
     rows = [[*a.sequence.prompt, *a.sequence.response, *b.sequence.response]
             for a, b in zip(chosen, rejected, strict=True)]  # fmt: skip
@@ -131,14 +154,19 @@ def _shared_evaluations(
         input_ids=ids.to(device), attention_mask=_additive(mask, model)[:, None], position_ids=positions,
         use_cache=False,
     ).last_hidden_state  # fmt: skip
-    values = model.heads["reward"](hidden).squeeze(-1).float()
-    evaluated = []
-    for side, start in ((chosen, prompts), (rejected, prompts + good)):
-        ends, read = pad_rows([s.ends for s in side], -1, "right")
-        ends, read = ends.to(device), read.to(device)
-        segment_values = read_ends(values, torch.where(read, ends + start[:, None], -1))
-        evaluated.append(segment_values.sum(dim=1) / read.sum(dim=1).clamp(min=1))
-    return evaluated[0], evaluated[1]
+    evaluated = {}
+    for head in heads:
+        values = model.heads[head](hidden).squeeze(-1).float()
+        evaluated[head] = (_mean_at_ends(values, chosen, prompts), _mean_at_ends(values, rejected, prompts + good))
+    return evaluated
+
+
+def _mean_at_ends(values: Tensor, side: Sequence[SegmentedSequence], start: Tensor) -> Tensor:
+    """[pairs]: mean of values [pairs, length] at the segment ends of responses that start at [pairs] positions."""
+    ends, read = pad_rows([s.ends for s in side], -1, "right")
+    ends, read = ends.to(values.device), read.to(values.device)
+    segment_values = read_ends(values, torch.where(read, ends + start[:, None], -1))
+    return segment_values.sum(dim=1) / read.sum(dim=1).clamp(min=1)
 
 
 def _additive(mask: Tensor, model: ScalarModel) -> Tensor:
@@ -147,27 +175,30 @@ def _additive(mask: Tensor, model: ScalarModel) -> Tensor:
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 
 
-def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """[pairs] float32: -log sigmoid(chosen - rejected). Source: Segment, Eq. 1 and 3."""
-    return -F.logsigmoid(chosen.float() - rejected.float())
-
-
 def pair_loss(
     model: ScalarModel,
     chosen: Sequence[SegmentedSequence],
     rejected: Sequence[SegmentedSequence],
     pad_id: int,
     aggregation: Aggregation = MEAN,
+    loss: PreferenceLoss = BRADLEY_TERRY,
 ) -> tuple[Tensor, float, dict[str, float]]:
-    """(sum of the loss over pairs, number of pairs, sums of accuracy and margin); one forward pass for both sides."""
-    good, bad = pair_evaluations(model, chosen, rejected, pad_id, aggregation)
-    right = float((good > bad).sum())
+    """(sum of the loss over pairs, number of pairs, sums of accuracy and margin); one forward pass for both sides.
+
+    Accuracy and margin are those of the loss's first head.
+    """
+    evaluated = head_evaluations(model, chosen, rejected, pad_id, aggregation, loss.heads)
+    good, bad = evaluated[loss.heads[0]]
+    lengths = [torch.tensor([float(len(s.sequence.response)) for s in side], device=good.device)
+               for side in (chosen, rejected)]  # fmt: skip
+    total, measures = loss(evaluated, (lengths[0], lengths[1]), dict(model.heads.items()))
     return (
-        bradley_terry_loss(good, bad).sum(),
+        total,
         float(len(chosen)),
         {
-            "accuracy": right,
+            "accuracy": float((good > bad).sum()),
             "margin": float((good - bad).detach().sum()),
+            **measures,
         },
     )
 
@@ -179,6 +210,7 @@ def score_parts(
     pad_id: int,
     aggregation: Aggregation = MEAN,
     batch: int = 64,
+    head: str = "reward",
 ) -> tuple[Tensor, list[dict[str, list[float]]]]:
     """(e [n] float32; per sequence `worth`, `rewards` and `weights` of its segments) in batches of similar length."""
     order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i].sequence)))
@@ -186,7 +218,7 @@ def score_parts(
     parts: list[dict[str, list[float]]] = [{} for _ in sequences]
     for start in range(0, len(order), batch):
         rows = order[start : start + batch]
-        found, ends = aggregate(model, [sequences[i] for i in rows], pad_id, aggregation)
+        found, ends = aggregate(model, [sequences[i] for i in rows], pad_id, aggregation, head)
         result[rows] = found.total.float().cpu()
         for name, values in (("worth", found.worth), ("rewards", found.rewards), ("weights", found.weights)):
             for i, row_values, row_ends in zip(rows, values.tolist(), ends.tolist(), strict=True):
@@ -202,7 +234,8 @@ def score_all(
     pad_id: int,
     aggregation: Aggregation = MEAN,
     batch: int = 64,
+    head: str = "reward",
 ) -> tuple[Tensor, list[list[float]]]:
     """(e [n] float32, what each segment is worth per sequence)."""
-    result, parts = score_parts(model, sequences, pad_id, aggregation, batch)
+    result, parts = score_parts(model, sequences, pad_id, aggregation, batch, head)
     return result, [part["worth"] for part in parts]

@@ -12,9 +12,9 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation
+from rlhf_core.rewards.preference_losses import bradley_terry_loss
 from rlhf_core.rewards.preference_training import (
     SegmentedSequence,
-    bradley_terry_loss,
     can_share_prompts,
     evaluations,
     pair_evaluations,

@@ -1,0 +1,175 @@
+"""Losses of reward models on preference pairs: Bradley-Terry, ODIN's two heads, and the regularisation of rewards.
+
+A loss names the heads that it trains. The first is the one that is read when the model is measured, normalised and
+used; ODIN's length head is trained to be thrown away.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from difflib import get_close_matches
+from typing import Any, Protocol
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from rlhf_core.errors import RecipeError
+
+#: Evaluations of each head, of the chosen and of the rejected responses: name -> ([pairs], [pairs]).
+Evaluations = Mapping[str, tuple[Tensor, Tensor]]
+
+
+def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """[pairs] float32: -log sigmoid(chosen - rejected). Source: Segment, Eq. 1 and 3."""
+    return -F.logsigmoid(chosen.float() - rejected.float())
+
+
+def reward_regularisation(chosen: Tensor, rejected: Tensor) -> Tensor:
+    """[pairs] float32: r_w^2 + r_l^2. Source: PAR, §4.1 (Reg)."""
+    return chosen.float() ** 2 + rejected.float() ** 2
+
+
+def correlation(values: Tensor, others: Tensor) -> Tensor:
+    """Pearson correlation of two [n] tensors, float32; 0 (without a gradient) where either is constant."""
+    a, b = values.float() - values.float().mean(), others.float() - others.float().mean()
+    if not (bool(a.detach().abs().max() > 0) and bool(b.detach().abs().max() > 0)):
+        return 0.0 * a.sum()
+    return (a * b).sum() / (a.norm() * b.norm())
+
+
+def head_similarity(first: nn.Module, second: nn.Module) -> Tensor:
+    """|W_1 . W_2| / (|W_1| |W_2|) of two linear heads' weights, a scalar in [0, 1]. Source: ODIN, via PAR §4.1."""
+    a, b = first.weight.float().flatten(), second.weight.float().flatten()  # type: ignore[union-attr,operator]
+    return (a @ b).abs() / (a.norm() * b.norm()).clamp(min=1e-12)
+
+
+class PreferenceLoss(Protocol):
+    """A loss over a microbatch of pairs."""
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        """The heads that are trained; the first is the one to read."""
+
+    @property
+    def least_pairs(self) -> int:
+        """Pairs that a microbatch needs for the loss to say anything."""
+
+    def __call__(
+        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, nn.Module]
+    ) -> tuple[Tensor, dict[str, float]]:
+        """(sum of the loss over pairs, sums over pairs of further measures).
+
+        Args:
+            evaluated: e(x, y) of each head.
+            lengths: [pairs] tokens of the chosen and of the rejected responses, float32.
+            heads: the model's heads.
+        """
+
+
+@dataclass(frozen=True)
+class BradleyTerry:
+    """-log sigmoid(r_w - r_l), and with a coefficient of regularisation + beta (r_w^2 + r_l^2).
+
+    Args:
+        regularisation: beta; PAR's Reg has .005. Source: PAR, §4.1 and §8.
+    """
+
+    regularisation: float = 0.0
+
+    def __post_init__(self) -> None:
+        _not_negative(self)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return ("reward",)
+
+    @property
+    def least_pairs(self) -> int:
+        return 1
+
+    def __call__(
+        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, nn.Module]
+    ) -> tuple[Tensor, dict[str, float]]:
+        chosen, rejected = evaluated["reward"]
+        loss = bradley_terry_loss(chosen, rejected).sum()
+        if not self.regularisation:
+            return loss, {}
+        squares = reward_regularisation(chosen, rejected).sum()
+        return loss + self.regularisation * squares, {"regularisation": float(squares.detach())}
+
+
+@dataclass(frozen=True)
+class Odin:
+    """Bradley-Terry on the sum of a quality and a length head, which the length is to leave and to enter.
+
+    loss = BT(Q + L) + length * (|corr(Q, len)| - corr(L, len)) + orthogonality * |W_Q.W_L| / (|W_Q| |W_L|)
+
+    Correlations are over the responses of a microbatch, so that they count once per pair, as the similarity does.
+    Source: ODIN (Chen et al., 2024), Eq. 3 to 6, which PAR §8 follows.
+
+    Args:
+        length: weight of both correlations.
+        orthogonality: weight of the similarity of the heads.
+    """
+
+    length: float = 1.0
+    orthogonality: float = 1.0
+
+    def __post_init__(self) -> None:
+        _not_negative(self)
+
+    @property
+    def heads(self) -> tuple[str, ...]:
+        return ("quality", "length")
+
+    @property
+    def least_pairs(self) -> int:
+        return 2
+
+    def __call__(
+        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, nn.Module]
+    ) -> tuple[Tensor, dict[str, float]]:
+        quality, length = evaluated["quality"], evaluated["length"]
+        pairs, tokens = len(quality[0]), torch.cat(lengths)
+        loss = bradley_terry_loss(quality[0] + length[0], quality[1] + length[1]).sum()
+        of_quality, of_length = correlation(torch.cat(quality), tokens), correlation(torch.cat(length), tokens)
+        similarity = head_similarity(heads["quality"], heads["length"])
+        loss = loss + pairs * (self.length * (of_quality.abs() - of_length) + self.orthogonality * similarity)
+        measures = {"quality_length": of_quality, "length_length": of_length, "head_similarity": similarity}
+        return loss, {name: pairs * float(value.detach()) for name, value in measures.items()}
+
+
+def _not_negative(loss: Any) -> None:
+    for field in fields(loss):
+        value = getattr(loss, field.name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
+            raise RecipeError(f"loss: {field.name} is {value!r}; it must be a finite number, at least 0")
+
+
+BRADLEY_TERRY = BradleyTerry()
+LOSSES: dict[str, type[BradleyTerry] | type[Odin]] = {"bradley_terry": BradleyTerry, "odin": Odin}
+
+
+def _hint(word: str, known: Sequence[str]) -> str:
+    near = get_close_matches(word, known, n=1)
+    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+
+
+def build_loss(spec: str | Mapping[str, Any]) -> PreferenceLoss:
+    """The loss that a reward-model file names, `bradley_terry` or `{kind: odin, length: 1.0}`.
+
+    Raises:
+        RecipeError: an unknown kind or option, with the nearest known; a value out of range.
+    """
+    options = {"kind": spec} if isinstance(spec, str) else dict(spec)
+    kind = str(options.pop("kind", None))
+    if kind not in LOSSES:
+        raise RecipeError(f"loss is '{kind}'; {_hint(kind, list(LOSSES))}")
+    known = [field.name for field in fields(LOSSES[kind])]
+    for name in options:
+        if name not in known:
+            raise RecipeError(f"loss '{kind}': unknown option '{name}'; {_hint(str(name), known)}")
+    return LOSSES[kind](**options)

@@ -1,0 +1,155 @@
+"""Losses of reward models: Reg, ODIN and the average of several models, against naive references."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import PAD, random_rows, tiny_scalar_model
+
+from rlhf_core.data.encoding import EncodedSequence
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.rewards.aggregation import Aggregation
+from rlhf_core.rewards.merging import averaged
+from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, Odin, build_loss, correlation
+from rlhf_core.rewards.preference_training import SegmentedSequence, head_evaluations, pair_loss
+
+PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
+
+
+def side(seed: int, lengths: list[int]) -> list[SegmentedSequence]:
+    rows = random_rows(seed, lengths)
+    return [SegmentedSequence(EncodedSequence(p, r), [len(r) - 1]) for p, r in zip(PROMPTS, rows, strict=True)]
+
+
+CHOSEN, REJECTED = side(2, [6, 3, 7, 5]), side(3, [2, 4, 4, 8])
+
+
+def two_heads(seed: int = 0) -> ScalarModel:
+    return tiny_scalar_model(seed, ("quality", "length"))
+
+
+def naive_correlation(values: list[float], others: list[float]) -> float:
+    a, b = sum(values) / len(values), sum(others) / len(others)
+    spread = math.sqrt(sum((v - a) ** 2 for v in values) * sum((o - b) ** 2 for o in others))
+    return sum((v - a) * (o - b) for v, o in zip(values, others, strict=True)) / spread
+
+
+def logistic(difference: float) -> float:
+    return math.log(1 + math.exp(-difference))
+
+
+def test_the_default_loss_is_bradley_terry_alone() -> None:
+    assert build_loss("bradley_terry") == BRADLEY_TERRY
+    model = tiny_scalar_model()
+    plain, _, sums = pair_loss(model, CHOSEN, REJECTED, PAD)
+    named, _, _ = pair_loss(model, CHOSEN, REJECTED, PAD, loss=build_loss("bradley_terry"))
+    assert float(plain.detach()) == float(named.detach())
+    assert set(sums) == {"accuracy", "margin"}
+
+
+def test_regularisation_adds_the_squares_of_both_rewards() -> None:
+    model = tiny_scalar_model()
+    loss, count, sums = pair_loss(
+        model, CHOSEN, REJECTED, PAD, loss=build_loss({"kind": "bradley_terry", "regularisation": 0.005})
+    )
+    with torch.no_grad():
+        good, bad = head_evaluations(model, CHOSEN, REJECTED, PAD)["reward"]
+    pairs = list(zip(good.tolist(), bad.tolist(), strict=True))
+    squares = sum(g**2 + b**2 for g, b in pairs)
+    assert float(loss.detach()) == pytest.approx(sum(logistic(g - b) for g, b in pairs) + 0.005 * squares, rel=1e-5)
+    assert count == 4.0
+    assert sums["regularisation"] == pytest.approx(squares, rel=1e-5)
+
+
+def test_odin_is_what_its_terms_add_up_to() -> None:
+    model = two_heads()
+    loss, count, sums = pair_loss(model, CHOSEN, REJECTED, PAD, loss=Odin(length=0.5, orthogonality=2.0))
+    with torch.no_grad():
+        found = head_evaluations(model, CHOSEN, REJECTED, PAD, heads=("quality", "length"))
+    quality, length = ([*good.tolist(), *bad.tolist()] for good, bad in found.values())
+    tokens = [float(len(s.sequence.response)) for s in (*CHOSEN, *REJECTED)]
+    both = [q + n for q, n in zip(quality, length, strict=True)]
+    preference = sum(logistic(both[i] - both[i + 4]) for i in range(4))
+    a, b = (model.heads[name].weight[0].tolist() for name in ("quality", "length"))  # type: ignore[index]
+    similarity = abs(sum(x * y for x, y in zip(a, b, strict=True))) / (math.hypot(*a) * math.hypot(*b))
+    terms = 0.5 * (abs(naive_correlation(quality, tokens)) - naive_correlation(length, tokens)) + 2.0 * similarity
+    assert float(loss.detach()) == pytest.approx(preference + count * terms, rel=1e-5)
+    assert sums["head_similarity"] / count == pytest.approx(similarity, rel=1e-5)
+    assert sums["accuracy"] == sum(quality[i] > quality[i + 4] for i in range(4))
+
+
+def test_odin_trains_both_heads_apart() -> None:
+    """Some steps of descent raise corr(L, len), and lower |corr(Q, len)| and the heads' similarity."""
+    model = two_heads()
+    optimiser, seen = torch.optim.Adam(model.parameters(), lr=3e-3), []
+    for _ in range(40):
+        loss, count, sums = pair_loss(model, CHOSEN, REJECTED, PAD, loss=Odin())
+        optimiser.zero_grad()
+        loss.backward()
+        optimiser.step()
+        seen.append({name: value / count for name, value in sums.items()})
+    assert seen[-1]["length_length"] > max(0.9, seen[0]["length_length"])
+    assert abs(seen[-1]["quality_length"]) < 0.2
+    assert seen[-1]["head_similarity"] < 0.1
+
+
+def test_correlation_of_what_is_constant_is_zero_with_a_finite_gradient() -> None:
+    values = torch.tensor([1.0, 1.0, 1.0], requires_grad=True)
+    for others in (torch.tensor([3.0, 3.0, 3.0]), torch.tensor([1.0, 2.0, 3.0])):
+        found = correlation(values, others)
+        found.backward()
+        assert float(found.detach()) == 0.0
+        assert values.grad is not None
+        assert torch.isfinite(values.grad).all()
+
+
+@pytest.mark.parametrize("kind", ["mean", "sum"])
+def test_heads_in_one_pass_say_what_each_says_alone(kind: str) -> None:
+    model, options = two_heads(), {"aggregation": Aggregation(kind)}
+    with torch.no_grad():
+        both = head_evaluations(model, CHOSEN, REJECTED, PAD, heads=("quality", "length"), **options)
+        for name in ("quality", "length"):
+            alone = head_evaluations(model, CHOSEN, REJECTED, PAD, heads=(name,), **options)[name]
+            for one, other in zip(both[name], alone, strict=True):
+                torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("bradley-tery", "did you mean 'bradley_terry'"),
+        ({"kind": "bradley_terry", "regularization": 0.1}, "did you mean 'regularisation'"),
+        ({"kind": "bradley_terry", "regularisation": -1.0}, "regularisation is -1.0"),
+        ({"kind": "odin", "length": float("nan")}, "length is nan"),
+        ({"regularisation": 0.1}, "loss is 'None'"),
+    ],
+)
+def test_a_loss_out_of_range_is_refused(spec: Any, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        build_loss(spec)
+
+
+def test_a_merge_is_the_mean_of_every_weight() -> None:
+    models = [tiny_scalar_model(seed) for seed in range(5)]
+    states = [{name: value.clone() for name, value in model.state_dict().items()} for model in models]
+    merged = averaged(models).state_dict()
+    for name, value in merged.items():
+        naive = torch.stack([state[name].double() for state in states]).mean(dim=0).float()
+        torch.testing.assert_close(value, naive, rtol=0, atol=1e-7)
+
+
+def test_a_merge_of_one_model_with_itself_is_that_model() -> None:
+    before = tiny_scalar_model().state_dict()
+    after = averaged([tiny_scalar_model(), tiny_scalar_model(), tiny_scalar_model()]).state_dict()
+    assert all(torch.equal(before[name], value) for name, value in after.items())
+
+
+def test_a_merge_needs_models_of_one_kind() -> None:
+    with pytest.raises(RecipeError, match="name at least 2"):
+        averaged([tiny_scalar_model()])
+    with pytest.raises(RecipeError, match=r"1 and 2 of a merge differ in 'heads\.length\.weight'"):
+        averaged([tiny_scalar_model(), two_heads()])
