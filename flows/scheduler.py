@@ -13,7 +13,7 @@ import queue
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,6 +26,8 @@ from prefect.futures import PrefectFuture
 from prefect.tasks import exponential_backoff
 
 from flows.progress import Silent, progress
+from flows.run_notes import noted
+from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import Running, StageDone, StageFailed, run_stage
 from flows.working_tree import only_scheduler, tidy
@@ -144,7 +146,11 @@ class _Run:
         self.finished.put(address)
 
     def finish_one(self, log: Any) -> None:
-        address = self.finished.get()
+        """Waits for a stage to end, or for a moment in which another run may have given slots back."""
+        try:
+            address = self.finished.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            return
         self.slots.give_back(self.grants.pop(address))
         self.futures[address].wait()
         state = self.futures[address].state
@@ -205,7 +211,7 @@ def run_stale(
         RewardsmithError: another scheduler is at work here, or an unknown row or seed.
     """
     log = get_run_logger()
-    with only_scheduler(root):
+    with only_scheduler(root), noted(root):
         for line in tidy(root):
             log.warning("%s", line)
         chosen = plan.select(plan.read_state(root, files), rows, seeds, paper)
@@ -214,10 +220,12 @@ def run_stale(
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
         for address, stage in stale.items():
             slots.check(address, stage.needs)
+        if stale:
+            slots = machine_slots(slots)
         log.info(
             "%d of %d stages are stale; %d core(s), %d GPU(s)", len(stale), len(chosen), slots.cores, len(slots.gpus)
         )
-        with progress(len(stale)) as show:
+        with progress(len(stale)) as show, closing(slots):
             summary = _Run(root, stale, slots, expected, show).run(log)
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
     if summary.rows():

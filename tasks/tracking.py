@@ -319,8 +319,12 @@ class Mirror:
         self.client.set_terminated(run.info.run_id, "FAILED" if failed else "FINISHED")
 
 
-def sync(root: Path, paper: str, scale: str = ROOT_SCALE) -> Counts:
+def sync(root: Path, paper: str, scale: str = ROOT_SCALE, rows: Sequence[str] = ()) -> Counts:
     """Mirrors a paper's stage outputs at a scale into MLflow.
+
+    Args:
+        root, paper, scale: whose.
+        rows: only these, as of a worktree that holds no others; a table's means over its rows stay as they are.
 
     Raises:
         RewardsmithError: unknown paper, or a tracking server that cannot be used.
@@ -331,7 +335,7 @@ def sync(root: Path, paper: str, scale: str = ROOT_SCALE) -> Counts:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     root = root.resolve()
     tables = tables_of_rows(paper)
-    found = outcomes(root, paper, scale)
+    found = [outcome for outcome in outcomes(root, paper, scale) if not rows or outcome.row in rows]
     try:
         with only_writer(root):
             mirror = Mirror(root, paper, scale)
@@ -341,11 +345,11 @@ def sync(root: Path, paper: str, scale: str = ROOT_SCALE) -> Counts:
                 for table in tables.get(outcome.row, [FIGURES]):
                     mirror.child(outcome, table)
                     members.setdefault(table, []).append(outcome)
-            for table, rows in members.items():
+            for table, of_table in members.items() if not rows else ():
                 known = table_metrics(root, paper, scale, table)
-                for outcome in rows:
+                for outcome in of_table:
                     mirror.joint(outcome, table, known.of(outcome, root))
-                mirror.aggregate(table, rows, known.means)
+                mirror.aggregate(table, of_table, known.means)
     except MlflowException as error:
         raise RewardsmithError(f"MLflow at {tracking_uri(root).split('@')[-1]}: {error}") from error
     return mirror.counts
@@ -356,9 +360,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--paper", required=True, help="segment, sentence, alarm, rlmec or par")
     parser.add_argument("--scale", default=ROOT_SCALE, help="testbed (default), small or paper")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
+    parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows")
     options = parser.parse_args(arguments)
     try:
-        counts = sync(options.root, options.paper, options.scale)
+        counts = sync(options.root, options.paper, options.scale, options.rows)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
