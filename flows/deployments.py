@@ -53,7 +53,13 @@ class Deployment:
 
     @property
     def entrypoint(self) -> str:
+        """Where prefect.yaml finds the flow."""
         return f"flows/{self.flow}.py:{self.flow}"
+
+    @property
+    def module(self) -> str:
+        """Where a worker imports it from."""
+        return f"flows.{self.flow}.{self.flow}"
 
 
 def deployments(root: Path) -> list[Deployment]:
@@ -65,7 +71,7 @@ def deployments(root: Path) -> list[Deployment]:
     found = [
         Deployment(paper, f"The rows of the paper {paper}", ("paper", paper))
         for paper in papers(root)
-        if (root / "flows" / f"{paper}.py").exists()
+        if (Path(__file__).parent / f"{paper}.py").exists()
     ]
     found.append(Deployment("suite", "Every paper's matrix, shared work once, then the report", ("suite",)))
     found.append(Deployment("recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
@@ -148,10 +154,10 @@ def apply(root: Path, client: Any) -> list[str]:
     from prefect.flows import load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
 
-    commit = commit_of(root)
+    commit, project = commit_of(root), str(Path(__file__).resolve().parents[1])
     names = []
     for one in deployments(root):
-        made = load_flow_from_entrypoint(str(root / one.entrypoint))
+        made = load_flow_from_entrypoint(one.module)
         schedules = []
         if one.schedule:
             cron = CronSchedule(cron=one.schedule["cron"], timezone=one.schedule["timezone"])
@@ -165,15 +171,15 @@ def apply(root: Path, client: Any) -> list[str]:
             concurrency_options=ConcurrencyOptions(
                 collision_strategy=ConcurrencyLimitStrategy(one.overlapping), grace_period_seconds=300
             ),
-            parameters=dict(one.parameters),
+            parameters={**one.parameters, "root": str(root)},
             description=f"{one.description}. Commit {commit[:10]}.",
             work_pool_name=POOL,
             tags=[*one.tags, f"commit:{commit[:10]}"],
-            path=str(root),
-            entrypoint=one.entrypoint,
+            pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": project}}],
+            entrypoint=one.module,
             parameter_openapi_schema=parameter_schema(made).model_dump_for_openapi(),
             enforce_parameter_schema=True,
-            job_variables={"working_dir": str(root), "env": {"PYTHONPATH": str(Path(__file__).resolve().parents[1])}},
+            job_variables={"working_dir": project},
         )
         names.append(f"{made.name}/{NAME}")
     return names

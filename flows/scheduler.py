@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
-from prefect.artifacts import create_table_artifact
+from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.tasks import exponential_backoff
@@ -85,11 +85,26 @@ def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
     cache_policy=NO_CACHE,
 )
 def stage_task(
-    root: Path, address: str, name: str, out: str, environment: Mapping[str, str], running: Running
+    root: Path,
+    address: str,
+    name: str,
+    out: str,
+    environment: Mapping[str, str],
+    memory_gb: float,
+    running: Running,
 ) -> StageDone:
     """Runs one stage, its log streamed into Prefect's."""
     log = get_run_logger()
-    return run_stage(root, address=address, name=name, out=out, environment=environment, running=running, say=log.info)
+    return run_stage(
+        root,
+        address=address,
+        name=name,
+        out=out,
+        environment=environment,
+        memory_gb=memory_gb,
+        running=running,
+        say=log.info,
+    )
 
 
 def weights(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
@@ -125,6 +140,7 @@ class _Run:
         self.finished: queue.Queue[str] = queue.Queue()
         self.running = Running()
         self.summary = Summary()
+        self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages") if stale else None
 
     def start_ready(self) -> None:
         ready = [a for a, left in self.waiting.items() if not left]
@@ -137,7 +153,7 @@ class _Run:
             self.show.started(address)
             self.grants[address] = grant
             future = stage_task.submit(
-                self.root, address, stage.file_name, stage.out, grant.environment(), self.running
+                self.root, address, stage.file_name, stage.out, grant.environment(), grant.memory_gb, self.running
             )
             self.futures[address] = future
             future.add_done_callback(partial(self.ended, address))
@@ -153,6 +169,7 @@ class _Run:
             return
         self.slots.give_back(self.grants.pop(address))
         self.futures[address].wait()
+        self._advance()
         state = self.futures[address].state
         result = state.result(raise_on_failure=False) if state.is_final() else None
         if state.is_completed() and isinstance(result, StageDone):
@@ -169,6 +186,12 @@ class _Run:
         for below in self._below(address):
             if self.waiting.pop(below, None) is not None:
                 self.summary.skipped[below] = f"reads from {address}, which failed"
+
+    def _advance(self) -> None:
+        """The share of stages that ended, as Prefect's pages show it."""
+        if self.bar is not None:
+            left = len(self.waiting) + len(self.grants)
+            update_progress_artifact(self.bar, progress=100.0 * (1 - left / len(self.stale)))
 
     def seconds_left(self) -> float | None:
         """What the waiting and running stages should still take, or None when no time is known for one."""

@@ -1,4 +1,8 @@
-"""The platform's databases, brought to the installed versions before any server or client opens them."""
+"""The platform's databases, brought to the installed versions before any server or client opens them.
+
+MLflow's two are prepared here, in one process: several first writers of one database crash. Prefect's has a single
+opener, its server, which prepares it while it starts.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +16,18 @@ from urllib.parse import urlsplit, urlunsplit
 from flows.servers.settings import USER, Settings
 from rlhf_core.errors import RewardsmithError
 
+#: Every database, and what writes it.
 TOOLS = {"prefect": "prefect", "mlflow": "mlflow", "auth": "mlflow"}
-
-
-def _upgrades(settings: Settings) -> dict[str, list[str]]:
-    python = sys.executable
-    return {
-        "prefect": [python, "-m", "prefect", "server", "database", "upgrade", "-y"],
-        "mlflow": [python, "-m", "mlflow", "db", "upgrade", settings.database_of("mlflow")],
-        "auth": [python, "-m", "mlflow.server.auth", "db", "upgrade", "--url", settings.database_of("auth")],
-    }
+PREPARED = ("mlflow", "auth")
+#: Run with MLflow's database and that of its authentication.
+UPGRADE = """
+import sys
+import sqlalchemy
+from mlflow.server.auth.db.utils import migrate
+from mlflow.store.db.utils import _upgrade_db, create_sqlalchemy_engine_with_retry
+_upgrade_db(create_sqlalchemy_engine_with_retry(sys.argv[1]))
+migrate(sqlalchemy.create_engine(sys.argv[2]), "head")
+"""
 
 
 def _mark(settings: Settings, name: str) -> str:
@@ -89,37 +95,32 @@ def prepare(settings: Settings) -> list[str]:
     create_missing(settings)
     notes = settings.folder / "databases"
     notes.mkdir(parents=True, exist_ok=True)
-    calls = _upgrades(settings)
     stale = [
         name
-        for name in calls
+        for name in PREPARED
         if not _is_there(settings, name)
         or not (notes / name).exists()
         or (notes / name).read_text(encoding="utf-8") != _mark(settings, name)
     ]
-    environment = {**os.environ, **settings.server(), "PREFECT_HOME": str(settings.folder / "prefect-home")}
-    environment.pop("PREFECT_API_URL", None)
-    running = {
-        name: subprocess.Popen(
-            calls[name],
-            env=environment,
-            cwd=settings.root,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
-        for name in stale
-    }
-    for name, process in running.items():
-        output, _ = process.communicate()
-        if process.returncode:
-            raise RewardsmithError(_explained(settings, name, output))
+    if not stale:
+        return []
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", UPGRADE, *(settings.database_of(name) for name in PREPARED)],
+        env={**os.environ, **settings.server()},
+        cwd=settings.folder,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if done.returncode:
+        raise RewardsmithError(explained(settings, "mlflow", done.stdout + done.stderr))
+    for name in PREPARED:
         (notes / name).write_text(_mark(settings, name), encoding="utf-8")
     return stale
 
 
-def _explained(settings: Settings, name: str, output: str) -> str:
+def explained(settings: Settings, name: str, output: str) -> str:
+    """A tool's refusal of its database, in words."""
     place = settings.database_of(name).split("@")[-1]
     lines = output.strip().splitlines() or ["no output"]
     if "Can't locate revision" in output:

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from flows.servers.databases import explained
 from flows.servers.settings import USER, Settings
 from flows.working_tree import end_group
 from rlhf_core.errors import RewardsmithError
@@ -21,7 +22,7 @@ from tasks.platform_state import STATE, alive, note_of, read_private, write_priv
 HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}
 #: The worker goes first when the platform stops: one without a server tries again for minutes.
 STOPPING = ("worker", "page", "mlflow", "prefect")
-START_SECONDS = 120.0
+START_SECONDS = 300.0
 #: The worker looks for work every 2 s and starts a scheduled run's process ahead of its time.
 WORKER = {
     "PREFECT_WORKER_QUERY_SECONDS": "2",
@@ -42,6 +43,7 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     log.parent.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **settings.client(), **settings.server(), **(WORKER if name == "worker" else {})}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [project(), os.environ.get("PYTHONPATH")]))
+    environment["PYTHONSAFEPATH"] = "1"  # the project's packages, whatever lies in the tree
     if name == "prefect":
         environment.pop("PREFECT_API_URL")
     if name == "worker":
@@ -101,6 +103,9 @@ def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[
             if answers(settings, name):
                 left.remove(name)
             elif started[name].poll() is not None:
+                log = (settings.folder / "logs" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+                if "Can't locate revision" in log[-20000:]:
+                    raise RewardsmithError(explained(settings, name, log))
                 raise RewardsmithError(f"the {name} server ended: {last_line(settings, name)}")
         if left and time.monotonic() > until:
             raise RewardsmithError(f"the {left[0]} server does not answer: {last_line(settings, left[0])}")
