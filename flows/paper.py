@@ -6,15 +6,26 @@ Without PREFECT_API_URL a temporary Prefect server is started for the run.
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from prefect import Flow, flow, get_run_logger
+from prefect.artifacts import create_link_artifact
 
+from flows.deployments import check_pinned
 from flows.scheduler import RunFailed, follow_up, run_stale
 from rlhf_core.errors import RewardsmithError
 from tasks import plan
+
+
+def page_link(create: Callable[..., object]) -> None:
+    """Links of the run to the platform's page (with the report) and to MLflow, where there is a platform."""
+    for key, name, text in (("page", "REWARDSMITH_PAGE", "page"), ("mlflow", "MLFLOW_TRACKING_URI", "runs in MLflow")):
+        address = os.environ.get(name, "")
+        if address.startswith("http"):
+            create(key=key, link=address, link_text=text)
 
 
 def run_paper(
@@ -95,6 +106,8 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             sync: mirror the results into MLflow afterwards.
             root: the repository.
         """
+        check_pinned(Path(root))
+        page_link(create_link_artifact)
         return run_paper(
             paper, full=full, rows=rows or (), seeds=seeds or (), scale=scale, report=report, sync=sync, root=root
         )

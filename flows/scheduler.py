@@ -13,19 +13,21 @@ import queue
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from prefect import get_run_logger, task
-from prefect.artifacts import create_table_artifact
+from prefect.artifacts import create_progress_artifact, create_table_artifact, update_progress_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.tasks import exponential_backoff
 
 from flows.progress import Silent, progress
+from flows.run_notes import noted
+from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import Running, StageDone, StageFailed, run_stage
 from flows.working_tree import only_scheduler, tidy
@@ -83,11 +85,26 @@ def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
     cache_policy=NO_CACHE,
 )
 def stage_task(
-    root: Path, address: str, name: str, out: str, environment: Mapping[str, str], running: Running
+    root: Path,
+    address: str,
+    name: str,
+    out: str,
+    environment: Mapping[str, str],
+    memory_gb: float,
+    running: Running,
 ) -> StageDone:
     """Runs one stage, its log streamed into Prefect's."""
     log = get_run_logger()
-    return run_stage(root, address=address, name=name, out=out, environment=environment, running=running, say=log.info)
+    return run_stage(
+        root,
+        address=address,
+        name=name,
+        out=out,
+        environment=environment,
+        memory_gb=memory_gb,
+        running=running,
+        say=log.info,
+    )
 
 
 def weights(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
@@ -123,6 +140,7 @@ class _Run:
         self.finished: queue.Queue[str] = queue.Queue()
         self.running = Running()
         self.summary = Summary()
+        self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages") if stale else None
 
     def start_ready(self) -> None:
         ready = [a for a, left in self.waiting.items() if not left]
@@ -135,7 +153,7 @@ class _Run:
             self.show.started(address)
             self.grants[address] = grant
             future = stage_task.submit(
-                self.root, address, stage.file_name, stage.out, grant.environment(), self.running
+                self.root, address, stage.file_name, stage.out, grant.environment(), grant.memory_gb, self.running
             )
             self.futures[address] = future
             future.add_done_callback(partial(self.ended, address))
@@ -144,9 +162,14 @@ class _Run:
         self.finished.put(address)
 
     def finish_one(self, log: Any) -> None:
-        address = self.finished.get()
+        """Waits for a stage to end, or for a moment in which another run may have given slots back."""
+        try:
+            address = self.finished.get(timeout=POLL_SECONDS)
+        except queue.Empty:
+            return
         self.slots.give_back(self.grants.pop(address))
         self.futures[address].wait()
+        self._advance()
         state = self.futures[address].state
         result = state.result(raise_on_failure=False) if state.is_final() else None
         if state.is_completed() and isinstance(result, StageDone):
@@ -163,6 +186,12 @@ class _Run:
         for below in self._below(address):
             if self.waiting.pop(below, None) is not None:
                 self.summary.skipped[below] = f"reads from {address}, which failed"
+
+    def _advance(self) -> None:
+        """The share of stages that ended, as Prefect's pages show it."""
+        if self.bar is not None:
+            left = len(self.waiting) + len(self.grants)
+            update_progress_artifact(self.bar, progress=100.0 * (1 - left / len(self.stale)))
 
     def seconds_left(self) -> float | None:
         """What the waiting and running stages should still take, or None when no time is known for one."""
@@ -205,7 +234,7 @@ def run_stale(
         RewardsmithError: another scheduler is at work here, or an unknown row or seed.
     """
     log = get_run_logger()
-    with only_scheduler(root):
+    with only_scheduler(root), noted(root):
         for line in tidy(root):
             log.warning("%s", line)
         chosen = plan.select(plan.read_state(root, files), rows, seeds, paper)
@@ -214,10 +243,12 @@ def run_stale(
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
         for address, stage in stale.items():
             slots.check(address, stage.needs)
+        if stale:
+            slots = machine_slots(slots)
         log.info(
             "%d of %d stages are stale; %d core(s), %d GPU(s)", len(stale), len(chosen), slots.cores, len(slots.gpus)
         )
-        with progress(len(stale)) as show:
+        with progress(len(stale)) as show, closing(slots):
             summary = _Run(root, stale, slots, expected, show).run(log)
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
     if summary.rows():

@@ -14,8 +14,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.working_tree import WORK, end_group, record_process
+from flows.working_tree import WORK, end_group, group_memory_gb, record_process
 from rlhf_core.errors import RewardsmithError
+from tasks import machine
 
 #: The stages' exit code for an error of the user's; EX_TEMPFAIL for one that may pass.
 USER_ERROR, TEMPORARY = 2, 75
@@ -32,6 +33,8 @@ EXITED = re.compile(r"exited with (-?\d+)\s*$", re.MULTILINE)
 ADVICE = re.compile(
     r"To track the changes with git|To enable auto staging|Use `dvc push`|\s+git add |\s+dvc config core"
 )
+#: Seconds between looks at a stage's memory.
+MEMORY_SECONDS = 2.0
 #: Lines of the log kept in memory for the failure's message.
 TAIL = 60
 
@@ -75,8 +78,49 @@ class Running:
         self.cancelled = True
         with self._lock:
             pids = list(self._pids)
-        for pid in pids:
-            end_group(pid)
+        ends = [threading.Thread(target=end_group, args=(pid,)) for pid in pids]
+        for end in ends:
+            end.start()
+        for end in ends:
+            end.join()
+
+
+class MemoryWatch:
+    """Ends a stage that holds more memory than it declared, before it takes what others were promised.
+
+    Args:
+        pid: the stage's process group.
+        limit_gb: what it declared; 0 means it is only looked at.
+    """
+
+    def __init__(self, pid: int, limit_gb: float) -> None:
+        self.pid, self.limit_gb = pid, limit_gb
+        self.peak_gb, self.outgrown = 0.0, False
+        self.killed_before = machine.out_of_memory_kills()
+        self._end = threading.Event()
+        threading.Thread(target=self._look, daemon=True).start()
+
+    def _look(self) -> None:
+        while not self._end.wait(MEMORY_SECONDS):
+            self.peak_gb = max(self.peak_gb, group_memory_gb(self.pid))
+            if self.limit_gb and self.peak_gb > self.limit_gb:
+                self.outgrown = True
+                end_group(self.pid)
+                return
+
+    def close(self) -> None:
+        self._end.set()
+
+    def explained(self, address: str, failure: StageFailed) -> StageFailed:
+        """The failure as one of memory, where it was one."""
+        remedy = "Declare more memory_gb in params/scales/<scale>/resources.yaml, or make its batch smaller"
+        if self.outgrown:
+            text = f"it held {self.peak_gb:.1f} GiB of memory and declares {self.limit_gb:g}"
+        elif failure.exit_code in (-9, 137) and machine.out_of_memory_kills() > self.killed_before:
+            text = f"the system ran out of memory and ended it at about {self.peak_gb:.1f} GiB"
+        else:
+            return failure
+        return StageFailed(f"stage {address} outgrew its memory: {text}. {remedy}", exit_code=137, retry=False)
 
 
 def explain_failure(address: str, status: int, tail: str) -> StageFailed:
@@ -116,6 +160,7 @@ def run_stage(
     environment: Mapping[str, str],
     running: Running,
     say: Callable[[str], None],
+    memory_gb: float = 0.0,
 ) -> StageDone:
     """Runs one stage by DVC and waits for it.
 
@@ -126,6 +171,7 @@ def run_stage(
         environment: added to this process's environment (threads, devices).
         running: where the process group is noted while it runs.
         say: receives each line of the log.
+        memory_gb: what it declared; one that holds more is ended. 0 means no bound.
 
     Raises:
         StageFailed: it ended badly.
@@ -134,12 +180,13 @@ def run_stage(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     binaries = str(Path(sys.executable).parent)
     path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     call = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", address]
     started = time.monotonic()
     process = subprocess.Popen(
         call,
         cwd=root,
-        env={**os.environ, **environment, "PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"},
+        env={**inherited, **environment, "PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"},
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -149,6 +196,7 @@ def run_stage(
     )
     note = record_process(root, name, process.pid)
     running.add(process.pid)
+    memory = MemoryWatch(process.pid, memory_gb)
     tail: deque[str] = deque(maxlen=TAIL)
     try:
         assert process.stdout is not None
@@ -161,6 +209,7 @@ def run_stage(
                     say(line.rstrip())
         status = process.wait()
     finally:
+        memory.close()
         running.remove(process.pid)
         if process.poll() is None:
             end_group(process.pid)
@@ -168,7 +217,7 @@ def run_stage(
         note.unlink(missing_ok=True)
     text = "".join(tail)
     if status != 0:
-        failure = explain_failure(address, status, text)
+        failure = memory.explained(address, explain_failure(address, status, text))
         write_failure(root, name, address=address, out=out, failure=failure)
         raise failure
     (root / WORK / "failures" / f"{name}.json").unlink(missing_ok=True)

@@ -73,6 +73,18 @@ def end_group(pid: int, *, grace_seconds: float = 10.0) -> None:
             time.sleep(0.1)
 
 
+def group_memory_gb(pid: int) -> float:
+    """GiB that the processes of a group hold, pages that several share counted once each time."""
+    total = 0
+    for process in psutil.process_iter():
+        try:
+            if _group(process.pid) == pid:
+                total += process.memory_info().rss
+        except psutil.Error:
+            continue
+    return total / 2**30
+
+
 def _group(pid: int) -> int | None:
     try:
         return os.getpgid(pid)

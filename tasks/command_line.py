@@ -14,8 +14,11 @@ from typing import Annotated
 import typer
 
 from rlhf_core.errors import RecipeError, RewardsmithError
+from tasks.platform_state import join_platform
 
 USER_ERROR = 2
+#: The name that stands for every paper's full matrix.
+SUITE = "all"
 
 commands = typer.Typer(
     name="rewardsmith",
@@ -33,7 +36,10 @@ then `rewardsmith plan`, then `rewardsmith run`.
 
 Names = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[PAPER | ROW]...", help="A paper (segment) or rows of it; nothing: the demo-sized rows."),
+    typer.Argument(
+        metavar="[PAPER | ROW]...",
+        help="A paper (segment), rows of it, or 'all': every paper's matrix; nothing: the demo-sized rows.",
+    ),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Every row and seed of the paper, not the demo-sized set.")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="Only this seed (may be repeated).")]
@@ -104,13 +110,19 @@ def run(
     command goes on where it stopped.
     """
     root = Path.cwd()
-    paper, rows = split_names(root, names or [])
+    if names == [SUITE]:
+        papers_here(root)
+        paper, rows = "suite", []
+    else:
+        paper, rows = split_names(root, names or [])
+    join_platform(root)
     if not verbose:
         os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
         os.environ["REWARDSMITH_PROGRESS"] = "true"
     project = str(Path(__file__).resolve().parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
-    call = [sys.executable, "-P", "-m", f"flows.{paper}", "--scale", scale, *(["--full"] if full else [])]
+    call = [sys.executable, "-P", "-m", f"flows.{paper}", "--scale", scale]
+    call += ["--full"] if full and paper != "suite" else []
     call += ["--rows", *rows] if rows else []
     call += ["--seeds", *map(str, seed)] if seed else []
     call += [] if report else ["--no-report"]
@@ -211,6 +223,7 @@ def sync(
     from tasks import tracking
 
     known = papers_here(Path.cwd())
+    join_platform(Path.cwd())
     if paper not in known:
         from tasks.rows import nearest
 
@@ -306,6 +319,42 @@ def graph(
 
     call = ["--matrix", matrix, "--scale", scale] if matrix else []
     raise typer.Exit(write_graph([*call, *(["--check"] if check else [])]))
+
+
+def _python(*arguments: str) -> int:
+    """Runs a module of the project in the repository; returns its exit status."""
+    project = str(Path(__file__).resolve().parent.parent)
+    path = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
+    return subprocess.run([sys.executable, "-P", "-m", *arguments], env={**os.environ, "PYTHONPATH": path}).returncode
+
+
+@commands.command()
+def up(
+    prefect_port: Annotated[int | None, typer.Option(help="Port of Prefect; else 4200 or a free one.")] = None,
+    mlflow_port: Annotated[int | None, typer.Option(help="Port of MLflow; else 5000 or a free one.")] = None,
+    page_port: Annotated[int | None, typer.Option(help="Port of the page; else 4300 or a free one.")] = None,
+) -> None:
+    """Start the platform on this machine: Prefect with a worker, MLflow, and a page that links them and the report.
+
+    Again: starts what is missing and repairs what killed processes left. `rewardsmith down` stops it. Servers listen on
+    this machine only; user and password are generated (`.work/platform/credentials.json`).
+    """
+    papers_here(Path.cwd())
+    asked = {"prefect": prefect_port, "mlflow": mlflow_port, "page": page_port}
+    ports = [word for name, port in asked.items() if port for word in (f"--{name}-port", str(port))]
+    raise typer.Exit(_python("flows.servers", "up", *ports))
+
+
+@commands.command()
+def down() -> None:
+    """Stop the platform: worker first, then its runs, then the servers."""
+    raise typer.Exit(_python("flows.servers", "down"))
+
+
+@commands.command()
+def adopt(name: Annotated[str, typer.Argument(help="The recipe, as named in the form.")]) -> None:
+    """Make a recipe that ran from the Prefect form a row of this tree."""
+    raise typer.Exit(_python("flows.recipe", name))
 
 
 def app() -> None:

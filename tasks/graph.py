@@ -167,6 +167,11 @@ def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
     return tuple(Path("pipelines") / scale / name for name in (SHARED, paper))
 
 
+def folders_at(root: Path, scale: str) -> list[Path]:
+    """Where the matrices of a scale stand, there or not: what papers share first."""
+    return [folder for folder in build(root) if folder.parts[:2] == ("pipelines", scale)]
+
+
 def render(root: Path, wanted: Collection[Path] = ()) -> dict[Path, str]:
     """Text of every generated file by its path: the root's, those of matrices that are there, and of wanted ones.
 

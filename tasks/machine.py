@@ -68,3 +68,12 @@ def memory_gb(cgroup: Path = CGROUP) -> float:
 def free_disk_gb(path: Path) -> float:
     """Free disk space in GiB where the path lies."""
     return shutil.disk_usage(path).free / 2**30
+
+
+def out_of_memory_kills(cgroup: Path = CGROUP) -> int:
+    """Processes of this control group that the system ended for want of memory so far; 0 where it does not say."""
+    try:
+        lines = (cgroup / "memory.events").read_text(encoding="ascii").splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)

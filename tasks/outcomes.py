@@ -115,8 +115,13 @@ def _settings(root: Path, scale: str, item: Mapping[str, Any]) -> dict[str, str]
     return params
 
 
-def outcomes(root: Path, paper: str, scale: str) -> list[Outcome]:
-    """Every row x seed of the paper that has a result or a failure, in the order of the graph."""
+def outcomes(
+    root: Path, paper: str, scale: str, modules: tuple[str, ...] = ("sft", "policy")
+) -> list[Outcome]:
+    """Every row x seed of the paper that has a result or a failure, in the order of the graph.
+
+    Of `modules` ('reward_model',), every reward model x seed.
+    """
     folders = [root / "pipelines" / scale / name for name in (SHARED, paper)]
     if scale == ROOT_SCALE:
         folders.insert(0, root)
@@ -127,7 +132,7 @@ def outcomes(root: Path, paper: str, scale: str) -> list[Outcome]:
         stages = load_yaml(folder / "graph.yaml")
         prefix = "" if folder == root else f"{(folder / 'dvc.yaml').relative_to(root).as_posix()}:"
         for group in stages["groups"]:
-            for key, item in stages[group].items() if module_of(group) in ("sft", "policy") else ():
+            for key, item in stages[group].items() if module_of(group) in modules else ():
                 if item["owner"] in (SHARED, paper):
                     outcome = _outcome(root, scale, f"{prefix}{group}@{key}", item)
                     if outcome is not None:

@@ -32,10 +32,13 @@ from typing import Any
 from rlhf_core.errors import RewardsmithError
 from tasks.artifacts import read_jsonl
 from tasks.outcomes import Outcome, numbers, outcomes, table_metrics, tables_of_rows
+from tasks.registry import Registry, model_name
 from tasks.rows import ROOT_SCALE
 
 #: Parent of rows that no table prints.
 FIGURES = "Figures"
+#: Parent of the reward models.
+MODELS = "Reward models"
 #: Rows of the generations table kept per run.
 GENERATIONS = 200
 #: What MLflow's pages open an experiment as: model training, with its runs.
@@ -170,6 +173,21 @@ def token_rows(rollouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def data_inputs(record: Mapping[str, Any]) -> list[Any]:
+    """The data sets that a stage read, as MLflow's dataset inputs; their source is DVC's."""
+    from mlflow.entities import Dataset, DatasetInput, InputTag
+
+    found = {path: value for path, value in record.get("inputs", {}).items() if "/shared/data/" in path}
+    return [
+        DatasetInput(
+            # MLflow takes 36 characters of a digest
+            Dataset(Path(path).parent.name, value[:36], "dvc", json.dumps({"path": path, "digest": value})),
+            [InputTag("mlflow.data.context", "training")],
+        )
+        for path, value in found.items()
+    ]
+
+
 def _log_run(client: Any, run_id: str, outcome: Outcome, root: Path) -> None:
     """Parameters, metrics and artifacts of one row x seed."""
     from mlflow.entities import Metric, Param
@@ -181,6 +199,9 @@ def _log_run(client: Any, run_id: str, outcome: Outcome, root: Path) -> None:
     if outcome.failure:
         client.log_dict(run_id, dict(outcome.failure), "failure.json")
         return
+    datasets = data_inputs(outcome.record)
+    if datasets:
+        client.log_inputs(run_id, datasets=datasets)
     metrics = step_metrics(outcome.out, begin)
     # the evaluation is the last point of a curve of the same name, so that a run's latest value is its result
     last = max((metric.step for metric in metrics), default=-1) + 1
@@ -245,6 +266,7 @@ class Mirror:
         self.client = MlflowClient(tracking_uri=self.uri)
         self.experiment = _experiment(self.client, paper, root, self.uri)
         self.existing = _existing(self.client, self.experiment, scale)
+        self.registry = Registry(self.client, paper)
         self.counts = Counts()
 
     def parent(self, table: str) -> str:
@@ -262,6 +284,7 @@ class Mirror:
         parent = self.parent(table)
         old = self.existing.get(f"{self.scale}/{table}/{outcome.row}/{outcome.seed}")
         if old is not None and old.data.tags.get("digest") == outcome.digest:
+            self.register(outcome, old, old.data.tags)
             self.counts.unchanged += 1
             return
         version = int(old.data.tags.get("version", 1)) + 1 if old is not None else 1
@@ -275,12 +298,19 @@ class Mirror:
         status = "FAILED" if outcome.failure else "FINISHED"
         self.client.set_terminated(run.info.run_id, status, end_time=end)
         self.client.set_tag(run.info.run_id, "complete", "true")
+        self.register(outcome, run, tags)
         if old is None:
             self.counts.new += 1
             return
         self.client.set_tag(old.info.run_id, "superseded_by", run.info.run_id)
         self.client.delete_run(old.info.run_id)
         self.counts.replaced += 1
+
+    def register(self, outcome: Outcome, run: Any, tags: Mapping[str, str]) -> None:
+        """The result as a version of its registered model, where it is a reward model or a policy."""
+        name = model_name(self.paper, outcome.stage, outcome.row)
+        if name is not None and not outcome.failure:
+            self.registry.register(name, run, tags)
 
     def joint(self, outcome: Outcome, table: str, values: Mapping[str, float]) -> None:
         """Metrics that the tables stage found for a row x seed, logged where the run shows others."""
@@ -319,8 +349,12 @@ class Mirror:
         self.client.set_terminated(run.info.run_id, "FAILED" if failed else "FINISHED")
 
 
-def sync(root: Path, paper: str, scale: str = ROOT_SCALE) -> Counts:
+def sync(root: Path, paper: str, scale: str = ROOT_SCALE, rows: Sequence[str] = ()) -> Counts:
     """Mirrors a paper's stage outputs at a scale into MLflow.
+
+    Args:
+        root, paper, scale: whose.
+        rows: only these, as of a worktree that holds no others; a table's means over its rows stay as they are.
 
     Raises:
         RewardsmithError: unknown paper, or a tracking server that cannot be used.
@@ -331,7 +365,7 @@ def sync(root: Path, paper: str, scale: str = ROOT_SCALE) -> Counts:
     os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
     root = root.resolve()
     tables = tables_of_rows(paper)
-    found = outcomes(root, paper, scale)
+    found = [outcome for outcome in outcomes(root, paper, scale) if not rows or outcome.row in rows]
     try:
         with only_writer(root):
             mirror = Mirror(root, paper, scale)
@@ -341,11 +375,13 @@ def sync(root: Path, paper: str, scale: str = ROOT_SCALE) -> Counts:
                 for table in tables.get(outcome.row, [FIGURES]):
                     mirror.child(outcome, table)
                     members.setdefault(table, []).append(outcome)
-            for table, rows in members.items():
+            for outcome in [] if rows else outcomes(root, paper, scale, ("reward_model",)):
+                mirror.child(outcome, MODELS)
+            for table, of_table in members.items() if not rows else ():
                 known = table_metrics(root, paper, scale, table)
-                for outcome in rows:
+                for outcome in of_table:
                     mirror.joint(outcome, table, known.of(outcome, root))
-                mirror.aggregate(table, rows, known.means)
+                mirror.aggregate(table, of_table, known.means)
     except MlflowException as error:
         raise RewardsmithError(f"MLflow at {tracking_uri(root).split('@')[-1]}: {error}") from error
     return mirror.counts
@@ -356,9 +392,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--paper", required=True, help="segment, sentence, alarm, rlmec or par")
     parser.add_argument("--scale", default=ROOT_SCALE, help="testbed (default), small or paper")
     parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
+    parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows")
     options = parser.parse_args(arguments)
     try:
-        counts = sync(options.root, options.paper, options.scale)
+        counts = sync(options.root, options.paper, options.scale, options.rows)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

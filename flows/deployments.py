@@ -1,0 +1,211 @@
+"""The deployments: one per paper, the suite, a single recipe as a form, and re-evaluation on a schedule.
+
+    python -m flows.deployments           writes prefect.yaml
+    python -m flows.deployments --check   exits with 1 when it is not current
+
+Papers that have rows and a flow of their own are found, so a new one needs no line here. `rewardsmith up` brings the
+server in line with the same list; `prefect deploy --all` does it from prefect.yaml.
+"""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_core.errors import RecipeError, RewardsmithError
+from tasks.rows import load_yaml, papers
+
+FILE = "prefect.yaml"
+POOL = "rewardsmith"
+#: Every deployment's own name; its flow's name tells them apart.
+NAME = "rewardsmith"
+#: What a run executes: a deployment stays at the commit of these.
+CODE = ("flows", "tasks", "rlhf_core", "params", "params.yaml", "dvc.yaml", "graph.yaml", "constraints.txt")
+SCHEDULE = Path("params") / "reevaluation.yaml"
+HEADER = "# Written by `python -m flows.deployments`; papers come from params/, the schedule from params/reevaluation.yaml.\n"
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """One deployment.
+
+    Attributes:
+        flow: name of the flow and of its module `flows/<flow>.py`, which has a flow of that name.
+        limit: runs at once.
+        overlapping: what becomes of a run beyond it: ENQUEUE or CANCEL_NEW.
+        schedule: {cron, timezone}, or None.
+    """
+
+    flow: str
+    description: str
+    tags: tuple[str, ...]
+    limit: int = 1
+    overlapping: str = "ENQUEUE"
+    schedule: Mapping[str, str] | None = None
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def entrypoint(self) -> str:
+        """Where prefect.yaml finds the flow."""
+        return f"flows/{self.flow}.py:{self.flow}"
+
+    @property
+    def module(self) -> str:
+        """Where a worker imports it from."""
+        return f"flows.{self.flow}.{self.flow}"
+
+
+def deployments(root: Path) -> list[Deployment]:
+    """Every deployment of this tree.
+
+    Raises:
+        RecipeError: a schedule that is none.
+    """
+    found = [
+        Deployment(paper, f"The rows of the paper {paper}", ("paper", paper))
+        for paper in papers(root)
+        if (Path(__file__).parent / f"{paper}.py").exists()
+    ]
+    found.append(Deployment("suite", "Every paper's matrix, shared work once, then the report", ("suite",)))
+    found.append(Deployment("recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
+    if (root / SCHEDULE).exists():
+        schedule = load_yaml(root / SCHEDULE).get("schedule", {})
+        unknown = set(schedule) - {"cron", "timezone"}
+        if unknown or "cron" not in schedule:
+            raise RecipeError(f"{SCHEDULE}: schedule is {schedule}; it must be {{cron: '0 3 * * *', timezone: UTC}}")
+        what = "Models of the registry, again on their benchmarks, where something changed"
+        made = {"timezone": "UTC", **schedule}
+        found.append(Deployment("reevaluate", what, ("re-evaluation",), overlapping="CANCEL_NEW", schedule=made))
+    return found
+
+
+def as_file(root: Path) -> dict[str, Any]:
+    """Content of prefect.yaml."""
+    made = []
+    for one in deployments(root):
+        entry: dict[str, Any] = {
+            "name": NAME,
+            "description": one.description,
+            "tags": list(one.tags),
+            "entrypoint": one.entrypoint,
+            "parameters": dict(one.parameters),
+            "concurrency_limit": {"limit": one.limit, "collision_strategy": one.overlapping},
+            "work_pool": {"name": POOL},
+        }
+        if one.schedule:
+            entry["schedules"] = [{**one.schedule, "active": True, "slug": "schedule"}]
+        made.append(entry)
+    return {"name": "rewardsmith", "deployments": made}
+
+
+def commit_of(root: Path) -> str:
+    """The tree's commit; empty outside git."""
+    call = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def changed_since(root: Path, commit: str) -> list[str]:
+    """Files of CODE that differ in the tree from those of a commit."""
+    known = [path for path in CODE if (root / path).exists()]
+    call = ["git", "-C", str(root), "diff", "--name-only", commit, "--", *known]
+    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RewardsmithError(f"commit {commit[:10]} is not in this repository: {done.stderr.strip()}")
+    return done.stdout.split()
+
+
+def check_pinned(root: Path) -> str:
+    """The commit that the present run's deployment is pinned to; empty for a run that no deployment started.
+
+    Raises:
+        RewardsmithError: the tree's code or parameters are others now.
+    """
+    from prefect.runtime import deployment
+
+    commit = str(deployment.version or "") if deployment.id else ""
+    if not commit:
+        return ""
+    changed = changed_since(root, commit)
+    if changed:
+        shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        raise RewardsmithError(
+            f"this deployment is pinned to commit {commit[:10]}, and the tree differs in {shown}. Commit, then run "
+            "`rewardsmith up`, which pins it anew; or run `rewardsmith run` for the tree as it is"
+        )
+    return commit
+
+
+def apply(root: Path, client: Any) -> list[str]:
+    """Creates or updates the deployments on a server, pinned to the tree's commit; returns their names.
+
+    A deployment of ours that the tree no longer has is paused.
+    """
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
+    from prefect.client.schemas.schedules import CronSchedule
+    from prefect.flows import load_flow_from_entrypoint
+    from prefect.utilities.callables import parameter_schema
+
+    commit, project = commit_of(root), str(Path(__file__).resolve().parents[1])
+    names = []
+    for one in deployments(root):
+        made = load_flow_from_entrypoint(one.module)
+        schedules = []
+        if one.schedule:
+            cron = CronSchedule(cron=one.schedule["cron"], timezone=one.schedule["timezone"])
+            schedules = [DeploymentScheduleCreate(schedule=cron, active=True, slug="schedule")]
+        client.create_deployment(
+            flow_id=client.create_flow_from_name(made.name),
+            name=NAME,
+            version=commit or None,
+            schedules=schedules,
+            concurrency_limit=one.limit,
+            concurrency_options=ConcurrencyOptions(
+                collision_strategy=ConcurrencyLimitStrategy(one.overlapping), grace_period_seconds=300
+            ),
+            parameters={**one.parameters, "root": str(root)},
+            description=f"{one.description}. Commit {commit[:10]}.",
+            work_pool_name=POOL,
+            tags=[*one.tags, f"commit:{commit[:10]}"],
+            pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": project}}],
+            entrypoint=one.module,
+            parameter_openapi_schema=parameter_schema(made).model_dump_for_openapi(),
+            enforce_parameter_schema=True,
+            job_variables={"working_dir": project},
+        )
+        names.append(f"{made.name}/{NAME}")
+    return names
+
+
+def render(root: Path) -> str:
+    """Text of prefect.yaml."""
+    return HEADER + yaml.safe_dump(as_file(root), sort_keys=False, width=110)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m flows.deployments", description=__doc__.split("\n")[0])
+    parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit with 1 when not current")
+    options = parser.parse_args(arguments)
+    path, text = options.root / FILE, render(options.root)
+    current = path.exists() and path.read_text(encoding="utf-8") == text
+    if options.check:
+        if not current:
+            print(f"{FILE} is not current; run `python -m flows.deployments`", file=sys.stderr)
+        return int(not current)
+    if not current:
+        path.write_text(text, encoding="utf-8")
+        print(f"wrote {FILE}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,232 @@
+"""One recipe of a person's own, from a form: a row that starts from a known one and differs in a few choices.
+
+It runs in a git worktree at the deployment's commit, `.work/recipes/<name>`, with this tree's DVC cache, so that no
+tree gets dirty and nothing known is trained again. `rewardsmith adopt <name>` makes it a row of the tree.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.runtime import deployment
+from pydantic import Field
+
+from flows.deployments import commit_of
+from flows.paper import page_link
+from flows.run_notes import noted
+from flows.scheduler import RunFailed, follow_up, run_stale
+from rlhf_core.credit import CREDITS
+from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.normalisers import NORMALISERS
+from rlhf_core.recipe import KINDS, parse_recipe
+from rlhf_core.rewards.signals import READS
+from rlhf_core.shaping.registry import SHAPINGS
+from tasks import graph, plan
+from tasks.matrix import SHARED
+from tasks.rows import NAME, load_yaml, nearest
+
+#: A choice that stays as in the row it starts from.
+KEEP = "as it is"
+Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$", description="of the new row", examples=["par-on-segment"])]
+Credit = Literal[(KEEP, *sorted(CREDITS))]  # type: ignore[valid-type]
+Normaliser = Literal[(KEEP, *sorted(NORMALISERS))]  # type: ignore[valid-type]
+Read = Literal[(KEEP, *sorted(READS))]  # type: ignore[valid-type]
+Shaping = Literal[(KEEP, "none", *sorted(SHAPINGS))]  # type: ignore[valid-type]
+Optimiser = Literal[(KEEP, *sorted(KINDS))]  # type: ignore[valid-type]
+
+
+def changed_row(
+    row: dict[str, Any],
+    *,
+    name: str,
+    reward_model: str,
+    read: str,
+    normaliser: str,
+    shaping: str,
+    credit: str,
+    optimiser: str,
+    changes: dict[str, Any],
+) -> dict[str, Any]:
+    """A row's settings with the chosen ones in place; `changes` come last and may hold anything a row may.
+
+    Raises:
+        RecipeError: choices that do not fit together.
+    """
+    made = json.loads(json.dumps(row)) | {"title": name}
+    for field, value in (("reward_model", reward_model), ("normaliser", normaliser), ("credit", credit)):
+        if value not in ("", KEEP):
+            made[field] = value
+    if read != KEEP:
+        made["readout"] = {**made.get("readout", {}), "read": read}
+    if shaping == "none":
+        made.pop("shaping", None)
+    elif shaping != KEEP:
+        made["shaping"] = {"kind": shaping}
+    if optimiser != KEEP:
+        made["optimiser"] = {"kind": optimiser}
+    made |= changes
+    parse_recipe(made, f"recipe {name}")
+    return made
+
+
+def worktree(root: Path, name: str, commit: str) -> Path:
+    """A git worktree at the commit with this tree's DVC cache; one that is there is brought to the commit.
+
+    Raises:
+        RewardsmithError: git refuses.
+    """
+    path = root / ".work" / "recipes" / name
+    if not (path / ".git").exists():
+        shutil.rmtree(path, ignore_errors=True)
+        _git(root, "worktree", "prune")
+        _git(root, "worktree", "add", "--detach", "--force", str(path), commit)
+    elif commit_of(path) != commit:
+        _git(path, "checkout", "--detach", "--force", commit)
+    own = path / ".dvc" / "config.local"
+    own.write_text(f"[cache]\n    dir = {cache_of(root)}\n", encoding="utf-8")
+    return path
+
+
+def cache_of(root: Path) -> Path:
+    """The folder of a tree's DVC cache, the run cache beside the files."""
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        return Path(repo.cache.local_cache_dir)
+
+
+def _git(root: Path, *arguments: str) -> None:
+    call = ["git", "-C", str(root), *arguments]
+    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RewardsmithError(f"git {arguments[0]} failed: {done.stderr.strip()}")
+
+
+def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[str]:
+    """Writes the row into a worktree with the paper's matrix; returns the dvc.yaml files that hold it."""
+    where = path / "params" / paper / "rows" / f"{name}.yaml"
+    where.write_text(yaml.safe_dump(row, sort_keys=False), encoding="utf-8")
+    folders = graph.matrix_folders("testbed", paper)
+    graph.write(path, folders)
+    return [plan.ROOT_FILE, *(f"{folder}/dvc.yaml" for folder in folders if (path / folder / "dvc.yaml").exists())]
+
+
+def adopt(root: Path, name: str) -> Path:
+    """Copies the row of a recipe that ran into the tree and brings the graph files up to date; returns its file.
+
+    Raises:
+        RecipeError: no recipe of that name ran here, or the tree has such a row.
+    """
+    known = {path.parent.name: load_yaml(path) for path in (root / ".work" / "recipes").glob("*/recipe.yaml")}
+    if name not in known:
+        raise RecipeError(f"no recipe '{name}' ran here. {nearest(name, known) if known else 'None did yet.'}")
+    source = Path("params") / known[name]["paper"] / "rows" / f"{name}.yaml"
+    if (root / source).exists():
+        raise RecipeError(f"{source} exists already; give the recipe another name")
+    shutil.copyfile(root / ".work" / "recipes" / name / source, root / source)
+    graph.write(root)
+    return source
+
+
+def report_result(path: Path, scale: str, paper: str, name: str, seeds: list[int]) -> None:
+    """The results as an artifact of the run."""
+    rows = []
+    for seed in seeds:
+        metrics = path / "results" / scale / paper / "policy" / name / str(seed) / "result" / "metrics.json"
+        if metrics.exists():
+            values = json.loads(metrics.read_text(encoding="utf-8"))
+            rows.append({"seed": seed, **{key: round(value, 4) for key, value in sorted(values.items())}})
+    if rows:
+        create_table_artifact(key=f"recipe-{name}".replace(".", "-").replace("_", "-"), table=rows, description=name)
+
+
+@flow(name="recipe", description="One recipe in a worktree of its own.", persist_result=False)
+def recipe(
+    name: Name,
+    start: str = "segment/segment",
+    reward_model: str = "",
+    read: Read = KEEP,
+    normaliser: Normaliser = KEEP,
+    shaping: Shaping = KEEP,
+    credit: Credit = KEEP,
+    optimiser: Optimiser = KEEP,
+    changes: dict[str, Any] | None = None,
+    seeds: list[int] | None = None,
+    sync: bool = True,
+    root: str = ".",
+) -> str:
+    """Trains and evaluates a recipe.
+
+    Args:
+        name: of the new row.
+        start: the row to start from, as paper/row.
+        reward_model: another reward model of the paper, or <paper>/<name>; empty keeps the row's.
+        read: what is read of it.
+        normaliser: of the read values.
+        shaping: of the normalised values.
+        credit: how they are paid to tokens.
+        optimiser: what learns from the reward.
+        changes: any other settings of a row, put over it last.
+        seeds: of the suite's; seed 0 when left out.
+        sync: mirror the result into MLflow.
+        root: the repository.
+    """
+    log, tree = get_run_logger(), Path(root).resolve()
+    paper, _, base = start.partition("/")
+    known = {f"{p.parts[-3]}/{p.stem}" for p in (tree / "params").glob("*/rows/*.yaml")}
+    if start not in known:
+        raise RecipeError(f"unknown row '{start}'. {nearest(start, known)}")
+    if start.split("/")[0] == SHARED or f"{paper}/{name}" in known:
+        raise RecipeError(f"{paper} has a row '{name}' already; choose another name")
+    commit = str(deployment.version or "") or commit_of(tree)
+    path = worktree(tree, f"{name}", commit)
+    with noted(tree):
+        row = changed_row(
+            load_yaml(path / "params" / paper / "rows" / f"{base}.yaml"),
+            name=name,
+            reward_model=reward_model,
+            read=read,
+            normaliser=normaliser,
+            shaping=shaping,
+            credit=credit,
+            optimiser=optimiser,
+            changes=changes or {},
+        )
+        text = yaml.safe_dump(row, sort_keys=False)
+        create_markdown_artifact(key="recipe", markdown=f"```yaml\n{text}```\ncommit {commit}", description=name)
+        page_link(create_link_artifact)
+        log.info("recipe %s at commit %s in %s", name, commit[:10], path)
+        (path / "recipe.yaml").write_text(yaml.safe_dump({"paper": paper, "row": name, "commit": commit}))
+        files = write_row(path, paper, name, row)
+        chosen = seeds or [0]
+        summary = run_stale(path, files, paper=paper, rows=[name], seeds=chosen)
+        if summary.failed:
+            raise RunFailed(f"{summary.line()}. " + "; ".join(summary.failed.values()))
+        if sync:
+            os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{tree / 'mlflow.db'}")
+            follow_up("tasks.tracking", ["--paper", paper, "--rows", name, "--root", str(path)])
+        report_result(path, "testbed", paper, name, chosen)
+    return summary.line()
+
+
+def main() -> int:
+    """Adopts a recipe: `python -m flows.recipe NAME`."""
+    try:
+        print(f"wrote {adopt(Path.cwd(), sys.argv[1])}; commit it")
+    except RewardsmithError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,195 @@
+"""Starts and stops the platform of this working tree.
+
+    python -m flows.servers up      starts what is not running, repairs what killed processes left
+    python -m flows.servers down    stops it: worker first
+    python -m flows.servers status  says what runs
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from flows.servers import databases, processes
+from flows.servers.settings import POOL, PORTS, Settings, choose_port, load, slots_name
+from rlhf_core.errors import RewardsmithError
+from tasks.platform_state import CLIENT, FOLDER, STATE, alive, write_private
+
+
+@contextmanager
+def only_one(root: Path) -> Iterator[None]:
+    """One `up` or `down` at a time; another waits."""
+    path = root / FOLDER / "lock"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+def _settings(root: Path, asked: dict[str, int | None]) -> Settings:
+    """The settings on the ports of what runs, and chosen ones for the rest."""
+    host = os.environ.get("REWARDSMITH_HOST", "127.0.0.1")
+    state = processes.read_state(root / FOLDER)
+    ports: dict[str, int] = {}
+    for name in PORTS:
+        before = state["ports"].get(name)
+        running = alive(state["processes"].get(name))
+        if running and asked.get(name) not in (None, before):
+            raise RewardsmithError(f"{name} runs on port {before}; `rewardsmith down` first, then choose another")
+        if running and before:
+            ports[name] = int(before)
+        else:
+            ports[name] = choose_port(host, name, asked.get(name), before)
+    return load(root, ports)
+
+
+def up(root: Path, asked: dict[str, int | None]) -> None:
+    """Starts what is not running and repairs what killed processes left.
+
+    Raises:
+        RewardsmithError: a port is taken, a database or a server cannot be used.
+    """
+    began = time.monotonic()
+    settings = _settings(root, asked)
+    folder = settings.folder
+    noted = processes.read_state(folder)["processes"]
+    ends = [name for name in PORTS if alive(noted.get(name)) and not processes.answers(settings, name, timeout=10)]
+    for name in ends:
+        print(f"{name} does not answer: it is started again")
+        processes.stop(folder, name)
+    missing = [name for name in PORTS if not alive(noted.get(name)) or name in ends]
+    for name in missing:
+        processes.stop(folder, name)
+    write_private(folder / STATE, {**processes.read_state(folder), "ports": dict(settings.ports)})
+    write_private(folder / CLIENT, settings.client())
+    databases.write_auth_file(settings)
+    for name in databases.prepare(settings) if missing else []:
+        print(f"prepared the {name} database: {settings.database_of(name).split('@')[-1]}")
+    started = {name: processes.start(settings, name) for name in missing}
+    os.environ.update(settings.client())
+    worker_alive = alive(noted.get("worker"))
+    if "prefect" in missing and worker_alive:
+        processes.stop(folder, "worker")  # it still asks the server that died
+        worker_alive = False
+    _import_prefect()
+    processes.wait_until_ready(settings, started)
+    for line in _bring_in_line(settings, worker_alive=worker_alive):
+        print(line)
+    if not worker_alive:
+        processes.stop(folder, "worker")
+        processes.start(settings, "worker")
+        _wait_for_worker(settings)
+    print(f"page     {settings.url('page')}   ({folder / 'credentials.json'} holds user and password)")
+    print(f"Prefect  {settings.url('prefect')}\nMLflow   {settings.url('mlflow')}")
+    print(f"up in {time.monotonic() - began:.1f} s")
+
+
+def _import_prefect() -> None:
+    """Imports what is needed below while the servers start."""
+    import prefect.client.orchestration
+    import prefect.flows  # noqa: F401
+
+
+def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
+    """Pool, limits, states of killed runs, deployments."""
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import WorkPoolCreate
+    from prefect.exceptions import ObjectAlreadyExists
+
+    from flows.deployments import apply
+    from flows.servers.recovery import repair
+    from flows.shared_slots import limits
+    from flows.slots import Slots
+    from tasks import machine
+
+    with get_client(sync_client=True) as client:
+        try:
+            client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+        except ObjectAlreadyExists:
+            client.read_work_pool(POOL)
+        slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
+        for name, count in limits(slots_name(), slots).items():
+            client.upsert_global_concurrency_limit_by_name(name, count)
+        done = repair(settings, worker_alive=worker_alive)
+        apply(settings.root, client)
+    return done
+
+
+def _wait_for_worker(settings: Settings) -> None:
+    """Until the worker has reported to the server.
+
+    Raises:
+        RewardsmithError: it ended, or did not report.
+    """
+    from prefect.client.orchestration import get_client
+
+    until = time.monotonic() + processes.START_SECONDS
+    with get_client(sync_client=True) as client:
+        while time.monotonic() < until:
+            answer = client._client.post(f"/work_pools/{POOL}/workers/filter", json={})
+            if any(worker["status"] == "ONLINE" for worker in answer.json()):
+                return
+            if not alive(processes.read_state(settings.folder)["processes"].get("worker")):
+                raise RewardsmithError(f"the worker ended: {processes.last_line(settings, 'worker')}")
+            time.sleep(0.3)
+    raise RewardsmithError(f"the worker does not report: {processes.last_line(settings, 'worker')}")
+
+
+def down(root: Path) -> None:
+    """Stops worker, runs, page and servers, in this order."""
+    folder = root / FOLDER
+    state = processes.read_state(folder)
+    stopped = ["worker"] if processes.stop(folder, "worker") else []
+    if alive(state["processes"].get("prefect")):
+        from flows.servers.recovery import end_runs
+
+        ended = end_runs(load(root, state["ports"]))
+        stopped += [f"{ended} run(s)"] if ended else []
+    stopped += [name for name in processes.STOPPING[1:] if processes.stop(folder, name)]
+    (folder / CLIENT).unlink(missing_ok=True)
+    print(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
+
+
+def status(root: Path) -> int:
+    """Prints what runs; returns 0 when all of it does."""
+    folder = root / FOLDER
+    state = processes.read_state(folder)
+    settings = load(root, {**PORTS, **state["ports"]})
+    missing = 0
+    for name in reversed(processes.STOPPING):
+        there = alive(state["processes"].get(name))
+        missing += not there
+        address = settings.url(name) if name in PORTS else ""
+        print(f"{name:8} {'up' if there else 'down':5} {address if there else ''}".rstrip())
+    return int(missing > 0)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m flows.servers", description=__doc__.split("\n")[0])
+    parser.add_argument("what", choices=("up", "down", "status"))
+    for name in PORTS:
+        parser.add_argument(f"--{name}-port", type=int, metavar="N", help=f"port of {name}")
+    options = parser.parse_args(arguments)
+    root = Path.cwd().resolve()
+    try:
+        if options.what == "status":
+            return status(root)
+        with only_one(root):
+            if options.what == "up":
+                up(root, {name: getattr(options, f"{name}_port") for name in PORTS})
+            else:
+                down(root)
+    except RewardsmithError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

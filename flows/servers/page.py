@@ -1,0 +1,108 @@
+"""One page that links the platform's servers and the report, and says which of them answer.
+
+    python -m flows.servers.page ROOT
+
+It asks for the platform's user and password, binds where the servers do, and serves the folder report/ of the tree.
+"""
+
+from __future__ import annotations
+
+import hmac
+import html
+import http.server
+import mimetypes
+import sys
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from flows.servers.processes import answers, authorization, read_state
+from flows.servers.settings import USER, Settings, load
+from tasks.platform_state import FOLDER, alive
+
+POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; script-src 'unsafe-inline'"
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; margin: 3rem auto; max-width: 46rem; padding: 0 1rem; color: #222 }
+h1 { font-weight: 600 } table { border-collapse: collapse; width: 100% } td { padding: .7rem .5rem; vertical-align: top;
+border-top: 1px solid #ddd } a { color: #0b5cad } .up { color: #1a7f37 } .down { color: #b42318 } small { color: #666 }
+@media (max-width: 34rem) { body { margin: 1rem auto } td { display: block; border: 0; padding: .2rem .5rem } }
+"""
+
+
+def states(settings: Settings) -> list[tuple[str, str, str, bool]]:
+    """(name, address, what it is, whether it answers) of everything that the page links."""
+    worker = read_state(settings.folder)["processes"].get("worker")
+    report = (settings.root / "report" / "index.html").exists()
+    login = f"the login asks for {USER}:password in one field"
+    return [
+        ("Prefect", settings.url("prefect"), f"flows, schedules, logs, slots; {login}", answers(settings, "prefect")),
+        ("MLflow", settings.url("mlflow"), "runs to compare, models with aliases", answers(settings, "mlflow")),
+        ("Report", "/report/index.html", "published and measured side by side", report),
+        ("Worker", "", "runs what the deployments schedule, on this machine", alive(worker)),
+    ]
+
+
+def render(settings: Settings) -> str:
+    """The page."""
+    rows = []
+    for name, address, what, up in states(settings):
+        link = f'<a href="{html.escape(address)}">{html.escape(name)}</a>' if address else html.escape(name)
+        absent = "not written yet: rewardsmith report" if name == "Report" else "down: rewardsmith up"
+        word = f'<span class="{"up" if up else "down"}">{("there" if name == "Report" else "up") if up else absent}</span>'
+        rows.append(f"<tr><td>{link}</td><td>{html.escape(what)}</td><td>{word}</td></tr>")
+    credentials = html.escape(str(FOLDER / "credentials.json"))
+    return (
+        '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Rewardsmith</title>'
+        f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
+        f"<h1>Rewardsmith</h1><p>{html.escape(settings.root.name)}</p><table>{''.join(rows)}</table>"
+        f"<p><small>User and password: {credentials} in the repository.</small></p></body></html>"
+    )
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """The page, its health, and the files of report/."""
+
+    settings: Settings
+
+    def do_GET(self) -> None:
+        path = unquote(urlsplit(self.path).path)
+        if path == "/health":
+            self.answer(200, "text/plain", b"ok")
+            return
+        expected = authorization(self.settings)["Authorization"]
+        if not hmac.compare_digest(self.headers.get("Authorization", "").encode(), expected.encode()):
+            self.answer(401, "text/plain", b"user and password, please")
+            return
+        if path == "/":
+            self.answer(200, "text/html; charset=utf-8", render(self.settings).encode())
+            return
+        folder = (self.settings.root / "report").resolve()
+        file = (self.settings.root / path.lstrip("/")).resolve()
+        if not path.startswith("/report/") or not file.is_relative_to(folder) or not file.is_file():
+            self.answer(404, "text/plain", b"not found")
+            return
+        self.answer(200, mimetypes.guess_type(file.name)[0] or "application/octet-stream", file.read_bytes())
+
+    def answer(self, status: int, kind: str, body: bytes) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.send_header("Content-Security-Policy", POLICY)
+        self.send_header("X-Content-Type-Options", "nosniff")
+        if status == 401:
+            self.send_header("WWW-Authenticate", 'Basic realm="Rewardsmith"')
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        """Says nothing: every look at the page would be a line."""
+
+
+def main() -> None:
+    root = Path(sys.argv[1]).resolve()
+    settings = load(root, read_state(root / FOLDER)["ports"])
+    handler = type("PageHandler", (Handler,), {"settings": settings})
+    http.server.ThreadingHTTPServer((settings.host, settings.ports["page"]), handler).serve_forever()
+
+
+if __name__ == "__main__":
+    main()

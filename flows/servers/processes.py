@@ -1,0 +1,131 @@
+"""The platform's processes: each in a group of its own, noted in state.json, its output in a log file."""
+
+from __future__ import annotations
+
+import base64
+import os
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flows.servers.databases import explained
+from flows.servers.settings import USER, Settings
+from flows.working_tree import end_group
+from rlhf_core.errors import RewardsmithError
+from tasks.platform_state import STATE, alive, note_of, read_private, write_private
+
+#: What answers when a server is ready.
+HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}
+#: The worker goes first when the platform stops: one without a server tries again for minutes.
+STOPPING = ("worker", "page", "mlflow", "prefect")
+START_SECONDS = 300.0
+#: The worker looks for work every 2 s and starts a scheduled run's process ahead of its time.
+WORKER = {
+    "PREFECT_WORKER_QUERY_SECONDS": "2",
+    "PREFECT_WORKER_PREFETCH_SECONDS": "30",
+    "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "10",
+}
+
+
+def read_state(folder: Path) -> dict[str, Any]:
+    """Ports and processes as last noted."""
+    state = read_private(folder / STATE)
+    return {"ports": state.get("ports", {}), "processes": state.get("processes", {})}
+
+
+def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
+    """Starts one process and notes it."""
+    log = settings.folder / "logs" / f"{name}.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    environment = {**os.environ, **settings.client(), **settings.server(), **(WORKER if name == "worker" else {})}
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [project(), os.environ.get("PYTHONPATH")]))
+    environment["PYTHONSAFEPATH"] = "1"  # the project's packages, whatever lies in the tree
+    if name == "prefect":
+        environment.pop("PREFECT_API_URL")
+    if name == "worker":
+        environment["PREFECT_LOGGING_LEVEL"] = "INFO"
+        for own in ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_DATABASE_CONNECTION_URL"):
+            environment.pop(own)
+        environment.pop("MLFLOW_FLASK_SERVER_SECRET_KEY")
+    with log.open("ab") as out:
+        process = subprocess.Popen(
+            settings.commands()[name],
+            cwd=settings.root,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+    log.chmod(0o600)
+    state = read_state(settings.folder)
+    state["ports"] = dict(settings.ports)
+    state["processes"][name] = note_of(process.pid)
+    write_private(settings.folder / STATE, state)
+    return process
+
+
+def project() -> str:
+    """Where the packages tasks and flows lie."""
+    return str(Path(__file__).resolve().parents[2])
+
+
+def answers(settings: Settings, name: str, timeout: float = 2.0) -> bool:
+    """Whether a server's health page answers."""
+    request = urllib.request.Request(settings.url(name) + HEALTH[name], headers=authorization(settings))
+    try:
+        with urllib.request.urlopen(request, timeout=timeout) as answer:
+            return bool(answer.status == 200)
+    except (urllib.error.URLError, OSError, ValueError):
+        return False
+
+
+def authorization(settings: Settings) -> dict[str, str]:
+    """The header of basic authentication."""
+    word = base64.b64encode(f"{USER}:{settings.password}".encode()).decode()
+    return {"Authorization": f"Basic {word}"}
+
+
+def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[bytes]]) -> None:
+    """Waits for servers just started.
+
+    Raises:
+        RewardsmithError: one ended, or does not answer in time, with the end of its log.
+    """
+    until = time.monotonic() + START_SECONDS
+    left = [name for name in started if name in HEALTH]
+    while left:
+        for name in list(left):
+            if answers(settings, name):
+                left.remove(name)
+            elif started[name].poll() is not None:
+                log = (settings.folder / "logs" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
+                if "Can't locate revision" in log[-20000:]:
+                    raise RewardsmithError(explained(settings, name, log))
+                raise RewardsmithError(f"the {name} server ended: {last_line(settings, name)}")
+        if left and time.monotonic() > until:
+            raise RewardsmithError(f"the {left[0]} server does not answer: {last_line(settings, left[0])}")
+        time.sleep(0.2)
+
+
+def last_line(settings: Settings, name: str) -> str:
+    """The last line of a process's log, and where the rest is."""
+    path = settings.folder / "logs" / f"{name}.log"
+    lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines() if path.exists() else []
+    return f"{lines[-1] if lines else 'no output'} (log: {path})"
+
+
+def stop(folder: Path, name: str) -> bool:
+    """Ends a noted process and all its group; returns whether it was alive."""
+    state = read_state(folder)
+    note = state["processes"].pop(name, None)
+    there = alive(note)
+    if there:
+        end_group(int(note["pid"]))
+    if note is not None:
+        write_private(folder / STATE, state)
+    return there

@@ -1,0 +1,105 @@
+"""What killed processes leave in Prefect: runs that look alive, and slots that nobody holds."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from flows.run_notes import process_of
+from flows.servers.settings import Settings, slots_name
+from flows.working_tree import end_group, only_scheduler, tidy
+from rlhf_core.errors import RewardsmithError
+from tasks.platform_state import read_private
+
+
+def _of_this_machine(run: Any, folder: Path) -> bool:
+    """Whether the run's process was on this machine: noted here, started by a worker here, or by hand here."""
+    place = str(run.infrastructure_pid or "").rpartition(":")[0]
+    return (folder / f"{run.id}.json").exists() or place in ("", slots_name())
+
+
+def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
+    """Brings Prefect's states and limits in line with the processes that live; returns what was done, in words.
+
+    1. A run that is running without a process becomes crashed; one that was being cancelled becomes cancelled, and
+       its process ends.
+    2. A run that a dead worker had taken but not started is scheduled again.
+    3. Slots of this machine are free when no run lives.
+    4. Stages that a killed scheduler left are ended, and DVC's locks of dead processes removed.
+    """
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas import StateType
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+    from prefect.states import Cancelled, Crashed, Scheduled
+
+    folder = settings.folder / "flow-runs"
+    done: list[str] = []
+    living = 0
+    kinds = [StateType.RUNNING, StateType.CANCELLING, StateType.PENDING]
+    wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=kinds)))
+    with get_client(sync_client=True) as client:
+        for run in client.read_flow_runs(flow_run_filter=wanted, limit=200):
+            if not _of_this_machine(run, folder):
+                continue
+            process = process_of(folder, str(run.id))
+            kind = run.state.type if run.state else None
+            if kind == StateType.CANCELLING and not worker_alive:
+                if process is not None:
+                    process.terminate()
+                    process.wait(60)
+                client.set_flow_run_state(run.id, Cancelled(message="cancelled while no worker was alive"), force=True)
+                done.append(f"run {run.name} is cancelled")
+            elif process is not None:
+                living += 1
+            elif kind == StateType.RUNNING:
+                client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)
+                done.append(f"run {run.name} is crashed: its process was killed")
+                (folder / f"{run.id}.json").unlink(missing_ok=True)
+            elif kind == StateType.PENDING and not worker_alive:
+                client.set_flow_run_state(run.id, Scheduled(message="its worker was killed"), force=True)
+                done.append(f"run {run.name} is scheduled again: its worker was killed before it began")
+        if not living:
+            done += _free_slots(client)
+    for note in folder.glob("*.json"):
+        if process_of(folder, note.stem) is None:
+            done += _end_stages(Path(read_private(note).get("root", settings.root)))
+            note.unlink(missing_ok=True)
+    return done + _end_stages(settings.root)
+
+
+def _free_slots(client: Any) -> list[str]:
+    """Slots of this machine that are held although no run lives: taken by killed processes."""
+    from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
+
+    freed = []
+    for limit in client.read_global_concurrency_limits(limit=200):
+        if limit.name.startswith(f"{slots_name()}-") and limit.active_slots:
+            client.update_global_concurrency_limit(limit.name, GlobalConcurrencyLimitUpdate(active_slots=0))
+            freed.append(f"{limit.active_slots} slot(s) of {limit.name} are free again")
+    return freed
+
+
+def _end_stages(root: Path) -> list[str]:
+    """Tidies a tree, unless a scheduler is at work there."""
+    try:
+        with only_scheduler(root):
+            return tidy(root)
+    except RewardsmithError:
+        return []
+    except OSError:
+        return []
+
+
+def end_runs(settings: Settings) -> int:
+    """Ends the processes of all flow runs of this tree, with their stages; returns how many there were."""
+    ended = 0
+    for note in (settings.folder / "flow-runs").glob("*.json"):
+        process = process_of(settings.folder / "flow-runs", note.stem)
+        if process is not None:
+            process.terminate()
+            ended += 1
+            try:
+                process.wait(60)
+            except Exception:
+                end_group(process.pid)
+    return ended

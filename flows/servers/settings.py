@@ -1,0 +1,200 @@
+"""Where the platform stores what, on which ports, and with which credentials.
+
+Variables (none is needed):
+    REWARDSMITH_DATABASE    postgresql://user:password@host:5432/rewardsmith: PostgreSQL instead of SQLite. The
+                            databases rewardsmith_prefect, rewardsmith_mlflow and rewardsmith_auth are created there
+    REWARDSMITH_ARTIFACTS   s3://bucket/prefix: where MLflow puts artifacts, instead of the folder mlruns/. Its key
+                            comes from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, its address from
+                            MLFLOW_S3_ENDPOINT_URL
+    REWARDSMITH_HOST        the address that the servers bind, instead of 127.0.0.1
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit, urlunsplit
+
+import psutil
+
+from rlhf_core.errors import RecipeError, RewardsmithError
+from tasks.platform_state import FOLDER, read_private, write_private
+
+USER = "rewardsmith"
+POOL = "rewardsmith"
+#: Asked for first; when one is taken, a free one is used.
+PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """One platform.
+
+    Attributes:
+        root: the working tree.
+        ports: by server.
+        password, secret: generated; the second signs MLflow's sessions.
+        database: base URL of a PostgreSQL server, None for SQLite.
+        artifacts: where MLflow puts artifacts.
+    """
+
+    root: Path
+    host: str
+    ports: Mapping[str, int]
+    password: str
+    secret: str
+    database: str | None
+    artifacts: str
+
+    @property
+    def folder(self) -> Path:
+        return self.root / FOLDER
+
+    def url(self, name: str) -> str:
+        return f"http://{self.host}:{self.ports[name]}"
+
+    def database_of(self, name: str) -> str:
+        """SQLAlchemy's URL of the database of prefect, mlflow or auth."""
+        if self.database is None:
+            places = {"mlflow": self.root / "mlflow.db"}
+            return f"sqlite:///{places.get(name, self.folder / f'{name}.db')}"
+        parts = urlsplit(self.database)
+        return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/') or '/rewardsmith'}_{name}"))
+
+    def prefect_database(self) -> str:
+        """The same as Prefect's asynchronous drivers want it."""
+        url = self.database_of("prefect")
+        if url.startswith("sqlite"):
+            return url.replace("sqlite://", "sqlite+aiosqlite://", 1)
+        return url.replace("postgresql://", "postgresql+asyncpg://", 1)
+
+    def client(self) -> dict[str, str]:
+        """Environment of whoever speaks to the servers."""
+        return {
+            "PREFECT_API_URL": f"{self.url('prefect')}/api",
+            "PREFECT_API_AUTH_STRING": f"{USER}:{self.password}",
+            "PREFECT_HOME": str(self.folder / "prefect-home"),
+            "MLFLOW_TRACKING_URI": self.url("mlflow"),
+            "MLFLOW_TRACKING_USERNAME": USER,
+            "MLFLOW_TRACKING_PASSWORD": self.password,
+            "REWARDSMITH_PLATFORM": str(self.folder),
+            "REWARDSMITH_SLOTS": slots_name(),
+            "REWARDSMITH_PAGE": self.url("page"),
+        }
+
+    def server(self) -> dict[str, str]:
+        """Environment of the servers, beside the client's."""
+        return {
+            "PREFECT_SERVER_API_AUTH_STRING": f"{USER}:{self.password}",
+            "PREFECT_API_DATABASE_CONNECTION_URL": self.prefect_database(),
+            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+            "DO_NOT_TRACK": "true",
+            "PREFECT_LOGGING_LEVEL": "WARNING",
+            "MLFLOW_AUTH_CONFIG_PATH": str(self.folder / "mlflow-auth.ini"),
+            "MLFLOW_FLASK_SERVER_SECRET_KEY": self.secret,
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+        }
+
+    def commands(self) -> dict[str, list[str]]:
+        """How each process is started, in the order of starting."""
+        python = sys.executable
+        where = ["--host", self.host, "--port"]
+        mlflow = [python, "-m", "mlflow", "server", *where, str(self.ports["mlflow"]), "--workers", "1"]
+        mlflow += ["--app-name", "basic-auth", "--backend-store-uri", self.database_of("mlflow")]
+        if self.artifacts.startswith("s3://"):
+            mlflow += ["--artifacts-destination", self.artifacts]
+        else:
+            mlflow += ["--no-serve-artifacts", "--default-artifact-root", self.artifacts]
+        worker = [python, "-m", "prefect", "worker", "start", "--pool", POOL, "--type", "process"]
+        return {
+            "prefect": [python, "-m", "prefect", "server", "start", *where, str(self.ports["prefect"])],
+            "mlflow": mlflow,
+            "page": [python, "-m", "flows.servers.page", str(self.root)],
+            "worker": [*worker, "--name", f"{socket.gethostname()}-{self.root.name}"],
+        }
+
+
+def slots_name() -> str:
+    """What the names of this machine's limits begin with."""
+    return socket.gethostname()
+
+
+def holder(port: int) -> str:
+    """Who listens on a port, in words."""
+    try:
+        for connection in psutil.net_connections("tcp"):
+            if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
+                return f"process {connection.pid} ({psutil.Process(connection.pid).name()})"
+    except psutil.Error:
+        pass
+    return "another process"
+
+
+def is_free(host: str, port: int) -> bool:
+    """Whether a server could bind the port."""
+    with socket.socket() as tried:
+        tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            tried.bind((host, port))
+        except OSError:
+            return False
+    return True
+
+
+def choose_port(host: str, name: str, asked: int | None, before: int | None) -> int:
+    """The port asked for, else the one used before, else the usual one, else a free one.
+
+    Raises:
+        RewardsmithError: the port asked for is taken.
+    """
+    if asked is not None:
+        if not is_free(host, asked):
+            raise RewardsmithError(
+                f"port {asked} for {name} is taken by {holder(asked)}. Stop it, or choose another: --{name}-port N"
+            )
+        return asked
+    for port in (before, PORTS[name]):
+        if port and is_free(host, port):
+            return port
+    with socket.socket() as tried:
+        tried.bind((host, 0))
+        return int(tried.getsockname()[1])
+
+
+def credentials(folder: Path) -> dict[str, str]:
+    """The platform's password and signing secret, generated once; `credentials.json`, mode 0600."""
+    path = folder / "credentials.json"
+    known = read_private(path)
+    if not {"user", "password", "secret"} <= set(known):
+        known = {"user": USER, "password": secrets.token_urlsafe(24), "secret": secrets.token_urlsafe(32)}
+        write_private(path, known)
+    path.chmod(0o600)
+    return {name: str(value) for name, value in known.items()}
+
+
+def load(root: Path, ports: Mapping[str, int]) -> Settings:
+    """The settings of a tree's platform on given ports.
+
+    Raises:
+        RecipeError: a variable that names no database or place this platform knows.
+    """
+    root = root.resolve()
+    database, artifacts = os.environ.get("REWARDSMITH_DATABASE"), os.environ.get("REWARDSMITH_ARTIFACTS")
+    if database and urlsplit(database).scheme != "postgresql":
+        raise RecipeError(
+            f"REWARDSMITH_DATABASE is {database.split('@')[-1]}; it must be postgresql://user:password@host:5432/name, "
+            "or not set for SQLite"
+        )
+    if artifacts and not artifacts.startswith("s3://"):
+        raise RecipeError(f"REWARDSMITH_ARTIFACTS is {artifacts}; it must be s3://bucket/prefix, or not set")
+    known = credentials(root / FOLDER)
+    host = os.environ.get("REWARDSMITH_HOST", "127.0.0.1")
+    place = artifacts or (root / "mlruns").as_uri()
+    return Settings(root, host, dict(ports), known["password"], known["secret"], database, place)

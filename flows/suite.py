@@ -1,0 +1,97 @@
+"""Every paper's matrix: stages side by side, what papers share once, then MLflow and the report.
+
+python -m flows.suite                all papers, all seeds
+python -m flows.suite --seeds 0      one seed
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from prefect import flow, get_run_logger
+from prefect.artifacts import create_link_artifact
+
+from flows.deployments import check_pinned
+from flows.paper import command_line, page_link
+from flows.scheduler import RunFailed, follow_up, run_stale
+from rlhf_core.errors import RecipeError
+from tasks import graph, plan
+from tasks.matrix import SHARED
+from tasks.rows import ROOT_SCALE, papers
+
+
+def suite_files(root: Path, scale: str) -> list[str]:
+    """The dvc.yaml files of all papers at a scale, written where they are not there yet.
+
+    Raises:
+        RecipeError: no paper has rows at the scale.
+    """
+    folders = [Path("pipelines") / scale / name for name in (SHARED, *papers(root))]
+    known = [folder for folder in folders if folder in set(graph.folders_at(root, scale))]
+    if not known:
+        raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")
+    if any(not (root / folder / "dvc.yaml").exists() for folder in known):
+        graph.write(root, known)
+    files = [plan.ROOT_FILE] if scale == ROOT_SCALE else []
+    return files + [f"{folder}/dvc.yaml" for folder in known]
+
+
+def run_suite(root: Path, *, scale: str, seeds: Sequence[int], report: bool, sync: bool) -> str:
+    """Brings all papers up to date and reports them. Call it inside a flow.
+
+    Raises:
+        RunFailed: at least one stage failed, or what follows them.
+    """
+    log = get_run_logger()
+    summary = run_stale(root, suite_files(root, scale), seeds=seeds)
+    log.info("%s", summary.line())
+    after = []
+    for paper in papers(root) if sync else ():
+        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale, "--root", str(root)]))
+    if report:
+        call = ["--results", str(root / "results" / scale), "--out", str(root / "report")]
+        after.append(follow_up.submit("tasks.report", call))
+    problems = list(summary.failed.values())
+    for future in after:
+        future.wait()
+        if not future.state.is_completed():
+            problems.append(str(future.state.result(raise_on_failure=False)))
+    if problems:
+        raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
+    return summary.line()
+
+
+@flow(name="suite", description="Every paper's matrix, shared work once, then the report.", persist_result=False)
+def suite(
+    seeds: list[int] | None = None,
+    scale: str = "testbed",
+    report: bool = True,
+    sync: bool = True,
+    root: str = ".",
+) -> str:
+    """Brings every paper up to date.
+
+    Args:
+        seeds: only these seeds.
+        scale: testbed, hh, small or paper.
+        report: write the report page afterwards.
+        sync: mirror the results into MLflow afterwards.
+        root: the repository.
+    """
+    folder = Path(root).resolve()
+    check_pinned(folder)
+    page_link(create_link_artifact)
+    return run_suite(folder, scale=scale, seeds=seeds or (), report=report, sync=sync)
+
+
+def _suite(*, full: bool, rows: Sequence[str], seeds: Sequence[int], scale: str, report: bool, sync: bool) -> str:
+    """The suite behind the papers' command line: it has no rows to choose."""
+    if rows:
+        raise RecipeError("the suite takes no rows; run a paper for some of its rows")
+    return suite(seeds=list(seeds), scale=scale, report=report, sync=sync)
+
+
+if __name__ == "__main__":
+    sys.exit(command_line(_suite, "suite"))
