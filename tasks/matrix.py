@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.published import registry
 from tasks.rows import ROOT_SCALE, ModelSpec, RowSpec, load_rows, load_yaml, nearest, papers, raw_row, row_named
 
 SHARED = "shared"
@@ -167,27 +168,42 @@ class Scale:
     def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
         """A reward model and its normalisers, after everything that they need."""
         base = self.backbone(spec.backbone, seed)
-        made: dict[str, Argument] = {"data": _result(base[0]), "sft": _result(base[2])}
-        above = list(base)
+        above = [*base, *self._own_data(spec)]
+        made: dict[str, Argument] = {"data": _result(base[0] if spec.data is None else above[-1])}
+        made["sft"] = _result(base[2])
         if spec.entropies:
             above.append(self.entropies(base, seed))
             made["entropies"] = _result(above[-1])
         if spec.segmenter is not None:
             above.append(self.segmenter(base, spec.segmenter, spec.path))
             made["sentences"] = _result(above[-1])
-        scale = f"{self.params}/reward_model.yaml"
-        model = self._item("reward_model", spec.name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed)
-        made["reward_model"] = _result(model)
+        if spec.given is None:
+            scale = f"{self.params}/reward_model.yaml"
+            model = self._item(
+                "reward_model", spec.name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed
+            )
+            above.append(model)
+        made["reward_model"] = spec.given or _result(above[-1])
         fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=f"{self.params}/normaliser.yaml", **made)
-        return [*above, model, fitted]
+        return [*above, fitted]
+
+    def _own_data(self, spec: ModelSpec) -> list[Item]:
+        """The data set of a reward model that learns from other pairs than its backbone's data has."""
+        if spec.data is None:
+            return []
+        file = self._file("data", spec.data)
+        if not (self.root / file).exists():
+            known = {path.stem for path in (self.root / self.params / "data").glob("*.yaml")}
+            raise RecipeError(f"{spec.path}: no data '{spec.data}' at scale {self.name}. {nearest(spec.data, known)}")
+        return [self._item("prepare", spec.data, None, spec=file)]
 
     def references(self, spec: ModelSpec, seed: int) -> list[Item]:
         """The SFT model's reference responses scored by a reward model, after everything that they need."""
         above = self.reward_model(spec, seed)
         made: dict[str, Argument] = {"data": _result(above[0]), "sft": _result(above[2])}
-        made["reward_model"] = _result(above[-2])
+        made["reward_model"] = above[-1].arguments["reward_model"]
         if spec.segmenter is not None:
-            made["sentences"] = above[-2].arguments["sentences"]
+            made["sentences"] = above[-1].arguments["sentences"]
         scale = f"{self.params}/references.yaml"
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
@@ -237,7 +253,7 @@ class Scale:
         if row.reward_models:
             models = [self.reward_model(spec, seed) for spec in row.reward_models]
             above = [*above, *(item for items in models for item in items)]
-            made["reward_model"] = tuple(_result(items[-2]) for items in models)
+            made["reward_model"] = tuple(str(items[-1].arguments["reward_model"]) for items in models)
             made["normaliser"] = tuple(_result(items[-1]) for items in models)
         if row.references:
             centers = [self.references(spec, seed)[-1] for spec in row.references]
@@ -253,7 +269,7 @@ def _result(item: Item) -> str:
 def add_rows(
     graph: Graph, scale: Scale, paper: str, rows: Iterable[RowSpec], seeds: Iterable[int], tables: str
 ) -> None:
-    """Adds rows over seeds with all above them, and the tables stage that reads them."""
+    """Adds rows over seeds with all above them, and of a published paper the tables stage that reads them."""
     rows, seeds = list(rows), sorted(seeds)
     needed: set[str] = set()
     for row in rows:
@@ -261,6 +277,8 @@ def add_rows(
             items = scale.row(row, seed)
             graph.add(items)
             needed |= {_result(item) for item in items}
+    if paper not in registry.PAPERS:
+        return
     deps = sorted(path for path in needed if "/shared/tokenizer/" not in path)
     names = sorted({row.name for row in rows})
     graph.tables[paper] = {"rows": names, "seeds": seeds, "deps": deps, "out": tables}

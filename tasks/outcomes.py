@@ -94,9 +94,9 @@ def flatten(values: Any, prefix: str = "") -> dict[str, str]:
 
 
 def tables_of_rows(paper: str) -> dict[str, list[str]]:
-    """Tables that print each row of a paper, by row name."""
+    """Tables that print each row of a paper, by row name; none of rows that belong to no published paper."""
     tables: dict[str, list[str]] = {}
-    for table in registry.paper(paper).tables:
+    for table in registry.paper(paper).tables if paper in registry.PAPERS else ():
         for row in mapped_rows(table):
             if row.recipe is not None and table.id not in tables.setdefault(row.recipe.name, []):
                 tables[row.recipe.name].append(table.id)

@@ -52,6 +52,7 @@ class RewardModelSpec:
         aggregation: of the segment rewards, by name or with options, `{kind: differential_attention, dim: 256}`.
         loss: 'bradley_terry' on the aggregated rewards.
         end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
+        data: the data set whose pairs it learns from, None for the backbone's.
     """
 
     title: str
@@ -60,6 +61,7 @@ class RewardModelSpec:
     aggregation: str | Mapping[str, Any]
     loss: str
     end_token: bool = False
+    data: str | None = None
 
     def __post_init__(self) -> None:
         build_aggregation(self.aggregation)

@@ -31,6 +31,8 @@ class ModelSpec:
     Attributes:
         entropies: whether its segments are cut by the SFT model's entropies.
         segmenter: the SaT model that finds its sentences, None for segments of another kind.
+        data: the data set whose pairs it learns from, None for its backbone's.
+        given: a folder with a trained model in `model/`, in the place of training one.
     """
 
     paper: str
@@ -39,6 +41,8 @@ class ModelSpec:
     backbone: str
     entropies: bool
     segmenter: str | None = None
+    data: str | None = None
+    given: str | None = None
 
 
 @dataclass(frozen=True)
@@ -136,7 +140,10 @@ def _model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
     if not isinstance(declared, str):
         raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
     segmenter = _one_sat_model(_sat_models(values), where)
-    return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values), segmenter)
+    data, entropies = values.get("data"), _cuts_by_entropy(values)
+    if data is not None and (entropies or segmenter):
+        raise RecipeError(f"{where}: entropies and SaT sentences are those of the backbone's data; leave 'data' out")
+    return ModelSpec(owner, name, where, declared, entropies, segmenter, data, values.get("given"))
 
 
 def _models(root: Path, where: str, paper: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
