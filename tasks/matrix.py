@@ -122,6 +122,14 @@ class Scale:
     def _file(self, folder: str, name: str) -> str:
         return f"{self.params}/{folder}/{name}.yaml"
 
+    def _chosen(self, folder: str, name: str, what: str, where: str) -> str:
+        """The scale's file that a row or reward model names."""
+        file = self._file(folder, name)
+        if not (self.root / file).exists():
+            known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
+            raise RecipeError(f"{where}: no {what} '{name}' at scale {self.name}. {nearest(name, known)}")
+        return file
+
     def _named(self, backbone: str, field_: str, folder: str) -> tuple[str, str]:
         """Name and file of what a backbone's spec names in a field."""
         spec = self._file("backbones", backbone)
@@ -191,11 +199,7 @@ class Scale:
         """The data set of a reward model that learns from other pairs than its backbone's data has."""
         if spec.data is None:
             return []
-        file = self._file("data", spec.data)
-        if not (self.root / file).exists():
-            known = {path.stem for path in (self.root / self.params / "data").glob("*.yaml")}
-            raise RecipeError(f"{spec.path}: no data '{spec.data}' at scale {self.name}. {nearest(spec.data, known)}")
-        return [self._item("prepare", spec.data, None, spec=file)]
+        return [self._item("prepare", spec.data, None, spec=self._chosen("data", spec.data, "data", spec.path))]
 
     def references(self, spec: ModelSpec, seed: int) -> list[Item]:
         """The SFT model's reference responses scored by a reward model, after everything that they need."""
@@ -205,6 +209,8 @@ class Scale:
         if spec.segmenter is not None:
             made["sentences"] = above[-1].arguments["sentences"]
         scale = f"{self.params}/references.yaml"
+        if spec.references is not None:
+            scale = self._chosen("references", spec.references, "references", spec.path)
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
     def _words(self, backbone: str) -> str:
@@ -228,18 +234,14 @@ class Scale:
         above = base = self.backbone(row.backbone, seed)
         if row.kind == "raw":
             return base
-        settings = self._file("policy", row.settings)
-        if not (self.root / settings).exists():
-            known = {path.stem for path in (self.root / self.params / "policy").glob("*.yaml")}
-            raise RecipeError(
-                f"{row.path}: no settings '{row.settings}' at scale {self.name}. {nearest(row.settings, known)}"
-            )
+        settings = self._chosen("policy", row.settings, "settings", row.path)
         self._check_models(row)
         prepare, _, sft = base
+        evaluation = row.evaluation and self._chosen("evaluation", row.evaluation, "evaluation", row.path)
         made: dict[str, Argument] = {
             "row": row.path,
             "scale": settings,
-            "evaluation": sft.arguments["evaluation"],
+            "evaluation": evaluation or sft.arguments["evaluation"],
             "data": _result(prepare),
             "sft": _result(sft),
         }

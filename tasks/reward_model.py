@@ -53,6 +53,7 @@ class RewardModelSpec:
         loss: 'bradley_terry' on the aggregated rewards.
         end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
         data: the data set whose pairs it learns from, None for the backbone's.
+        references: how its reference rewards are drawn, by name; None for the scale's own way.
     """
 
     title: str
@@ -62,6 +63,7 @@ class RewardModelSpec:
     loss: str
     end_token: bool = False
     data: str | None = None
+    references: str | None = None
 
     def __post_init__(self) -> None:
         build_aggregation(self.aggregation)

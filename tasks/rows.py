@@ -33,6 +33,7 @@ class ModelSpec:
         segmenter: the SaT model that finds its sentences, None for segments of another kind.
         data: the data set whose pairs it learns from, None for its backbone's.
         given: a folder with a trained model in `model/`, in the place of training one.
+        references: names params/scales/<scale>/references/<it>.yaml; None for the scale's references.yaml.
     """
 
     paper: str
@@ -43,6 +44,7 @@ class ModelSpec:
     segmenter: str | None = None
     data: str | None = None
     given: str | None = None
+    references: str | None = None
 
 
 @dataclass(frozen=True)
@@ -56,6 +58,7 @@ class RowSpec:
         entropies: whether a read-out of its own needs entropies.
         segmenter: the SaT model behind its sentences, if any.
         references: those of its reward models whose reference rewards a shaping needs.
+        evaluation: names params/scales/<scale>/evaluation/<it>.yaml; None for the backbone's.
     """
 
     paper: str
@@ -68,6 +71,7 @@ class RowSpec:
     entropies: bool = False
     segmenter: str | None = None
     references: tuple[ModelSpec, ...] = ()
+    evaluation: str | None = None
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -143,7 +147,8 @@ def _model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
     data, entropies = values.get("data"), _cuts_by_entropy(values)
     if data is not None and (entropies or segmenter):
         raise RecipeError(f"{where}: entropies and SaT sentences are those of the backbone's data; leave 'data' out")
-    return ModelSpec(owner, name, where, declared, entropies, segmenter, data, values.get("given"))
+    chosen = (values.get(name) for name in ("given", "references"))
+    return ModelSpec(owner, name, where, declared, entropies, segmenter, data, *chosen)
 
 
 def _models(root: Path, where: str, paper: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
@@ -190,7 +195,9 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     entropies = _cuts_by_entropy(values) or any(model.entropies for model in models)
     segmenter = _one_sat_model([*_sat_models(values), *(model.segmenter for model in models)], where)
     references = _referenced(where, values, models) if models else ()
-    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, entropies, segmenter, references)
+    cut = entropies, segmenter
+    evaluation = values.get("evaluation")
+    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, *cut, references, evaluation)
 
 
 def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:

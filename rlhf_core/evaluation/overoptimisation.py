@@ -2,7 +2,7 @@
 
 The hacking alarm (`rlhf_core.evaluation.hacking`) watches while a policy trains; this looks back on the whole run. Its
 points are evaluations on the same prompts, the SFT policy first at a win rate of 1/2 over itself. Source: PAR, §4
-(proxy and win rate part, the best checkpoint of a run against its last); Gao et al. 2023 (over-optimisation against KL).
+(proxy and win rate part, the best checkpoint of a run against its last); Gao et al. 2023 (against KL).
 """
 
 from __future__ import annotations
