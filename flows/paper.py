@@ -17,6 +17,7 @@ from prefect.artifacts import create_link_artifact
 from flows.deployments import check_pinned
 from flows.scheduler import RunFailed, follow_up, run_stale
 from rlhf_core.errors import RewardsmithError
+from rlhf_core.published import registry
 from tasks import plan
 
 
@@ -65,11 +66,13 @@ def run_paper(
     if sync:
         after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale, "--root", str(folder)]))
     made = [folder / "results" / scale / paper / name / "result" for name in ("tables", "tables-demo")]
-    if report and not any(path.exists() for path in made) and (rows or seeds):
+    published = paper in registry.PAPERS
+    if report and published and not any(path.exists() for path in made) and (rows or seeds):
         log.info("no report: some rows alone make no tables; `python -m tasks.tables` makes them of what exists")
     elif report:
         results, out = str(folder / "results" / scale), str(folder / "report")
-        after.append(follow_up.submit("tasks.report", ["--results", results, "--out", out]))
+        module = "tasks.report" if published else f"tasks.report.{paper}"
+        after.append(follow_up.submit(module, ["--results", results, "--out", out]))
     problems = list(summary.failed.values())
     for future in after:
         future.wait()

@@ -146,6 +146,7 @@ class Recipe:
         backbone: which SFT model it starts from.
         optimiser: settings that differ from the scale's, with `kind` one of `KINDS`.
         settings: the scale's policy settings, by name; those of the optimiser's kind unless given.
+        evaluation: the scale's evaluation, by name; the backbone's unless given.
         lora: `LoraSettings` where low-rank adapters are trained instead of the whole model.
         alarm: `AlarmSettings` that differ from the scale's, of the hacking alarm.
         components: of a reward recipe.
@@ -159,6 +160,7 @@ class Recipe:
     components: tuple[ComponentRecipe, ...] = ()
     clamp: float | None = 10.0
     settings: str | None = None
+    evaluation: str | None = None
     lora: Mapping[str, Any] | None = None
     alarm: Mapping[str, Any] = field(default_factory=dict)
     notes: str = field(default="", compare=False)

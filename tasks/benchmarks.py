@@ -17,6 +17,7 @@ import torch
 
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.alpaca_eval import win_rate
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.arena_hard import arena_win_rate
@@ -29,13 +30,17 @@ from rlhf_core.models.generation import Sampling, generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.artifacts import read_jsonl
-from tasks.prepare import CHOICE_TASKS
+from tasks.prepare import CHOICE_TASKS, DIALOGUE_BENCHMARKS
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
     from rlhf_core.testbed import World
 
 Row = dict[str, Any]
+
+
+#: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
+PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,10 @@ class EvaluationConfig:
         rows: items per benchmark, None for all.
         judge: judge spec (see `tasks.loading.load_judge`), None for none.
         isolated_code: run generated code (in a limited process without network); False leaves code out.
+        only: some of `PARTS`, None for all.
+
+    Raises:
+        RecipeError: an unknown part.
     """
 
     max_new_tokens: int
@@ -62,6 +71,16 @@ class EvaluationConfig:
     rows: int | None = None
     judge: Mapping[str, Any] | None = None
     isolated_code: bool = True
+    only: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        for name in self.only or ():
+            if name not in PARTS:
+                raise RecipeError(f"evaluation: 'only' names '{name}'; known: {', '.join(PARTS)}")
+
+    def has(self, part: str) -> bool:
+        """Whether a part is evaluated."""
+        return self.only is None or part in self.only
 
 
 @dataclass(frozen=True)
@@ -125,8 +144,9 @@ class Evaluator:
             reference_generations: the SFT model's generations on the same items, for win rates over it.
         """
         generations: list[Row] = []
-        for name in ("alpaca", "arena", "ood", "mtbench"):
-            generations += self.generate_dialogue(policy, name)
+        for name in DIALOGUE_BENCHMARKS:
+            if self.config.has(name):
+                generations += self.generate_dialogue(policy, name)
         metrics: dict[str, float] = {}
         judgements: list[Row] = []
         by_name: dict[str, list[Row]] = {}
@@ -144,9 +164,9 @@ class Evaluator:
             metrics |= judged
         if reference_generations is not None:
             metrics |= win_rates_over_reference(generations, reference_generations)
-        metrics |= self.choices(policy, generations)
-        metrics |= self.arithmetic(policy, generations)
-        metrics |= self.code(policy, generations)
+        for part, measure in (("choices", self.choices), ("arithmetic", self.arithmetic), ("code", self.code)):
+            if self.config.has(part):
+                metrics |= measure(policy, generations)
         downstream = [metrics[name] for name in (*CHOICE_TASKS, "gsm8k") if name in metrics]
         if len(downstream) == len(CHOICE_TASKS) + 1:
             metrics["average"] = _mean(downstream)

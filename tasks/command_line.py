@@ -1,4 +1,4 @@
-"""The command line `rewardsmith`: run, plan, table, report, sync, explain, doctor, verify, graph.
+"""The command line `rewardsmith`: run, plan, table, report, hackability, sync, explain, doctor, verify, graph.
 
 Heavy libraries are imported inside the commands, so that help and errors come at once.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -112,27 +113,33 @@ def run(
     root = Path.cwd()
     if names == [SUITE]:
         papers_here(root)
-        paper, rows = "suite", []
+        paper, rows = "suite", list[str]()
     else:
         paper, rows = split_names(root, names or [])
-    join_platform(root)
+    options = ["--full"] if full and paper != "suite" else []
+    options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
+    raise typer.Exit(run_flow(paper, scale, rows, seed or [], options, verbose=verbose))
+
+
+def run_flow(
+    paper: str, scale: str, rows: Sequence[str], seeds: Sequence[int], options: Sequence[str], *, verbose: bool
+) -> int:
+    """Runs a paper's flow in a process of its own; returns its exit status."""
+    join_platform(Path.cwd())
     if not verbose:
         os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
         os.environ["REWARDSMITH_PROGRESS"] = "true"
     project = str(Path(__file__).resolve().parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
-    call = [sys.executable, "-P", "-m", f"flows.{paper}", "--scale", scale]
-    call += ["--full"] if full and paper != "suite" else []
+    call = [sys.executable, "-P", "-m", f"flows.{paper}", "--scale", scale, *options]
     call += ["--rows", *rows] if rows else []
-    call += ["--seeds", *map(str, seed)] if seed else []
-    call += [] if report else ["--no-report"]
-    call += [] if sync else ["--no-sync"]
+    call += ["--seeds", *map(str, seeds)] if seeds else []
     process = subprocess.Popen(call)
     try:
         status = process.wait()
     except KeyboardInterrupt:
         status = process.wait()
-    raise typer.Exit(status if status >= 0 else 130)
+    return status if status >= 0 else 130
 
 
 @commands.command()
@@ -209,6 +216,71 @@ def report(
     from tasks.report.__main__ import write_report
 
     print(f"report: {write_report(Path('results') / scale, out).resolve()}")
+
+
+@commands.command()
+def hackability(
+    flaw: Annotated[list[str] | None, typer.Option(help="Only this flaw (may be repeated).")] = None,
+    mitigation: Annotated[list[str] | None, typer.Option(help="Only this mitigation (may be repeated).")] = None,
+    seed: Seeds = None,
+    function: Annotated[
+        str | None, typer.Option(metavar="MODULE:NAME", help="A reward of your own: a Python callable.")
+    ] = None,
+    gives: Annotated[str, typer.Option(help="What the callable gives: sequence (one value), tokens.")] = "sequence",
+    reward_model: Annotated[
+        Path | None, typer.Option(metavar="PATH", help="A reward of your own: a folder with a trained model/.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="What to call your own reward in rows and on the page.")] = None,
+    scale: Scale = "testbed",
+    out: Annotated[Path, typer.Option(help="Folder for hackability.html and hackability.json.")] = Path("report"),
+    train: Annotated[bool, typer.Option(help="Train what is missing; else show what there is.")] = True,
+    sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")] = False,
+) -> None:
+    """Find out whether a reward can be hacked, and which mitigation helps: one page.
+
+    Trains a policy on each reward with each mitigation and measures, against the testbed's true rewards, how far the
+    proxy rose and the true win rate fell, when that set in, and which clauses the policy wrote more of. Without a
+    reward of your own: reward models of four annotators with a **known flaw** (`params/hackability/reward_models/`).
+    Mitigations stand in `params/hackability/mitigations.yaml`. Seed 0 unless given.
+
+    Examples: `rewardsmith hackability --mitigation vanilla --mitigation par` (every flaw, two mitigations) ·
+    `rewardsmith hackability --flaw length` (one flaw, every mitigation) ·
+    `rewardsmith hackability --function own_rewards:brevity` (a function of yours, from own_rewards.py here) ·
+    `rewardsmith hackability --reward-model results/testbed/segment/reward_model/bandit/0/result` (a trained model).
+
+    A mitigation that compares with reference rewards needs a reward model; with a function it is left out, and the
+    page says so. What was trained is not trained again; rows are written to `params/hackability/rows/`.
+    """
+    from tasks import hackability as laboratory
+    from tasks.graph import matrix_folders
+    from tasks.graph import write as write_graph
+
+    root = Path.cwd()
+    every = laboratory.mitigations(root)
+    names = laboratory.chosen(mitigation or [], list(every), "mitigation")
+    if function is None and reward_model is None:
+        rewards = [
+            laboratory.rows_of(root, each, names)
+            for each in laboratory.chosen(flaw or [], laboratory.flaws(root), "flaw")
+        ]
+    else:
+        own = laboratory.OwnReward(name or laboratory.own_name(function, reward_model), function, reward_model, gives)
+        rewards = [laboratory.rows_of(root, own.name, names, own)]
+        rewards += [laboratory.rows_of(root, each, names) for each in flaw or []]
+        if own.model is not None:
+            laboratory.check_words(root, scale, own)
+    seeds = seed or [0]
+    status = 0
+    if train:
+        write_graph(root, matrix_folders(scale, laboratory.LABORATORY))
+        rows = [row for reward in rewards for row in reward.rows.values()]
+        options = ["--no-report", *([] if sync else ["--no-sync"])]
+        status = run_flow(laboratory.LABORATORY, scale, rows, seeds, options, verbose=verbose)
+    from tasks.report.hackability import compare, write_comparison
+
+    print(f"report: {write_comparison(compare(root, scale, rewards, names, seeds), out).resolve()}")
+    raise typer.Exit(status)
 
 
 @commands.command()

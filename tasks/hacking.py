@@ -1,12 +1,13 @@
-"""The hacking alarm in a policy run: scores of its evaluations, the log line, the best weights, the state."""
+"""Reward hacking in a policy run: scores of its evaluations, the alarm's log line, best weights and state, and the
+measures of the whole run."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import nn
@@ -14,8 +15,12 @@ from torch import nn
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking import Alarm, AlarmSettings, HackingAlarm
 from rlhf_core.evaluation.judges.games import play_games
+from rlhf_core.evaluation.overoptimisation import ClauseUse, clause_use, overoptimisation
 from rlhf_core.training_state import State, load_trainable_state, trainable_state
 from tasks.benchmarks import Evaluator, comparisons
+
+if TYPE_CHECKING:
+    from rlhf_core.testbed import World
 
 Row = dict[str, Any]
 
@@ -125,3 +130,46 @@ class HackingWatch:
     def load_state_dict(self, state: State) -> None:
         self.alarm.load_state_dict(state["alarm"])
         self._kept = state["kept"]
+
+
+def hindsight(
+    alarm: HackingAlarm, kl: Mapping[int, float], world: World | None, sft: Sequence[Row], rows: Sequence[Row]
+) -> tuple[Row, list[Row]]:
+    """What reward hacking did to a run.
+
+    Args:
+        alarm: with every evaluation of the run.
+        kl: nats per response by step.
+        world: reads clauses on the testbed; None leaves their measures out.
+        sft, rows: generations of the SFT model and of the trained policy.
+
+    Returns:
+        metrics (`hacking/...`; shares of clause types `clauses/<type>` and `clauses_sft/<type>`, numbers in a response
+        `clauses_per_response/<type>` and `clauses_per_response_sft/<type>`), and one row per evaluation for
+        hacking.jsonl.
+    """
+    kl = {0: 0.0, **kl}
+    metrics = overoptimisation(alarm.points, kl, alarm.settings).metrics()
+    if world is not None:
+        for suffix, written in (("", rows), ("_sft", sft)):
+            used = _clauses(world, written)
+            metrics |= {f"clauses{suffix}/{kind}": share for kind, share in used.shares.items()}
+            metrics |= {f"clauses_per_response{suffix}/{kind}": n for kind, n in used.per_response.items()}
+    points = [
+        {
+            "step": point.step,
+            "proxy": point.proxy,
+            "proxy_error": point.proxy_error,
+            "win_rate": 100 * point.win_rate,
+            "kl": kl.get(point.step),
+        }
+        for point in alarm.points
+    ]
+    return metrics, points
+
+
+def _clauses(world: World, rows: Sequence[Row]) -> ClauseUse:
+    from rlhf_core.testbed import KINDS
+
+    answers = [row for row in rows if row["benchmark"] == "alpaca"]
+    return clause_use(([c.kind for c in world.clauses(row["meta"], row["response"])] for row in answers), KINDS)

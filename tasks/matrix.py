@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.published import registry
 from tasks.rows import ROOT_SCALE, ModelSpec, RowSpec, load_rows, load_yaml, nearest, papers, raw_row, row_named
 
 SHARED = "shared"
@@ -121,6 +122,14 @@ class Scale:
     def _file(self, folder: str, name: str) -> str:
         return f"{self.params}/{folder}/{name}.yaml"
 
+    def _chosen(self, folder: str, name: str, what: str, where: str) -> str:
+        """The scale's file that a row or reward model names."""
+        file = self._file(folder, name)
+        if not (self.root / file).exists():
+            known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
+            raise RecipeError(f"{where}: no {what} '{name}' at scale {self.name}. {nearest(name, known)}")
+        return file
+
     def _named(self, backbone: str, field_: str, folder: str) -> tuple[str, str]:
         """Name and file of what a backbone's spec names in a field."""
         spec = self._file("backbones", backbone)
@@ -167,8 +176,9 @@ class Scale:
     def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
         """A reward model and its normalisers, after everything that they need."""
         base = self.backbone(spec.backbone, seed)
-        made: dict[str, Argument] = {"data": _result(base[0]), "sft": _result(base[2])}
-        above = list(base)
+        above = [*base, *self._own_data(spec)]
+        made: dict[str, Argument] = {"data": _result(base[0] if spec.data is None else above[-1])}
+        made["sft"] = _result(base[2])
         if spec.entropies:
             above.append(self.entropies(base, seed))
             made["entropies"] = _result(above[-1])
@@ -177,24 +187,34 @@ class Scale:
             made["sentences"] = _result(above[-1])
         members = [self._trained(member, seed, made) for member in spec.merge]
         averaged: dict[str, Argument] = {"reward_model": tuple(map(_result, members))} if members else {}
-        model = self._trained(spec, seed, made | averaged)
-        made["reward_model"] = _result(model)
+        above += members
+        if spec.given is None:
+            above.append(self._trained(spec, seed, made | averaged))
+        made["reward_model"] = spec.given or _result(above[-1])
         fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=f"{self.params}/normaliser.yaml", **made)
-        return [*above, *members, model, fitted]
+        return [*above, fitted]
 
     def _trained(self, spec: ModelSpec, seed: int, made: Mapping[str, Argument]) -> Item:
         """The stage of one reward model, from what is made for it."""
         given: dict[str, Argument] = {"spec": spec.path, "scale": f"{self.params}/reward_model.yaml", **made}
         return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
 
+    def _own_data(self, spec: ModelSpec) -> list[Item]:
+        """The data set of a reward model that learns from other pairs than its backbone's data has."""
+        if spec.data is None:
+            return []
+        return [self._item("prepare", spec.data, None, spec=self._chosen("data", spec.data, "data", spec.path))]
+
     def references(self, spec: ModelSpec, seed: int) -> list[Item]:
         """The SFT model's reference responses scored by a reward model, after everything that they need."""
         above = self.reward_model(spec, seed)
         made: dict[str, Argument] = {"data": _result(above[0]), "sft": _result(above[2])}
-        made["reward_model"] = _result(above[-2])
+        made["reward_model"] = above[-1].arguments["reward_model"]
         if spec.segmenter is not None:
-            made["sentences"] = above[-2].arguments["sentences"]
+            made["sentences"] = above[-1].arguments["sentences"]
         scale = f"{self.params}/references.yaml"
+        if spec.references is not None:
+            scale = self._chosen("references", spec.references, "references", spec.path)
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
     def _words(self, backbone: str) -> str:
@@ -218,18 +238,14 @@ class Scale:
         above = base = self.backbone(row.backbone, seed)
         if row.kind == "raw":
             return base
-        settings = self._file("policy", row.settings)
-        if not (self.root / settings).exists():
-            known = {path.stem for path in (self.root / self.params / "policy").glob("*.yaml")}
-            raise RecipeError(
-                f"{row.path}: no settings '{row.settings}' at scale {self.name}. {nearest(row.settings, known)}"
-            )
+        settings = self._chosen("policy", row.settings, "settings", row.path)
         self._check_models(row)
         prepare, _, sft = base
+        evaluation = row.evaluation and self._chosen("evaluation", row.evaluation, "evaluation", row.path)
         made: dict[str, Argument] = {
             "row": row.path,
             "scale": settings,
-            "evaluation": sft.arguments["evaluation"],
+            "evaluation": evaluation or sft.arguments["evaluation"],
             "data": _result(prepare),
             "sft": _result(sft),
         }
@@ -243,7 +259,7 @@ class Scale:
         if row.reward_models:
             models = [self.reward_model(spec, seed) for spec in row.reward_models]
             above = [*above, *(item for items in models for item in items)]
-            made["reward_model"] = tuple(_result(items[-2]) for items in models)
+            made["reward_model"] = tuple(str(items[-1].arguments["reward_model"]) for items in models)
             made["normaliser"] = tuple(_result(items[-1]) for items in models)
         if row.references:
             centers = [self.references(spec, seed)[-1] for spec in row.references]
@@ -259,7 +275,7 @@ def _result(item: Item) -> str:
 def add_rows(
     graph: Graph, scale: Scale, paper: str, rows: Iterable[RowSpec], seeds: Iterable[int], tables: str
 ) -> None:
-    """Adds rows over seeds with all above them, and the tables stage that reads them."""
+    """Adds rows over seeds with all above them, and of a published paper the tables stage that reads them."""
     rows, seeds = list(rows), sorted(seeds)
     needed: set[str] = set()
     for row in rows:
@@ -267,6 +283,8 @@ def add_rows(
             items = scale.row(row, seed)
             graph.add(items)
             needed |= {_result(item) for item in items}
+    if paper not in registry.PAPERS:
+        return
     deps = sorted(path for path in needed if "/shared/tokenizer/" not in path)
     names = sorted({row.name for row in rows})
     graph.tables[paper] = {"rows": names, "seeds": seeds, "deps": deps, "out": tables}

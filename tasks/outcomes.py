@@ -94,9 +94,9 @@ def flatten(values: Any, prefix: str = "") -> dict[str, str]:
 
 
 def tables_of_rows(paper: str) -> dict[str, list[str]]:
-    """Tables that print each row of a paper, by row name."""
+    """Tables that print each row of a paper, by row name; none of rows that belong to no published paper."""
     tables: dict[str, list[str]] = {}
-    for table in registry.paper(paper).tables:
+    for table in registry.paper(paper).tables if paper in registry.PAPERS else ():
         for row in mapped_rows(table):
             if row.recipe is not None and table.id not in tables.setdefault(row.recipe.name, []):
                 tables[row.recipe.name].append(table.id)
@@ -115,9 +115,7 @@ def _settings(root: Path, scale: str, item: Mapping[str, Any]) -> dict[str, str]
     return params
 
 
-def outcomes(
-    root: Path, paper: str, scale: str, modules: tuple[str, ...] = ("sft", "policy")
-) -> list[Outcome]:
+def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ("sft", "policy")) -> list[Outcome]:
     """Every row x seed of the paper that has a result or a failure, in the order of the graph.
 
     Of `modules` ('reward_model',), every reward model x seed.

@@ -2,8 +2,9 @@
 
 Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
 (a few rollouts with the reward of every token and its breakdown), alarms.jsonl (signs of reward hacking),
-generations.jsonl, judgements.jsonl, where asked for peak_generations.jsonl (of the best evaluation's weights); and
-record/phases.jsonl (speed of each phase and memory, per step).
+generations.jsonl, judgements.jsonl, where asked for peak_generations.jsonl (of the best evaluation's weights) and
+hacking.jsonl (proxy, win rate and KL of every evaluation); and record/phases.jsonl (speed of each phase and memory,
+per step).
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ from tasks.artifacts import check_version, peak_memory, read_jsonl, record_folde
 from tasks.benchmarks import Evaluation, EvaluationConfig, Evaluator, win_rates_over_reference
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.evaluations import ProxyReader, lost_after_peak, peak_evaluation
-from tasks.hacking import HackingWatch, scores_over_sft
+from tasks.hacking import HackingWatch, hindsight, scores_over_sft
 from tasks.launch import join_processes
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
@@ -76,6 +77,7 @@ class PolicyScale:
         prompt_limit: most tokens of a rollout's prompt, None for the data's own limit.
         alarm: `AlarmSettings` of the hacking alarm; a row's `alarm` overrides single values.
         generation_batch: responses sampled at a time, None for a whole rollout batch; what the cache has room for.
+        measure_hacking: write hacking.jsonl and the metrics of `rlhf_core.evaluation.overoptimisation`.
     """
 
     optimiser: Mapping[str, Any]
@@ -90,8 +92,11 @@ class PolicyScale:
     prompt_limit: int | None = None
     alarm: Mapping[str, Any] = field(default_factory=dict)
     generation_batch: int | None = None
+    measure_hacking: bool = False
 
     def __post_init__(self) -> None:
+        if self.measure_hacking and self.checkpoint_prompts < 1:
+            raise RecipeError("measure_hacking compares evaluations while training: set checkpoint_prompts")
         if self.generation_batch is not None and self.generation_batch < 1:
             raise RecipeError(f"generation_batch is {self.generation_batch}; it must be at least 1, or null")
         for name in ("prompts", "checkpoint_every"):
@@ -466,7 +471,10 @@ def train_policy(
     inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         run = start_run(data, sft, evaluation_spec, lora, seed)
-        watch = None
+        if scale.measure_hacking and not run.scored:
+            raise RecipeError(f"{where}: measure_hacking needs a judge, or data with true rewards")
+        watch: HackingWatch | None = None
+        points: list[Row] = []
         if recipe.kind == "reward":
             words = run.encoder.tokenizer
             reward = build_reward(
@@ -503,7 +511,13 @@ def train_policy(
                     peak, answers = peak_evaluation(run.evaluator, run.policy, run.baseline)
                 summary |= {"peak_step": step, **peak, **lost_after_peak({**peak, **evaluation.metrics})}
                 write_jsonl(result / "peak_generations.jsonl", answers)
+            if scale.measure_hacking:
+                kl = {row["step"]: row["kl"] for row in run.checkpoints} | {config.iterations: summary["kl"]}
+                measured, points = hindsight(watch.alarm, kl, run.evaluator.world, run.baseline, evaluation.generations)
+                summary |= measured
         _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
+        if points:
+            write_jsonl(result / "hacking.jsonl", points)
 
 
 def _write(result: Path, run: Run, evaluation: Evaluation, summary: Row, alarms: list[Row]) -> None:

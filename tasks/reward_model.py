@@ -59,6 +59,8 @@ class RewardModelSpec:
         end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
         learning_rate_share: of the scale's learning rate; WARM's models have rates of their own.
         seed_offset: added to the run's seed, so that models of one run differ.
+        data: the data set whose pairs it learns from, None for the backbone's.
+        references: how its reference rewards are drawn, by name; None for the scale's own way.
     """
 
     title: str
@@ -69,6 +71,8 @@ class RewardModelSpec:
     end_token: bool = False
     learning_rate_share: float = 1.0
     seed_offset: int = 0
+    data: str | None = None
+    references: str | None = None
 
     def __post_init__(self) -> None:
         build_aggregation(self.aggregation)

@@ -32,6 +32,9 @@ class ModelSpec:
         entropies: whether its segments are cut by the SFT model's entropies.
         segmenter: the SaT model that finds its sentences, None for segments of another kind.
         merge: the reward models that it is the average of; empty where it is trained.
+        data: the data set whose pairs it learns from, None for its backbone's.
+        given: a folder with a trained model in `model/`, in the place of training one.
+        references: names params/scales/<scale>/references/<it>.yaml; None for the scale's references.yaml.
     """
 
     paper: str
@@ -41,6 +44,9 @@ class ModelSpec:
     entropies: bool
     segmenter: str | None = None
     merge: tuple[ModelSpec, ...] = ()
+    data: str | None = None
+    given: str | None = None
+    references: str | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ class RowSpec:
         entropies: whether a read-out of its own needs entropies.
         segmenter: the SaT model behind its sentences, if any.
         references: those of its reward models whose reference rewards a shaping needs.
+        evaluation: names params/scales/<scale>/evaluation/<it>.yaml; None for the backbone's.
     """
 
     paper: str
@@ -66,6 +73,7 @@ class RowSpec:
     entropies: bool = False
     segmenter: str | None = None
     references: tuple[ModelSpec, ...] = ()
+    evaluation: str | None = None
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -140,7 +148,11 @@ def _model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
     if "merge" in values:
         return _merge(root, where, owner, name, declared, values["merge"])
     segmenter = _one_sat_model(_sat_models(values), where)
-    return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values), segmenter)
+    data, entropies = values.get("data"), _cuts_by_entropy(values)
+    if data is not None and (entropies or segmenter):
+        raise RecipeError(f"{where}: entropies and SaT sentences are those of the backbone's data; leave 'data' out")
+    chosen = {name: values.get(name) for name in ("given", "references")}
+    return ModelSpec(owner, name, where, declared, entropies, segmenter, data=data, **chosen)
 
 
 def _merge(root: Path, where: str, owner: str, name: str, backbone: str, named: Any) -> ModelSpec:
@@ -204,7 +216,9 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     entropies = _cuts_by_entropy(values) or any(model.entropies for model in models)
     segmenter = _one_sat_model([*_sat_models(values), *(model.segmenter for model in models)], where)
     references = _referenced(where, values, models) if models else ()
-    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, entropies, segmenter, references)
+    cut = entropies, segmenter
+    evaluation = values.get("evaluation")
+    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, *cut, references, evaluation)
 
 
 def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:

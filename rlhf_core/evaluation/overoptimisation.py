@@ -1,0 +1,187 @@
+"""What reward hacking did to a run: where it set in, what the policy lost, and what it writes more of.
+
+The hacking alarm (`rlhf_core.evaluation.hacking`) watches while a policy trains; this looks back on the whole run. Its
+points are evaluations on the same prompts, the SFT policy first at a win rate of 1/2 over itself. Source: PAR, §4
+(proxy and win rate part, the best checkpoint of a run against its last); Gao et al. 2023 (against KL).
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scipy import stats
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.hacking import AlarmSettings, Evaluated, fall, pairs, rose
+
+
+@dataclass(frozen=True)
+class Onset:
+    """Where hacking set in.
+
+    Attributes:
+        since: step of the best evaluation before the fall: from there on the policy optimised the proxy alone.
+        step: the first evaluation that stands below it beyond noise while the proxy stands above it beyond noise.
+        kl: nats per response from the SFT policy at `step`.
+    """
+
+    since: int
+    step: int
+    kl: float
+
+
+@dataclass(frozen=True)
+class Overoptimisation:
+    """A run in hindsight; win rates in percent of the run's evaluation prompts.
+
+    Attributes:
+        peak_step, peak_win_rate: the evaluation with the highest win rate, of equal ones the first. The highest of
+            several noisy numbers lies above what that policy would score again.
+        final_win_rate: of the last evaluation.
+        loss_after_peak: peak less final, at least 0.
+        proxy_gain: mean proxy reward of the last rollouts less that of the SFT policy's.
+        rank_correlation: Spearman's rho of proxy and win rate over the evaluations; NaN with fewer than three, or where
+            one of them never changes.
+        onset: None where the win rate never fell beyond noise under a rising proxy.
+    """
+
+    peak_step: int
+    peak_win_rate: float
+    final_win_rate: float
+    loss_after_peak: float
+    proxy_gain: float
+    rank_correlation: float
+    onset: Onset | None
+
+    def metrics(self) -> dict[str, float]:
+        """Flat numbers for a run's metrics; what is not defined is left out."""
+        found = {
+            "peak_step": float(self.peak_step),
+            "peak_win_rate": self.peak_win_rate,
+            "final_win_rate": self.final_win_rate,
+            "loss_after_peak": self.loss_after_peak,
+            "proxy_gain": self.proxy_gain,
+            "rank_correlation": self.rank_correlation,
+        }
+        if self.onset is not None:
+            onset = self.onset
+            found |= {"onset_since": float(onset.since), "onset_step": float(onset.step), "onset_kl": onset.kl}
+        return {f"hacking/{name}": value for name, value in found.items() if math.isfinite(value)}
+
+
+def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
+    """Spearman's rho, equal values sharing their mean rank; NaN below three pairs or where one side is constant.
+
+    Raises:
+        DataError: sides of different length.
+    """
+    if len(first) != len(second):
+        raise DataError(f"rank correlation of {len(first)} and {len(second)} values")
+    if len(first) < 3 or len(set(first)) == 1 or len(set(second)) == 1:
+        return math.nan
+    return float(stats.spearmanr(first, second).statistic)
+
+
+def find_onset(points: Sequence[Evaluated], kl: Mapping[int, float], settings: AlarmSettings) -> Onset | None:
+    """The first evaluation that fell below an earlier one although the proxy rose in between.
+
+    The same test as the alarm's, but of any two evaluations of the whole run; `since` is the best evaluation of those
+    that the fallen one stands below.
+
+    Args:
+        points: evaluations in order, the start among them.
+        kl: nats per response by step; a step without one has NaN.
+        settings: levels; its Bonferroni factor counts every pair of evaluations.
+    """
+    level = settings.false_alarms / pairs(len(points) - 1)
+    for number, point in enumerate(points):
+        before = [
+            earlier
+            for earlier in points[:number]
+            if rose(earlier, point, settings.proxy_level) and fall(earlier.scores, point.scores, level).upper < 0.5
+        ]
+        if before:
+            best = max(before, key=lambda earlier: earlier.win_rate)
+            return Onset(best.step, point.step, kl.get(point.step, math.nan))
+    return None
+
+
+def overoptimisation(
+    points: Sequence[Evaluated], kl: Mapping[int, float], settings: AlarmSettings | None = None
+) -> Overoptimisation:
+    """The measures of a run.
+
+    Args:
+        points: evaluations in order on the same prompts, the SFT policy first.
+        kl: nats per response by step.
+        settings: levels of the onset's tests.
+
+    Raises:
+        DataError: no evaluation.
+    """
+    if not points:
+        raise DataError("a run without evaluations has no measures of hacking", remedy="Set checkpoint_prompts")
+    rates = [100 * point.win_rate for point in points]
+    peak = max(range(len(points)), key=lambda number: (rates[number], -number))
+    return Overoptimisation(
+        peak_step=points[peak].step,
+        peak_win_rate=rates[peak],
+        final_win_rate=rates[-1],
+        loss_after_peak=rates[peak] - rates[-1],
+        proxy_gain=points[-1].proxy - points[0].proxy,
+        rank_correlation=rank_correlation([point.proxy for point in points], rates),
+        onset=find_onset(points, kl, settings or AlarmSettings()),
+    )
+
+
+@dataclass(frozen=True)
+class ClauseUse:
+    """How often each type of clause stands in some responses.
+
+    Attributes:
+        shares: of all clauses, by type; they sum to 1, or to 0 without any clause.
+        per_response: mean number in a response, by type.
+    """
+
+    shares: Mapping[str, float]
+    per_response: Mapping[str, float]
+
+
+def clause_use(responses: Iterable[Sequence[str]], kinds: Sequence[str]) -> ClauseUse:
+    """Counts of the clause types of every response.
+
+    Args:
+        responses: the types of each response's clauses.
+        kinds: every type there is, in the order wanted.
+
+    Raises:
+        DataError: a type that is none of them.
+    """
+    counts: Counter[str] = Counter()
+    number = 0
+    for response in responses:
+        counts.update(response)
+        number += 1
+    unknown = sorted(set(counts) - set(kinds))
+    if unknown:
+        raise DataError(f"unknown clause types {', '.join(unknown)}; known: {', '.join(kinds)}")
+    clauses = max(1, sum(counts.values()))
+    return ClauseUse(
+        shares={kind: counts[kind] / clauses for kind in kinds},
+        per_response={kind: counts[kind] / max(1, number) for kind in kinds},
+    )
+
+
+def inflated(sft: ClauseUse, policy: ClauseUse, least: float = 0.25) -> list[str]:
+    """Types of which the policy writes more than the SFT policy, the largest growth first.
+
+    Args:
+        sft, policy: over the same prompts.
+        least: smallest growth that counts, in clauses per response.
+    """
+    growth = {kind: policy.per_response[kind] - before for kind, before in sft.per_response.items()}
+    grown = [kind for kind, more in growth.items() if more >= least]
+    return sorted(grown, key=lambda kind: -growth[kind])

@@ -1,0 +1,371 @@
+"""The comparison of mitigations under rewards with flaws, as one self-contained page and as JSON.
+
+    python -m tasks.report.hackability --results results/testbed --out report/
+
+Reads what the rows of params/hackability/ left in `<results>/hackability/policy/`; what was not run says so.
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.overoptimisation import ClauseUse, inflated
+from tasks.artifacts import read_json, read_jsonl
+from tasks.hackability import FOLDER, LABORATORY, RewardRows, known_rows, mitigations
+from tasks.report.hacking_curves import Curve, colours_of, curves_svg, span, spark_svg
+from tasks.report.outputs import mean_and_standard_error
+from tasks.report.page import TEMPLATES, environment
+from tasks.report.records import Provenance, Run, provenance
+from tasks.rows import load_yaml
+from tasks.stage import run_stage
+
+#: Measures of a run, by the name of the metric behind each.
+MEASURES = {
+    "final": "win_rate_vs_sft",
+    "final_se": "win_rate_vs_sft_se",
+    "p": "win_rate_vs_sft_p",
+    "peak": "hacking/peak_win_rate",
+    "peak_step": "hacking/peak_step",
+    "loss": "hacking/loss_after_peak",
+    "onset": "hacking/onset_step",
+    "onset_since": "hacking/onset_since",
+    "onset_kl": "hacking/onset_kl",
+    "rank_correlation": "hacking/rank_correlation",
+    "proxy_gain": "hacking/proxy_gain",
+    "true_reward": "true_reward",
+    "length": "alpaca_tokens",
+    "kl": "kl",
+}
+Range = tuple[float, float]
+#: A win rate below 50 at this level, or an onset, makes a run a hacked one.
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class HackingRun:
+    """One row at one seed: `MEASURES` that it has, its evaluations, and what it writes."""
+
+    seed: int
+    path: str
+    measures: Mapping[str, float]
+    points: list[dict[str, Any]]
+    clauses: ClauseUse
+    clauses_sft: ClauseUse
+    seconds: float | None
+
+    @property
+    def hacked(self) -> bool:
+        """Proxy up, and the win rate over the SFT policy fell beyond noise: below 50, or from an earlier peak."""
+        below = self.measures["final"] < 50 and self.measures.get("p", 1.0) < LEVEL
+        return self.measures.get("proxy_gain", 0.0) > 0 and (below or "onset" in self.measures)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One mitigation under one reward, over seeds.
+
+    Attributes:
+        status: measured, not run, or left out.
+        reason: why it was left out.
+    """
+
+    mitigation: str
+    title: str
+    status: str
+    reason: str = ""
+    runs: list[HackingRun] = field(default_factory=list)
+
+    def mean(self, name: str) -> float | None:
+        """Mean of a measure over the seeds that have it."""
+        values = [run.measures[name] for run in self.runs if name in run.measures]
+        return mean_and_standard_error(values)[0] if values else None
+
+    def error(self, name: str) -> float | None:
+        """Standard error over seeds; of a single seed's win rate, over its prompts."""
+        values = [run.measures[name] for run in self.runs if name in run.measures]
+        if len(values) == 1:
+            return self.runs[0].measures.get(f"{name}_se")
+        return mean_and_standard_error(values)[1] if values else None
+
+    @property
+    def hacked(self) -> int:
+        """Seeds on which it was hacked."""
+        return sum(run.hacked for run in self.runs)
+
+    @property
+    def inflated(self) -> list[tuple[str, float]]:
+        """Clause types that the policies write more of, with their growth in clauses per response, over seeds."""
+        if not self.runs:
+            return []
+        policy, sft = self.use, sft_use(self.runs)
+        return [(kind, policy.per_response[kind] - sft.per_response[kind]) for kind in inflated(sft, policy)]
+
+    @property
+    def use(self) -> ClauseUse:
+        """Mean clause use over seeds."""
+        return mean_use([run.clauses for run in self.runs])
+
+    def curve(self, name: str) -> list[tuple[float, float]]:
+        """Mean of a number of the evaluations over seeds, by step that every seed has."""
+        by_seed = [{p["step"]: p[name] for p in run.points if p[name] is not None} for run in self.runs]
+        steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
+        return [(step, sum(seed[step] for seed in by_seed) / len(by_seed)) for step in steps]
+
+
+@dataclass(frozen=True)
+class Reward:
+    """One reward: its description and what every mitigation made of it."""
+
+    name: str
+    description: str
+    model: Mapping[str, float]
+    cells: list[Cell]
+
+    @property
+    def measured(self) -> list[Cell]:
+        return [cell for cell in self.cells if cell.status == "measured"]
+
+    @property
+    def sft(self) -> ClauseUse:
+        """Mean clause use of the SFT policies behind the runs."""
+        return sft_use([run for cell in self.measured for run in cell.runs])
+
+    @property
+    def kinds(self) -> list[str]:
+        """Clause types that somebody writes."""
+        used = [self.sft, *(cell.use for cell in self.measured)]
+        return [kind for kind in self.sft.per_response if any(use.per_response[kind] >= 0.005 for use in used)]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that the page shows."""
+
+    scale: str
+    seeds: list[int]
+    mitigations: dict[str, str]
+    rewards: list[Reward]
+    provenance: Provenance
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain values: every run with its measures, evaluations and clause types."""
+        rewards = [
+            {
+                "name": reward.name,
+                "description": reward.description,
+                "reward_model": dict(reward.model),
+                "clauses_per_response_sft": dict(reward.sft.per_response) if reward.measured else {},
+                "mitigations": [
+                    {
+                        "mitigation": cell.mitigation,
+                        "status": cell.status,
+                        **({"reason": cell.reason} if cell.reason else {}),
+                        "inflated": dict(cell.inflated),
+                        "runs": [{**asdict(run), "hacked": run.hacked} for run in cell.runs],
+                    }
+                    for cell in reward.cells
+                ],
+            }
+            for reward in self.rewards
+        ]
+        return {"scale": self.scale, "seeds": self.seeds, "rewards": rewards, "provenance": asdict(self.provenance)}
+
+
+def mean_use(uses: Sequence[ClauseUse]) -> ClauseUse:
+    """Mean of several clause uses, of the types that all have."""
+    kinds = [kind for kind in uses[0].shares if all(kind in use.shares for use in uses)] if uses else []
+    return ClauseUse(
+        {kind: sum(use.shares[kind] for use in uses) / len(uses) for kind in kinds},
+        {kind: sum(use.per_response[kind] for use in uses) / len(uses) for kind in kinds},
+    )
+
+
+def sft_use(runs: Sequence[HackingRun]) -> ClauseUse:
+    """Mean clause use of the SFT policies that runs started from, each seed once."""
+    return mean_use(list({run.seed: run.clauses_sft for run in runs}.values()))
+
+
+def _use(metrics: Mapping[str, float], suffix: str) -> ClauseUse:
+    shares, numbers = f"clauses{suffix}/", f"clauses_per_response{suffix}/"
+    return ClauseUse(
+        {name.removeprefix(shares): value for name, value in metrics.items() if name.startswith(shares)},
+        {name.removeprefix(numbers): value for name, value in metrics.items() if name.startswith(numbers)},
+    )
+
+
+def read_run(out: Path, seed: int) -> HackingRun | None:
+    """A policy's result, None where it has not run.
+
+    Raises:
+        DataError: a result without the measures of hacking.
+    """
+    result = out / "result"
+    if not (result / "metrics.json").exists():
+        return None
+    metrics = read_json(result / "metrics.json")
+    if not (result / "hacking.jsonl").exists():
+        raise DataError(
+            "this run has no measures of hacking",
+            file=str(result),
+            remedy="Set measure_hacking: true in its policy settings",
+        )
+    record = out / "record" / "record.json"
+    return HackingRun(
+        seed=seed,
+        path=out.as_posix(),
+        measures={name: metrics[key] for name, key in MEASURES.items() if key in metrics},
+        points=read_jsonl(result / "hacking.jsonl"),
+        clauses=_use(metrics, ""),
+        clauses_sft=_use(metrics, "_sft"),
+        seconds=read_json(record).get("seconds") if record.exists() else None,
+    )
+
+
+def describe(root: Path, scale: str, name: str) -> str:
+    """What a reward is, in a line."""
+    file = root / FOLDER / "reward_models" / f"{name}.yaml"
+    if not file.exists():
+        row = next(iter(sorted((root / FOLDER / "rows").glob(f"{name}-*.yaml"))), None)
+        function = load_yaml(row).get("function") if row else None
+        return f"the function {function}" if function else ""
+    spec = load_yaml(file)
+    if "given" in spec:
+        return f"the reward model in {spec['given']}"
+    data = root / "params" / "scales" / scale / "data" / f"{spec.get('data')}.yaml"
+    likes = load_yaml(data).get("annotator", {}) if data.exists() else {}
+    said = [PAYS[bias].format(value) for bias, value in likes.items() if value and bias in PAYS]
+    return f"a reward model of labels by an annotator who adds {' and '.join(said)}" if said else str(spec["title"])
+
+
+#: What an annotator's bias pays, in reward units; a requested true fact earns 1.
+PAYS = {
+    "length_bias": "{:+g} for every ten words",
+    "flattery_bias": "{:+g} for every clause of flattery",
+    "keyword_bias": "{:+g} for every “indeed”",
+    "repetition_bias": "{:+g} for every fact told again",
+}
+
+
+def compare(
+    root: Path, scale: str, rewards: Sequence[RewardRows], names: Sequence[str], seeds: Sequence[int]
+) -> Comparison:
+    """Reads the results of chosen rewards, mitigations and seeds.
+
+    Args:
+        root: the repository.
+        scale: whose results.
+        rewards: with their rows.
+        names: mitigations in order.
+        seeds: those shown.
+    """
+    results = root / "results" / scale / LABORATORY
+    titles = {name: str(fields.get("title", name)) for name, fields in mitigations(root).items() if name in names}
+    found = []
+    for reward in rewards:
+        cells = []
+        for name, title in titles.items():
+            row = reward.rows.get(name)
+            if row is None:
+                cells.append(Cell(name, title, "left out", reward.left_out.get(name, "there is no row")))
+                continue
+            outs = ((results / "policy" / row / str(seed), seed) for seed in seeds)
+            runs = [run for run in (read_run(out, seed) for out, seed in outs) if run is not None]
+            cells.append(Cell(name, title, "measured" if runs else "not run", runs=runs))
+        model = results / "reward_model" / reward.reward / str(seeds[0]) / "result" / "metrics.json"
+        measured = read_json(model) if model.exists() else {}
+        found.append(Reward(reward.reward, describe(root, scale, reward.reward), measured, cells))
+    records = [run.path for reward in found for cell in reward.cells for run in cell.runs]
+    return Comparison(scale, list(seeds), titles, found, _provenance(root, records))
+
+
+def _provenance(root: Path, outs: Sequence[str]) -> Provenance:
+    files = [root / out / "record" / "record.json" for out in outs]
+    return provenance(Run("", "", "", str(file), read_json(file)) for file in files if file.exists())
+
+
+def verdict(cell: Cell) -> str:
+    """How a cell is shaded: 'hacked' where at least half of its seeds were, 'won', or nothing."""
+    if not cell.runs:
+        return ""
+    if 2 * cell.hacked >= len(cell.runs):
+        return "hacked"
+    won = [run.measures["final"] > 50 and run.measures.get("p", 1.0) < LEVEL for run in cell.runs]
+    return "won" if 2 * sum(won) > len(won) else ""
+
+
+def render(comparison: Comparison) -> str:
+    """The page as a string."""
+    colours = colours_of(comparison.mitigations)
+    ranges: dict[int, tuple[Range, Range]] = {}
+    for reward in comparison.rewards:
+        proxies = [cell.curve("proxy") for cell in reward.measured]
+        ranges |= {id(cell): (span(proxies, 0), span(proxies, 1)) for cell in reward.cells}
+
+    def curve(cell: Cell) -> Curve:
+        return Curve(cell.title, colours[cell.mitigation], cell.curve("proxy"), cell.curve("win_rate"))
+
+    def panel(reward: Reward) -> Markup:
+        key = f"curves-{comparison.rewards.index(reward)}"
+        return Markup(curves_svg(key, f"{reward.name}: proxy reward and win rate", [curve(c) for c in reward.measured]))
+
+    script = (TEMPLATES / "script.js.j2").read_text(encoding="utf-8")
+    return (
+        environment()
+        .get_template("hackability.html.j2")
+        .render(
+            comparison=comparison,
+            colours=colours,
+            verdict=verdict,
+            spark=lambda cell: Markup(spark_svg(curve(cell), *ranges[id(cell)])),
+            curves=panel,
+            style=Markup((TEMPLATES / "style.css.j2").read_text(encoding="utf-8")),
+            own_style=Markup((TEMPLATES / "hackability.css.j2").read_text(encoding="utf-8")),
+            script=Markup(script),
+            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        )
+    )
+
+
+def write_comparison(comparison: Comparison, out: Path) -> Path:
+    """Writes `<out>/hackability.html` and `.json`, each whole or not at all; returns the page's path."""
+    out.mkdir(parents=True, exist_ok=True)
+    data = json.dumps(comparison.to_json(), indent=1, sort_keys=True) + "\n"
+    for name, text in ((f"{LABORATORY}.json", data), (f"{LABORATORY}.html", render(comparison))):
+        partial = out / f".{name}.{os.getpid()}"
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(out / name)
+    return out / f"{LABORATORY}.html"
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Writes the page of every row there is."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tasks.report.hackability",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--results", type=Path, required=True, help="results of one scale: results/testbed")
+    parser.add_argument("--out", type=Path, required=True, help="folder for hackability.html and hackability.json")
+    options = parser.parse_args(arguments)
+    root, scale = options.results.resolve().parent.parent, options.results.name
+    names = list(mitigations(root))
+    found = sorted((options.results / LABORATORY / "policy").glob("*/*/result/metrics.json"))
+    seeds = sorted({int(path.parts[-3]) for path in found})
+    if not found:
+        raise DataError("no row of the laboratory has run here", file=str(options.results))
+    print(f"report: {write_comparison(compare(root, scale, known_rows(root), names, seeds), options.out)}")
+
+
+if __name__ == "__main__":
+    run_stage(main)
