@@ -15,7 +15,7 @@ from rlhf_core.published.row_map import mapped_rows
 from tasks import graph
 from tasks.artifacts import digest, read_json
 from tasks.matrix import SHARED, module_of
-from tasks.rows import ROOT_SCALE, load_yaml
+from tasks.rows import ROOT_SCALE, ROW_STAGES, load_yaml
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def outcomes(root: Path, paper: str, scale: str) -> list[Outcome]:
         stages = load_yaml(folder / "graph.yaml")
         prefix = "" if folder == root else f"{(folder / 'dvc.yaml').relative_to(root).as_posix()}:"
         for group in stages["groups"]:
-            for key, item in stages[group].items() if module_of(group) in ("sft", "policy") else ():
+            for key, item in stages[group].items() if module_of(group) in ROW_STAGES else ():
                 if item["owner"] in (SHARED, paper):
                     outcome = _outcome(root, scale, f"{prefix}{group}@{key}", item)
                     if outcome is not None:
