@@ -2,30 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.encoding import EncodedSequence, Encoder
-from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.rewards.aggregation import build_aggregation
-from rlhf_core.rewards.preference_training import score_parts
-from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
-from rlhf_core.segmentation.end_tokens import end_token_id
-from rlhf_core.segmentation.sat import KNOWN_FILE
-from tasks.artifacts import read_json
-from tasks.entropies import resolve_segmenter, response_entropies
-from tasks.loading import load_encoder, load_policy, load_segmenter
-from tasks.reward_model import segment_sequences, sequences_with_ends, token_rewards
-
-#: What tells the results of upstream stages apart.
-MARKS: dict[str, Callable[[Path], bool]] = {
-    "data": lambda path: (path / "data.json").is_file(),
-    "sft": lambda path: (path / "generations.jsonl").is_file(),
-    "entropies": lambda path: (path / "cutoffs.json").is_file(),
-    "segmenter": lambda path: (path / KNOWN_FILE).is_file(),
-}
+from rlhf_core.errors import DataError
+from tasks.reward_model import token_rewards
+from tasks.scoring import TrainedScorer, Upstream
 
 
 def explain(
@@ -59,67 +42,15 @@ def explain(
     """
     if not prompt.strip():
         raise DataError("the prompt is empty", field="prompt", remedy="Give the user's text")
-    if not (model_dir / "reward_model.json").is_file() and (model_dir / "model").is_dir():
-        model_dir = model_dir / "model"
-    model, trained = ScalarModel.load(model_dir)
-    model.eval()
-    encoder = load_encoder(_upstream("data", data, model_dir), model_dir)
-    sequence = encoder.sequence({"prompt": prompt}, response)
-    cutter = _segmenter(dict(segmenter or trained["segmenter"]), model_dir)
-    entropies = _entropies(sequence, encoder, _upstream("sft", sft, model_dir)) if cutter.needs_entropies else None
-    if trained.get("end_token"):
-        if not isinstance(cutter, SaT):
-            raise RecipeError("this reward model reads a token behind each sentence: only a segmenter of kind sat fits")
-        end_token = end_token_id(encoder.tokenizer)
-        sequences, spans = sequences_with_ends([sequence], encoder, cutter, end_token)
-    else:
-        sequences, spans = segment_sequences([sequence], encoder, cutter, entropies)
-    aggregation, head = build_aggregation(trained["aggregation"]), trained["heads"][0]
-    totals, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)
+    scorer = TrainedScorer.load(model_dir, Upstream(data=data, sft=sft), segmenter)
+    sequences, spans = scorer.segmented([{"prompt": prompt}], [response])
+    totals, parts = scorer.parts(sequences)
     worth, ids = parts[0]["worth"], sequences[0].sequence.response
     return {
-        "tokens": encoder.pieces(ids),
+        "tokens": scorer.encoder.pieces(ids),
         "rewards": token_rewards(spans[0], worth, len(ids)),
         "segments": [[start, end, value] for (start, end), value in zip(spans[0], worth, strict=True)],
         "segment_rewards": parts[0]["rewards"],
         "weights": parts[0]["weights"],
         "total": float(totals[0]),
     }
-
-
-def _segmenter(spec: dict[str, Any], model_dir: Path) -> Segmenter:
-    if spec.get("kind") == "sat":
-        return load_segmenter(spec, _upstream("segmenter", None, model_dir))
-    cutoff = spec.get("cutoff")
-    if isinstance(cutoff, str):
-        spec = resolve_segmenter(spec, _upstream("entropies", None, model_dir))
-    elif spec.get("kind") == "entropy" and not isinstance(cutoff, int | float):
-        raise RecipeError(f"entropy segmenter: cutoff is {cutoff}; give nats or the name of a cutoff of the scale")
-    return build_segmenter(spec)
-
-
-def _entropies(sequence: EncodedSequence, encoder: Encoder, sft: Path) -> list[list[float]]:
-    policy = load_policy(sft / "model", encoder)
-    policy.model.eval()
-    return [values.tolist() for values in response_entropies(policy, [sequence])]
-
-
-def _upstream(name: str, given: Path | None, model_dir: Path) -> Path:
-    """The result of an upstream stage: the one given, else the one that the model's record names."""
-    if given is not None:
-        if not MARKS[name](given):
-            raise DataError(f"this is not a result of the {name} stage", file=str(given), remedy=f"Give {name} another")
-        return given
-    record = model_dir.parent.parent / "record" / "record.json"
-    if not record.is_file():
-        raise DataError(
-            f"no record beside the model tells its {name}", file=str(record), remedy=f"Name the {name} result yourself"
-        )
-    for path in map(Path, read_json(record)["inputs"]):
-        if MARKS[name](path):
-            return path
-    raise DataError(
-        f"the {name} result that this model was trained on is not where its record says",
-        file=str(record),
-        remedy=f"Run from the folder in which it was trained, fetch that result, or name the {name} result yourself",
-    )

@@ -18,11 +18,22 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry
-from tasks.rows import ROOT_SCALE, ModelSpec, RowSpec, load_rows, load_yaml, nearest, papers, raw_row, row_named
+from tasks.rows import (
+    MEASURING,
+    ROOT_SCALE,
+    ModelSpec,
+    RowSpec,
+    load_rows,
+    load_yaml,
+    nearest,
+    papers,
+    raw_row,
+    row_named,
+)
 
 SHARED = "shared"
 #: Modules that read entropies, or a SaT model's sentences, only where a segmenter needs them.
-CUTTING = ("reward_model", "normaliser", "references", "policy")
+CUTTING = ("reward_model", "normaliser", "references", "policy", *MEASURING)
 #: One path, or several of the same kind (one per reward model).
 Argument = str | int | tuple[str, ...]
 
@@ -217,6 +228,33 @@ class Scale:
             scale = self._chosen("references", spec.references, "references", spec.path)
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
+    def measuring(self, row: RowSpec, seed: int) -> list[Item]:
+        """What measures a row's reward model, last: a benchmark, or the best of N of the row's backbone's responses."""
+        (spec,) = row.reward_models
+        settings = self._settings_file(row.path, row.kind)
+        above = self.reward_model(spec, seed)[:-1]
+        model = above[-1]
+        made: dict[str, Argument] = {"scale": settings, "data": _result(above[0]), "sft": _result(above[2])}
+        made |= {name: model.arguments[name] for name in ("entropies", "sentences") if name in model.arguments}
+        made["reward_model"] = _result(model)
+        if row.kind == "best_of_n":
+            self._check_models(row)
+            above = [*above, *self.pool(row, seed)]
+            made["pool"] = _result(above[-1])
+        return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
+
+    def pool(self, row: RowSpec, seed: int) -> list[Item]:
+        """Greedy and sampled responses of a row's backbone, after the backbone."""
+        base = self.backbone(row.backbone, seed)
+        made: dict[str, Argument] = {"scale": self._settings_file(row.path, "pool"), "data": _result(base[0])}
+        return [*base, self._item("pool", row.backbone, seed, **made, sft=_result(base[2]), seed=seed)]
+
+    def _settings_file(self, where: str, name: str) -> str:
+        path = f"{self.params}/{name}.yaml"
+        if not (self.root / path).exists():
+            raise RecipeError(f"{where}: scale {self.name} has no {path}, which says how big")
+        return path
+
     def _words(self, backbone: str) -> str:
         """What tells a backbone's tokenizer from others: where it is loaded from, else its name."""
         name, file = self._named(backbone, "tokenizer", "tokenizers")
@@ -238,6 +276,8 @@ class Scale:
         above = base = self.backbone(row.backbone, seed)
         if row.kind == "raw":
             return base
+        if row.kind in MEASURING:
+            return self.measuring(row, seed)
         settings = self._chosen("policy", row.settings, "settings", row.path)
         self._check_models(row)
         prepare, _, sft = base

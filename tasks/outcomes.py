@@ -15,7 +15,7 @@ from rlhf_core.published.row_map import mapped_rows
 from tasks import graph
 from tasks.artifacts import digest, read_json
 from tasks.matrix import SHARED, module_of
-from tasks.rows import ROOT_SCALE, load_yaml
+from tasks.rows import ROOT_SCALE, ROW_STAGES, load_yaml
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ def _settings(root: Path, scale: str, item: Mapping[str, Any]) -> dict[str, str]
     return params
 
 
-def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ("sft", "policy")) -> list[Outcome]:
+def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ROW_STAGES) -> list[Outcome]:
     """Every row x seed of the paper that has a result or a failure, in the order of the graph.
 
     Of `modules` ('reward_model',), every reward model x seed.

@@ -16,7 +16,7 @@ from typing import Any
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks import graph
 from tasks.matrix import SHARED, module_of
-from tasks.rows import ROOT_SCALE, load_yaml, nearest
+from tasks.rows import ROOT_SCALE, ROW_STAGES, load_yaml, nearest
 
 ROOT_FILE = "dvc.yaml"
 
@@ -222,7 +222,7 @@ def select(
     ends = {
         address: (stage.name, stage.seed)
         for address, stage in states.items()
-        if stage.kind in ("sft", "policy") and stage.seed is not None and (not paper or stage.owner in (paper, SHARED))
+        if stage.kind in ROW_STAGES and stage.seed is not None and (not paper or stage.owner in (paper, SHARED))
     }
     for row in rows:
         if row not in {name for name, _ in ends.values()}:

@@ -21,7 +21,11 @@ from rlhf_core.shaping.specification import needs_references
 
 ROOT_SCALE = "testbed"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
-KINDS = ("reward", "supervised", "raw")
+#: Rows that measure a reward model, by a stage of that name.
+MEASURING = ("reward_bench", "best_of_n")
+KINDS = ("reward", "supervised", *MEASURING, "raw")
+#: Stages at which rows end: what a run is asked for, and what is reported of it.
+ROW_STAGES = ("sft", "policy", *MEASURING)
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ class RowSpec:
     """One row file.
 
     Attributes:
-        kind: reward, supervised, or raw: the backbone itself, measured by its SFT stage.
+        kind: reward, supervised; reward_bench or best_of_n, which measure a reward model; or raw: the backbone itself,
+            measured by its SFT stage.
         settings: names params/scales/<scale>/policy/<it>.yaml; the optimiser's kind unless the row says otherwise.
         reward_models: those that its components read, in order, each once.
         entropies: whether a read-out of its own needs entropies.
@@ -178,7 +183,7 @@ def _models(root: Path, where: str, paper: str, values: Mapping[str, Any]) -> tu
     parts = [part for part in components if isinstance(part, Mapping) and "function" not in part]
     named = [part.get("reward_model") for part in parts]
     if not components or not all(isinstance(name, str) for name in named):
-        raise RecipeError(f"{where}: a row of kind reward must name its 'reward_model', or that of each component")
+        raise RecipeError(f"{where}: a row of this kind must name its 'reward_model', or that of each component")
     return tuple(_model(root, where, paper, name) for name in dict.fromkeys(map(str, named)))
 
 
@@ -193,6 +198,13 @@ def _referenced(where: str, values: Mapping[str, Any], models: tuple[ModelSpec, 
     return tuple(model for name, model in zip(names, models, strict=True) if name in needed)
 
 
+def _refuse_other_settings(where: str, kind: str, values: Mapping[str, Any]) -> None:
+    known = ("title", "kind", "backbone", "reward_model", "notes")
+    for name in values:
+        if name not in known:
+            raise RecipeError(f"{where}: a row of kind {kind} has no setting '{name}'. {nearest(str(name), known)}")
+
+
 def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     """One row file."""
     values, where = load_yaml(path), path.relative_to(root).as_posix()
@@ -201,6 +213,8 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     kind, backbone = values.get("kind", "reward"), values.get("backbone")
     if kind not in KINDS:
         raise RecipeError(f"{where}: kind is '{kind}'; it must be {', '.join(KINDS[:-1])} or {KINDS[-1]}")
+    if kind in MEASURING:
+        _refuse_other_settings(where, kind, values)
     if not isinstance(backbone, str):
         raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
     known = backbone_names(root)
@@ -208,6 +222,10 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
         raise RecipeError(f"{where}: unknown backbone '{backbone}'. {nearest(backbone, known)}")
     if kind == "raw":
         return RowSpec(paper, path.stem, where, kind, backbone)
+    if kind in MEASURING:
+        (model,) = _models(root, where, paper, {"reward_model": values.get("reward_model")})
+        entropies, segmenter = model.entropies, model.segmenter
+        return RowSpec(paper, path.stem, where, kind, backbone, "", (model,), entropies, segmenter)
     optimiser = values.get("optimiser")
     if not isinstance(optimiser, Mapping) or not isinstance(optimiser.get("kind"), str):
         raise RecipeError(f"{where}: optimiser is '{optimiser}'; it must be a mapping, as in {{kind: ppo}}")

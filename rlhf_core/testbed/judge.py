@@ -59,7 +59,7 @@ USUAL_WORDS = 28
 """Length that the length-biased judge neither likes nor dislikes, in words; the mixture has 24 on average."""
 
 TIE_MARGIN = 0.1
-"""Reward difference up to which `arena_hard` and `pairwise` call a tie."""
+"""Reward difference up to which `arena_hard`, `pairwise` and `ranking` call a tie."""
 
 CLEAR_MARGIN = 1.5
 """Reward difference from which `arena_hard` answers with a double sign."""
@@ -90,11 +90,18 @@ def _pairwise(judge: GoldJudge, values: list[float], request: Request) -> str:
     return f"Better: {label}"
 
 
+def _ranking(judge: GoldJudge, values: list[float], request: Request) -> str:
+    difference = values[0] - values[1]
+    ranks = (1, 1) if abs(difference) <= TIE_MARGIN else (1, 2) if difference > 0 else (2, 1)
+    return str([{"model": f"model_{i}", "rank": rank} for i, rank in enumerate(ranks, start=1)])
+
+
 _TEMPLATES: dict[str, tuple[int, Callable[[GoldJudge, list[float], Request], str]]] = {
     "alpaca_eval": (2, _alpaca_eval),
     "arena_hard": (2, _arena_hard),
     "mt_bench": (1, _mt_bench),
     "pairwise": (2, _pairwise),
+    "ranking": (2, _ranking),
 }
 
 

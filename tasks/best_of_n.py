@@ -1,0 +1,149 @@
+"""Stage `best_of_n`: the best of the first N responses of a pool by a reward model, against the greedy answer.
+
+Writes metrics.json: for each benchmark and N the win rate over greedy decoding in percent, ties half, by each judge in
+both orders (`<judge>/<benchmark>/<N>`) and, where they are known, by true rewards (`true/...`, with
+`true_reward/...`); and choices.jsonl with the answers themselves. Source: Sentence, §5.2, appendices B.2 and C.1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import torch
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.best_of_n import best_of_first, check_sizes
+from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
+from rlhf_core.evaluation.reward_bench import check_independence
+from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.loading import load_judge, load_world
+from tasks.scoring import Scorer, TrainedScorer, Upstream
+from tasks.settings import read_settings, typed
+from tasks.stage import command_line, run_stage, set_threads
+
+VERSION = 1
+STAGE = "best_of_n"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class BestOfNSpec:
+    """How the best of N are judged.
+
+    Args:
+        sizes: every N.
+        judges: {name: judge spec, see `tasks.loading.load_judge`}; none leaves judged win rates out.
+        template: of the judges' prompt.
+        batch: responses per forward pass.
+    """
+
+    sizes: tuple[int, ...] = (2, 4, 8, 16, 32)
+    judges: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    template: str = "ranking"
+    batch: int = 64
+
+    def __post_init__(self) -> None:
+        if "true" in self.judges:
+            raise RecipeError("judges: 'true' is the name of true rewards; call the judge otherwise")
+
+
+def pool_rewards(scorer: Scorer, rows: Sequence[Row], batch: int) -> torch.Tensor:
+    """[prompts, pool] float32: the reward of every response, equal ones computed once.
+
+    Raises:
+        NumericsError: rewards that depend on their batch.
+    """
+    distinct = [(row, text) for row in rows for text in dict.fromkeys(row["samples"])]
+    probes = sorted(distinct, key=lambda pair: len(pair[1]))[:: max(1, len(distinct) // 8)][:8]
+    check_independence(scorer, [row for row, _ in probes], [text for _, text in probes])
+    values = iter(scorer([row for row, _ in distinct], [text for _, text in distinct], batch))
+    known = [{text: next(values) for text in dict.fromkeys(row["samples"])} for row in rows]
+    return torch.tensor([[found[text] for text in row["samples"]] for row, found in zip(rows, known, strict=True)])
+
+
+def win_rates(
+    rows: Sequence[Row], chosen: Mapping[int, Sequence[int]], judges: Mapping[str, Any], template: str, world: Any
+) -> dict[str, float]:
+    """Win rates of one benchmark's choices over the greedy answers, `<judge>/<N>`."""
+    found: dict[str, float] = {}
+    for size, places in chosen.items():
+        best = [row["samples"][place] for row, place in zip(rows, places, strict=True)]
+        games = [
+            Comparison(row["id"], row["prompt"], text, row["greedy"], {"prompt": row["meta"]})
+            for row, text in zip(rows, best, strict=True)
+        ]
+        for name, judge in judges.items():
+            outcomes = combine_orders(play_games(judge, games, template))
+            rate = win_rate_of_outcomes(outcomes)
+            found |= {
+                f"{name}/{size}": rate["win_rate"],
+                f"{name}_se/{size}": rate["standard_error"],
+                f"{name}_invalid/{size}": rate["n_invalid"],
+            }
+        if world is not None:
+            pairs = [
+                (world.true_reward(row["meta"], text), world.true_reward(row["meta"], row["greedy"]))
+                for row, text in zip(rows, best, strict=True)
+            ]
+            found[f"true/{size}"] = 100 * sum(0.5 + 0.5 * ((a > b) - (a < b)) for a, b in pairs) / max(1, len(pairs))
+            found[f"true_reward/{size}"] = sum(a for a, _ in pairs) / max(1, len(pairs))
+    return found
+
+
+def choose(
+    scale_path: Annotated[Path, "settings (YAML)"],
+    data: Path,
+    sft: Path,
+    entropies: Path | None,
+    reward_model: Path,
+    pool: Annotated[Path, "result of `pool`"],
+    out: Path,
+    version: int | None = None,
+    sentences: Path | None = None,
+) -> None:
+    """Chooses by the reward model and compares with greedy answers."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    spec = typed(BestOfNSpec, read_settings(scale_path), str(scale_path))
+    inputs = [scale_path, data, sft, reward_model, pool]
+    inputs += [path for path in (entropies, sentences) if path is not None]
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
+        rows = read_jsonl(pool / "responses.jsonl")
+        for row in rows:
+            check_sizes(spec.sizes, len(row["samples"]))
+        world = load_world(data)
+        judges = {name: load_judge(judge, world) for name, judge in spec.judges.items()}
+        scorer = TrainedScorer.load(reward_model, Upstream(data, sft, sentences, entropies))
+        rewards = pool_rewards(scorer, rows, spec.batch)
+        chosen = best_of_first(rewards, spec.sizes)
+        metrics: dict[str, float] = {}
+        for name in dict.fromkeys(row["benchmark"] for row in rows):
+            places = [i for i, row in enumerate(rows) if row["benchmark"] == name]
+            own = {size: [best[i] for i in places] for size, best in chosen.items()}
+            rates = win_rates([rows[i] for i in places], own, judges, spec.template, world)
+            for key, value in rates.items():
+                judge, _, size = key.partition("/")
+                metrics[f"{judge}/{name}/{size}"] = value
+            for size, best in own.items():
+                taken = [float(rewards[i, j]) for i, j in zip(places, best, strict=True)]
+                metrics[f"reward/{name}/{size}"] = sum(taken) / len(taken)
+        choices = [
+            {key: row[key] for key in ("benchmark", "id", "prompt", "greedy")}
+            | {"best": {str(size): row["samples"][best[i]] for size, best in chosen.items()}}
+            | {"rewards": [float(value) for value in rewards[i]]}
+            for i, row in enumerate(rows)
+        ]
+        write_jsonl(result / "choices.jsonl", choices)
+        write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
+
+
+main = command_line(choose)
+
+
+if __name__ == "__main__":
+    run_stage(main)

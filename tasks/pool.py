@@ -1,0 +1,100 @@
+"""Stage `pool`: one greedy answer and a pool of sampled ones of a model to every benchmark prompt.
+
+Writes responses.jsonl (a row per prompt) and metrics.json. Every reward model's Best-of-N is chosen from it. Source:
+Sentence, appendix B.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.generation import Sampling
+from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.benchmarks import answer
+from tasks.loading import load_encoder, load_policy
+from tasks.settings import read_settings, typed
+from tasks.stage import command_line, run_stage, set_threads
+
+VERSION = 1
+STAGE = "pool"
+
+
+@dataclass(frozen=True)
+class PoolSpec:
+    """How a pool is drawn.
+
+    Args:
+        benchmarks: whose prompts.
+        sampling: `Sampling` of the pool.
+        samples: responses to each prompt.
+        prompts: of each benchmark, None for all.
+        batch: responses sampled at a time.
+    """
+
+    benchmarks: tuple[str, ...]
+    sampling: Mapping[str, Any]
+    samples: int = 32
+    prompts: int | None = None
+    batch: int = 256
+
+    def __post_init__(self) -> None:
+        if not self.benchmarks or self.samples < 1 or self.batch < 1:
+            raise RecipeError(
+                f"benchmarks are {list(self.benchmarks)}, samples {self.samples} and batch {self.batch}; there must be "
+                "at least one of each"
+            )
+
+
+def draw_pool(
+    scale_path: Annotated[Path, "pool settings (YAML)"],
+    data: Path,
+    sft: Path,
+    seed: int,
+    out: Path,
+    version: int | None = None,
+) -> None:
+    """Answers the benchmarks' prompts greedily and by sampling."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    spec = typed(PoolSpec, read_settings(scale_path), str(scale_path))
+    sampling = typed(Sampling, spec.sampling, f"{scale_path}: sampling")
+    greedy = Sampling(sampling.max_new_tokens, temperature=0)
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft], seed=seed) as result:
+        encoder = load_encoder(data, sft / "model")
+        policy = load_policy(sft / "model", encoder)
+        rows: list[dict[str, Any]] = []
+        metrics: dict[str, float] = {}
+        for name in spec.benchmarks:
+            file = data / "benchmarks" / f"{name}.jsonl"
+            if not file.exists():
+                raise DataError(f"the data has no benchmark '{name}'", file=str(file), remedy="Change 'benchmarks'")
+            items = read_jsonl(file)[: spec.prompts]
+            asked = [{**item, "prompt": item["turns"][0]} for item in items]
+            first = answer(policy, encoder, asked, greedy, seed, spec.batch)
+            repeated = [row for row in asked for _ in range(spec.samples)]
+            drawn = answer(policy, encoder, repeated, sampling, seed, spec.batch)
+            for place, (item, (text, _)) in enumerate(zip(items, first, strict=True)):
+                own = drawn[place * spec.samples : (place + 1) * spec.samples]
+                kept = {"messages": item["messages"]} if "messages" in item else {}
+                rows.append(
+                    {"benchmark": name, "id": item["id"], "prompt": item["turns"][0], "meta": item["metas"][0], **kept}
+                    | {"greedy": text, "samples": [sample for sample, _ in own]}
+                )
+            distinct = [len(set(row["samples"])) for row in rows if row["benchmark"] == name]
+            metrics |= {
+                f"{name}_distinct": sum(distinct) / max(1, len(distinct)),
+                f"{name}_tokens": sum(tokens for _, tokens in drawn) / max(1, len(drawn)),
+            }
+        write_jsonl(result / "responses.jsonl", rows)
+        write_json(result / "metrics.json", metrics)
+
+
+main = command_line(draw_pool)
+
+
+if __name__ == "__main__":
+    run_stage(main)
