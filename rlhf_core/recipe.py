@@ -93,7 +93,7 @@ class ComponentRecipe:
         if self.credit is None and self.aspect is None:
             raise RecipeError(f"'credit' is missing: it says how the rewards of {source} are paid to tokens")
         credit = None if self.credit is None else build_credit(self.credit)
-        if self.aspect is not None or credit is None:
+        if credit is None or self.aspect is not None:
             if self.needs_references:
                 raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
             return
