@@ -1,4 +1,4 @@
-"""Aspect rewards: what a response is worth in one respect, with a declared density and direction (ALARM, §3.2, §4.2)."""
+"""Aspect rewards: what a response is worth in one respect, with a declared density and direction."""
 
 from rlhf_core.aspects.aspect import Aspect, Density, Scored, checked_scores, rate, validated
 from rlhf_core.aspects.registry import ASPECTS, build_aspect
