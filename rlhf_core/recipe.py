@@ -102,6 +102,11 @@ class ComponentRecipe:
                 f"credit '{self.credit}' takes {credit.takes.__name__} but {source} gives {self.signal.__name__}"
             )
         fitted = self.normaliser in ("global", "last", "location_aware")
+        if self.normaliser == PURE_SAMPLES and self.signal is not Sequence:
+            raise RecipeError(
+                f"normaliser '{PURE_SAMPLES}' is of one value per response but {source} gives {self.signal.__name__}; "
+                "use read-out 'aggregate'"
+            )
         if self.readout and self.readout.read == "difference" and fitted:
             raise RecipeError(
                 f"normaliser '{self.normaliser}' is fitted to what segments are worth to the reward model, not to the "

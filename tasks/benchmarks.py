@@ -25,10 +25,11 @@ from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, p
 from rlhf_core.evaluation.mt_bench import mt_bench_scores
 from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
 from rlhf_core.evaluation.statistics import binomial_test
+from rlhf_core.evaluation.translation import corpus_bleu
 from rlhf_core.models.generation import Sampling, generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.supervised.sft import sequence_statistics
-from tasks.artifacts import read_jsonl
+from tasks.artifacts import read_json, read_jsonl
 from tasks.prepare import CHOICE_TASKS
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class EvaluationConfig:
         rows: items per benchmark, None for all.
         judge: judge spec (see `tasks.loading.load_judge`), None for none.
         isolated_code: run generated code (in a limited process without network); False leaves code out.
+        pair_rows: prompts on which rows are compared with each other by the judge, drawn once; None for all.
     """
 
     max_new_tokens: int
@@ -62,6 +64,11 @@ class EvaluationConfig:
     rows: int | None = None
     judge: Mapping[str, Any] | None = None
     isolated_code: bool = True
+    pair_rows: int | None = None
+
+    def between_rows(self) -> dict[str, Any]:
+        """Who compares the answers of two rows, and on how many prompts."""
+        return {"judge": self.judge, "rows": self.pair_rows}
 
 
 @dataclass(frozen=True)
@@ -112,6 +119,7 @@ class Evaluator:
     ) -> None:
         self.data, self.encoder, self.config = data, encoder, config
         self.judge, self.world = judge, world
+        self.translates = read_json(data / "data.json").get("task") == "translation"
 
     def items(self, name: str) -> list[Row]:
         path = self.data / f"{name}.jsonl"
@@ -139,6 +147,9 @@ class Evaluator:
                 metrics["true_reward" if name == "alpaca" else f"{name}_true_reward"] = _mean(
                     [row["true_reward"] for row in rows]
                 )
+        if self.translates and "alpaca" in by_name:
+            rows = by_name["alpaca"]
+            metrics["bleu"] = corpus_bleu([row["response"] for row in rows], [row["baseline"] for row in rows])
         if self.judge is not None:
             judgements, judged = distributed.on_main(lambda: self.judge_dialogue(by_name))
             metrics |= judged
