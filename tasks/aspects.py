@@ -171,3 +171,9 @@ def write_scores(
     rows = [{"id": row["id"], **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(answers)]
     write_jsonl(result / "scores.jsonl", rows)
     return {f"score/{name}": sum(values) / max(1, len(values)) for name, values in columns.items()}
+
+
+def lower_is_better(selection: Path) -> list[str]:
+    """The aspects of a selection of which less is better."""
+    aspects = read_json(selection / "selection.json")["aspects"]
+    return [name for name, facts in aspects.items() if not facts["higher_is_better"]]

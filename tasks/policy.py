@@ -3,7 +3,8 @@
 Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
 (a few rollouts with the reward of every token and its breakdown), alarms.jsonl (signs of reward hacking),
 generations.jsonl, judgements.jsonl; of a row with a selection also scores.jsonl (its test answers by the holistic
-reward and every aspect) and judge.json (who compares them with other rows' answers); and record/phases.jsonl (speed of each phase and memory, per step).
+reward and every aspect) and judge.json (who compares them with other rows' answers); and
+record/phases.jsonl (speed of each phase and memory, per step).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logp
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
 from tasks.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl
-from tasks.aspects import write_scores
+from tasks.aspects import lower_is_better, write_scores
 from tasks.benchmarks import Evaluation, EvaluationConfig, Evaluator, win_rates_over_reference
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.hacking import HackingWatch, scores_over_sft
@@ -487,7 +488,8 @@ def train_policy(
         if selection is not None and holistic is not None:
             tests = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
             summary |= write_scores(result, tests, run.encoder, selection, holistic, aspect_model or ())
-            write_json(result / "judge.json", {"data": data.parent.name, **evaluation_spec.between_rows()})
+            between = {"data": data.parent.name, "lower_is_better": lower_is_better(selection)}
+            write_json(result / "judge.json", {**between, **evaluation_spec.between_rows()})
         _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
 
 

@@ -161,8 +161,8 @@ def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, 
     holistic = selected["holistic"]
     if holistic["reward_model"] != part.reward_model:
         raise RecipeError(
-            f"component '{part.name}' reads the reward model '{part.reward_model}', but the selection's pure samples are "
-            f"scored by '{holistic['reward_model']}'"
+            f"component '{part.name}' reads the reward model '{part.reward_model}', but the selection's pure samples "
+            f"are scored by '{holistic['reward_model']}'"
         )
     return Scalar(float(holistic["mean"]), float(holistic["std"]))
 

@@ -90,11 +90,17 @@ def _pairwise(judge: GoldJudge, values: list[float], request: Request) -> str:
     return f"Better: {label}"
 
 
+def _output_pair(judge: GoldJudge, values: list[float], request: Request) -> str:
+    """The prompt allows no tie: of two equal answers the first is named, so that both orders never agree."""
+    return f"Output ({'a' if values[0] >= values[1] else 'b'})"
+
+
 _TEMPLATES: dict[str, tuple[int, Callable[[GoldJudge, list[float], Request], str]]] = {
     "alpaca_eval": (2, _alpaca_eval),
     "arena_hard": (2, _arena_hard),
     "mt_bench": (1, _mt_bench),
     "pairwise": (2, _pairwise),
+    "output_pair": (2, _output_pair),
 }
 
 

@@ -113,6 +113,7 @@ _TIES: dict[str, Verdict] = {
     "alpaca_eval": Verdict(valid=True, value=1.5),
     "arena_hard": Verdict(valid=True, label="A=B"),
     "pairwise": Verdict(valid=True, label="N"),
+    "output_pair": Verdict(valid=True, label="N"),
 }
 
 
