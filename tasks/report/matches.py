@@ -256,7 +256,7 @@ def _tested(matches: Matches, row: MappedRow, match: Match) -> dict[str, Any]:
 
 
 def word_verdict(printed: str, outcome: str) -> str | None:
-    """Whether a test says what the paper's does, 'Win (3e - 5)' beside 'Win (2e-03)'; None where the paper has a tie."""
+    """Whether a test says what the paper's does, 'Win (3e - 5)' beside 'Win (2e-03)'; None where it prints a tie."""
     wanted, found = printed.split()[0], outcome.split()[0]
     if wanted not in ("Win", "Lose"):
         return None

@@ -2,10 +2,9 @@
 
 A judge's answer is data: it is matched against fixed patterns and never evaluated. Verdict formats follow
 AlpacaEval 2.0 (`m` / `M`, here also `preference: x`), Arena-Hard v0.1 (`[[A>>B]]`), MT-Bench (`[[n]]`) and
-PAR, Listing 1 (`Better: A|B|N`), Sentence, appendix B.3 (a list of models with ranks) and ALARM, Figure 6 (`Output
-(a)`). The instructions around them are this project's wording, except `pairwise`, `ranking` and `output_pair`, which are
-the printed prompts; pass
-`system=` text of your own through `dataclasses.replace` to compare with numbers judged under another prompt.
+PAR, Listing 1 (`Better: A|B|N`), Sentence, appendix B.3 (a list of models with ranks) and ALARM, Figure 6
+(`Output (a)`). The instructions around them are this project's wording, except `pairwise`, `ranking` and `output_pair`,
+which are the printed prompts; pass `system=` text of your own through `dataclasses.replace` to compare with numbers judged under another prompt.
 """
 
 from __future__ import annotations
@@ -162,7 +161,7 @@ def parse_ranking(text: str) -> Verdict:
 
 
 def parse_output_pair(text: str) -> Verdict:
-    """`Output (a)` or `Output (b)` and nothing else; label A: the first output shown is better. Source: ALARM, Figure 6."""
+    """`Output (a)` or `Output (b)` and nothing else; label A: the first one is better. Source: ALARM, Figure 6."""
     match = _OUTPUT.fullmatch(text)
     return Verdict(valid=True, label=match[1].upper()) if match else Verdict.invalid("not one of the two outputs")
 
@@ -236,8 +235,8 @@ Python. Please provide the ranking that the majority of humans would give.'''
 
 def _output_pair_user(request: JudgeRequest) -> str:
     first, second = request.answers
-    return f"""Select the output (a) or (b) that best matches the given instruction. Choose your preferred output, which \
-can be subjective. Your answer should ONLY contain: Output (a) or Output (b). Here's an example:
+    return f"""Select the output (a) or (b) that best matches the given instruction. Choose your preferred output, \
+which can be subjective. Your answer should ONLY contain: Output (a) or Output (b). Here's an example:
 
 # Example:
 ## Instruction:
