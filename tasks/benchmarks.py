@@ -20,6 +20,7 @@ from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.evaluation.alpaca_eval import win_rate
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.arena_hard import arena_win_rate
+from rlhf_core.evaluation.bleu import corpus_bleu
 from rlhf_core.evaluation.code import judge_samples, summarise_passes
 from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
 from rlhf_core.evaluation.mt_bench import mt_bench_scores
@@ -28,12 +29,12 @@ from rlhf_core.evaluation.statistics import binomial_test
 from rlhf_core.models.generation import Sampling, generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.supervised.sft import sequence_statistics
-from tasks.artifacts import read_jsonl
+from tasks.artifacts import read_json, read_jsonl
 from tasks.prepare import CHOICE_TASKS
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
-    from rlhf_core.testbed import World
+    from rlhf_core.testbed import GoldWorld
 
 Row = dict[str, Any]
 
@@ -108,10 +109,11 @@ class Evaluator:
     """
 
     def __init__(
-        self, data: Path, encoder: Encoder, config: EvaluationConfig, judge: Judge | None, world: World | None
+        self, data: Path, encoder: Encoder, config: EvaluationConfig, judge: Judge | None, world: GoldWorld | None
     ) -> None:
         self.data, self.encoder, self.config = data, encoder, config
         self.judge, self.world = judge, world
+        self.translates = read_json(data / "data.json").get("task") == "translation"
 
     def items(self, name: str) -> list[Row]:
         path = self.data / f"{name}.jsonl"
@@ -139,6 +141,9 @@ class Evaluator:
                 metrics["true_reward" if name == "alpaca" else f"{name}_true_reward"] = _mean(
                     [row["true_reward"] for row in rows]
                 )
+        if self.translates and "alpaca" in by_name:
+            rows = by_name["alpaca"]
+            metrics["bleu"] = corpus_bleu([row["response"] for row in rows], [row["baseline"] for row in rows])
         if self.judge is not None:
             judgements, judged = distributed.on_main(lambda: self.judge_dialogue(by_name))
             metrics |= judged
