@@ -20,6 +20,7 @@ from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.evaluation.alpaca_eval import win_rate
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.arena_hard import arena_win_rate
+from rlhf_core.evaluation.bleu import corpus_bleu
 from rlhf_core.evaluation.code import judge_samples, summarise_passes
 from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
 from rlhf_core.evaluation.mt_bench import mt_bench_scores
@@ -34,7 +35,7 @@ from tasks.prepare import CHOICE_TASKS
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
-    from rlhf_core.testbed import World
+    from rlhf_core.testbed import GoldWorld
 
 Row = dict[str, Any]
 
@@ -115,7 +116,7 @@ class Evaluator:
     """
 
     def __init__(
-        self, data: Path, encoder: Encoder, config: EvaluationConfig, judge: Judge | None, world: World | None
+        self, data: Path, encoder: Encoder, config: EvaluationConfig, judge: Judge | None, world: GoldWorld | None
     ) -> None:
         self.data, self.encoder, self.config = data, encoder, config
         self.judge, self.world = judge, world

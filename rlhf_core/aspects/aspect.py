@@ -39,10 +39,13 @@ class Scored:
 class Aspect(Protocol):
     """One respect in which responses are scored.
 
+    Values are rewards: more is always better. An aspect that asks a tool may also have `prefetch(responses)`, which starts
+    asking and returns at once.
+
     Attributes:
         name: as it stands in tables.
         density: of its values.
-        higher_is_better: False for error rates.
+        higher_is_better: of `rate`, by which whole responses are compared; False for error rates.
     """
 
     @property
@@ -98,6 +101,14 @@ def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], respons
     if len(records) != len(responses):
         raise RecipeError(f"aspect '{aspect.name}': {len(records)} records for {len(responses)} responses")
     return validated(aspect, responses, aspect.score(records, responses))
+
+
+def prefetch(aspects: Sequence[Aspect], responses: Sequence[str]) -> None:
+    """Lets the tools behind aspects start on responses, beside what comes next; other aspects do nothing."""
+    for aspect in aspects:
+        start = getattr(aspect, "prefetch", None)
+        if start is not None:
+            start(responses)
 
 
 def rate(aspect: Aspect, scored: Scored) -> float:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.aspects.aspect import Density, Scored
+from rlhf_core.aspects.tokens import Offsets, groups, words
 from rlhf_core.errors import RecipeError
-
-_TOKEN = re.compile(r"\w+|[^\w\s]")
 
 
 @dataclass(frozen=True)
 class Length:
-    """Words and punctuation marks of the response over `mean_tokens`; always positive.
+    """Tokens of the response over `mean_tokens`; never negative.
 
     Attributes:
         mean_tokens: mean count of the training responses.
+        offsets: character spans of the tokens of a text; words and marks without one.
     """
 
     mean_tokens: float = 1.0
+    offsets: Offsets | None = None
     name: str = "length"
     density: Density = Density.SEQUENCE
     higher_is_better: bool = True
@@ -31,4 +31,5 @@ class Length:
             raise RecipeError(f"aspect 'length': mean_tokens is {self.mean_tokens}; it must be above 0")
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
-        return [Scored(((0, len(text)),), (len(_TOKEN.findall(text)) / self.mean_tokens,)) for text in responses]
+        counts = [len(groups((self.offsets or words)(text))) for text in responses]
+        return [Scored(((0, len(t)),), (n / self.mean_tokens,)) for t, n in zip(responses, counts, strict=True)]

@@ -6,6 +6,7 @@ Aspect rewards of density sentence and span are about these (ALARM, §3.1; Wu et
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 Span = tuple[int, int]
 
@@ -22,6 +23,17 @@ def sentences(text: str) -> list[Span]:
 def sub_sentences(text: str) -> list[Span]:
     """Spans of sub-sentences: sentences cut at commas, semicolons and colons, too."""
     return _cut(text, _SUB_SENTENCE_END)
+
+
+def relabelled(slices: Sequence[Span], labelled: Sequence[tuple[int, int, bool]]) -> list[bool]:
+    """Whether each slice is right: it shares no character with a stretch that is labelled wrong.
+
+    Args:
+        slices: of a response.
+        labelled: stretches (start, end, right) of the same response, cut in another way.
+    """
+    wrong = [(start, end) for start, end, right in labelled if not right]
+    return [not any(start < to and at < end for at, to in wrong) for start, end in slices]
 
 
 def _cut(text: str, end: re.Pattern[str]) -> list[Span]:

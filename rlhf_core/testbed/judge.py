@@ -15,7 +15,17 @@ from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE, sigmoid
 from rlhf_core.testbed.grammar import WORD
 from rlhf_core.testbed.knowledge import stream
-from rlhf_core.testbed.world import World
+from rlhf_core.testbed.rewards import Meta
+
+
+class GoldWorld(Protocol):
+    """A world of the testbed, as far as true rewards go."""
+
+    def true_reward(self, meta: Meta, text: str) -> float:
+        """True reward of a response to the prompt of this meta, in reward units."""
+
+    def anchor_rewards(self, meta: Meta) -> list[float]:
+        """Sorted true rewards of the prompt's fixed pool of graded answers."""
 
 
 class Request(Protocol):
@@ -118,7 +128,7 @@ class GoldJudge:
     """
 
     def __init__(
-        self, world: World, persona: str = "exact", seed: int = 0, temperature: float = DEFAULT_TEMPERATURE
+        self, world: GoldWorld, persona: str = "exact", seed: int = 0, temperature: float = DEFAULT_TEMPERATURE
     ) -> None:
         if persona not in PERSONAS:
             raise RecipeError(f"unknown judge persona '{persona}', known are {', '.join(PERSONAS)}")
