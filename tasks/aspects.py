@@ -11,11 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from transformers import PreTrainedTokenizerBase
+
 from rlhf_core.aspects import Aspect, Density, Scored, build_aspect, checked_scores, rate
 from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
@@ -74,11 +78,14 @@ class LoadedAspect:
         }
 
 
-def load_aspect(name: str, spec: AspectSpec, models: Mapping[str, Path]) -> LoadedAspect:
+def load_aspect(
+    name: str, spec: AspectSpec, models: Mapping[str, Path], tokenizer: PreTrainedTokenizerBase
+) -> LoadedAspect:
     """An aspect of a file, on the trained model that it names.
 
     Args:
         models: results of the aspect models by name.
+        tokenizer: the policy's, whose tokens token aspects and lengths count.
 
     Raises:
         RecipeError: a model that is not given, or a normaliser that the aspect's density has no use for.
@@ -87,8 +94,8 @@ def load_aspect(name: str, spec: AspectSpec, models: Mapping[str, Path]) -> Load
     if spec.model is not None:
         if spec.model not in models:
             raise RecipeError(f"aspect '{name}' reads the model '{spec.model}': give its result by --aspect-model")
-        options["model"] = str(models[spec.model] / "model")
-    aspect = build_aspect(options)
+        options |= {"folder": str(models[spec.model] / "model"), "device": str(device())}
+    aspect = build_aspect(options, offsets=partial(response_offsets, tokenizer))
     if spec.normaliser != "none" and SIGNALS[aspect.density][0] is Tokens:
         raise RecipeError(
             f"aspect '{name}' is of density '{aspect.density.value}', whose values are not normalised; use 'none'"
@@ -96,10 +103,13 @@ def load_aspect(name: str, spec: AspectSpec, models: Mapping[str, Path]) -> Load
     return LoadedAspect(name, spec, aspect)
 
 
-def read_aspects(files: Sequence[Path], models: Sequence[Path]) -> list[LoadedAspect]:
+def read_aspects(
+    files: Sequence[Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
+) -> list[LoadedAspect]:
     """The aspects of some files, in order; a file's name is the aspect's."""
     known = named_models(models)
-    return [load_aspect(file.stem, typed(AspectSpec, read_settings(file), str(file)), known) for file in files]
+    specs = {file.stem: typed(AspectSpec, read_settings(file), str(file)) for file in files}
+    return [load_aspect(name, spec, known, tokenizer) for name, spec in specs.items()]
 
 
 def named_models(results: Sequence[Path]) -> dict[str, Path]:
@@ -166,7 +176,7 @@ def write_scores(
     texts = [str(row["response"]) for row in answers]
     raw = holistic_values(holistic, encoder, answers, texts)
     columns = {"holistic": [(value - mean) / std for value in raw]}
-    for name, aspect in selected_aspects(chosen, models).items():
+    for name, aspect in selected_aspects(chosen, list(chosen["aspects"]), models, encoder.tokenizer).items():
         columns[name] = aspect.rates(aspect.score(answers, texts))
     rows = [{"id": row["id"], **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(answers)]
     write_jsonl(result / "scores.jsonl", rows)

@@ -26,7 +26,6 @@ from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, p
 from rlhf_core.evaluation.mt_bench import mt_bench_scores
 from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
 from rlhf_core.evaluation.statistics import binomial_test
-from rlhf_core.evaluation.translation import corpus_bleu
 from rlhf_core.models.generation import Sampling, generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.supervised.sft import sequence_statistics

@@ -222,7 +222,7 @@ class Scale:
         base = self.backbone(spec.backbone, seed)
         files = self.aspects(spec)
         holistic = self.reward_model(spec.holistic, seed)
-        models = self.aspect_models(files, seed)
+        models = self.aspect_models(spec.paper, files, seed)
         made: dict[str, Argument] = {
             "spec": spec.path,
             "scale": f"{self.params}/selection.yaml",
@@ -236,9 +236,22 @@ class Scale:
         above = [*base, *holistic, *(item for items in models for item in items)]
         return [*above, self._item("selection", spec.name, seed, spec.paper, **made, seed=seed)]
 
-    def aspect_models(self, files: tuple[str, ...], seed: int) -> list[list[Item]]:
+    def aspect_models(self, paper: str, files: tuple[str, ...], seed: int) -> list[list[Item]]:
         """The trained models behind aspects, each after everything that it needs."""
-        return []
+        named = [(file, load_yaml(self.root / file).get("model")) for file in files]
+        found = []
+        for file, name in named:
+            if name is not None:
+                spec = f"params/{paper}/aspect_models/{name}.yaml"
+                if not (self.root / spec).exists():
+                    known = (path.stem for path in (self.root / "params" / paper / "aspect_models").glob("*.yaml"))
+                    raise RecipeError(f"{file}: unknown aspect model '{name}'. {nearest(str(name), known)}")
+                base = self.backbone(str(load_yaml(self.root / spec).get("backbone")), seed)
+                made = {"data": _result(base[0]), "sft": _result(base[2])}
+                scale = f"{self.params}/aspect_model.yaml"
+                item = self._item("aspect_model", str(name), seed, paper, spec=spec, scale=scale, **made, seed=seed)
+                found.append([*base, item])
+        return found
 
     def _words(self, backbone: str) -> str:
         """What tells a backbone's tokenizer from others: where it is loaded from, else its name."""

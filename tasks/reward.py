@@ -128,15 +128,11 @@ def _aspect_components(
         RecipeError: an aspect that the selection does not know, a selection that chose none, or a credit that does not
             take what the aspect's density gives.
     """
-    known = selected_aspects(selected, models)
     names = list(selected["chosen"]) if part.aspect == SELECTED else [str(part.aspect)]
     if not names:
         raise RecipeError("the selection chose no aspect; raise its rule's cutoff, or name an aspect in the row")
     components = []
-    for name in names:
-        if name not in known:
-            raise RecipeError(f"aspect '{name}' is not in the selection; it compared {', '.join(known)}")
-        found = known[name]
+    for name, found in selected_aspects(selected, names, models, tokenizer).items():
         shaping = part.shaping
         if shaping is None and gated and not found.spec.positive:
             shaping = {"kind": "sigmoid"}

@@ -160,7 +160,7 @@ def select(
     inputs = [spec_path, scale_path, *aspect, data, sft, reward_model, *models]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")
-        aspects = read_aspects(aspect, models)
+        aspects = read_aspects(aspect, models, encoder.tokenizer)
         answers = _answers(data, sft, reward_model, encoder, scale, seed)
         if not answers.rows:
             raise DataError("there are no prompts to answer", file=str(data / "prompts.jsonl"))

@@ -69,7 +69,7 @@ class AspectScorer:
     """Scores rollouts by an aspect.
 
     Args:
-        aspect: what is asked; a sequence aspect where lower is better is paid with its sign turned.
+        aspect: what is asked.
         tokenizer: of the policy.
     """
 
@@ -101,8 +101,7 @@ class AspectScorer:
     ) -> Signal:
         """The signal of responses whose characters and scores are known, over `width` tokens."""
         if self.gives is Sequence:
-            sign = 1.0 if self.aspect.higher_is_better else -1.0
-            return Sequence(torch.tensor([sign * one.values[0] for one in scored], device=device))
+            return Sequence(torch.tensor([one.values[0] for one in scored], device=device))
         if self.gives is Tokens:
             values = torch.zeros(len(scored), width)
             for row, ((_, tokens), one) in enumerate(zip(spelled, scored, strict=True)):

@@ -4,7 +4,8 @@ A judge's answer is data: it is matched against fixed patterns and never evaluat
 AlpacaEval 2.0 (`m` / `M`, here also `preference: x`), Arena-Hard v0.1 (`[[A>>B]]`), MT-Bench (`[[n]]`) and
 PAR, Listing 1 (`Better: A|B|N`), Sentence, appendix B.3 (a list of models with ranks) and ALARM, Figure 6
 (`Output (a)`). The instructions around them are this project's wording, except `pairwise`, `ranking` and `output_pair`,
-which are the printed prompts; pass `system=` text of your own through `dataclasses.replace` to compare with numbers judged under another prompt.
+which are the printed prompts; pass `system=` text of your own through `dataclasses.replace` to compare with numbers
+judged under another prompt.
 """
 
 from __future__ import annotations
