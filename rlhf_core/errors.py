@@ -53,3 +53,7 @@ class NumericsError(RewardsmithError):
 
 class JudgeError(RewardsmithError):
     """A judge that cannot be reached or whose answers cannot be parsed within the allowed retries."""
+
+
+class ToolError(RewardsmithError):
+    """A tool behind a reward that cannot be reached, is too slow or answers nonsense, within the allowed retries."""

@@ -16,6 +16,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.rewards.function import signal_type
+from rlhf_core.rewards.hierarchical import HierarchicalGate
 from rlhf_core.rewards.signals import READS, Sequence, SignalType
 from rlhf_core.shaping.registry import build_shaping, useless_combination
 from rlhf_core.shaping.specification import Scale, needs_references
@@ -24,6 +25,12 @@ from rlhf_core.shaping.specification import Scale, needs_references
 KINDS = (*OPTIMISERS, "dpo")
 #: what differences of segments start from
 BASES = ("prompt", "zero")
+#: a normaliser whose statistics the selection stage takes over the initial policy's pure samples
+PURE_SAMPLES = "pure_samples"
+#: an aspect component that stands for what the selection stage chose
+SELECTED = "selected"
+#: how components combine
+COMBINATIONS = ("sum", "gate")
 
 
 @dataclass(frozen=True)
@@ -49,24 +56,27 @@ class ReadOut:
 
 @dataclass(frozen=True)
 class ComponentRecipe:
-    """One source of reward: a trained reward model with its read-out, or a function of the user's own.
+    """One source of reward: a trained reward model with its read-out, an aspect, or a function of the user's own.
 
     Args:
-        credit: how values are paid to tokens.
+        credit: how values are paid to tokens; an aspect's goes by its density unless given.
         reward_model: name of a reward-model file; another paper's is `<paper>/<name>`.
         readout: where and how the reward model is read.
-        function: a callable as `package.module:name` instead of a reward model.
+        aspect: an aspect of the row's selection instead, or `selected` for those that the selection chose.
+        function: a callable as `package.module:name` instead.
         gives: what the function gives, 'sequence' or 'tokens'.
-        normaliser: one of none, global, last, sequence, location_aware; of a function, none.
+        normaliser: one of none, global, last, sequence, location_aware, pure_samples; only models have one here, an
+            aspect's stands in its own file.
         name: in the breakdown; the reward model's or function's name unless given.
         estimator: regression of the location-aware normaliser: huber or ols.
         weight: factor on what is paid.
         shaping: of the normalised signal, as in {kind: par}, or a list of such; see `rlhf_core.shaping`.
     """
 
-    credit: str
+    credit: str | None = None
     reward_model: str | None = None
     readout: ReadOut | None = None
+    aspect: str | None = None
     function: str | None = None
     gives: str | None = None
     normaliser: str = "none"
@@ -76,16 +86,29 @@ class ComponentRecipe:
     shaping: Any = None
 
     def __post_init__(self) -> None:
-        if self.normaliser not in NORMALISERS:
-            raise RecipeError(f"unknown normaliser '{self.normaliser}'{_hint(self.normaliser, NORMALISERS)}")
+        normalisers = (*NORMALISERS, PURE_SAMPLES)
+        if self.normaliser not in normalisers:
+            raise RecipeError(f"unknown normaliser '{self.normaliser}'{_hint(self.normaliser, normalisers)}")
         if self.estimator not in ("huber", "ols"):
             raise RecipeError(f"unknown regression '{self.estimator}'; known: huber, ols")
-        credit, source = build_credit(self.credit), self._source()
+        source = self._source()
+        if self.credit is None and self.aspect is None:
+            raise RecipeError(f"'credit' is missing: it says how the rewards of {source} are paid to tokens")
+        credit = None if self.credit is None else build_credit(self.credit)
+        if credit is None or self.aspect is not None:
+            if self.needs_references:
+                raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
+            return
         if credit.takes is not self.signal:
             raise RecipeError(
                 f"credit '{self.credit}' takes {credit.takes.__name__} but {source} gives {self.signal.__name__}"
             )
         fitted = self.normaliser in ("global", "last", "location_aware")
+        if self.normaliser == PURE_SAMPLES and self.signal is not Sequence:
+            raise RecipeError(
+                f"normaliser '{PURE_SAMPLES}' is of one value per response but {source} gives {self.signal.__name__}; "
+                "use read-out 'aggregate'"
+            )
         if self.readout and self.readout.read == "difference" and fitted:
             raise RecipeError(
                 f"normaliser '{self.normaliser}' is fitted to what segments are worth to the reward model, not to the "
@@ -116,8 +139,15 @@ class ComponentRecipe:
 
     def _source(self) -> str:
         """What scores, in words, after checking that exactly one thing does."""
-        if (self.reward_model is None) == (self.function is None):
-            raise RecipeError("a component needs either a 'reward_model' or a 'function'")
+        if [self.reward_model, self.function, self.aspect].count(None) != 2:
+            raise RecipeError("a component needs either a 'reward_model', an 'aspect' or a 'function'")
+        if self.aspect is not None:
+            if self.readout is not None or self.normaliser != "none" or self.gives is not None:
+                raise RecipeError(
+                    f"aspect '{self.aspect}' declares its density and its normaliser in its own file: leave 'readout', "
+                    "'normaliser' and 'gives' out"
+                )
+            return f"aspect '{self.aspect}'"
         if self.function is not None:
             if self.readout is not None or self.normaliser != "none":
                 raise RecipeError(f"function '{self.function}' has no read-out and no normaliser: only models have")
@@ -132,8 +162,61 @@ class ComponentRecipe:
 
     @property
     def signal(self) -> SignalType:
-        """The type of its signal."""
+        """The type of its signal; an aspect's density says its own."""
+        if self.aspect is not None:
+            raise RecipeError(f"aspect '{self.aspect}': its signal is known when it is built")
         return signal_type(str(self.gives)) if self.readout is None else READS[self.readout.read]
+
+
+@dataclass(frozen=True)
+class CombinationRecipe:
+    """How components combine.
+
+    Args:
+        kind: 'sum' pays every component what it says (the weighted sum), 'gate' pays the others only where the
+            holistic one reaches a threshold (ALARM). The gate shapes aspects by a sigmoid unless they are positive.
+        by: name of the holistic component, for the gate.
+        threshold: of its normalised value: a number, or {quantile: q} of the initial policy's pure samples.
+    """
+
+    kind: str = "sum"
+    by: str | None = None
+    threshold: Any = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in COMBINATIONS:
+            raise RecipeError(f"combination is '{self.kind}'{_hint(self.kind, COMBINATIONS)}")
+        if (self.kind == "gate") != (self.by is not None) or (self.kind == "gate") != (self.threshold is not None):
+            raise RecipeError(
+                f"combination '{self.kind}' with by '{self.by}' and threshold {self.threshold}: a gate needs both, a "
+                "sum neither"
+            )
+        number = isinstance(self.threshold, int | float) and not isinstance(self.threshold, bool)
+        if self.kind == "gate" and not number and not isinstance(self.threshold, Mapping):
+            raise RecipeError(f"threshold is '{self.threshold}'; state a number, or {{quantile: q}}")
+
+    def check(self, components: tuple[ComponentRecipe, ...], clamp: float | None) -> None:
+        """Refuses components that a gate cannot order.
+
+        Raises:
+            RecipeError: no such component, one that is not paid once per response, nothing to gate, or a clamp.
+        """
+        if self.kind != "gate":
+            return
+        named = {part.name: part for part in components}
+        if self.by not in named:
+            raise RecipeError(f"the gate is by '{self.by}'{_hint(str(self.by), tuple(named))}")
+        holistic = named[self.by]
+        if holistic.aspect is not None or holistic.signal is not Sequence or holistic.credit != "last_token":
+            raise RecipeError(
+                f"the gate asks '{self.by}' for one value per response: it must be a model or function that gives one, "
+                "as read-out 'aggregate' does, with credit 'last_token'"
+            )
+        HierarchicalGate(str(self.by), 0.0, holistic.weight)
+        if len(named) < 2 or any(part.weight <= 0 for part in components):
+            raise RecipeError("a gate needs at least one component beside the holistic one, all of positive weight")
+        if clamp is not None:
+            raise RecipeError(f"a clamp of {clamp} per token can turn the gate's order around: give clamp: null")
 
 
 @dataclass(frozen=True)
@@ -150,6 +233,8 @@ class Recipe:
         lora: `LoraSettings` where low-rank adapters are trained instead of the whole model.
         alarm: `AlarmSettings` that differ from the scale's, of the hacking alarm.
         components: of a reward recipe.
+        combination: how they combine; the weighted sum unless given.
+        selection: names params/<paper>/selections/<it>.yaml, whose stage knows the aspects and the pure samples.
         clamp: largest absolute reward of a token, None for no limit.
     """
 
@@ -158,6 +243,8 @@ class Recipe:
     backbone: str
     optimiser: Mapping[str, Any]
     components: tuple[ComponentRecipe, ...] = ()
+    combination: CombinationRecipe = CombinationRecipe()
+    selection: str | None = None
     clamp: float | None = 10.0
     settings: str | None = None
     evaluation: str | None = None
@@ -184,6 +271,10 @@ class Recipe:
                 f"a recipe of kind '{self.kind}' has {len(self.components)} reward components; 'reward' needs at least "
                 "one, 'supervised' none"
             )
+        self.combination.check(self.components, self.clamp)
+        needs = [part.name for part in self.components if part.aspect is not None or part.normaliser == PURE_SAMPLES]
+        if needs and self.selection is None:
+            raise RecipeError(f"component '{needs[0]}' needs what the selection stage knows: name a 'selection'")
 
 
 def reward_models(recipe: Recipe) -> list[str]:
@@ -205,6 +296,8 @@ def useless_shaping(recipe: Recipe) -> str | None:
     if len(recipe.components) != 1 or recipe.components[0].shaping is None:
         return None
     (part,) = recipe.components
+    if part.aspect is not None:
+        return None
     shaping = build_shaping(part.shaping, Scale(0.0, 1.0, 1.0))
     return useless_combination(shaping, str(recipe.optimiser["kind"])) if part.signal is Sequence else None
 
@@ -251,7 +344,14 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
             raise RecipeError(f"{where}: 'readout' must say the segmenter, as in {{segmenter: {{kind: bandit}}}}")
         if readout is not None:
             built["readout"] = _build(ReadOut, readout, f"{where}: readout")
-        built.setdefault("name", component.get("reward_model") or component.get("function") or "")
+        sources = (component.get(name) for name in ("reward_model", "aspect", "function"))
+        built.setdefault("name", next(filter(None, sources), ""))
         components.append(_build(ComponentRecipe, built, where))
+    if row.get("combination") is not None:
+        if not isinstance(row["combination"], Mapping):
+            raise RecipeError(
+                f"{where}: combination is '{row['combination']}'; it must be a mapping, as in {{kind: sum}}"
+            )
+        row["combination"] = _build(CombinationRecipe, row["combination"], f"{where}: combination")
     recipe: Recipe = _build(Recipe, {**row, "components": tuple(components)}, where)
     return recipe

@@ -21,6 +21,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.alpaca_eval import win_rate
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.arena_hard import arena_win_rate
+from rlhf_core.evaluation.bleu import corpus_bleu
 from rlhf_core.evaluation.code import judge_samples, summarise_passes
 from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
 from rlhf_core.evaluation.mt_bench import mt_bench_scores
@@ -29,12 +30,12 @@ from rlhf_core.evaluation.statistics import binomial_test
 from rlhf_core.models.generation import Sampling, generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.supervised.sft import sequence_statistics
-from tasks.artifacts import read_jsonl
+from tasks.artifacts import read_json, read_jsonl
 from tasks.prepare import CHOICE_TASKS, DIALOGUE_BENCHMARKS
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
-    from rlhf_core.testbed import World
+    from rlhf_core.testbed import GoldWorld
 
 Row = dict[str, Any]
 
@@ -57,6 +58,7 @@ class EvaluationConfig:
         judge: judge spec (see `tasks.loading.load_judge`), None for none.
         isolated_code: run generated code (in a limited process without network); False leaves code out.
         only: some of `PARTS`, None for all.
+        pair_rows: prompts on which rows are compared with each other by the judge, drawn once; None for all.
 
     Raises:
         RecipeError: an unknown part.
@@ -72,6 +74,7 @@ class EvaluationConfig:
     judge: Mapping[str, Any] | None = None
     isolated_code: bool = True
     only: tuple[str, ...] | None = None
+    pair_rows: int | None = None
 
     def __post_init__(self) -> None:
         for name in self.only or ():
@@ -81,6 +84,10 @@ class EvaluationConfig:
     def has(self, part: str) -> bool:
         """Whether a part is evaluated."""
         return self.only is None or part in self.only
+
+    def between_rows(self) -> dict[str, Any]:
+        """Who compares the answers of two rows, and on how many prompts."""
+        return {"judge": self.judge, "rows": self.pair_rows}
 
 
 @dataclass(frozen=True)
@@ -127,10 +134,11 @@ class Evaluator:
     """
 
     def __init__(
-        self, data: Path, encoder: Encoder, config: EvaluationConfig, judge: Judge | None, world: World | None
+        self, data: Path, encoder: Encoder, config: EvaluationConfig, judge: Judge | None, world: GoldWorld | None
     ) -> None:
         self.data, self.encoder, self.config = data, encoder, config
         self.judge, self.world = judge, world
+        self.translates = read_json(data / "data.json").get("task") == "translation"
 
     def items(self, name: str) -> list[Row]:
         path = self.data / f"{name}.jsonl"
@@ -159,6 +167,9 @@ class Evaluator:
                 metrics["true_reward" if name == "alpaca" else f"{name}_true_reward"] = _mean(
                     [row["true_reward"] for row in rows]
                 )
+        if self.translates and "alpaca" in by_name:
+            rows = by_name["alpaca"]
+            metrics["bleu"] = corpus_bleu([row["response"] for row in rows], [row["baseline"] for row in rows])
         if self.judge is not None:
             judgements, judged = distributed.on_main(lambda: self.judge_dialogue(by_name))
             metrics |= judged

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +22,7 @@ from tasks.stage import device
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
-    from rlhf_core.testbed import World
+    from rlhf_core.testbed import GoldWorld
 
 
 def load_encoder(data: Path, tokenizer_folder: Path) -> Encoder:
@@ -77,17 +77,39 @@ def load_policy(model_folder: Path, encoder: Encoder) -> Policy:
     return policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
 
 
-def load_world(data: Path) -> World | None:
+def load_world(data: Path) -> GoldWorld | None:
     """The world behind a testbed data set, None for real data."""
     facts = read_json(data / "data.json")
-    if facts["source"] != "testbed":
-        return None
+    return WORLDS[facts["source"]](int(facts["world"]["seed"])) if facts["source"] in WORLDS else None
+
+
+def _dialogue_world(seed: int) -> GoldWorld:
     from rlhf_core.testbed import World, WorldConfig
 
-    return World(WorldConfig(seed=facts["world"]["seed"]))
+    return World(WorldConfig(seed=seed))
 
 
-def load_judge(spec: Mapping[str, Any] | None, world: World | None) -> Judge | None:
+def _long_form_world(seed: int) -> GoldWorld:
+    from rlhf_core.testbed.longform import LongFormConfig, LongFormWorld
+
+    return LongFormWorld(LongFormConfig(seed=seed))
+
+
+def _translation_world(seed: int) -> GoldWorld:
+    from rlhf_core.testbed.translation import TranslationConfig, TranslationWorld
+
+    return TranslationWorld(TranslationConfig(seed=seed))
+
+
+#: World of each source of testbed data, by its seed.
+WORLDS: dict[str, Callable[[int], GoldWorld]] = {
+    "testbed": _dialogue_world,
+    "testbed-longform": _long_form_world,
+    "testbed-translation": _translation_world,
+}
+
+
+def load_judge(spec: Mapping[str, Any] | None, world: GoldWorld | None) -> Judge | None:
     """The judge of an evaluation spec.
 
     `{kind: gold, persona: exact}` needs the testbed's world; `{kind: endpoint, ...}` is any OpenAI-compatible

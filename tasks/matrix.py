@@ -6,7 +6,7 @@ Where a stage stands:
     pipelines/<scale>/<paper>/dvc.yaml   the rest of a paper's matrix
 
 Stages of one module whose arguments differ are groups of their own (`policy`, `policy-entropies`, `policy-2-models`,
-`policy-references`).
+`policy-references`, `policy-selection-3-aspect-models`).
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tasks.rows import (
     ROOT_SCALE,
     ModelSpec,
     RowSpec,
+    SelectionSpec,
     load_rows,
     load_yaml,
     nearest,
@@ -69,14 +70,20 @@ class Item:
     def group(self) -> str:
         """The group of stages with the same arguments."""
         models = self.arguments.get("reward_model")
+        aspects = [
+            f"{len(given)}-{name.replace('_', '-')}s"
+            for name in ("aspect", "aspect_model")
+            if isinstance(given := self.arguments.get(name), tuple)
+        ]
         if self.module == "policy" and not models:
-            return "policy-plain"
+            return "-".join(["policy-plain", *(["selection"] if "selection" in self.arguments else []), *aspects])
         several = [f"{len(models)}-models"] if isinstance(models, tuple) and len(models) > 1 else []
         inputs = ("entropies", "sentences") if self.module in CUTTING else ()
         cut = [name for name in inputs if name in self.arguments]
         known = self.arguments.get("references")
         centered = [f"{len(known)}-references" if len(known) > 1 else "references"] if isinstance(known, tuple) else []
-        return "-".join([self.module, *cut, *several, *centered])
+        chosen = ["selection"] if self.module == "policy" and "selection" in self.arguments else []
+        return "-".join([self.module, *cut, *several, *centered, *chosen, *aspects])
 
     def flat(self) -> dict[str, Any]:
         """The arguments as a mapping of single values, several paths numbered."""
@@ -255,6 +262,51 @@ class Scale:
             raise RecipeError(f"{where}: scale {self.name} has no {path}, which says how big")
         return path
 
+    def aspects(self, spec: SelectionSpec) -> tuple[str, ...]:
+        """The files of a selection's aspects at this scale."""
+        known = {path.stem for path in (self.root / self.params / "aspects").glob("*.yaml")}
+        for name in spec.aspects:
+            if name not in known:
+                hint = nearest(name, known) if known else f"There is no {self.params}/aspects/."
+                raise RecipeError(f"{spec.path}: no aspect '{name}' at scale {self.name}. {hint}")
+        return tuple(self._file("aspects", name) for name in spec.aspects)
+
+    def selection(self, spec: SelectionSpec, seed: int) -> list[Item]:
+        """A selection of aspects, after everything that it needs."""
+        base = self.backbone(spec.backbone, seed)
+        files = self.aspects(spec)
+        holistic = self.reward_model(spec.holistic, seed)
+        models = self.aspect_models(spec.paper, files, seed)
+        made: dict[str, Argument] = {
+            "spec": spec.path,
+            "scale": f"{self.params}/selection.yaml",
+            "aspect": files,
+            "data": _result(base[0]),
+            "sft": _result(base[2]),
+            "reward_model": holistic[-1].arguments["reward_model"],
+        }
+        if models:
+            made["aspect_model"] = tuple(_result(items[-1]) for items in models)
+        above = [*base, *holistic, *(item for items in models for item in items)]
+        return [*above, self._item("selection", spec.name, seed, spec.paper, **made, seed=seed)]
+
+    def aspect_models(self, paper: str, files: tuple[str, ...], seed: int) -> list[list[Item]]:
+        """The trained models behind aspects, each after everything that it needs."""
+        named = [(file, load_yaml(self.root / file).get("model")) for file in files]
+        found = []
+        for file, name in named:
+            if name is not None:
+                spec = f"params/{paper}/aspect_models/{name}.yaml"
+                if not (self.root / spec).exists():
+                    known = (path.stem for path in (self.root / "params" / paper / "aspect_models").glob("*.yaml"))
+                    raise RecipeError(f"{file}: unknown aspect model '{name}'. {nearest(str(name), known)}")
+                base = self.backbone(str(load_yaml(self.root / spec).get("backbone")), seed)
+                made = {"data": _result(base[0]), "sft": _result(base[2])}
+                scale = f"{self.params}/aspect_model.yaml"
+                item = self._item("aspect_model", str(name), seed, paper, spec=spec, scale=scale, **made, seed=seed)
+                found.append([*base, item])
+        return found
+
     def _words(self, backbone: str) -> str:
         """What tells a backbone's tokenizer from others: where it is loaded from, else its name."""
         name, file = self._named(backbone, "tokenizer", "tokenizers")
@@ -301,6 +353,13 @@ class Scale:
             above = [*above, *(item for items in models for item in items)]
             made["reward_model"] = tuple(str(items[-1].arguments["reward_model"]) for items in models)
             made["normaliser"] = tuple(_result(items[-1]) for items in models)
+        if row.selection is not None:
+            chosen = self.selection(row.selection, seed)
+            above = [*above, *chosen]
+            made["selection"] = _result(chosen[-1])
+            made["holistic"] = chosen[-1].arguments["reward_model"]
+            if "aspect_model" in chosen[-1].arguments:
+                made["aspect_model"] = chosen[-1].arguments["aspect_model"]
         if row.references:
             centers = [self.references(spec, seed)[-1] for spec in row.references]
             above = [*above, *centers]

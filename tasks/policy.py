@@ -3,8 +3,9 @@
 Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
 (a few rollouts with the reward of every token and its breakdown), alarms.jsonl (signs of reward hacking),
 generations.jsonl, judgements.jsonl, where asked for peak_generations.jsonl (of the best evaluation's weights) and
-hacking.jsonl (proxy, win rate and KL of every evaluation); and record/phases.jsonl (speed of each phase and memory,
-per step).
+hacking.jsonl (proxy, win rate and KL of every evaluation); of a row with a selection also scores.jsonl (its test
+answers by the holistic reward and every aspect) and judge.json (who compares them with other rows' answers); and
+record/phases.jsonl (speed of each phase and memory, per step).
 """
 
 from __future__ import annotations
@@ -30,17 +31,20 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
+from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.recipe import Recipe, parse_recipe, useless_shaping
 from rlhf_core.rewards.composition import Reward
+from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.signals import Segments
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
 from tasks.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl
+from tasks.aspects import lower_is_better, write_scores
 from tasks.benchmarks import Evaluation, EvaluationConfig, Evaluator, win_rates_over_reference
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.evaluations import ProxyReader, lost_after_peak, peak_evaluation
@@ -309,6 +313,7 @@ def run_optimiser(
             if world is not None:
                 true = [world.true_reward(r["meta"], t) for r, t in zip(batch.records, batch.texts, strict=True)]
                 metrics["true_reward"] = sum(true) / len(true)
+            metrics |= _gate(reward, experience, config, metrics)
             run.history.append({"step": step, **metrics})
             run.phases.append({"step": step, **clock.read(), **peak_memory()})
             watch.observe(step, metrics, len(batch))
@@ -330,6 +335,10 @@ def run_optimiser(
     last = run.history[-1]
     summary: Row = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
     summary["train_kl"] = last["kl"]
+    if "gate/share_above" in last:
+        summary |= {name: sum(row[name] for row in run.history) for name in ("gate/pairs", "gate/violations")}
+        summary["gate/share_above_first"] = run.history[0]["gate/share_above"]
+        summary["gate/share_above"] = last["gate/share_above"]
     if run.lengths:
         summary["mean_segment_length"] = sum(run.lengths) / len(run.lengths)
     summary |= {f"train_{k}": v for k, v in last.items() if k.startswith("proxy/") or k == "true_reward"}
@@ -341,6 +350,22 @@ def run_optimiser(
     if watch.stop:
         summary |= {"stopped_step": last["step"], "kept_step": watch.restore()}
     return summary, watch
+
+
+def _gate(
+    reward: Reward, experience: Experience, config: OptimiserConfig, metrics: Mapping[str, float]
+) -> dict[str, float]:
+    """How often a hierarchical gate was open, and what KL did to its order; nothing for other combinations."""
+    if not isinstance(reward.combination, HierarchicalGate):
+        return {}
+    batch = experience.batch
+    penalty = torch.zeros(len(batch), device=batch.responses.mask.device)
+    if config.kl_in_reward:
+        assert batch.logprobs is not None
+        assert batch.reference_logprobs is not None
+        kl = kl_tokens(batch.logprobs, batch.reference_logprobs, batch.responses.mask, config.kl_estimator)
+        penalty = metrics.get("kl_coef", config.kl_coef) * kl.sum(dim=1)
+    return gate_metrics(experience.reward, reward.combination, penalty)
 
 
 def _segment_lengths(reward: Reward, experience: Experience) -> list[int]:
@@ -448,6 +473,9 @@ def train_policy(
     out: Path,
     version: int | None = None,
     sentences: Path | None = None,
+    selection: Annotated[Path | None, "result of `selection`, for rows with aspects"] = None,
+    holistic: Annotated[Path | None, "result of `reward_model` that the selection compares with"] = None,
+    aspect_model: Annotated[tuple[Path, ...] | None, "results of `aspect_model` that the aspects read"] = None,
 ) -> None:
     """Trains a row's policy and evaluates it."""
     check_version(STAGE, VERSION, version)
@@ -458,7 +486,10 @@ def train_policy(
     reward_models, normalisers = reward_model or (), normaliser or ()
     known = references or ()
     cut_by = [path for path in (entropies, sentences) if path is not None]
-    given = [*cut_by, *reward_models, *normalisers, *known]
+    if (selection is None) != (holistic is None):
+        raise RecipeError("--selection and --holistic belong together: the selection and the reward model it names")
+    aspects = [*(path for path in (selection, holistic) if path is not None), *(aspect_model or ())]
+    given = [*cut_by, *reward_models, *normalisers, *known, *aspects]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
         config, sampling = scale.optimiser_config(recipe.optimiser, where), scale.sampling_config(where)
@@ -478,8 +509,9 @@ def train_policy(
         if recipe.kind == "reward":
             words = run.encoder.tokenizer
             reward = build_reward(
-                recipe, entropies, reward_models, normalisers, known, config.microbatch, words, sentences
-            )
+                recipe, entropies, reward_models, normalisers, known, config.microbatch, words, sentences, selection,
+                aspect_model or (),
+            )  # fmt: skip
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")[: scale.prompts]
                 check_referenced(reward, prompts, f"{row_path}: prompts of {scale_path}")
@@ -515,6 +547,11 @@ def train_policy(
                 kl = {row["step"]: row["kl"] for row in run.checkpoints} | {config.iterations: summary["kl"]}
                 measured, points = hindsight(watch.alarm, kl, run.evaluator.world, run.baseline, evaluation.generations)
                 summary |= measured
+        if selection is not None and holistic is not None:
+            tests = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
+            summary |= write_scores(result, tests, run.encoder, selection, holistic, aspect_model or ())
+            between = {"data": data.parent.name, "lower_is_better": lower_is_better(selection)}
+            write_json(result / "judge.json", {**between, **evaluation_spec.between_rows()})
         _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
         if points:
             write_jsonl(result / "hacking.jsonl", points)

@@ -12,33 +12,29 @@ responses are the benchmark unless the spec names others. Quarantined rows of a 
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.schemas import record_type
 from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Screening
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
-from tasks.artifacts import check_version, digest, stage_output, write_json, write_jsonl
+from tasks.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.data_sets import DataSpec, Sets, benchmark_row, digests, open_directory, screened
+from tasks.long_form_data import LONG_FORM_SPECS
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, run_stage
+from tasks.translation_data import TRANSLATION_SPECS
 
 VERSION = 3
 STAGE = "prepare"
 
 DIALOGUE_BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
 CHOICE_TASKS = ("arc", "truthfulqa", "winograd", "hellaswag", "mmlu")
-#: Directory that a `directory` source reads when its spec names none.
-DATA_VARIABLE = "REWARDSMITH_DATA"
-
-
-Sets = dict[str, list[dict[str, Any]]]
 
 
 @dataclass(frozen=True)
@@ -140,13 +136,14 @@ class RealSpec:
         return _real(self, quarantine)
 
 
-def data_spec(path: Path) -> WorldSpec | RealSpec:
+def data_spec(path: Path) -> DataSpec:
     """The typed data spec of a file, its template and limits checked."""
     values = read_settings(path)
     kinds: dict[str, type[Any]] = {"testbed": WorldSpec, "directory": RealSpec, "huggingface": RealSpec}
+    kinds |= {**LONG_FORM_SPECS, **TRANSLATION_SPECS}
     if values.get("source") not in kinds:
         raise RecipeError(f"{path}: source is '{values.get('source')}'; known: {', '.join(kinds)}")
-    spec: WorldSpec | RealSpec = typed(kinds[values["source"]], values, str(path))
+    spec: DataSpec = typed(kinds[values["source"]], values, str(path))
     chat_template(spec.template)
     typed(Limits, spec.limits, f"{path}: limits")
     if isinstance(spec, WorldSpec):
@@ -172,12 +169,6 @@ def prepare(spec_path: Annotated[Path, "data spec (YAML)"], out: Path, version: 
         write_json(result / "data.json", {**common, **facts, "rows": {name: len(r) for name, r in sets.items()}})
         if quarantine.exists():
             quarantine.rename(result / "quarantine")
-
-
-def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str], metas: list[Any]) -> dict[str, Any]:
-    """One benchmark item: user turns, the baseline's answer per turn, and what the gold judge knows of each."""
-    history = {"messages": row["messages"]} if "messages" in row else {}
-    return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
 
 
 def _testbed(spec: WorldSpec) -> tuple[Sets, dict[str, Any]]:
@@ -292,17 +283,10 @@ def _variant(answer: str, variant: str, padding: str) -> str:
 
 
 def _source(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSource:
-    screening = Screening(quarantine, spec.max_bad_share)
     if spec.source == "huggingface":
         sets = {name: typed(HubSet, options, f"sets: {name}") for name, options in spec.sets.items()}
-        return HuggingFaceSource(sets, screening)
-    root = spec.directory or os.environ.get(DATA_VARIABLE)
-    if not root:
-        raise DataError(
-            "the data spec names no directory",
-            remedy=f"Set the environment variable {DATA_VARIABLE} to the folder with <name>.<split>.jsonl.gz files",
-        )
-    return DirectorySource(root, screening)
+        return HuggingFaceSource(sets, Screening(quarantine, spec.max_bad_share))
+    return open_directory(spec.directory, quarantine, spec.max_bad_share)
 
 
 def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
@@ -338,15 +322,11 @@ def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         for name, rows in benchmarks.items()
     }
     facts: dict[str, Any] = {
-        "quarantine": [_screened(summary) for summary in source.summaries],
+        "quarantine": [screened(summary) for summary in source.summaries],
         "sets": [*spec.preference, *spec.prompts, *spec.benchmarks.values()],
     }
     if isinstance(source, DirectorySource):
-        facts["digests"] = {
-            path.name: digest(path)
-            for path in sorted(Path(source.root).iterdir())
-            if path.name.split(".")[0] in facts["sets"]
-        }
+        facts["digests"] = digests(source, facts["sets"])
     return sets, facts
 
 
@@ -354,13 +334,6 @@ def _answered(row: Mapping[str, Any]) -> dict[str, Any]:
     """A preference row as a prompt with its chosen response."""
     kept = {key: row[key] for key in ("id", "prompt", "source", "messages") if key in row}
     return kept | {"response": row["chosen"]}
-
-
-def _screened(summary: Summary) -> dict[str, Any]:
-    """What screening found in a file, without machine paths."""
-    path = summary.quarantine_file
-    places = {"file": Path(summary.file).name, "quarantine_file": f"quarantine/{Path(path).name}" if path else None}
-    return {**asdict(summary), **places, "quarantined": summary.quarantined}
 
 
 def _distinct_prompts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:

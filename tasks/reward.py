@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.credit import build_credit
@@ -14,17 +15,20 @@ from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.normalisers import build_normaliser
-from rlhf_core.recipe import ComponentRecipe, ReadOut, Recipe, referenced_models
+from rlhf_core.normalisers import Normaliser, Scalar, build_normaliser
+from rlhf_core.recipe import PURE_SAMPLES, SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
-from rlhf_core.rewards.composition import Component, Reward
+from rlhf_core.rewards.aspect_scorer import SIGNALS, AspectScorer
+from rlhf_core.rewards.composition import Combination, Component, Reward, add_up
 from rlhf_core.rewards.function import build_function_scorer
+from rlhf_core.rewards.hierarchical import HierarchicalGate, resolve_threshold
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.shaping.registry import Chain, build_shaping
 from rlhf_core.stepper import freeze
 from tasks.artifacts import read_json
+from tasks.aspects import aspect_normaliser, selected_aspects
 from tasks.entropies import resolve_segmenter
 from tasks.loading import load_segmenter
 from tasks.references import load_references
@@ -42,6 +46,8 @@ def build_reward(
     microbatch: int,
     tokenizer: PreTrainedTokenizerBase,
     sentences: Path | None = None,
+    selection: Path | None = None,
+    aspect_models: Sequence[Path] = (),
 ) -> Reward:
     """The reward of a recipe from its trained artifacts.
 
@@ -53,6 +59,8 @@ def build_reward(
         microbatch: rows per forward pass.
         tokenizer: of the policy.
         sentences: result of `segmenter`, which segmenters of kind sat need.
+        selection: result of `selection`, which aspects, the normaliser pure_samples and quantile thresholds need.
+        aspect_models: results of `aspect_model`, for aspects that are trained models.
 
     Raises:
         RecipeError: another number of reward models or references than the components name; or a normaliser fitted to
@@ -69,9 +77,16 @@ def build_reward(
             f"the shapings need reference rewards by the reward models {referenced}, but {len(references)} result(s) "
             "of the stage `references` are given: give --references"
         )
-    components = []
+    if (recipe.selection is not None) != (selection is not None):
+        raise RecipeError(f"the row's selection is '{recipe.selection}', but --selection is {selection}")
+    selected = read_json(selection / "selection.json") if selection is not None else None
+    gated = recipe.combination.kind == "gate"
+    components: list[Component] = []
     for part in recipe.components:
-        if part.reward_model is None or part.readout is None:
+        if part.aspect is not None:
+            assert selected is not None
+            components += _aspect_components(part, selected, aspect_models, tokenizer, gated=gated)
+        elif part.reward_model is None or part.readout is None:
             scorer = build_function_scorer(str(part.function), str(part.gives))
             shaping = None if part.shaping is None else build_shaping(part.shaping)
             credit = build_credit(part.credit)
@@ -79,12 +94,73 @@ def build_reward(
         else:
             place = names.index(part.reward_model)
             models = reward_models[place], normalisers[place]
-            component = _model_component(part, part.readout, entropies, *models, microbatch, sentences)
+            component = _model_component(part, part.readout, entropies, *models, microbatch, sentences, selected)
             if part.shaping is not None:
                 folder = references[referenced.index(part.reward_model)] if part.needs_references else None
                 component = _shaped(component, part, folder, tokenizer)
             components.append(component)
-    return Reward(tuple(components), recipe.clamp)
+    return Reward(tuple(components), recipe.clamp, _combination(recipe, selected))
+
+
+def _combination(recipe: Recipe, selected: Mapping[str, Any] | None) -> Combination:
+    """How the components combine; a quantile threshold is of the selection's pure samples."""
+    if recipe.combination.kind != "gate":
+        return add_up
+    by = str(recipe.combination.by)
+    (holistic,) = (part for part in recipe.components if part.name == by)
+    pure = torch.tensor(selected["holistic"]["pure"]) if selected is not None else None
+    return HierarchicalGate(by, resolve_threshold(recipe.combination.threshold, pure), holistic.weight)
+
+
+def _aspect_components(
+    part: ComponentRecipe,
+    selected: Mapping[str, Any],
+    models: Sequence[Path],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    gated: bool,
+) -> list[Component]:
+    """The components of an aspect, or of those that the selection chose.
+
+    Behind a gate an aspect that is not positive is shaped by a sigmoid. Source: ALARM, §2.3 and §3.3.
+
+    Raises:
+        RecipeError: an aspect that the selection does not know, a selection that chose none, or a credit that does not
+            take what the aspect's density gives.
+    """
+    names = list(selected["chosen"]) if part.aspect == SELECTED else [str(part.aspect)]
+    if not names:
+        raise RecipeError("the selection chose no aspect; raise its rule's cutoff, or name an aspect in the row")
+    components = []
+    for name, found in selected_aspects(selected, names, models, tokenizer).items():
+        shaping = part.shaping
+        if shaping is None and gated and not found.spec.positive:
+            shaping = {"kind": "sigmoid"}
+        components.append(
+            Component(
+                name=part.name if part.name not in ("", SELECTED) else name,
+                scorer=AspectScorer(found.aspect, tokenizer),
+                credit=build_credit(part.credit or SIGNALS[found.aspect.density][1]),
+                normaliser=aspect_normaliser(found.spec, selected["aspects"][name]),
+                shaping=None if shaping is None else build_shaping(shaping),
+                weight=part.weight,
+            )
+        )
+    return components
+
+
+def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, Any] | None) -> Normaliser:
+    """The normaliser of a reward model's component, from its fit or from the selection's pure samples."""
+    if part.normaliser != PURE_SAMPLES:
+        return build_normaliser(part.normaliser, read_json(normaliser / "normaliser.json"), part.estimator)  # type: ignore[arg-type]
+    assert selected is not None
+    holistic = selected["holistic"]
+    if holistic["reward_model"] != part.reward_model:
+        raise RecipeError(
+            f"component '{part.name}' reads the reward model '{part.reward_model}', but the selection's pure samples "
+            f"are scored by '{holistic['reward_model']}'"
+        )
+    return Scalar(float(holistic["mean"]), float(holistic["std"]))
 
 
 def _model_component(
@@ -95,6 +171,7 @@ def _model_component(
     normaliser: Path,
     microbatch: int,
     sentences: Path | None,
+    selected: Mapping[str, Any] | None,
 ) -> Component:
     """A component that reads a trained reward model."""
     model, trained = ScalarModel.load(reward_model / "model")
@@ -117,7 +194,6 @@ def _model_component(
         )
     model.to(device())
     freeze(model)
-    fitted = read_json(normaliser / "normaliser.json")
     tokenizer = load_tokenizer(reward_model / "model") if segmenter.needs_spelling else None
     if tokenizer is not None:
         require_offset_mapping(tokenizer)
@@ -136,7 +212,7 @@ def _model_component(
         name=part.name,
         scorer=scorer,
         credit=build_credit(part.credit),
-        normaliser=build_normaliser(part.normaliser, fitted, part.estimator),  # type: ignore[arg-type]
+        normaliser=_normaliser(part, normaliser, selected),
         weight=part.weight,
     )
 

@@ -2,6 +2,7 @@
 
 params/<paper>/rows/<row>.yaml             one row of the paper each
 params/<paper>/reward_models/<name>.yaml   reward models, shared by rows; another paper's is `<paper>/<name>`
+params/<paper>/selections/<name>.yaml      which aspects are compared with which holistic reward model
 params/scales/<scale>/backbones/<it>.yaml  what a row starts from, with the data and tokenizer that belong to it
 """
 
@@ -54,6 +55,24 @@ class ModelSpec:
 
 
 @dataclass(frozen=True)
+class SelectionSpec:
+    """A selection file: what the initial policy's greedy and sampled answers are scored by.
+
+    Attributes:
+        backbone: whose initial policy answers.
+        holistic: the holistic reward model.
+        aspects: names of params/scales/<scale>/aspects/<it>.yaml, in order.
+    """
+
+    paper: str
+    name: str
+    path: str
+    backbone: str
+    holistic: ModelSpec
+    aspects: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class RowSpec:
     """One row file.
 
@@ -66,6 +85,7 @@ class RowSpec:
         segmenter: the SaT model behind its sentences, if any.
         references: those of its reward models whose reference rewards a shaping needs.
         evaluation: names params/scales/<scale>/evaluation/<it>.yaml; None for the backbone's.
+        selection: where its aspects and the statistics of pure samples come from, if anywhere.
     """
 
     paper: str
@@ -79,6 +99,7 @@ class RowSpec:
     segmenter: str | None = None
     references: tuple[ModelSpec, ...] = ()
     evaluation: str | None = None
+    selection: SelectionSpec | None = None
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -180,7 +201,7 @@ def _merge(root: Path, where: str, owner: str, name: str, backbone: str, named: 
 def _models(root: Path, where: str, paper: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
     """The reward models of a row's components, each once."""
     components = values.get("components", [values])
-    parts = [part for part in components if isinstance(part, Mapping) and "function" not in part]
+    parts = [part for part in components if isinstance(part, Mapping) and not {"function", "aspect"} & set(part)]
     named = [part.get("reward_model") for part in parts]
     if not components or not all(isinstance(name, str) for name in named):
         raise RecipeError(f"{where}: a row of this kind must name its 'reward_model', or that of each component")
@@ -203,6 +224,29 @@ def _refuse_other_settings(where: str, kind: str, values: Mapping[str, Any]) -> 
     for name in values:
         if name not in known:
             raise RecipeError(f"{where}: a row of kind {kind} has no setting '{name}'. {nearest(str(name), known)}")
+
+
+def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSpec:
+    """The selection that a row names.
+
+    Raises:
+        RecipeError: no such file, or one without backbone, holistic reward model or aspects.
+    """
+    folder = root / "params" / paper / "selections"
+    path = folder / f"{name}.yaml"
+    if not path.exists():
+        raise RecipeError(
+            f"{where}: unknown selection '{name}'. {nearest(name, (p.stem for p in folder.glob('*.yaml')))}"
+        )
+    values, own = load_yaml(path), path.relative_to(root).as_posix()
+    backbone, holistic, aspects = (values.get(field) for field in ("backbone", "holistic", "aspects"))
+    if not (isinstance(backbone, str) and isinstance(holistic, str)):
+        raise RecipeError(f"{own}: 'backbone' and 'holistic' name the initial policy and the holistic reward model")
+    if not (isinstance(aspects, list) and aspects and all(isinstance(name, str) for name in aspects)):
+        raise RecipeError(f"{own}: 'aspects' must list names of params/scales/<scale>/aspects/<it>.yaml")
+    if len(set(aspects)) != len(aspects):
+        raise RecipeError(f"{own}: 'aspects' names one of {aspects} twice")
+    return SelectionSpec(paper, name, own, backbone, _model(root, own, paper, holistic), tuple(aspects))
 
 
 def load_row(root: Path, paper: str, path: Path) -> RowSpec:
@@ -236,7 +280,14 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     references = _referenced(where, values, models) if models else ()
     cut = entropies, segmenter
     evaluation = values.get("evaluation")
-    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, *cut, references, evaluation)
+    selection = None
+    if values.get("selection") is not None:
+        selection = load_selection(root, where, paper, str(values["selection"]))
+        if selection.backbone != backbone:
+            raise RecipeError(
+                f"{where}: backbone is '{backbone}' but selection '{selection.name}' is of '{selection.backbone}'"
+            )
+    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, *cut, references, evaluation, selection)
 
 
 def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:

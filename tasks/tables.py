@@ -26,7 +26,7 @@ from tasks.report.outputs import ResultTree
 from tasks.settings import read_settings
 from tasks.stage import command_line, run_stage
 
-VERSION = 2
+VERSION = 3
 CURVE_METRICS = (
     "reward",
     "true_reward",
@@ -55,6 +55,7 @@ def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
 def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
     """'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts.
 
+    Rows that differ by evaluator alone carry it: 'table-1/alarm@holistic-reward/avg'. Of a test it is the p-value.
     Metrics that need all rows of a table and so stand in no run's own metrics are there per seed, too:
     'table-1/segment/0/alpaca_lc'.
     """
@@ -65,11 +66,11 @@ def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
         for row in table["rows"]:
             for key, cell in row["cells"].items():
                 if cell["status"] == "measured":
-                    flat[f"{anchor}/{row['name']}/{key}"] = cell["mean"]
+                    flat[f"{anchor}/{row['key']}/{key}"] = cell["mean"]
                     if cell["se"] is not None:
-                        flat[f"{anchor}/{row['name']}/{key}_se"] = cell["se"]
+                        flat[f"{anchor}/{row['key']}/{key}_se"] = cell["se"]
                     if key in joint:
-                        flat |= {f"{anchor}/{row['name']}/{s}/{joint[key]}": v for s, v in cell["seeds"].items()}
+                        flat |= {f"{anchor}/{row['key']}/{s}/{joint[key]}": v for s, v in cell["seeds"].items()}
     return flat | {f"verdicts/{name}": count for name, count in verdict_counts(tables).items()}
 
 
@@ -125,6 +126,8 @@ def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
     """A measured cell in short: mean, significance star, standard error and direction mark."""
     if cell["status"] != "measured":
         return str(cell["status"])
+    if cell["outcome"] is not None:
+        return f"{cell['outcome']} {MARKS[cell['verdict']]}" if cell["verdict"] else str(cell["outcome"])
     text = format_number(cell["mean"], decimals) + ("*" if cell["significant"] else "")
     if cell["se"] is not None:
         text += f" ± {format_number(cell['se'], decimals)}"
@@ -181,12 +184,14 @@ def _rich_table(
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1, 1, 0))
     several = len({row.backbone for row in published.rows}) > 1
+    evaluators = {row.extra.get("evaluator") for row in published.rows} - {None}
     table.add_column("", min_width=14)
     for column in columns:
         table.add_column(column["printed"], justify="right")
     rows = data["rows"] if data else [None] * len(published.rows)
     for printed, row in zip(published.rows, rows, strict=True):
         label = printed.label if several else printed.condition
+        label += f"\nby {printed.extra['evaluator']}" if len(evaluators) > 1 else ""
         cells = [
             _rich_cell(str(printed.values.get(column["key"], "")), column, row, bool(data and data["is_result"]))
             for column in columns
@@ -208,7 +213,8 @@ def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any] |
     mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""
     colour = {"confirmed": "green", "contradicted": "red"}.get(cell["verdict"], "cyan")
     star = "*" if cell["significant"] else ""
-    text.append(f"{format_number(cell['mean'], column['decimals'])}{star}{mark}", style=f"not dim {colour}")
+    shown = cell["outcome"] or f"{format_number(cell['mean'], column['decimals'])}{star}"
+    text.append(f"{shown}{mark}", style=f"not dim {colour}")
     if cell["se"] is not None:
         text.append(f"\n±{format_number(cell['se'], column['decimals'])}", style="dim")
     return text

@@ -148,6 +148,26 @@ def _are_spans(value: Any) -> TypeGuard[list[list[int]]]:
     )
 
 
+def _is_feedback(value: Any) -> TypeGuard[dict[str, Any]]:
+    if not isinstance(value, dict) or not isinstance(value.get("missing_info"), list):
+        return False
+    errors = value.get("errors")
+    return isinstance(errors, list) and all(
+        isinstance(error, dict)
+        and isinstance(error.get("error type"), str)
+        and type(error.get("start")) is int
+        and type(error.get("end")) is int
+        for error in errors
+    )
+
+
+def _errors_fit(row: Mapping[str, Any]) -> bool:
+    predictions, feedback = row.get("predictions"), row.get("feedback")
+    if not _is_texts(predictions) or not predictions or not _is_feedback(feedback):
+        return True
+    return all(0 <= error["start"] < error["end"] <= len(predictions[0]) for error in feedback["errors"])
+
+
 @dataclass(frozen=True)
 class RecordType:
     """One kind of record: its name, its pandera schema, and the fields that identify a row."""
@@ -219,6 +239,15 @@ LONG_FORM = _record_type(
         "predictions": _column(_is_texts, _TEXTS, required=False),
     },
 )
+FEEDBACK = _record_type(
+    "feedback",
+    {
+        **{name: column for name, column in LONG_FORM.schema.columns.items() if name not in ("id", "source")},
+        "predictions": _column(lambda v: _is_texts(v) and bool(v), _TEXTS),
+        "feedback": _column(_is_feedback, "not {errors: [{error type, start, end}], missing_info: [...]}"),
+    },
+    [_rows(_errors_fit, "feedback", "an error's span lies outside the first prediction")],
+)
 TRANSLATION = _record_type(
     "translation",
     {"source_lang": _text(), "target_lang": _text(), "source_text": _text(), "target_text": _text()},
@@ -276,6 +305,7 @@ RECORD_TYPES: dict[str, RecordType] = {
     for kind in (
         PREFERENCE,
         TRANSLATION,
+        FEEDBACK,
         LONG_FORM,
         CODE,
         QUESTION,

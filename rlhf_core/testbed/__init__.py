@@ -1,7 +1,7 @@
 """The embedded world with known rewards."""
 
 from rlhf_core.testbed.annotator import Annotator, bayes_ceiling
-from rlhf_core.testbed.judge import GoldJudge
+from rlhf_core.testbed.judge import GoldJudge, GoldWorld
 from rlhf_core.testbed.rewards import KINDS, Clause, ClauseRewards
 from rlhf_core.testbed.world import VERSION, World, WorldConfig
 
@@ -12,6 +12,7 @@ __all__ = [
     "Clause",
     "ClauseRewards",
     "GoldJudge",
+    "GoldWorld",
     "World",
     "WorldConfig",
     "bayes_ceiling",

@@ -15,7 +15,17 @@ from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE, sigmoid
 from rlhf_core.testbed.grammar import WORD
 from rlhf_core.testbed.knowledge import stream
-from rlhf_core.testbed.world import World
+from rlhf_core.testbed.rewards import Meta
+
+
+class GoldWorld(Protocol):
+    """A world of the testbed, as far as true rewards go."""
+
+    def true_reward(self, meta: Meta, text: str) -> float:
+        """True reward of a response to the prompt of this meta, in reward units."""
+
+    def anchor_rewards(self, meta: Meta) -> list[float]:
+        """Sorted true rewards of the prompt's fixed pool of graded answers."""
 
 
 class Request(Protocol):
@@ -96,12 +106,18 @@ def _ranking(judge: GoldJudge, values: list[float], request: Request) -> str:
     return str([{"model": f"model_{i}", "rank": rank} for i, rank in enumerate(ranks, start=1)])
 
 
+def _output_pair(judge: GoldJudge, values: list[float], request: Request) -> str:
+    """The prompt allows no tie: of two equal answers the first is named, so that both orders never agree."""
+    return f"Output ({'a' if values[0] >= values[1] else 'b'})"
+
+
 _TEMPLATES: dict[str, tuple[int, Callable[[GoldJudge, list[float], Request], str]]] = {
     "alpaca_eval": (2, _alpaca_eval),
     "arena_hard": (2, _arena_hard),
     "mt_bench": (1, _mt_bench),
     "pairwise": (2, _pairwise),
     "ranking": (2, _ranking),
+    "output_pair": (2, _output_pair),
 }
 
 
@@ -119,7 +135,7 @@ class GoldJudge:
     """
 
     def __init__(
-        self, world: World, persona: str = "exact", seed: int = 0, temperature: float = DEFAULT_TEMPERATURE
+        self, world: GoldWorld, persona: str = "exact", seed: int = 0, temperature: float = DEFAULT_TEMPERATURE
     ) -> None:
         if persona not in PERSONAS:
             raise RecipeError(f"unknown judge persona '{persona}', known are {', '.join(PERSONAS)}")

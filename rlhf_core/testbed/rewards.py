@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from rlhf_core.testbed.grammar import Located, read
-from rlhf_core.testbed.knowledge import KnowledgeBase
 
 Meta = Mapping[str, Any]
 """What a prompt asks for: at least `entity` (str) and `requested` (list of attributes)."""
+
+
+class Facts(Protocol):
+    """What is true: a world's knowledge base, or the passages of one question."""
+
+    def is_true(self, entity: str, attribute: str, value: str) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -68,7 +73,7 @@ class Clause:
     reward: float
 
 
-def score(located: Sequence[Located], meta: Meta, knowledge: KnowledgeBase, rewards: ClauseRewards) -> list[Clause]:
+def score(located: Sequence[Located], meta: Meta, knowledge: Facts, rewards: ClauseRewards) -> list[Clause]:
     """Give each located statement its kind and reward."""
     entity, requested = meta["entity"], meta["requested"]
     said: set[tuple[str, str, str]] = set()
@@ -92,7 +97,7 @@ def score(located: Sequence[Located], meta: Meta, knowledge: KnowledgeBase, rewa
     return clauses
 
 
-def clauses_of(text: str, meta: Meta, knowledge: KnowledgeBase, rewards: ClauseRewards) -> list[Clause]:
+def clauses_of(text: str, meta: Meta, knowledge: Facts, rewards: ClauseRewards) -> list[Clause]:
     """The gold parse of any text: clauses whose spans partition it.
 
     A text without a word is one garbled clause with the reward of an empty response; the empty text has no

@@ -32,7 +32,8 @@ def _table(table: dict[str, Any]) -> list[str]:
         "|" + " --- |" * (len(table["columns"]) + 1),
     ]
     for row in table["rows"]:
-        label = " · ".join(part for part in (row["condition"], row["backbone"]) if part)
+        by = row["extra"].get("evaluator")
+        label = " · ".join(part for part in (row["condition"], row["backbone"], f"by {by}" if by else None) if part)
         cells = []
         for column in table["columns"]:
             cell = row["cells"][column["key"]]

@@ -8,7 +8,8 @@ from typing import Any
 
 from rlhf_core.evaluation.statistics import direction_verdict
 from rlhf_core.published.registry import Column, Printed, Table
-from rlhf_core.published.row_map import MappedRow, also_measured, data_set, mapped_rows, metric_name
+from rlhf_core.published.row_map import MappedRow, also_measured, data_set, mapped_rows, metric_name, row_keys
+from tasks.report.matches import ITSELF, OTHERS, Matches, match_of, matched, table_matches, word_verdict
 from tasks.report.measurements import Measurements, Outputs, TableRuns, measurements
 from tasks.report.outputs import ResultTree, mean_and_standard_error
 from tasks.report.significance import Comparison, compare, corrected_p
@@ -20,13 +21,16 @@ class Cell:
 
     Attributes:
         published: the cell as printed; None where the paper has no such column.
-        status: 'measured', 'not run' (no run of this row) or 'not measured' (the run has no such metric).
+        status: 'measured', 'not run' (no run of this row), 'not measured' (the run has no such metric) or '-' (a row
+            against itself).
         mean, se: over seeds, in the column's unit; se is None with one seed.
         seeds: value by seed.
         difference, p_seeds, p_prompts: against the table's main row; None on the main row.
         p_corrected: the deciding p, over prompts where there are any, corrected for the table's compared cells.
         significant: whether that is below .05 and every seed lies on the same side.
         verdict: 'confirmed', 'contradicted' or 'undecided'; None where the paper orders nothing.
+        against: what `difference` is to: the main row, or the 50 % of a win rate over another row.
+        outcome: of a test, in the paper's words; the mean is then its p-value.
     """
 
     published: str | None
@@ -40,6 +44,8 @@ class Cell:
     p_corrected: float | None = None
     significant: bool | None = None
     verdict: str | None = None
+    against: str = "the main row"
+    outcome: str | None = None
 
 
 def _cell(mapped: MappedRow, column: Column, values: Measurements, was_run: bool) -> Cell:
@@ -69,16 +75,37 @@ def _printed(row: MappedRow | None, column: Column) -> float | None:
     return cell.mean if cell else None
 
 
+def _same_evaluator(rows: Sequence[MappedRow], row: MappedRow) -> MappedRow | None:
+    """The main row of a row's table as it is printed under the row's own evaluator."""
+    mains = [other for other in rows if other.recipe and other.recipe.name == row.main]
+    evaluator = row.published.extra.get("evaluator")
+    return next((other for other in mains if other.published.extra.get("evaluator") == evaluator), None)
+
+
 def _cells(
-    rows: Sequence[MappedRow], columns: Sequence[tuple[Column, str]], values: Mapping[str, Measurements], runs: Outputs
+    table: Table,
+    rows: Sequence[MappedRow],
+    columns: Sequence[tuple[Column, str]],
+    values: Mapping[str, Measurements],
+    runs: Outputs,
+    matches: Matches,
 ) -> list[dict[str, Cell]]:
     """The cells of every row by column; p-values are corrected over all of them."""
-    by_name = {row.recipe.name: row for row in rows if row.recipe}
     made: list[dict[str, Cell]] = []
     tested: list[tuple[Cell, Comparison, MappedRow, Column]] = []
     for row in rows:
         cells: dict[str, Cell] = {}
-        for column, metric in columns:
+        for column, pattern in columns:
+            metric = row_metric(table, row, column, pattern)
+            match = match_of(metric)
+            if match is not None and match.other != OTHERS:
+                printed_cell = row.published.values.get(column.key)
+                asked = matched(matches, row, match, printed_cell.mean if column.direction and printed_cell else None)
+                cell = Cell(published=str(printed_cell) if printed_cell else None, **asked)
+                if cell.outcome and cell.published:
+                    cell.verdict = word_verdict(cell.published, cell.outcome)
+                cells[column.key] = cell
+                continue
             measured = values.get(metric, {})
             cell = _cell(row, column, measured, bool(row.recipe and runs.get(row.recipe.name)))
             found = _compared(row, measured)
@@ -91,9 +118,25 @@ def _cells(
         cell.difference, cell.p_seeds, cell.p_prompts = found.difference, found.p_seeds, found.p_prompts
         cell.p_corrected, cell.significant = corrected, found.significant(corrected)
         if column.direction:
-            printed, main = _printed(row, column), _printed(by_name.get(str(row.main)), column)
+            printed, main = _printed(row, column), _printed(_same_evaluator(rows, row), column)
             cell.verdict = direction_verdict(printed, main, found.difference, cell.significant)
     return made
+
+
+def row_metric(table: Table, row: MappedRow, column: Column, pattern: str) -> str:
+    """The metric behind a row's cell: the column's, with the row's evaluator in it where the map says so."""
+    printed = any(own.key == column.key for own in table.columns)
+    return metric_name(table, column.key, row.published) if printed else pattern
+
+
+def _values(behind: TableRuns, matches: Matches, metric: str) -> Measurements:
+    """A metric of every row of a table, by seed; matches between two rows are asked row by row."""
+    match = match_of(metric)
+    if match is None:
+        return measurements(behind, metric)
+    if match.other != OTHERS:
+        return {}
+    return {name: matches.against_others(name, match.by) for name in behind.outputs}
 
 
 def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
@@ -104,14 +147,17 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
         tree: the stage outputs to read.
     """
     rows = mapped_rows(table)
+    keys = row_keys(rows)
     outputs = {row.recipe.name: tree.of(row.recipe) for row in rows if row.recipe}
     columns = [(column, metric_name(table, column.key)) for column in table.columns]
     columns += [(column, column.key) for column in also_measured(table)]
     references = {row.recipe.name: tree.of(row.reference) for row in rows if row.recipe and row.reference}
     behind = TableRuns(outputs, references, tree.alpaca_calibration(data_set(table.paper)))
-    values = {metric: measurements(behind, metric) for _, metric in columns if table.is_result}
+    matches = table_matches(table.paper, rows, outputs, tree)
+    asked = {row_metric(table, row, *column) for row in rows for column in columns if table.is_result}
+    values = {metric: _values(behind, matches, metric) for metric in sorted(asked)}
     rendered = []
-    for row, cells in zip(rows, _cells(rows, columns, values, outputs), strict=True):
+    for row, key, cells in zip(rows, keys, _cells(table, rows, columns, values, outputs, matches), strict=True):
         runs = outputs.get(row.recipe.name, {}) if row.recipe else {}
         rendered.append(
             {
@@ -119,6 +165,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
                 "backbone": row.published.backbone,
                 "extra": dict(row.published.extra),
                 "name": row.recipe.name if row.recipe else None,
+                "key": key,
                 "group": row.recipe.group if row.recipe else None,
                 "kind": row.recipe.kind if row.recipe else None,
                 "main": row.main,
@@ -161,7 +208,7 @@ def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
             continue
         for row in table["rows"]:
             for cell in row["cells"].values():
-                if cell["published"] is None:
+                if cell["published"] is None or cell["status"] == ITSELF:
                     continue
                 counts["measured" if cell["status"] == "measured" else "not run"] += 1
                 if cell["verdict"]:

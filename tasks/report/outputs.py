@@ -55,6 +55,17 @@ class StageOutput:
         return self.rows("generations.jsonl")
 
     @cached_property
+    def scores(self) -> dict[str, dict[str, Any]]:
+        """Scores of each test answer by the holistic reward and by aspects, by prompt; empty where there are none."""
+        return {str(row["id"]): row for row in self.rows("scores.jsonl")}
+
+    @cached_property
+    def judge_settings(self) -> dict[str, Any]:
+        """Who compares this row's answers with another row's, as judge.json says; empty without it."""
+        path = self.result / "judge.json"
+        return dict(read_json(path)) if path.exists() else {}
+
+    @cached_property
     def history(self) -> list[dict[str, Any]]:
         return self.rows("history.jsonl")
 

@@ -164,7 +164,7 @@ def _tip(cell: dict[str, Any], decimals: int) -> str:
     """The tooltip of a measured cell: seeds and tests, one per line."""
     lines = [f"seed {seed}: {format_number(value, decimals + 1)}" for seed, value in cell["seeds"].items()]
     if cell["difference"] is not None:
-        lines.append(f"less the main row: {cell['difference']:+.{decimals + 1}f}")
+        lines.append(f"less {cell['against']}: {cell['difference']:+.{decimals + 1}f}")
         lines.append(f"over prompts: {p_value(cell['p_prompts'])}")
         lines.append(f"over seeds: {p_value(cell['p_seeds'])}")
         lines.append(f"corrected for the table's cells: {p_value(cell['p_corrected'])}")

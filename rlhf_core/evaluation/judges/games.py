@@ -114,6 +114,7 @@ _TIES: dict[str, Verdict] = {
     "arena_hard": Verdict(valid=True, label="A=B"),
     "pairwise": Verdict(valid=True, label="N"),
     "ranking": Verdict(valid=True, label="N"),
+    "output_pair": Verdict(valid=True, label="N"),
 }
 
 

@@ -2,9 +2,10 @@
 
 A judge's answer is data: it is matched against fixed patterns and never evaluated. Verdict formats follow
 AlpacaEval 2.0 (`m` / `M`, here also `preference: x`), Arena-Hard v0.1 (`[[A>>B]]`), MT-Bench (`[[n]]`) and
-PAR, Listing 1 (`Better: A|B|N`) and Sentence, appendix B.3 (a list of models with ranks). The instructions
-around them are this project's wording, except `pairwise` and `ranking`, which are the printed prompts; pass
-`system=` text of your own through `dataclasses.replace` to compare with numbers judged under another prompt.
+PAR, Listing 1 (`Better: A|B|N`), Sentence, appendix B.3 (a list of models with ranks) and ALARM, Figure 6
+(`Output (a)`). The instructions around them are this project's wording, except `pairwise`, `ranking` and `output_pair`,
+which are the printed prompts; pass `system=` text of your own through `dataclasses.replace` to compare with numbers
+judged under another prompt.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ _SCORE = re.compile(r"\[\[([0-9]+\.?[0-9]*)\]\]")
 _SCORE_BACKUP = re.compile(r"\[([0-9]+\.?[0-9]*)\]")
 _BETTER = re.compile(r"^Better:[ \t]*([ABN])\b(?![ \t]*(?:[/|,&-]|or\b|and\b)[ \t]*[ABN]\b)", re.MULTILINE)
 _BETTER_LINE = re.compile(r"^Better:[ \t]*[ABN]\b", re.MULTILINE)
+
+_OUTPUT = re.compile(r"\s*Output \(([ab])\)\.?\s*")
 
 _MODEL, _RANK = r"""["']model["']\s*:\s*["']model_([12])["']""", r"""["']rank["']\s*:\s*([12])"""
 _RANKED = rf"\{{\s*{_MODEL}\s*,\s*{_RANK}\s*,?\s*\}}"
@@ -158,6 +161,12 @@ def parse_ranking(text: str) -> Verdict:
     return Verdict(valid=True, label="N" if rank == other else "A" if ranks["1"] < ranks["2"] else "B")
 
 
+def parse_output_pair(text: str) -> Verdict:
+    """`Output (a)` or `Output (b)` and nothing else; label A: the first one is better. Source: ALARM, Figure 6."""
+    match = _OUTPUT.fullmatch(text)
+    return Verdict(valid=True, label=match[1].upper()) if match else Verdict.invalid("not one of the two outputs")
+
+
 def _alpaca_eval_user(request: JudgeRequest) -> str:
     first, second = request.answers
     return (
@@ -225,6 +234,46 @@ Your response must be a valid Python dictionary and should contain nothing else 
 Python. Please provide the ranking that the majority of humans would give.'''
 
 
+def _output_pair_user(request: JudgeRequest) -> str:
+    first, second = request.answers
+    return f"""Select the output (a) or (b) that best matches the given instruction. Choose your preferred output, \
+which can be subjective. Your answer should ONLY contain: Output (a) or Output (b). Here's an example:
+
+# Example:
+## Instruction:
+Give a description of the following job: "ophthalmologist"
+
+## Output (a):
+An ophthalmologist is a medical doctor who pokes and prods at your eyes while asking you to read letters from a chart.
+
+## Output (b):
+An ophthalmologist is a medical doctor who specializes in the diagnosis and treatment of eye diseases and conditions.
+
+## Which is best, Output (a) or Output (b)?
+Output (b)
+
+Here the answer is Output (b) because it provides a comprehensive and accurate description of the job of an \
+ophthalmologist. In contrast, output (a) is more of a joke.
+
+# Task:
+Now is the real task, do not explain your answer, just say Output (a) or Output (b).
+
+## Instruction:
+{request.prompt}
+
+## Output (a):
+{first}
+
+## Output (b):
+{second}
+
+## Which is best, Output (a) or Output (b)?"""
+
+
+_OUTPUT_PAIR_SYSTEM = (
+    "You are a helpful instruction-following assistant that prints the best model by selecting the best outputs for a "
+    "given instruction."
+)
 _RANKING_SYSTEM = "You are a helpful assistant, that ranks models by the quality of their answers."
 _ALPACA_EVAL_SYSTEM = (
     "You compare the outputs of two language models for one instruction and choose the one that people "
@@ -297,6 +346,7 @@ TEMPLATES: dict[str, Template] = {
         Template("arena_hard", 2, _ARENA_HARD_SYSTEM, _arena_hard_user, parse_arena_hard, max_tokens=4096),
         Template("mt_bench", 1, _MT_BENCH_SYSTEM, _mt_bench_user, parse_mt_bench, max_tokens=2048),
         Template("ranking", 2, _RANKING_SYSTEM, _ranking_user, parse_ranking, max_tokens=100),
+        Template("output_pair", 2, _OUTPUT_PAIR_SYSTEM, _output_pair_user, parse_output_pair, max_tokens=10),
         Template("pairwise", 2, _PAIRWISE_SYSTEM, _pairwise_user, parse_pairwise, max_tokens=2048),
     )
 }

@@ -7,7 +7,7 @@ as published, every measured cell "not run".
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -124,15 +124,30 @@ def data_set(paper_key: str) -> str:
 def metric_name(table: Table, column_key: str, row: Row | None = None) -> str:
     """The name in a run's metrics.json behind a cell: the column's own key unless the map says otherwise.
 
-    `{evaluator}` in the map's name stands for that column of the row in small letters and dashes.
+    `{evaluator}` in the map's name stands for that column of the row in small letters and dashes; without a row it
+    stands as it is.
     """
     mapping = _file(table.paper) or {}
     columns = {**mapping.get("columns", {}), **mapping.get("tables", {}).get(table.id, {}).get("columns", {})}
-    words = {
-        name: re.sub(r"[^a-z0-9.]+", "-", value.lower()).strip("-")
-        for name, value in (row.extra if row else {}).items()
-    }
-    return str(columns.get(column_key, column_key)).format(**words)
+    name = str(columns.get(column_key, column_key))
+    return name.format(**{field: in_dashes(value) for field, value in row.extra.items()}) if row else name
+
+
+def in_dashes(words: str) -> str:
+    """Words in small letters, with a dash for what is no letter, digit or dot."""
+    return re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-")
+
+
+def row_keys(rows: Sequence[MappedRow]) -> list[str | None]:
+    """A name for each row of a table by which its cells are told apart: the recipe row's, with the evaluator behind it
+    where several printed rows differ by that alone."""
+    names = [row.recipe.name if row.recipe else None for row in rows]
+    return [
+        f"{name}@{in_dashes(row.published.extra['evaluator'])}"
+        if name and names.count(name) > 1 and "evaluator" in row.published.extra
+        else name
+        for name, row in zip(names, rows, strict=True)
+    ]
 
 
 def also_measured(table: Table) -> list[Column]:

@@ -1,0 +1,127 @@
+"""What an aspect reward is: values over character spans of a response, with a declared density and direction."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Protocol, runtime_checkable
+
+from rlhf_core.errors import NumericsError, RecipeError
+
+
+class Density(StrEnum):
+    """What one value of an aspect is about."""
+
+    TOKEN = "token"
+    SPAN = "span"
+    SENTENCE = "sentence"
+    SEQUENCE = "sequence"
+
+
+@dataclass(frozen=True)
+class Scored:
+    """One response's values.
+
+    Attributes:
+        spans: character spans [start, end) of the response, in order and disjoint. A sequence aspect has exactly one,
+            over the whole response; a token aspect one per character group that the tokenizer's offsets give; a span
+            or sentence aspect leaves out what it says nothing about.
+        values: one per span.
+    """
+
+    spans: tuple[tuple[int, int], ...]
+    values: tuple[float, ...]
+
+
+@runtime_checkable
+class Aspect(Protocol):
+    """One respect in which responses are scored.
+
+    Values are rewards: more is always better. An aspect that asks a tool may also have `prefetch(responses)`, which starts
+    asking and returns at once.
+
+    Attributes:
+        name: as it stands in tables.
+        density: of its values.
+        higher_is_better: of `rate`, by which whole responses are compared; False for error rates.
+    """
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def density(self) -> Density: ...
+    @property
+    def higher_is_better(self) -> bool: ...
+
+    def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
+        """Values of each response to its record (a row of the data stage: question and passages, or source text).
+
+        Raises:
+            ToolError: a tool that cannot be reached or answers nonsense; never an invented score.
+        """
+
+
+def validated(aspect: Aspect, responses: Sequence[str], scored: Sequence[Scored]) -> list[Scored]:
+    """The scores themselves, where they are what the aspect declares.
+
+    Raises:
+        RecipeError: a number of responses or spans that differs, spans outside the text, out of order or overlapping,
+            or not of the declared density.
+        NumericsError: a value that is not finite.
+    """
+    if len(scored) != len(responses):
+        raise RecipeError(f"aspect '{aspect.name}' scored {len(scored)} of {len(responses)} responses")
+    for row, (text, one) in enumerate(zip(responses, scored, strict=True)):
+        where = f"aspect '{aspect.name}', response {row}"
+        if len(one.spans) != len(one.values):
+            raise RecipeError(f"{where}: {len(one.values)} values for {len(one.spans)} spans")
+        if aspect.density is Density.SEQUENCE and one.spans != ((0, len(text)),):
+            raise RecipeError(
+                f"{where}: a sequence aspect has one span over the whole response, (0, {len(text)}), "
+                f"not {list(one.spans[:3])}; declare the density it has"
+            )
+        last = 0
+        for start, end in one.spans:
+            if not (last <= start <= end <= len(text)):
+                raise RecipeError(
+                    f"{where}: span ({start}, {end}) lies outside the response of {len(text)} characters "
+                    "or before the end of the span ahead of it"
+                )
+            last = end
+        for value in one.values:
+            if not math.isfinite(value):
+                raise NumericsError(f"{where}: value {value} is not finite")
+    return list(scored)
+
+
+def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
+    """What an aspect says of responses, validated; see `validated`."""
+    if len(records) != len(responses):
+        raise RecipeError(f"aspect '{aspect.name}': {len(records)} records for {len(responses)} responses")
+    return validated(aspect, responses, aspect.score(records, responses))
+
+
+def prefetch(aspects: Sequence[Aspect], responses: Sequence[str]) -> None:
+    """Lets the tools behind aspects start on responses, beside what comes next; other aspects do nothing."""
+    for aspect in aspects:
+        start = getattr(aspect, "prefetch", None)
+        if start is not None:
+            start(responses)
+
+
+def rate(aspect: Aspect, scored: Scored) -> float:
+    """One number for a whole response, by which responses are compared.
+
+    A sequence aspect's value; for span and sentence aspects the share of slices that are right (value above 0), .5
+    when there are none; for a token aspect whose errors count below 0 the share of wrong tokens (lower is better), 0
+    when there are none. Source: ALARM, §3.2 (factuality rate) and §4.2 (grammar error rate).
+    """
+    if aspect.density is Density.SEQUENCE:
+        return scored.values[0]
+    if aspect.density is Density.TOKEN:
+        return sum(value < 0 for value in scored.values) / max(len(scored.values), 1)
+    if not scored.values:
+        return 0.5
+    return sum(value > 0 for value in scored.values) / len(scored.values)

@@ -1,0 +1,149 @@
+"""Grammar through LanguageTool: -1 for every wrong token, 0 for the others (ALARM, §4.2 and Appendix A.2).
+
+Any running LanguageTool server is asked by URL (`/v2/check`); without one, `language_tool_python` starts the Java server
+on this machine, which it downloads on first use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import httpx
+
+from rlhf_core.aspects.aspect import Density, Scored
+from rlhf_core.aspects.tokens import Offsets, marked, words
+from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig
+from rlhf_core.errors import RecipeError, ToolError
+
+Spans = list[tuple[int, int]]
+
+
+class LanguageToolGrammar:
+    """Errors of grammar, token by token.
+
+    Args:
+        url: of a running server, such as http://127.0.0.1:8081; None starts a local one.
+        language: code that LanguageTool knows.
+        disabled_rules: rule ids that are not errors here.
+        timeout_s: of one call.
+        offsets: character spans of the tokens of a text; words and marks without one.
+        concurrency, retries, backoff_s, max_backoff_s, cache_path: see `ToolConfig`.
+    """
+
+    name = "grammar"
+    density = Density.TOKEN
+    higher_is_better = False
+
+    def __init__(
+        self,
+        url: str | None = None,
+        language: str = "en-US",
+        disabled_rules: Sequence[str] = (),
+        timeout_s: float = 20.0,
+        offsets: Offsets | None = None,
+        concurrency: int = 16,
+        retries: int = 4,
+        backoff_s: float = 0.25,
+        max_backoff_s: float = 8.0,
+        cache_path: str | None = None,
+    ) -> None:
+        self._offsets = offsets or words
+        ask = _local(language) if url is None else _server(url, language, disabled_rules, timeout_s, concurrency)
+        identity = {"tool": "languagetool", "language": language, "disabled": sorted(disabled_rules)}
+        config = ToolConfig(concurrency, retries, backoff_s, max_backoff_s, cache_path)
+        self.client: ToolClient[Spans] = ToolClient(
+            f"LanguageTool at {url or 'local'}", identity, ask, spans_of, config
+        )
+
+    def prefetch(self, responses: Sequence[str]) -> None:
+        """Starts asking about responses, so that the tool works while something else does."""
+        self.client.prefetch([text for text in responses if text.strip()])
+
+    def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
+        asked = [text for text in responses if text.strip()]
+        found = dict(zip(asked, self.client.answers(asked), strict=True))
+        return [marked(self._offsets(text), found.get(text, [])) for text in responses]
+
+
+def spans_of(answer: Any, text: str) -> Spans:
+    """Character spans of the errors in an answer of `/v2/check`.
+
+    LanguageTool counts in UTF-16 code units, where a character beyond U+FFFF is two.
+
+    Raises:
+        Failure: an answer of another form, or a span outside the text.
+    """
+    matches = answer.get("matches") if isinstance(answer, dict) else None
+    if not isinstance(matches, list):
+        raise Failure("the answer has no list of matches")
+    places = [0]
+    for character in text:
+        places.append(places[-1] + 1 + (ord(character) > 0xFFFF))
+    position = {units: index for index, units in enumerate(places)}
+    spans = []
+    for match in matches:
+        offset, length = (match.get(key) if isinstance(match, dict) else None for key in ("offset", "length"))
+        if type(offset) is not int or type(length) is not int or length < 0:
+            raise Failure("a match has no whole offset and length")
+        if offset not in position or offset + length not in position:
+            raise Failure(f"a match lies at {offset} to {offset + length}, outside the text of {places[-1]}")
+        spans.append((position[offset], position[offset + length]))
+    return sorted(spans)
+
+
+def _server(
+    url: str, language: str, disabled: Sequence[str], timeout_s: float, concurrency: int
+) -> Callable[[str], Any]:
+    address = httpx.URL(url)
+    if address.scheme not in ("http", "https") or not address.host:
+        raise RecipeError(f"aspect 'grammar': url must be an http or https address, not '{url}'")
+    limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
+    client = httpx.Client(timeout=timeout_s, limits=limits)
+    target = f"{url.rstrip('/')}/v2/check"
+    form = {"language": language} | ({"disabledRules": ",".join(disabled)} if disabled else {})
+
+    def ask(text: str) -> Any:
+        try:
+            response = client.post(target, data={**form, "text": text})
+        except httpx.TimeoutException:
+            raise Failure(f"no answer within {timeout_s} s; is the server overloaded?") from None
+        except httpx.HTTPError as error:
+            raise Failure(f"cannot be reached ({error}); is the server running?") from None
+        if response.status_code in (400, 401, 403, 404, 405, 413):
+            raise Failure(f"refused the request with {response.status_code}: {response.text[:200]!r}", final=True)
+        if response.status_code != 200:
+            raise Failure(f"answered with status {response.status_code}")
+        try:
+            return response.json()
+        except ValueError:
+            raise Failure(f"answered with no JSON: {response.text[:80]!r}") from None
+
+    return ask
+
+
+def _local(language: str) -> Callable[[str], Any]:
+    """LanguageTool on this machine, which `language_tool_python` manages; its matches in the server's form."""
+    try:
+        import language_tool_python
+
+        tool = language_tool_python.LanguageTool(language)
+    except Exception as error:  # the package raises many kinds: no Java, no download, no free port
+        raise ToolError(
+            f"LanguageTool cannot be started on this machine ({type(error).__name__}: {error}); it needs "
+            "language-tool-python, Java and, once, a network. Or give the url of a running server"
+        ) from None
+
+    def ask(text: str) -> Any:
+        try:
+            matches = tool.check(text)
+        except Exception as error:
+            raise Failure(f"the local server failed ({error})") from None
+        # The package counts characters, the server UTF-16 code units.
+        units = [0]
+        for character in text:
+            units.append(units[-1] + 1 + (ord(character) > 0xFFFF))
+        spans = [(m.offset, min(m.offset + m.error_length, len(text))) for m in matches]
+        return {"matches": [{"offset": units[a], "length": units[b] - units[a]} for a, b in spans]}
+
+    return ask

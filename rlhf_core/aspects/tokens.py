@@ -1,0 +1,42 @@
+"""Character spans of tokens, and the values of a token aspect on them."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+
+from rlhf_core.aspects.aspect import Scored
+
+Span = tuple[int, int]
+
+#: Character spans [start, end) of a text's tokens, in order; a tokenizer's, or `words`.
+Offsets = Callable[[str], Sequence[Span]]
+
+_WORD = re.compile(r"\w+|[^\w\s]")
+
+
+def words(text: str) -> list[Span]:
+    """Spans of words and of single marks."""
+    return [match.span() for match in _WORD.finditer(text)]
+
+
+def groups(offsets: Sequence[Span]) -> tuple[Span, ...]:
+    """Spans in order and disjoint: empty ones are left out, tokens that share a character form one group."""
+    found: list[Span] = []
+    for start, end in offsets:
+        if start >= end:
+            continue
+        if found and start < found[-1][1]:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return tuple(found)
+
+
+def marked(offsets: Sequence[Span], errors: Sequence[Span]) -> Scored:
+    """-1 on every token that shares a character with an error, 0 on the others."""
+    spans = groups(offsets)
+    values = tuple(
+        -1.0 if any(start < to and at < end for at, to in errors if at < to) else 0.0 for start, end in spans
+    )
+    return Scored(spans, values)

@@ -1,0 +1,171 @@
+"""Selection of aspect rewards by their consistency with the holistic reward.
+
+The initial policy answers every prompt twice, greedily and by pure sampling. An aspect is inconsistent with the
+holistic reward on a prompt where the two prefer different answers. Pairs of equal holistic reward are dropped; a tie
+of the aspect counts as consistent. Of error rates, where lower is better, the sign is turned both here and in the win
+rate. Source: ALARM, §3.2 and §4.2, Figures 3 and 4.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.statistics import Interval
+
+Floats = NDArray[np.float64]
+RULES = ("lowest", "below")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """One reward's values of greedy and sampled answers to the same prompts.
+
+    Args:
+        greedy, sampled: [prompts] values.
+        higher_is_better: False for error rates.
+    """
+
+    greedy: Floats
+    sampled: Floats
+    higher_is_better: bool = True
+
+    @classmethod
+    def of(cls, greedy: ArrayLike, sampled: ArrayLike, higher_is_better: bool = True) -> Pairs:
+        """Checked values.
+
+        Raises:
+            DataError: different numbers of values, or one that is not finite.
+        """
+        first, second = np.asarray(greedy, dtype=np.float64), np.asarray(sampled, dtype=np.float64)
+        if first.shape != second.shape or first.ndim != 1:
+            raise DataError(f"{first.shape} greedy and {second.shape} sampled values are no pairs")
+        if not (np.isfinite(first).all() and np.isfinite(second).all()):
+            raise DataError("a value is not finite")
+        return cls(first, second, higher_is_better)
+
+    @property
+    def preference(self) -> NDArray[np.int8]:
+        """[prompts] 1 where the greedy answer is better, -1 where the sampled one is, 0 for a tie."""
+        sign = 1 if self.higher_is_better else -1
+        return (sign * np.sign(self.greedy - self.sampled)).astype(np.int8)
+
+    @property
+    def constant(self) -> bool:
+        """Whether it never prefers anything."""
+        return not self.preference.any()
+
+
+@dataclass(frozen=True)
+class Consistency:
+    """An aspect beside the holistic reward, shares in percent.
+
+    Attributes:
+        inconsistency: of the pairs that the holistic reward decides, those where the aspect prefers the other answer;
+            NaN without such pairs.
+        win_rate: of greedy answers over sampled ones by this reward, ties left out; 50 where nothing decides.
+        pairs: how many the holistic reward decides.
+        ties: of those, where the aspect decides nothing.
+    """
+
+    inconsistency: Interval
+    win_rate: Interval
+    pairs: int
+    ties: int
+
+
+def _percent(part: Floats | NDArray[np.bool_], whole: Floats | NDArray[np.bool_], empty: float) -> float:
+    count = float(np.sum(whole))
+    return 100.0 * float(np.sum(part)) / count if count else empty
+
+
+def inconsistency(holistic: Pairs, aspect: Pairs) -> float:
+    """Percent of the pairs decided by the holistic reward where the aspect prefers the other answer; NaN without."""
+    by, other = holistic.preference, aspect.preference
+    return _percent(by * other < 0, by != 0, math.nan)
+
+
+def win_rate(pairs: Pairs) -> float:
+    """Percent of greedy answers that win over sampled ones, ties left out; 50 where nothing decides."""
+    preference = pairs.preference
+    return _percent(preference > 0, preference != 0, 50.0)
+
+
+def consistency(
+    holistic: Pairs, aspect: Pairs, *, rounds: int = 1000, level: float = 0.95, seed: int = 0
+) -> Consistency:
+    """Inconsistency and win rate with percentile bootstrap intervals over prompts.
+
+    Args:
+        rounds, level, seed: of the bootstrap; the same prompts are drawn for every aspect.
+    """
+    by, other = holistic.preference, aspect.preference
+    if by.shape != other.shape:
+        raise DataError(f"{len(by)} pairs of the holistic reward and {len(other)} of the aspect")
+    drawn = np.random.default_rng(seed).integers(len(by), size=(rounds, len(by))) if len(by) else np.zeros((0, 0), int)
+    apart, wins = [], []
+    for rows in drawn:
+        one = _percent(by[rows] * other[rows] < 0, by[rows] != 0, math.nan)
+        if math.isfinite(one):
+            apart.append(one)
+        wins.append(_percent(other[rows] > 0, other[rows] != 0, 50.0))
+    return Consistency(
+        inconsistency=_interval(inconsistency(holistic, aspect), apart, level),
+        win_rate=_interval(win_rate(aspect), wins, level),
+        pairs=int((by != 0).sum()),
+        ties=int(((by != 0) & (other == 0)).sum()),
+    )
+
+
+def _interval(estimate: float, drawn: Sequence[float], level: float) -> Interval:
+    if not drawn or math.isnan(estimate):
+        return Interval(estimate, math.nan, math.nan)
+    lower, upper = np.quantile(drawn, [(1 - level) / 2, (1 + level) / 2])
+    return Interval(estimate, float(lower), float(upper))
+
+
+@dataclass(frozen=True)
+class SelectionRule:
+    """Which aspects accompany the holistic reward.
+
+    Args:
+        kind: 'lowest' takes the one of lowest inconsistency, 'below' all below the cutoff.
+        cutoff: percent, of 'below'.
+    """
+
+    kind: str = "lowest"
+    cutoff: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.kind not in RULES:
+            raise RecipeError(f"selection rule is '{self.kind}'; known: {', '.join(RULES)}")
+        if (self.kind == "below") != (self.cutoff is not None):
+            raise RecipeError(f"selection rule '{self.kind}' with cutoff {self.cutoff}: 'below' needs one, alone")
+        if self.cutoff is not None and not 0 < self.cutoff <= 100:
+            raise RecipeError(f"cutoff is {self.cutoff}; inconsistency is stated in percent, above 0 and up to 100")
+
+    def choose(self, inconsistencies: Mapping[str, float], constant: Sequence[str] = ()) -> list[str]:
+        """Chosen aspects in order of inconsistency; equal ones in the order given.
+
+        An aspect that is constant contradicts nothing and says nothing: it is never chosen.
+
+        Raises:
+            DataError: there is nothing to choose by: the holistic reward decides no pair, or every aspect is constant.
+        """
+        told = {name: value for name, value in inconsistencies.items() if name not in constant}
+        if not told:
+            raise DataError(
+                "selection: every aspect is constant over the generations", remedy="Check the aspects, or use others"
+            )
+        if any(math.isnan(value) for value in told.values()):
+            raise DataError(
+                "selection: the holistic reward ties on every pair of generations",
+                remedy="Check the holistic reward, or sample at a higher temperature",
+            )
+        ranked = sorted(told, key=lambda name: told[name])
+        return ranked[:1] if self.cutoff is None else [name for name in ranked if told[name] < self.cutoff]

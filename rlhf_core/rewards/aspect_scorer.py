@@ -1,0 +1,116 @@
+"""Aspects as scorers: values over characters of a response become a signal over its tokens.
+
+A sequence aspect gives `Sequence`. A sentence or span aspect gives `Segments`: a slice ends on the last token that
+starts before the slice does, slices may leave tokens out, and those are paid nothing. A token aspect gives `Tokens`:
+each token has the value of the characters that it overlaps, the one furthest from 0 where there are several, and 0
+where there are none (EOS included), so that a shaping of zero still reaches it. Source: ALARM, §3.3 and §4.3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence as Several
+from dataclasses import dataclass
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core import distributed
+from rlhf_core.aspects import Aspect, Density, Scored, checked_scores
+from rlhf_core.data.tokenizers import token_spans
+from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
+from rlhf_core.rollout import RolloutBatch, Spelling
+from rlhf_core.segmentation.boundary_tokens import boundary_tokens
+from rlhf_core.segmentation.segments import Segmentation, from_spans
+
+#: The signal of each density, and the credit that pays it where a recipe names none.
+SIGNALS: dict[Density, tuple[SignalType, str]] = {
+    Density.SEQUENCE: (Sequence, "last_token"),
+    Density.SENTENCE: (Segments, "segment_end"),
+    Density.SPAN: (Segments, "segment_end"),
+    Density.TOKEN: (Tokens, "as_is"),
+}
+
+
+def slice_tokens(tokens: Several[tuple[int, int]], spans: Several[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Half-open token spans of character spans, in order and disjoint; some may be empty.
+
+    Args:
+        tokens: [start, end) of each token, never decreasing.
+        spans: [start, end) of each slice, in order.
+    """
+    starts = [start for start, _ in tokens]
+    found: list[tuple[int, int]] = []
+    behind = 0
+    ends = boundary_tokens(starts, [end for _, end in spans]) if tokens else []
+    for (first, _), end in zip(spans, ends, strict=False):
+        start = next((i for i in range(behind, end + 1) if tokens[i][1] > first), end + 1)
+        found.append((min(max(start, behind), end + 1), end + 1))
+        behind = max(behind, end + 1)
+    return found
+
+
+def token_values(tokens: Several[tuple[int, int]], scored: Scored) -> list[float]:
+    """Each token's value: of the spans that it overlaps the one furthest from 0, 0 where there is none."""
+    values = [0.0] * len(tokens)
+    place = 0
+    for i, (start, end) in enumerate(tokens):
+        while place < len(scored.spans) and scored.spans[place][1] <= start:
+            place += 1
+        for (first, last), value in zip(scored.spans[place:], scored.values[place:], strict=True):
+            if first >= end:
+                break
+            if last > start and abs(value) > abs(values[i]):
+                values[i] = value
+    return values
+
+
+@dataclass(frozen=True)
+class AspectScorer:
+    """Scores rollouts by an aspect.
+
+    Args:
+        aspect: what is asked.
+        tokenizer: of the policy.
+    """
+
+    aspect: Aspect
+    tokenizer: PreTrainedTokenizerBase
+
+    @property
+    def gives(self) -> SignalType:
+        return SIGNALS[self.aspect.density][0]
+
+    def score(self, batch: RolloutBatch) -> Signal:
+        """The aspect's values over the batch's tokens.
+
+        Raises:
+            RecipeError: scores that are not of the declared density.
+            NumericsError: a score that is not finite.
+        """
+        mask = batch.responses.mask
+        spelled = [
+            token_spans(self.tokenizer, ids[row].tolist())
+            for ids, row in zip(batch.responses.ids.cpu(), mask.cpu(), strict=True)
+        ]
+        texts = [text for text, _ in spelled]
+        scored = distributed.on_main(lambda: checked_scores(self.aspect, batch.records, texts))
+        return self.signal(spelled, scored, mask.shape[1], mask.device)
+
+    def signal(
+        self, spelled: Several[Spelling], scored: Several[Scored], width: int, device: torch.device | None = None
+    ) -> Signal:
+        """The signal of responses whose characters and scores are known, over `width` tokens."""
+        if self.gives is Sequence:
+            return Sequence(torch.tensor([one.values[0] for one in scored], device=device))
+        if self.gives is Tokens:
+            values = torch.zeros(len(scored), width)
+            for row, ((_, tokens), one) in enumerate(zip(spelled, scored, strict=True)):
+                values[row, : len(tokens)] = torch.tensor(token_values(tokens, one))
+            return Tokens(values.to(device))
+        slices = [slice_tokens(tokens, one.spans) for (_, tokens), one in zip(spelled, scored, strict=True)]
+        segmentation = from_spans(slices, width)
+        padded = torch.zeros(segmentation.ends.shape)
+        for row, (found, one) in enumerate(zip(slices, scored, strict=True)):
+            padded[row, : len(found)] = torch.tensor(one.values[: len(found)])
+        ends, count, index = (part.to(device) for part in (segmentation.ends, segmentation.count, segmentation.index))
+        return Segments(padded.to(device), Segmentation(ends, count, index))

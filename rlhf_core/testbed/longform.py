@@ -1,0 +1,342 @@
+"""Long-form questions of the testbed: an answer must be read from passages, and every sentence's truth is known.
+
+A question asks for some attributes of an entity. Its passages state facts drawn for this question alone, about that
+entity and others, so that an answer cannot be known by heart. Answers are written in the language of the dialogue world
+(`rlhf_core.testbed.grammar`) and read back by its parser, so any text has a gold parse.
+
+Three aspects are known of any answer (ALARM, §3.1):
+    relevance      per sub-sentence: it states a requested fact for the first time
+    factuality     per sentence: no fact in it contradicts the passages or is missing from them
+    completeness   of the answer: share of the requested attributes that are stated truly
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.annotator import Annotator
+from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Located, read
+from rlhf_core.testbed.knowledge import ENTITIES, VALUES, stream
+from rlhf_core.testbed.responses import garble, ramble
+from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, total
+
+VERSION = 1
+"""Version of the long-form world: any change of what a seed produces steps it."""
+
+SOURCE = "testbed"
+ATTRIBUTES = ("color", "food", "home", "sound")
+#: Templates of `grammar.FACT_TEMPLATES` that answers are written with, by place; passages use the first.
+TEMPLATES = (0, 1, 3, 6)
+#: Attributes that a question of each split asks for, and passages that it gives.
+SPLITS: dict[str, tuple[tuple[int, ...], int]] = {"train": ((2, 3), 2), "test": ((2, 3), 2), "ood": ((4,), 3)}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class LongFormConfig:
+    """What defines the long-form world.
+
+    Attributes:
+        seed: of every draw.
+        rewards: true reward of each kind of clause.
+        wrong: share of stated facts that are wrong in answers of the lowest quality; none is in those of the highest.
+        missing, extra, filler, repeated: shares of the same kind: requested facts left out, chances of an unrequested
+            fact, of words without content and of a repetition.
+        joined: share of sentence ends written as ", and", which makes two sub-sentences of one sentence.
+        rambling, garbling: shares of compared answers that run on or are garbled; see `WorldConfig`.
+        anchors: size of the fixed pool of graded answers behind a 1-to-10 rating.
+    """
+
+    seed: int = 0
+    rewards: ClauseRewards = field(default_factory=lambda: ClauseRewards(unrequested_true=-0.3, greeting=-0.2))
+    wrong: float = 0.45
+    missing: float = 0.35
+    extra: float = 0.5
+    filler: float = 0.35
+    repeated: float = 0.25
+    joined: float = 0.3
+    rambling: float = 0.1
+    garbling: float = 0.1
+    anchors: int = 12
+
+    def __post_init__(self) -> None:
+        for name in ("wrong", "missing", "extra", "filler", "repeated", "joined", "rambling", "garbling"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+
+
+@dataclass(frozen=True)
+class PassageFacts:
+    """What the passages of a question say; anything else is false."""
+
+    facts: Mapping[str, Mapping[str, str]]
+
+    def is_true(self, entity: str, attribute: str, value: str) -> bool:
+        return self.facts.get(entity, {}).get(attribute) == value
+
+
+@dataclass(frozen=True)
+class Slice:
+    """A stretch of an answer and whether it is right in one respect."""
+
+    start: int
+    end: int
+    right: bool
+
+
+class LongFormWorld:
+    """The long-form world of one configuration."""
+
+    def __init__(self, config: LongFormConfig | None = None) -> None:
+        self.config = config or LongFormConfig()
+
+    def _stream(self, *names: object) -> random.Random:
+        return stream("longform", VERSION, self.config.seed, *names)
+
+    # --- gold ----------------------------------------------------------------------------------------
+
+    def clauses(self, meta: Meta, text: str) -> list[Clause]:
+        """Gold parse of any text against a question: clauses whose character spans partition the text."""
+        return clauses_of(text, meta, PassageFacts(meta["facts"]), self.config.rewards)
+
+    def true_reward(self, meta: Meta, text: str) -> float:
+        """True reward of an answer, in reward units: the sum of its clause rewards."""
+        return total(self.clauses(meta, text), self.config.rewards)
+
+    def anchor_rewards(self, meta: Meta) -> list[float]:
+        """Sorted true rewards of a fixed pool of graded answers to the question (poor to expert)."""
+        count = self.config.anchors
+        texts = [self.answer(meta, self._stream("anchor", i, *_key(meta)), i / (count - 1)) for i in range(count)]
+        return sorted(self.true_reward(meta, text) for text in texts)
+
+    def relevance(self, meta: Meta, text: str) -> list[Slice]:
+        """Sub-sentences and whether each states a requested fact for the first time."""
+        relevant = ("requested_true", "requested_false")
+        return [Slice(*_stripped(text, c.start, c.end), c.kind in relevant) for c in self.clauses(meta, text)]
+
+    def factuality(self, meta: Meta, text: str) -> list[Slice]:
+        """Sentences and whether the passages bear out every fact in them; one without a fact is right."""
+        known = PassageFacts(meta["facts"])
+        slices: list[Slice] = []
+        start, right = 0, True
+        located = read(text)
+        for place, item in enumerate(located):
+            right = right and _is_borne_out(item, meta, known)
+            closes = text[: item.end].rstrip().endswith((".", "!", "?")) or place == len(located) - 1
+            if closes:
+                slices.append(Slice(*_stripped(text, start, item.end), right))
+                start, right = item.end, True
+        return slices
+
+    def completeness(self, meta: Meta, text: str) -> float:
+        """Share of the requested attributes that the answer states truly."""
+        said = {c.start for c in self.clauses(meta, text) if c.kind == "requested_true"}
+        return len(said) / len(meta["requested"])
+
+    # --- questions and answers -----------------------------------------------------------------------
+
+    def question(self, rng: random.Random, split: str) -> Row:
+        """A question with its passages: {question, passages, prompt, meta}."""
+        if split not in SPLITS:
+            raise RecipeError(f"unknown split '{split}' of long-form questions; known: {', '.join(SPLITS)}")
+        counts, passages = SPLITS[split]
+        entities = rng.sample(ENTITIES, passages)
+        facts: dict[str, dict[str, str]] = {}
+        for entity in entities:
+            told = rng.sample(ATTRIBUTES, len(ATTRIBUTES))
+            facts[entity] = {
+                name: rng.choice([v for v in VALUES[name] if v not in {known[name] for known in facts.values()}])
+                for name in told
+            }
+        asked = entities[0]
+        requested = rng.sample(ATTRIBUTES, rng.choice(counts))
+        order = rng.sample(entities, len(entities))
+        texts = [[f"The {name}", *(_sentence(name, a, v) for a, v in facts[name].items())] for name in order]
+        question = f"What are the {_listing(requested)} of the {asked}?"
+        meta = {"entity": asked, "requested": requested, "facts": facts}
+        return {"question": question, "passages": texts, "prompt": prompt_of(question, texts), "meta": meta}
+
+    def answer(self, meta: Meta, rng: random.Random, quality: float) -> str:
+        """An answer of a quality in [0, 1]; at 1 every requested fact, true and once, and nothing else."""
+        config, poor = self.config, 1 - quality
+        requested = [a for a in meta["requested"] if rng.random() >= poor * config.missing] or [meta["requested"][0]]
+        said = [(meta["entity"], attribute) for attribute in requested]
+        if rng.random() < poor * config.extra:
+            others = [(e, a) for e in meta["facts"] for a in ATTRIBUTES if (e, a) not in said]
+            said.insert(rng.randrange(len(said) + 1), rng.choice(others))
+        if rng.random() < poor * config.repeated:
+            said.append(rng.choice(said))
+        written: dict[tuple[str, str], str] = {}
+        parts = []
+        for entity, attribute in said:
+            fact = (entity, attribute)
+            if fact not in written:
+                written[fact] = self._value(meta, fact, rng, poor)
+            parts.append(self._phrase(meta, fact, written[fact], rng))
+        if rng.random() < poor * config.filler:
+            parts.insert(rng.randrange(len(parts) + 1), rng.choice(PHRASES["filler"]))
+        return _joined(parts, rng, config.joined)
+
+    def expert_answer(self, meta: Meta, seed: int) -> str:
+        """The best answer: every requested fact, true and once, in separate sentences."""
+        rng = self._stream("expert", seed, *_key(meta))
+        parts = [self._phrase(meta, (meta["entity"], a), self._fact(meta, a), rng) for a in meta["requested"]]
+        return _joined(parts, rng, 0.0)
+
+    def _fact(self, meta: Meta, attribute: str) -> str:
+        return str(meta["facts"][meta["entity"]][attribute])
+
+    def _value(self, meta: Meta, fact: tuple[str, str], rng: random.Random, poor: float) -> str:
+        entity, attribute = fact
+        right = str(meta["facts"][entity][attribute])
+        if rng.random() >= poor * self.config.wrong:
+            return right
+        elsewhere = [known[attribute] for name, known in meta["facts"].items() if name != entity]
+        wrong = elsewhere if elsewhere and rng.random() < 0.6 else [v for v in VALUES[attribute] if v != right]
+        return str(rng.choice(wrong))
+
+    def _phrase(self, meta: Meta, fact: tuple[str, str], value: str, rng: random.Random) -> str:
+        entity, attribute = fact
+        templates = [FACT_TEMPLATES[attribute][place] for place in TEMPLATES]
+        if entity != meta["entity"]:
+            templates = [template for template in templates if "{E}" in template]
+        return rng.choice(templates).replace("{E}", entity).replace("{V}", value)
+
+    # --- rows ----------------------------------------------------------------------------------------
+
+    def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
+        """Rows {id, prompt, question, passages, source, meta}."""
+        rows = []
+        for index in range(n):
+            made = self.question(self._stream("prompts", split, seed, index), split)
+            rows.append({"id": f"testbed-longform-{split}-{seed}-{index}", "source": SOURCE, **made})
+        return rows
+
+    def sft_examples(self, n: int, seed: int) -> list[Row]:
+        """Supervised rows {id, prompt, response, question, passages, source, meta} of mixed quality."""
+        rows = []
+        for index in range(n):
+            rng = self._stream("sft", seed, index)
+            made = self.question(rng, "train")
+            response = self.answer(made["meta"], rng, rng.betavariate(2.0, 1.2))
+            rows.append({"id": f"testbed-longform-sft-{seed}-{index}", "response": response, "source": SOURCE, **made})
+        return rows
+
+    def preference_pairs(
+        self, n: int, seed: int, annotator: Annotator | None = None, split: str = "train", aspect: str | None = None
+    ) -> list[Row]:
+        """Preference rows {id, prompt, chosen, rejected, source, meta, ...}.
+
+        Args:
+            n: number of rows.
+            seed: of the draw.
+            annotator: labels the pair by the true reward, with noise; the default is unbiased.
+            split: of the questions.
+            aspect: 'completeness' labels by that aspect alone and without noise, pairs that tie being drawn again.
+        """
+        annotator = annotator or Annotator()
+        rows = []
+        for index in range(n):
+            name = f"testbed-longform-{aspect or 'pair'}-{split}-{seed}-{index}"
+            rng = self._stream(aspect or "pairs", split, seed, index)
+            made = self.question(rng, split)
+            meta = made["meta"]
+            while True:
+                first, second = (self._candidate(meta, rng) for _ in range(2))
+                shares = [self.completeness(meta, text) for text in (first, second)]
+                if first != second and (aspect is None or shares[0] != shares[1]):
+                    break
+            sides = [(text, self.clauses(meta, text)) for text in (first, second)]
+            values = [total(clauses, self.config.rewards) for _, clauses in sides]
+            if aspect is None:
+                felt = [
+                    annotator.utility(text, value, [c.kind for c in clauses])
+                    for (text, clauses), value in zip(sides, values, strict=True)
+                ]
+                better = annotator.prefers_first(felt[0], felt[1], name)
+            else:
+                better = shares[0] > shares[1]
+            if not better:
+                sides.reverse()
+                values.reverse()
+            for label, (_, clauses), value in zip(("chosen", "rejected"), sides, values, strict=True):
+                meta[f"{label}_clauses"] = [[c.start, c.end, c.kind, c.reward] for c in clauses]
+                meta[f"true_{label}"] = value
+            rows.append({"id": name, "chosen": sides[0][0], "rejected": sides[1][0], "source": SOURCE, **made})
+        return rows
+
+    def labelled_answers(self, n: int, seed: int, split: str = "train") -> list[Row]:
+        """Answers with the truth of their slices: rows {id, prompt, response, labels, source, meta, ...}.
+
+        `labels` is {relevance: [[start, end, right]], factuality: [[start, end, right]], completeness: share}.
+        """
+        rows = []
+        for index in range(n):
+            rng = self._stream("labelled", split, seed, index)
+            made = self.question(rng, split)
+            text = self._candidate(made["meta"], rng)
+            labels: Row = {
+                name: [[s.start, s.end, s.right] for s in slices]
+                for name, slices in (
+                    ("relevance", self.relevance(made["meta"], text)),
+                    ("factuality", self.factuality(made["meta"], text)),
+                )
+            }
+            labels["completeness"] = round(self.completeness(made["meta"], text), 6)
+            name = f"testbed-longform-labelled-{split}-{seed}-{index}"
+            rows.append({"id": name, "response": text, "labels": labels, "source": SOURCE, **made})
+        return rows
+
+    def _candidate(self, meta: Meta, rng: random.Random) -> str:
+        text = self.answer(meta, rng, rng.random())
+        draw = rng.random()
+        if draw < self.config.rambling:
+            return ramble(text, self.answer(meta, rng, 0.2), rng)
+        return garble(text, rng) if draw < self.config.rambling + self.config.garbling else text
+
+
+def prompt_of(question: str, passages: Sequence[Sequence[str]]) -> str:
+    """Question and passages as one text, as QA-Feedback has it: `question: ... context: wikipage: ... text: ...`."""
+    contexts = [f"wikipage: {title} text: {' '.join(sentences)}" for title, *sentences in passages]
+    return " ".join([f"question: {question} context:", *contexts])
+
+
+def _key(meta: Meta) -> list[str]:
+    return [meta["entity"], *meta["requested"], *(v for known in meta["facts"].values() for v in known.values())]
+
+
+def _sentence(entity: str, attribute: str, value: str) -> str:
+    return FACT_TEMPLATES[attribute][TEMPLATES[0]].replace("{E}", entity).replace("{V}", value) + "."
+
+
+def _listing(words: Sequence[str]) -> str:
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _joined(parts: Sequence[str], rng: random.Random, joined: float) -> str:
+    text = parts[0]
+    for part in parts[1:]:
+        if rng.random() < joined:
+            text += f", and {part if part.startswith('I ') else part[0].lower() + part[1:]}"
+        else:
+            text += f". {part}"
+    return text + "."
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    """The span without white space at its ends."""
+    while end > start and text[end - 1].isspace():
+        end -= 1
+    while start < end and text[start].isspace():
+        start += 1
+    return start, end
+
+
+def _is_borne_out(item: Located, meta: Meta, known: PassageFacts) -> bool:
+    said = item.statement
+    return said.kind != "fact" or known.is_true(said.entity or meta["entity"], said.attribute, said.value)

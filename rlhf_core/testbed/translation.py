@@ -1,0 +1,287 @@
+"""Spanish-to-English translation of the testbed: the true reward of every word of a translation is known.
+
+A translation earns what it says of the source (words in order, their number and tense) and loses for every error of
+English grammar. Two readers may differ in taste (ALARM, §4): the annotator's noise stands for that.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.annotator import Annotator
+from rlhf_core.testbed.knowledge import stream
+from rlhf_core.testbed.responses import garble
+from rlhf_core.testbed.rewards import Clause, Meta
+from rlhf_core.testbed.translation_grammar import (
+    ADJECTIVES,
+    DETERMINERS,
+    FORMS,
+    NOUNS,
+    VERBS,
+    Form,
+    GrammarError,
+    Word,
+    draw_clauses,
+    english,
+    english_words,
+    grammar_errors,
+    spanish,
+    words_of,
+    written,
+)
+
+VERSION = 1
+"""Version of the translation world: any change of what a seed produces steps it."""
+
+SOURCE = "testbed"
+#: Chance of a second clause in each split.
+SPLITS = {"train": 0.35, "test": 0.35, "ood": 1.0}
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TranslationRewards:
+    """Reward of each word of a translation, in reward units.
+
+    Attributes:
+        content, function: a noun, verb, adjective or adverb, a determiner or "and", that the reference has there.
+        number, tense: added where such a word has another number, another tense.
+        extra: a word that the reference has not.
+        missing: each word of the reference that the translation has not; paid on the last word.
+        grammar: added to a word with an error of grammar.
+        empty: the total of a translation without a word.
+    """
+
+    content: float = 0.5
+    function: float = 0.2
+    number: float = -0.3
+    tense: float = -0.3
+    extra: float = -0.5
+    missing: float = -0.4
+    grammar: float = -0.6
+    empty: float = -3.0
+
+
+@dataclass(frozen=True)
+class TranslationConfig:
+    """What defines the translation world.
+
+    Attributes:
+        seed: of every draw.
+        rewards: true rewards.
+        slips: mean number of slips (number, article, agreement, another word, a word left out) per clause in
+            translations of the lowest quality; none is in those of the highest.
+        garbling: share of compared translations that are garbled; see `WorldConfig`.
+        anchors: size of the fixed pool of graded translations behind a 1-to-10 rating.
+    """
+
+    seed: int = 0
+    rewards: TranslationRewards = field(default_factory=TranslationRewards)
+    slips: float = 2.5
+    garbling: float = 0.1
+    anchors: int = 12
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.garbling <= 1 or self.slips < 0:
+            raise RecipeError(f"garbling is {self.garbling} and slips {self.slips}; must be in [0, 1] and not negative")
+
+
+class TranslationWorld:
+    """The translation world of one configuration."""
+
+    def __init__(self, config: TranslationConfig | None = None) -> None:
+        self.config = config or TranslationConfig()
+
+    def _stream(self, *names: object) -> random.Random:
+        return stream("translation", VERSION, self.config.seed, *names)
+
+    # --- gold ----------------------------------------------------------------------------------------
+
+    def errors(self, text: str) -> list[GrammarError]:
+        """Errors of grammar of any text."""
+        return grammar_errors(text)
+
+    def clauses(self, meta: Meta, text: str) -> list[Clause]:
+        """Gold parse: one clause for each word, whose spans partition the text; kinds are right, number, tense, extra,
+        with `_error` where the word has an error of grammar."""
+        rewards, words = self.config.rewards, words_of(text)
+        if not words:
+            return [Clause(0, len(text), "extra", rewards.empty)] if text else []
+        reference = _reference(str(meta["reference"]))
+        matched = _aligned([w.form for w in words], reference)
+        wrong = {error.start for error in grammar_errors(text)}
+        ends = [*(word.start for word in words[1:]), len(text)]
+        found = []
+        for place, (word, end) in enumerate(zip(words, ends, strict=True)):
+            kind, reward = self._worth(word, None if matched[place] < 0 else reference[matched[place]])
+            if word.start in wrong:
+                kind, reward = f"{kind}_error", reward + rewards.grammar
+            if place == len(words) - 1:
+                reward += rewards.missing * (len(reference) - sum(m >= 0 for m in matched))
+            found.append(Clause(0 if not place else word.start, end, kind, round(reward, 6)))
+        return found
+
+    def _worth(self, word: Word, target: Form | None) -> tuple[str, float]:
+        rewards, form = self.config.rewards, word.form
+        if form is None or target is None:
+            return "extra", rewards.extra
+        base = rewards.function if form.kind in ("determiner", "and") else rewards.content
+        if form.kind == "noun" and form.number != target.number:
+            return "number", base + rewards.number
+        if form.kind == "verb" and form.past != target.past:
+            return "tense", base + rewards.tense
+        return "right", base
+
+    def true_reward(self, meta: Meta, text: str) -> float:
+        """True reward of a translation, in reward units."""
+        clauses = self.clauses(meta, text)
+        return round(sum(clause.reward for clause in clauses), 6) if clauses else self.config.rewards.empty
+
+    def anchor_rewards(self, meta: Meta) -> list[float]:
+        """Sorted true rewards of a fixed pool of graded translations (poor to expert)."""
+        count, reference = self.config.anchors, str(meta["reference"])
+        texts = [self.translate(reference, self._stream("anchor", i, reference), i / (count - 1)) for i in range(count)]
+        return sorted(self.true_reward(meta, text) for text in texts)
+
+    def expert_answer(self, meta: Meta, seed: int) -> str:
+        """The reference translation."""
+        return str(meta["reference"])
+
+    # --- rows ----------------------------------------------------------------------------------------
+
+    def sentence(self, rng: random.Random, split: str) -> Row:
+        """A pair {source_lang, target_lang, source_text, target_text, prompt, meta}."""
+        if split not in SPLITS:
+            raise RecipeError(f"unknown split '{split}' of translations; known: {', '.join(SPLITS)}")
+        clauses = draw_clauses(rng, SPLITS[split])
+        source, target = spanish(clauses), english(clauses)
+        languages = {"source_lang": "es", "target_lang": "en"}
+        return {**languages, "source_text": source, "target_text": target, "prompt": source} | {
+            "meta": {"reference": target, "words": len(english_words(clauses))}
+        }
+
+    def translate(self, reference: str, rng: random.Random, quality: float) -> str:
+        """A translation of a quality in [0, 1]: the reference with slips."""
+        words = [word.text.lower() for word in words_of(reference)]
+        clauses = 1 + words.count("and")
+        expected = self.config.slips * (1 - quality) * clauses
+        slips = int(expected) + (rng.random() < expected - int(expected))
+        for _ in range(slips):
+            words = _slip(words, rng)
+        return written(words)
+
+    def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
+        """Rows {id, prompt, source_lang, target_lang, source_text, target_text, source, meta}."""
+        rows = []
+        for index in range(n):
+            made = self.sentence(self._stream("prompts", split, seed, index), split)
+            rows.append({"id": f"testbed-translation-{split}-{seed}-{index}", "source": SOURCE, **made})
+        return rows
+
+    def sft_examples(self, n: int, seed: int) -> list[Row]:
+        """Supervised rows of mixed quality: those of `prompts` with `response`."""
+        rows = []
+        for index in range(n):
+            rng = self._stream("sft", seed, index)
+            made = self.sentence(rng, "train")
+            response = self.translate(made["target_text"], rng, rng.betavariate(2.0, 1.0))
+            name = f"testbed-translation-sft-{seed}-{index}"
+            rows.append({"id": name, "response": response, "source": SOURCE, **made})
+        return rows
+
+    def preference_pairs(
+        self, n: int, seed: int, annotator: Annotator | None = None, split: str = "train"
+    ) -> list[Row]:
+        """Preference rows {id, prompt, chosen, rejected, source, meta, ...}, labelled by the true reward with noise."""
+        annotator = annotator or Annotator()
+        rows = []
+        for index in range(n):
+            name = f"testbed-translation-pair-{split}-{seed}-{index}"
+            rng = self._stream("pairs", split, seed, index)
+            made = self.sentence(rng, split)
+            meta = made["meta"]
+            first = second = self._candidate(made["target_text"], rng)
+            while second == first:
+                second = self._candidate(made["target_text"], rng)
+            sides = [(text, self.clauses(meta, text), self.true_reward(meta, text)) for text in (first, second)]
+            felt = [annotator.utility(text, value, [c.kind for c in clauses]) for text, clauses, value in sides]
+            if not annotator.prefers_first(felt[0], felt[1], name):
+                sides.reverse()
+            for label, (_, clauses, value) in zip(("chosen", "rejected"), sides, strict=True):
+                meta[f"{label}_clauses"] = [[c.start, c.end, c.kind, c.reward] for c in clauses]
+                meta[f"true_{label}"] = value
+            rows.append({"id": name, "chosen": sides[0][0], "rejected": sides[1][0], "source": SOURCE, **made})
+        return rows
+
+    def _candidate(self, reference: str, rng: random.Random) -> str:
+        text = self.translate(reference, rng, rng.random())
+        return garble(text, rng) if rng.random() < self.config.garbling else text
+
+
+@lru_cache(maxsize=4096)
+def _reference(text: str) -> tuple[Form, ...]:
+    return tuple(word.form for word in words_of(text) if word.form is not None)
+
+
+def _aligned(said: Sequence[Form | None], reference: Sequence[Form]) -> list[int]:
+    """For each word said the place of the reference word that it stands for, -1 for none: a longest common subsequence
+    of lemmas."""
+    n, m = len(said), len(reference)
+    best = [[0] * (m + 1) for _ in range(n + 1)]
+
+    def same(i: int, j: int) -> bool:
+        form = said[i]
+        return form is not None and (form.kind, form.lemma) == (reference[j].kind, reference[j].lemma)
+
+    for i in range(n - 1, -1, -1):
+        for j in range(m - 1, -1, -1):
+            best[i][j] = best[i + 1][j + 1] + 1 if same(i, j) else max(best[i + 1][j], best[i][j + 1])
+    places, i, j = [-1] * n, 0, 0
+    while i < n and j < m:
+        if same(i, j):
+            places[i], i, j = j, i + 1, j + 1
+        elif best[i + 1][j] >= best[i][j + 1]:
+            i += 1
+        else:
+            j += 1
+    return places
+
+
+_PAIRS = [
+    *(noun.english for noun in NOUNS),
+    *((verb[4], verb[5]) for verb in VERBS),
+    *((row[4], row[5]) for row in DETERMINERS if row[4] != row[5]),
+]
+_OTHER_NUMBER: Mapping[str, str] = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])} | {"an": "a"}
+_OTHERS: Mapping[str, Sequence[str]] = {
+    "noun": [noun.english[0] for noun in NOUNS],
+    "adjective": [row[4] for row in ADJECTIVES],
+    "verb": [verb[4] for verb in VERBS],
+}
+
+
+def _slip(words: list[str], rng: random.Random) -> list[str]:
+    """The words with one slip."""
+    words = list(words)
+    kind = rng.choices(("number", "other", "leave out", "double"), (5, 3, 1.5, 0.5))[0]
+    places = [i for i, word in enumerate(words) if word in _OTHER_NUMBER] if kind == "number" else range(len(words))
+    if not places or len(words) < 3:
+        return words
+    place = rng.choice(places)
+    if kind == "number":
+        words[place] = _OTHER_NUMBER[words[place]]
+    elif kind == "other":
+        form = FORMS.get(words[place])
+        if form is not None and form.kind in _OTHERS:
+            words[place] = rng.choice(_OTHERS[form.kind])
+    elif kind == "leave out":
+        del words[place]
+    else:
+        words.insert(place, words[place])
+    return words

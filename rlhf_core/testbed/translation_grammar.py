@@ -1,0 +1,316 @@
+"""A small Spanish and English grammar with agreement, and a checker for its English.
+
+A sentence is one clause or two joined by "and": subject, verb, object and sometimes an adverb. Spanish agrees in gender
+and number, English in number (`this cat`, `these cats`; `the cat eats`, `the cats eat`) and in `a` or `an`. So every
+error that a translation makes can be found and named.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+
+@dataclass(frozen=True)
+class Noun:
+    """A noun in both languages; `gender` is that of the Spanish one."""
+
+    spanish: tuple[str, str]
+    gender: str
+    english: tuple[str, str]
+
+
+def _nouns(lines: str) -> tuple[Noun, ...]:
+    return tuple(Noun((a, b), g, (c, d)) for a, b, g, c, d in (line.split() for line in lines.strip().splitlines()))
+
+
+BEINGS = _nouns("""
+gato gatos m cat cats
+perro perros m dog dogs
+niño niños m boy boys
+niña niñas f girl girls
+mujer mujeres f woman women
+hombre hombres m man men
+rey reyes m king kings
+reina reinas f queen queens
+vaca vacas f cow cows
+ratón ratones m mouse mice
+actor actores m actor actors
+elefante elefantes m elephant elephants
+""")
+THINGS = _nouns("""
+libro libros m book books
+casa casas f house houses
+silla sillas f chair chairs
+flor flores f flower flowers
+carta cartas f letter letters
+manzana manzanas f apple apples
+huevo huevos m egg eggs
+naranja naranjas f orange oranges
+pan panes m loaf loaves
+caja cajas f box boxes
+""")
+#: Spanish masculine singular, feminine singular, masculine plural, feminine plural; English.
+ADJECTIVES = (
+    ("rojo", "roja", "rojos", "rojas", "red"),
+    ("negro", "negra", "negros", "negras", "black"),
+    ("blanco", "blanca", "blancos", "blancas", "white"),
+    ("viejo", "vieja", "viejos", "viejas", "old"),
+    ("pequeño", "pequeña", "pequeños", "pequeñas", "small"),
+    ("grande", "grande", "grandes", "grandes", "big"),
+    ("feo", "fea", "feos", "feas", "ugly"),
+    ("limpio", "limpia", "limpios", "limpias", "clean"),
+)
+#: Spanish singular and plural; English third person singular, plural, past.
+VERBS = (
+    ("ve", "ven", "vio", "vieron", "sees", "see", "saw"),
+    ("tiene", "tienen", "tuvo", "tuvieron", "has", "have", "had"),
+    ("compra", "compran", "compró", "compraron", "buys", "buy", "bought"),
+    ("pinta", "pintan", "pintó", "pintaron", "paints", "paint", "painted"),
+    ("lleva", "llevan", "llevó", "llevaron", "carries", "carry", "carried"),
+    ("lava", "lavan", "lavó", "lavaron", "washes", "wash", "washed"),
+    ("encuentra", "encuentran", "encontró", "encontraron", "finds", "find", "found"),
+    ("quiere", "quieren", "quiso", "quisieron", "wants", "want", "wanted"),
+)
+ADVERBS = (("hoy", "today"), ("aquí", "here"), ("siempre", "always"), ("otra vez", "again"))
+#: Spanish as adjectives are; English singular and plural.
+DETERMINERS = (
+    ("el", "la", "los", "las", "the", "the"),
+    ("un", "una", "unos", "unas", "a", "some"),
+    ("este", "esta", "estos", "estas", "this", "these"),
+    ("ese", "esa", "esos", "esas", "that", "those"),
+)
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """A noun phrase: indices of determiner, noun (beings first) and adjective (-1 for none), and number (0 or 1)."""
+
+    determiner: int
+    noun: int
+    adjective: int
+    plural: int
+
+
+@dataclass(frozen=True)
+class Clause:
+    """Subject, verb, tense (0 present, 1 past), object and adverb (-1 for none)."""
+
+    subject: Phrase
+    verb: int
+    past: int
+    object: Phrase
+    adverb: int
+
+
+NOUNS = BEINGS + THINGS
+
+
+def draw_clauses(rng: random.Random, second: float) -> list[Clause]:
+    """One clause, or two with probability `second`."""
+
+    def noun_phrase(nouns: range) -> Phrase:
+        adjective = rng.randrange(len(ADJECTIVES)) if rng.random() < 0.45 else -1
+        return Phrase(rng.randrange(len(DETERMINERS)), rng.choice(nouns), adjective, int(rng.random() < 0.45))
+
+    return [
+        Clause(
+            noun_phrase(range(len(BEINGS))),
+            rng.randrange(len(VERBS)),
+            int(rng.random() < 0.35),
+            noun_phrase(range(len(NOUNS))),
+            rng.randrange(len(ADVERBS)) if rng.random() < 0.3 else -1,
+        )
+        for _ in range(1 + (rng.random() < second))
+    ]
+
+
+def _spanish_phrase(part: Phrase) -> list[str]:
+    noun = NOUNS[part.noun]
+    form = 2 * part.plural + (noun.gender == "f")
+    words = [DETERMINERS[part.determiner][form], noun.spanish[part.plural]]
+    return words if part.adjective < 0 else [*words, ADJECTIVES[part.adjective][form]]
+
+
+def spanish(clauses: Sequence[Clause]) -> str:
+    """The sentence in Spanish."""
+    parts = []
+    for clause in clauses:
+        words = _spanish_phrase(clause.subject)
+        words += [VERBS[clause.verb][2 * clause.past + clause.subject.plural], *_spanish_phrase(clause.object)]
+        words += [ADVERBS[clause.adverb][0]] if clause.adverb >= 0 else []
+        parts.append(" ".join(words))
+    text = " y ".join(parts)
+    return text[0].upper() + text[1:] + "."
+
+
+def _english_phrase(part: Phrase) -> list[str]:
+    words = [] if part.adjective < 0 else [ADJECTIVES[part.adjective][4]]
+    words.append(NOUNS[part.noun].english[part.plural])
+    determiner = DETERMINERS[part.determiner][4 + part.plural]
+    return [article(determiner, words[0]), *words]
+
+
+def article(determiner: str, following: str) -> str:
+    """`a` as `an` before a vowel; other determiners as they are."""
+    return "an" if determiner == "a" and following[0] in "aeiou" else determiner
+
+
+def english_words(clauses: Sequence[Clause]) -> list[str]:
+    """The words of the sentence in English, small letters."""
+    words: list[str] = []
+    for clause in clauses:
+        words += ["and"] if words else []
+        form = 6 if clause.past else 4 + clause.subject.plural
+        words += [*_english_phrase(clause.subject), VERBS[clause.verb][form], *_english_phrase(clause.object)]
+        words += [ADVERBS[clause.adverb][1]] if clause.adverb >= 0 else []
+    return words
+
+
+def written(words: Sequence[str]) -> str:
+    """Words as a sentence: a capital at the beginning, a full stop at the end."""
+    text = " ".join(words)
+    return text[:1].upper() + text[1:] + "." if words else "."
+
+
+def english(clauses: Sequence[Clause]) -> str:
+    """The sentence in English."""
+    return written(english_words(clauses))
+
+
+@dataclass(frozen=True)
+class Form:
+    """What an English word is.
+
+    Attributes:
+        kind: determiner | adjective | noun | verb | adverb | and.
+        lemma: by which words of two sentences are the same.
+        number: 's', 'p' or '' where both fit.
+        past: of a verb.
+    """
+
+    kind: str
+    lemma: str
+    number: str = ""
+    past: bool = False
+
+
+def _forms() -> dict[str, Form]:
+    forms = {"and": Form("and", "and"), "an": Form("determiner", "a", "s")}
+    for row in DETERMINERS:
+        same = row[4] == row[5]
+        forms[row[4]] = Form("determiner", row[4], "" if same else "s")
+        if not same:
+            forms[row[5]] = Form("determiner", row[4], "p")
+    for noun in NOUNS:
+        forms |= {
+            noun.english[0]: Form("noun", noun.english[0], "s"),
+            noun.english[1]: Form("noun", noun.english[0], "p"),
+        }
+    forms |= {row[4]: Form("adjective", row[4]) for row in ADJECTIVES}
+    for verb in VERBS:
+        forms |= {verb[4]: Form("verb", verb[5], "s"), verb[5]: Form("verb", verb[5], "p")}
+        forms[verb[6]] = Form("verb", verb[5], "", past=True)
+    return forms | {row[1]: Form("adverb", row[1]) for row in ADVERBS}
+
+
+FORMS: dict[str, Form] = _forms()
+"""Every English word of the language."""
+
+WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
+"""What counts as a word or mark of a text."""
+
+
+@dataclass(frozen=True)
+class Word:
+    """A word of a text: its span [start, end), and its form, None for a word that the language has not."""
+
+    start: int
+    end: int
+    text: str
+    form: Form | None
+
+
+def words_of(text: str) -> list[Word]:
+    """Words and marks of any text; full stops and commas are left out."""
+    found = [Word(m.start(), m.end(), m[0], FORMS.get(m[0].lower())) for m in WORD.finditer(text)]
+    return [word for word in found if word.text not in (".", ",")]
+
+
+@dataclass(frozen=True)
+class GrammarError:
+    """An error: the span [start, end) of the word at fault and the rule that it breaks."""
+
+    start: int
+    end: int
+    rule: str
+
+
+def grammar_errors(text: str) -> list[GrammarError]:
+    """Errors of any text, at most one for each word, in order.
+
+    Rules: `unknown_word`, `word_order`, `determiner_number`, `article`, `verb_agreement`, `no_verb`, `two_verbs`.
+    """
+    words = words_of(text)
+    errors: dict[int, str] = {}
+    for place, word in enumerate(words):
+        if word.form is None:
+            errors[place] = "unknown_word"
+    for before, after in pairwise(range(len(words))):
+        a, b = words[before].form, words[after].form
+        if a is None or b is None:
+            continue
+        if b.kind not in _FOLLOWS[a.kind]:
+            errors.setdefault(after, "word_order")
+        if a.kind == "determiner" and a.lemma == "a" and a.number == "s":
+            fits = article("a", words[after].text.lower())
+            if words[before].text.lower() != fits:
+                errors.setdefault(before, "article")
+    if words and words[0].form is not None and words[0].form.kind != "determiner":
+        errors.setdefault(0, "word_order")
+    if words and words[-1].form is not None and words[-1].form.kind not in ("noun", "adverb"):
+        errors.setdefault(len(words) - 1, "word_order")
+    _agreement(words, errors)
+    return [GrammarError(words[i].start, words[i].end, rule) for i, rule in sorted(errors.items())]
+
+
+#: Kinds of word that may follow each kind.
+_FOLLOWS: dict[str, tuple[str, ...]] = {
+    "determiner": ("adjective", "noun"),
+    "adjective": ("noun",),
+    "noun": ("verb", "adverb", "and"),
+    "verb": ("determiner",),
+    "adverb": ("and",),
+    "and": ("determiner",),
+}
+
+
+def _agreement(words: Sequence[Word], errors: dict[int, str]) -> None:
+    """Adds errors of number, and clauses with no verb or two."""
+    determiner, subject, verb = "", None, False
+    last = -1
+    for place, word in enumerate(words):
+        form = word.form
+        if form is None:
+            continue
+        if form.kind == "determiner":
+            determiner = form.number
+        elif form.kind == "noun":
+            if determiner and form.number != determiner:
+                errors.setdefault(place, "determiner_number")
+            subject, determiner, last = form.number, "", place
+        elif form.kind == "verb":
+            if verb:
+                errors.setdefault(place, "two_verbs")
+            elif subject is not None and form.number and form.number != subject:
+                errors.setdefault(place, "verb_agreement")
+            verb = True
+        elif form.kind == "and":
+            if not verb and last >= 0:
+                errors.setdefault(last, "no_verb")
+            determiner, subject, verb, last = "", None, False, -1
+    if words and not verb and last >= 0:
+        errors.setdefault(last, "no_verb")

@@ -1,0 +1,92 @@
+"""What every kind of data spec shares: the sets that the stage `prepare` writes, and the folder of real data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlhf_core.data.quarantine import Summary
+from rlhf_core.data.sources import DirectorySource, Screening
+from rlhf_core.errors import DataError
+from tasks.artifacts import digest
+
+#: Directory that a `directory` source reads when its spec names none.
+DATA_VARIABLE = "REWARDSMITH_DATA"
+
+#: Rows of each file, by name without `.jsonl`.
+Sets = dict[str, list[dict[str, Any]]]
+
+
+class DataSpec(Protocol):
+    """A typed data spec: where data comes from, its chat template and limits, and how its sets are made."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def template(self) -> str: ...
+    @property
+    def limits(self) -> Mapping[str, Any]: ...
+
+    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+        """The sets, and facts about them for data.json; bad rows go to `quarantine`."""
+
+
+def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str], metas: list[Any]) -> dict[str, Any]:
+    """One benchmark item: user turns, the baseline's answer per turn, and what the gold judge knows of each."""
+    history = {"messages": row["messages"]} if "messages" in row else {}
+    return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
+
+
+def open_directory(directory: str | None, quarantine: Path, max_bad_share: float) -> DirectorySource:
+    """The folder of real data: `directory`, or the one that REWARDSMITH_DATA names.
+
+    Raises:
+        DataError: neither is given.
+    """
+    root = directory or os.environ.get(DATA_VARIABLE)
+    if not root:
+        raise DataError(
+            "the data spec names no directory",
+            remedy=f"Set the environment variable {DATA_VARIABLE} to the folder with <name>.<split>.jsonl.gz files",
+        )
+    return DirectorySource(root, Screening(quarantine, max_bad_share))
+
+
+def screened(summary: Summary) -> dict[str, Any]:
+    """What screening found in a file, without machine paths."""
+    path = summary.quarantine_file
+    places = {"file": Path(summary.file).name, "quarantine_file": f"quarantine/{Path(path).name}" if path else None}
+    return {**asdict(summary), **places, "quarantined": summary.quarantined}
+
+
+def digests(source: DirectorySource, sets: Sequence[str]) -> dict[str, str]:
+    """Digests of the files of some sets."""
+    return {path.name: digest(path) for path in sorted(Path(source.root).iterdir()) if path.name.split(".")[0] in sets}
+
+
+def directory_facts(source: DirectorySource, sets: Sequence[str]) -> dict[str, Any]:
+    """Facts of data.json about sets read from a folder."""
+    return {
+        "quarantine": [screened(summary) for summary in source.summaries],
+        "sets": list(sets),
+        "digests": digests(source, sets),
+    }
+
+
+def split_off(rows: list[dict[str, Any]], share: float, what: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Training rows and, from the end, a share for validation of at least one.
+
+    Raises:
+        DataError: too few rows.
+    """
+    held_out = max(1, round(share * len(rows)))
+    if held_out >= len(rows):
+        raise DataError(
+            f"{len(rows)} rows leave none beside the {held_out} for validation",
+            file=what,
+            remedy="Give more rows or a smaller validation_share",
+        )
+    return rows[:-held_out], rows[-held_out:]

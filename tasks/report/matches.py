@@ -1,0 +1,263 @@
+"""Rows of a table against each other on the same prompts, as ALARM's tables have it.
+
+A metric of a row map names what is asked of a row:
+    wins/<by>/<other>    its win rate over another row, ties left out
+    wins/<by>/others     the mean of its win rates over the table's other rows of the same task
+    win-test/<by>        binomial test of the table's main row against it
+    mean-test/<by>       paired t-test of the main row's values against its own
+where <by> is a score of the runs' scores.jsonl (`holistic`, an aspect), or `judge`, who is asked both ways round and
+counts where both verdicts agree. `EVALUATORS` are the papers' words for them. What is compared, and by which judge, the
+runs say in judge.json. Source: ALARM, Eq. 2, §3.3, appendix B.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.evaluation.pairwise import (
+    ALPHA,
+    Outcome,
+    Record,
+    compared,
+    outcome_of_means,
+    outcome_of_wins,
+    record_of,
+)
+from rlhf_core.evaluation.statistics import direction_verdict
+from rlhf_core.published.row_map import MappedRow, recipe_row
+from tasks.report.measurements import Measurement, Outputs
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+
+if TYPE_CHECKING:
+    from rlhf_core.evaluation.judges.protocol import Judge
+
+KINDS = ("wins", "win-test", "mean-test")
+#: What a paper's column of evaluators says, in small letters and dashes, as the name of a score.
+EVALUATORS = {
+    "holistic-reward": "holistic",
+    "factuality-rate": "factuality",
+    "grammar-error-rate": "grammar",
+    "gpt-3.5-turbo": "judge",
+}
+BENCHMARK = "alpaca"
+#: The other rows of a task together, in a metric's name.
+OTHERS = "others"
+#: Status of the cell of a row against itself.
+ITSELF = "-"
+
+
+@dataclass(frozen=True)
+class Match:
+    """A metric of this kind, taken apart."""
+
+    kind: str
+    by: str
+    other: str | None = None
+
+
+def match_of(metric: str) -> Match | None:
+    """The match that a metric's name means, None for any other metric."""
+    kind, _, rest = metric.partition("/")
+    if kind not in KINDS:
+        return None
+    by, _, other = rest.partition("/")
+    return Match(kind, EVALUATORS.get(by, by), other or None)
+
+
+@dataclass
+class Matches:
+    """Results of the rows of one table against each other.
+
+    Args:
+        outputs: {row name: {seed: output}}, the main row among them.
+        results: the scale's results, where the judge's data set lies.
+        tasks: the task of each row; rows of different tasks are never compared.
+    """
+
+    outputs: Outputs
+    results: Path
+    tasks: Mapping[str, str | None]
+    _played: dict[tuple[str, str, str, int], dict[str, int]] = field(default_factory=dict)
+
+    def seeds(self, *names: str) -> list[int]:
+        """Seeds that all of some rows have been run with, and their answers scored."""
+        found = [{s for s, out in self.outputs.get(name, {}).items() if out.scores} for name in names]
+        return sorted(set.intersection(*found)) if found else []
+
+    def results_of(self, own: str, other: str, by: str, seed: int) -> dict[str, int]:
+        """1, 0 or -1 per prompt for a row against another."""
+        first, second = sorted((own, other))
+        key = (first, second, by, seed)
+        if key not in self._played:
+            outputs = self.outputs[first][seed], self.outputs[second][seed]
+            self._played[key] = self._judged(*outputs) if by == "judge" else _scored(*outputs, by)
+        sign = 1 if own == first else -1
+        return {prompt: sign * result for prompt, result in self._played[key].items()}
+
+    def _judged(self, own: StageOutput, other: StageOutput) -> dict[str, int]:
+        from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games
+
+        settings = own.judge_settings
+        judge = self._judges.get(settings)
+        if judge is None:
+            return {}
+        answers, baselines = ({str(row["id"]): row for row in _answers(side)} for side in (own, other))
+        prompts = sorted(answers.keys() & baselines.keys())
+        if settings["rows"] is not None and settings["rows"] < len(prompts):
+            prompts = sorted(random.Random("pairs").sample(prompts, int(settings["rows"])))
+        pairs = [
+            Comparison(p, row["prompt"], row["response"], baselines[p]["response"], {"prompt": row["meta"]})
+            for p in prompts
+            for row in [answers[p]]
+        ]
+        outcomes = combine_orders(play_games(judge, pairs, "output_pair"), "agreement")
+        signs = {"win": 1, "tie": 0, "loss": -1}
+        return {outcome.id: signs[outcome.result] for outcome in outcomes if outcome.result in signs}
+
+    @cached_property
+    def _judges(self) -> _Judges:
+        return _Judges(self.results)
+
+    def has(self, name: str, by: str) -> bool:
+        """Whether a row's runs can be compared by a score or judge."""
+        outputs = self.outputs.get(name, {}).values()
+        return any(
+            bool(out.judge_settings.get("judge")) if by == "judge" else any(by in row for row in out.scores.values())
+            for out in outputs
+        )
+
+    def win_rates(self, own: str, other: str, by: str) -> dict[int, float]:
+        """Win rate in percent by seed; empty where one of the rows was not run or has no such score."""
+        if not (self.has(own, by) and self.has(other, by)):
+            return {}
+        return {s: record_of(self.results_of(own, other, by, s).values()).win_rate for s in self.seeds(own, other)}
+
+    def record(self, own: str, other: str, by: str) -> Record:
+        """Wins, ties and losses over all seeds."""
+        records = (record_of(self.results_of(own, other, by, seed).values()) for seed in self.seeds(own, other))
+        return sum(records, Record())
+
+    def against_others(self, own: str, by: str) -> dict[int, Measurement]:
+        """The mean of a row's win rates over the other rows of its task, by seed; all of them must have been run."""
+        others = [name for name, task in self.tasks.items() if name != own and task == self.tasks.get(own)]
+        rates = [self.win_rates(own, other, by) for other in others]
+        if not rates:
+            return {}
+        seeds = sorted(set.intersection(*(set(found) for found in rates)))
+        return {seed: Measurement(sum(found[seed] for found in rates) / len(rates)) for seed in seeds}
+
+    def outcome(self, main: str, other: str, match: Match) -> Outcome | None:
+        """The test of the main row against another; None where one of them was not run or has no such score."""
+        seeds = self.seeds(main, other)
+        if not seeds or not (self.has(main, match.by) and self.has(other, match.by)):
+            return None
+        if match.kind == "win-test":
+            return outcome_of_wins(self.record(main, other, match.by))
+        own, theirs = [], []
+        for seed in seeds:
+            first, second = self.outputs[main][seed].scores, self.outputs[other][seed].scores
+            prompts = sorted(first.keys() & second.keys())
+            own += [float(first[prompt][match.by]) for prompt in prompts]
+            theirs += [float(second[prompt][match.by]) for prompt in prompts]
+        return outcome_of_means(own, theirs, higher_is_better=_higher(self.outputs[main][seeds[0]], match.by))
+
+
+class _Judges:
+    """The judge of each setting, built when it is first asked; heavy modules are imported only then."""
+
+    def __init__(self, results: Path) -> None:
+        self.results = results
+        self.known: dict[str, Judge | None] = {}
+
+    def get(self, settings: Mapping[str, Any]) -> Judge | None:
+        from tasks.loading import load_judge, load_world
+
+        key = repr(sorted(settings.items(), key=str))
+        if key not in self.known:
+            spec = settings.get("judge")
+            data = self.results / "shared" / "data" / str(settings.get("data")) / "result"
+            self.known[key] = load_judge(spec, load_world(data)) if spec else None
+        return self.known[key]
+
+
+def _answers(output: StageOutput) -> Sequence[Mapping[str, Any]]:
+    return [row for row in output.generations if row["benchmark"] == BENCHMARK]
+
+
+def _higher(output: StageOutput, by: str) -> bool:
+    return by not in output.judge_settings.get("lower_is_better", [])
+
+
+def _scored(own: StageOutput, other: StageOutput, by: str) -> dict[str, int]:
+    first, second = ({p: float(row[by]) for p, row in side.scores.items()} for side in (own, other))
+    return compared(first, second, higher_is_better=_higher(own, by))
+
+
+def table_matches(paper: str, rows: Sequence[MappedRow], outputs: Outputs, tree: ResultTree) -> Matches:
+    """The matches of a table's rows, with their main rows where the table does not print those."""
+    mains = {row.main: tree.of(recipe_row(paper, row.main)) for row in rows if row.main and row.main not in outputs}
+    tasks = {row.recipe.name: row.published.extra.get("task") for row in rows if row.recipe}
+    return Matches({**outputs, **mains}, tree.root, tasks)
+
+
+def matched(matches: Matches, row: MappedRow, match: Match, printed: float | None) -> dict[str, Any]:
+    """The fields of a cell that says how a row does against another: a win rate, or what a test says of the main row.
+
+    A win rate is held against 50 %: binomial test over the answers of all seeds. The direction of a test is confirmed
+    where it says the paper's word, contradicted where it says the opposite.
+
+    Args:
+        printed: the paper's win rate, None where it orders nothing.
+    """
+    own = row.recipe.name if row.recipe else None
+    if own is None or not matches.outputs.get(own):
+        return {"status": "not run"}
+    if match.kind != "wins":
+        return _tested(matches, row, match)
+    if match.other == own:
+        return {"status": ITSELF}
+    rates = matches.win_rates(own, str(match.other), match.by)
+    if not rates:
+        return {"status": "not measured"}
+    mean, error = mean_and_standard_error([rates[seed] for seed in sorted(rates)])
+    difference, p_value = mean - 50, matches.record(own, str(match.other), match.by).p_value
+    one_side = len(rates) > 1 and all((rate - 50) * difference > 0 for rate in rates.values())
+    significant = p_value < ALPHA and one_side
+    return {
+        "status": "measured",
+        "mean": mean,
+        "se": error,
+        "seeds": {str(seed): rate for seed, rate in sorted(rates.items())},
+        "difference": difference,
+        "p_prompts": p_value,
+        "significant": significant,
+        "verdict": direction_verdict(printed, 50.0, difference, significant),
+        "against": "50 %",
+    }
+
+
+def _tested(matches: Matches, row: MappedRow, match: Match) -> dict[str, Any]:
+    assert row.recipe is not None
+    found = matches.outcome(str(row.main), row.recipe.name, match)
+    if found is None:
+        return {"status": "not measured"}
+    seeds = matches.seeds(str(row.main), row.recipe.name)
+    return {
+        "status": "measured",
+        "mean": found.p_value,
+        "seeds": {str(seed): found.p_value for seed in seeds},
+        "outcome": found.text,
+    }
+
+
+def word_verdict(printed: str, outcome: str) -> str | None:
+    """Whether a test says what the paper's does, 'Win (3e - 5)' beside 'Win (2e-03)'; None where it prints a tie."""
+    wanted, found = printed.split()[0], outcome.split()[0]
+    if wanted not in ("Win", "Lose"):
+        return None
+    return "confirmed" if found == wanted else "undecided" if found == "Tie" else "contradicted"

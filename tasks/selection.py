@@ -1,0 +1,232 @@
+"""Stage `selection`: which aspects go with the holistic reward, from answers of the initial policy.
+
+The initial policy answers training prompts greedily and by pure sampling (D_p). selection.json holds the chosen
+aspects and what they were chosen by (inconsistency and win rate with bootstrap intervals), every aspect's file and
+statistics, and the statistics of the holistic reward over D_p, by which policies normalise it; answers.jsonl both
+answers to each prompt with all their scores. Source: ALARM, §3.2 and §4.2, Figures 3 and 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.evaluation.consistency import Consistency, Pairs, SelectionRule, consistency
+from rlhf_core.models.generation import Sampling
+from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.aspects import LoadedAspect, holistic_values, read_aspects
+from tasks.benchmarks import answer
+from tasks.loading import load_encoder, load_policy
+from tasks.settings import read_settings, typed
+from tasks.stage import command_line, run_stage, set_threads
+
+VERSION = 1
+STAGE = "selection"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SelectionFile:
+    """What is compared; `tasks.rows` resolves the names.
+
+    Args:
+        title: for people.
+        backbone: whose initial policy answers.
+        holistic: the reward model that aspects are compared with.
+        aspects: names of the scale's aspect files.
+        rule: `SelectionRule`.
+    """
+
+    title: str
+    backbone: str
+    holistic: str
+    aspects: tuple[str, ...]
+    rule: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class SelectionScale:
+    """How much is compared.
+
+    Args:
+        prompts: training prompts that are answered twice.
+        max_new_tokens: longest answer.
+        batch: answers at a time.
+        rounds: of the bootstrap.
+        level: of its intervals.
+    """
+
+    prompts: int
+    max_new_tokens: int
+    batch: int = 128
+    rounds: int = 1000
+    level: float = 0.95
+
+    def __post_init__(self) -> None:
+        if min(self.prompts, self.max_new_tokens, self.batch, self.rounds) < 1 or not 0 < self.level < 1:
+            raise RecipeError(f"selection settings out of range: {self}")
+
+
+@dataclass(frozen=True)
+class Answers:
+    """Both answers to each prompt, and what the holistic reward gives for them."""
+
+    rows: list[Row]
+    greedy: list[str]
+    sampled: list[str]
+    holistic: dict[str, list[float]]
+
+
+def _answers(data: Path, sft: Path, reward_model: Path, encoder: Encoder, scale: SelectionScale, seed: int) -> Answers:
+    policy = load_policy(sft / "model", encoder)
+    policy.model.eval()
+    rows = read_jsonl(data / "prompts.jsonl")[: scale.prompts]
+    texts = {}
+    for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
+        sampling = Sampling(scale.max_new_tokens, temperature=temperature)
+        texts[kind] = [text for text, _ in answer(policy, encoder, rows, sampling, seed, scale.batch)]
+    holistic = {kind: holistic_values(reward_model, encoder, rows, found) for kind, found in texts.items()}
+    return Answers(rows, texts["greedy"], texts["sampled"], holistic)
+
+
+def _statistics(values: list[float], what: str) -> dict[str, float]:
+    """Mean and population deviation, in float64.
+
+    Raises:
+        NumericsError: a value that is not finite.
+    """
+    vector = np.asarray(values, dtype=np.float64)
+    if not np.isfinite(vector).all():
+        raise NumericsError(f"selection: {what} is not finite for an answer of the initial policy")
+    return {"mean": float(vector.mean()), "std": float(vector.std())} if len(vector) else {"mean": 0.0, "std": 0.0}
+
+
+def _interval(found: Any) -> dict[str, float | None]:
+    return {name: value if np.isfinite(value) else None for name, value in asdict(found).items()}
+
+
+def _facts(found: Consistency) -> Row:
+    intervals = {"inconsistency": _interval(found.inconsistency), "win_rate": _interval(found.win_rate)}
+    return {**intervals, "pairs": found.pairs, "ties": found.ties}
+
+
+def _compare(
+    aspect: LoadedAspect, answers: Answers, holistic: Pairs, training: list[Row], scale: SelectionScale, seed: int
+) -> tuple[Row, dict[str, list[float]], bool]:
+    """(what is recorded of an aspect, its rates of both answers, whether it is constant)."""
+    greedy, sampled = (aspect.score(answers.rows, texts) for texts in (answers.greedy, answers.sampled))
+    rates = {"greedy": aspect.rates(greedy), "sampled": aspect.rates(sampled)}
+    pairs = Pairs.of(rates["greedy"], rates["sampled"], aspect.aspect.higher_is_better)
+    found = consistency(holistic, pairs, rounds=scale.rounds, level=scale.level, seed=seed)
+    statistics = _statistics([value for one in sampled for value in one.values], f"aspect '{aspect.name}'")
+    if aspect.spec.normaliser == "mean":
+        known = aspect.score(training, [row["response"] for row in training])
+        statistics["training_mean"] = _statistics([v for one in known for v in one.values], aspect.name)["mean"]
+    means = {f"{kind}_mean": _statistics(values, aspect.name)["mean"] for kind, values in rates.items()}
+    recorded = {**aspect.facts(), **statistics, **means, **_facts(found), "constant": pairs.constant}
+    return recorded, rates, pairs.constant
+
+
+def select(
+    spec_path: Annotated[Path, "selection file (YAML)"],
+    scale_path: Annotated[Path, "how much is compared (YAML)"],
+    aspect: Annotated[tuple[Path, ...], "aspect files (YAML), in the selection's order"],
+    data: Path,
+    sft: Path,
+    reward_model: Annotated[Path, "result of `reward_model`: the holistic reward"],
+    aspect_model: Annotated[tuple[Path, ...] | None, "results of `aspect_model` that the aspects read"],
+    seed: int,
+    out: Path,
+    version: int | None = None,
+) -> None:
+    """Writes which aspects are most consistent with the holistic reward, and by what."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    spec = typed(SelectionFile, read_settings(spec_path), str(spec_path))
+    scale = typed(SelectionScale, read_settings(scale_path), str(scale_path))
+    rule = typed(SelectionRule, spec.rule, f"{spec_path}: rule")
+    if tuple(path.stem for path in aspect) != tuple(spec.aspects):
+        raise RecipeError(
+            f"{spec_path} lists the aspects {list(spec.aspects)}, but {[p.stem for p in aspect]} are given"
+        )
+    models = aspect_model or ()
+    inputs = [spec_path, scale_path, *aspect, data, sft, reward_model, *models]
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
+        encoder = load_encoder(data, sft / "model")
+        aspects = read_aspects(aspect, models, encoder.tokenizer)
+        answers = _answers(data, sft, reward_model, encoder, scale, seed)
+        if not answers.rows:
+            raise DataError("there are no prompts to answer", file=str(data / "prompts.jsonl"))
+        holistic = Pairs.of(answers.holistic["greedy"], answers.holistic["sampled"])
+        known = _statistics(answers.holistic["sampled"], "the holistic reward")
+        if known["std"] <= 0:
+            raise DataError("the holistic reward is constant over the initial policy's samples", file=str(reward_model))
+        training = read_jsonl(data / "sft.jsonl")
+        found, rates, constant = {}, {}, []
+        for one in aspects:
+            found[one.name], rates[one.name], same = _compare(one, answers, holistic, training, scale, seed)
+            constant += [one.name] if same else []
+        chosen = rule.choose({name: _estimate(facts) for name, facts in found.items()}, constant)
+        own = consistency(holistic, holistic, rounds=scale.rounds, level=scale.level, seed=seed)
+        pure = [(value - known["mean"]) / known["std"] for value in answers.holistic["sampled"]]
+        record = {
+            "holistic": {"reward_model": spec.holistic, **known, "win_rate": _interval(own.win_rate), "pure": pure},
+            "aspects": found,
+            "rule": asdict(rule),
+            "chosen": chosen,
+            "prompts": len(answers.rows),
+        }
+        write_json(result / "selection.json", record)
+        write_jsonl(result / "answers.jsonl", _rows(answers, rates))
+        write_json(result / "metrics.json", _metrics(record, chosen))
+
+
+def _estimate(facts: Mapping[str, Any]) -> float:
+    value = facts["inconsistency"]["estimate"]
+    return float("nan") if value is None else float(value)
+
+
+def _rows(answers: Answers, rates: Mapping[str, Mapping[str, list[float]]]) -> list[Row]:
+    """Both answers to each prompt with their scores."""
+    return [
+        {
+            "id": row.get("id"),
+            "prompt": row["prompt"],
+            **{
+                kind: {
+                    "text": texts[i],
+                    "holistic": answers.holistic[kind][i],
+                    **{name: values[kind][i] for name, values in rates.items()},
+                }
+                for kind, texts in (("greedy", answers.greedy), ("sampled", answers.sampled))
+            },
+        }
+        for i, row in enumerate(answers.rows)
+    ]
+
+
+def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:
+    """Flat numbers: inconsistency and win rate of each aspect, which were chosen, and the holistic statistics."""
+    holistic = record["holistic"]
+    metrics = {"holistic_mean": holistic["mean"], "holistic_std": holistic["std"]}
+    metrics["win_rate/holistic"] = holistic["win_rate"]["estimate"]
+    for name, facts in record["aspects"].items():
+        for measure in ("inconsistency", "win_rate"):
+            if facts[measure]["estimate"] is not None:
+                metrics[f"{measure}/{name}"] = facts[measure]["estimate"]
+        metrics[f"chosen/{name}"] = float(name in chosen)
+    return {name: float(value) for name, value in metrics.items()}
+
+
+main = command_line(select)
+
+
+if __name__ == "__main__":
+    run_stage(main)
