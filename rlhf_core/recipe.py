@@ -16,12 +16,13 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.rewards.function import signal_type
-from rlhf_core.rewards.signals import READS, Sequence, SignalType
+from rlhf_core.rewards.signals import READS, Sequence, SignalType, Tokens
 from rlhf_core.shaping.registry import build_shaping, useless_combination
 from rlhf_core.shaping.specification import Scale, needs_references
+from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 
-#: kinds of optimiser: those that learn from a reward, and DPO on given pairs
-KINDS = (*OPTIMISERS, "dpo")
+#: kinds of optimiser: those that learn from a reward, and supervised recipes
+KINDS = (*OPTIMISERS, *SUPERVISED)
 #: what differences of segments start from
 BASES = ("prompt", "zero")
 
@@ -47,12 +48,14 @@ class ReadOut:
 
 @dataclass(frozen=True)
 class ComponentRecipe:
-    """One source of reward: a trained reward model with its read-out, or a function of the user's own.
+    """One source of reward: a trained reward model with its read-out, a generative reward model's token rewards of fixed
+    samples, or a function of the user's own.
 
     Args:
         credit: how values are paid to tokens.
         reward_model: name of a reward-model file; another paper's is `<paper>/<name>`.
         readout: where and how the reward model is read.
+        generative_reward_model: name of a generative reward model's file instead, whose token rewards are paid.
         function: a callable as `package.module:name` instead of a reward model.
         gives: what the function gives, 'sequence' or 'tokens'.
         normaliser: one of none, global, last, sequence, location_aware; of a function, none.
@@ -65,6 +68,7 @@ class ComponentRecipe:
     credit: str
     reward_model: str | None = None
     readout: ReadOut | None = None
+    generative_reward_model: str | None = None
     function: str | None = None
     gives: str | None = None
     normaliser: str = "none"
@@ -114,8 +118,15 @@ class ComponentRecipe:
 
     def _source(self) -> str:
         """What scores, in words, after checking that exactly one thing does."""
-        if (self.reward_model is None) == (self.function is None):
+        if [self.reward_model, self.function, self.generative_reward_model].count(None) != 2:
             raise RecipeError("a component needs either a 'reward_model' or a 'function'")
+        if self.generative_reward_model is not None:
+            if self.readout is not None or self.normaliser != "none" or self.gives is not None:
+                raise RecipeError(
+                    f"generative_reward_model '{self.generative_reward_model}' gives tokens, clipped and to be paid as "
+                    "they are: leave 'readout', 'normaliser' and 'gives' out"
+                )
+            return f"generative_reward_model '{self.generative_reward_model}'"
         if self.function is not None:
             if self.readout is not None or self.normaliser != "none":
                 raise RecipeError(f"function '{self.function}' has no read-out and no normaliser: only models have")
@@ -131,6 +142,8 @@ class ComponentRecipe:
     @property
     def signal(self) -> SignalType:
         """The type of its signal."""
+        if self.generative_reward_model is not None:
+            return Tokens
         return signal_type(str(self.gives)) if self.readout is None else READS[self.readout.read]
 
 
@@ -147,6 +160,8 @@ class Recipe:
         lora: `LoraSettings` where low-rank adapters are trained instead of the whole model.
         alarm: `AlarmSettings` that differ from the scale's, of the hacking alarm.
         components: of a reward recipe.
+        imitation: `Imitation` settings that differ from the scale's, where rewrites of wrong samples are imitated beside
+            the reward.
         clamp: largest absolute reward of a token, None for no limit.
     """
 
@@ -155,6 +170,7 @@ class Recipe:
     backbone: str
     optimiser: Mapping[str, Any]
     components: tuple[ComponentRecipe, ...] = ()
+    imitation: Mapping[str, Any] | None = None
     clamp: float | None = 10.0
     settings: str | None = None
     lora: Mapping[str, Any] | None = None
@@ -166,20 +182,34 @@ class Recipe:
             raise RecipeError(f"kind is '{self.kind}'; it must be 'reward' or 'supervised'")
         if not isinstance(self.optimiser, Mapping):
             raise RecipeError(f"optimiser is '{self.optimiser}'; it must be a mapping, as in {{kind: ppo}}")
-        for given, needed in (("lora", "rank: 16, alpha: 32"), ("alarm", "on_hacking: stop")):
+        settings = (("lora", "rank: 16, alpha: 32"), ("alarm", "on_hacking: stop"), ("imitation", "phi: 0.5"))
+        for given, needed in settings:
             value = getattr(self, given)
             if value is not None and not isinstance(value, Mapping):
                 raise RecipeError(f"{given} is '{value}'; it must be a mapping, as in {{{needed}}}")
         name = str(self.optimiser.get("kind"))
         if name not in KINDS:
             raise RecipeError(f"unknown optimiser '{name}'{_hint(name, KINDS)}")
-        if (name == "dpo") != (self.kind == "supervised"):
+        if (name in SUPERVISED) != (self.kind == "supervised"):
             raise RecipeError(f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'")
         if (self.kind == "reward") != bool(self.components):
             raise RecipeError(
                 f"a recipe of kind '{self.kind}' has {len(self.components)} reward components; 'reward' needs at least "
                 "one, 'supervised' none"
             )
+        if self.kind == "supervised" and self.imitation is not None:
+            raise RecipeError("imitation stands beside a reward; alone it is the optimiser {kind: imitation}")
+        if any(part.generative_reward_model for part in self.components) and not self.fixed_samples:
+            raise RecipeError(
+                f"a generative reward model pays the tokens of fixed samples, but optimiser '{name}' samples from the "
+                "policy; use {kind: rlmec}, or source: fixed"
+            )
+
+    @property
+    def fixed_samples(self) -> bool:
+        """Whether the policy learns from solutions sampled once."""
+        kind = str(self.optimiser["kind"])
+        return self.optimiser.get("source", OPTIMISERS.get(kind, {}).get("source")) == "fixed"
 
 
 def reward_models(recipe: Recipe) -> list[str]:
@@ -247,7 +277,8 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
             raise RecipeError(f"{where}: 'readout' must say the segmenter, as in {{segmenter: {{kind: bandit}}}}")
         if readout is not None:
             built["readout"] = _build(ReadOut, readout, f"{where}: readout")
-        built.setdefault("name", component.get("reward_model") or component.get("function") or "")
+        sources = ("reward_model", "generative_reward_model", "function")
+        built.setdefault("name", next((component[name] for name in sources if component.get(name)), ""))
         components.append(_build(ComponentRecipe, built, where))
     recipe: Recipe = _build(Recipe, {**row, "components": tuple(components)}, where)
     return recipe

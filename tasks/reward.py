@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.credit import build_credit
+from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_tokenizer
@@ -20,6 +21,7 @@ from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import build_function_scorer
+from rlhf_core.rewards.given import GivenTokenRewards
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.shaping.registry import Chain, build_shaping
@@ -42,6 +44,7 @@ def build_reward(
     microbatch: int,
     tokenizer: PreTrainedTokenizerBase,
     sentences: Path | None = None,
+    token_rewards: Mapping[str, TokenRewards] | None = None,
 ) -> Reward:
     """The reward of a recipe from its trained artifacts.
 
@@ -53,6 +56,7 @@ def build_reward(
         microbatch: rows per forward pass.
         tokenizer: of the policy.
         sentences: result of `segmenter`, which segmenters of kind sat need.
+        token_rewards: of fixed samples by their id, which a generative reward model's component pays.
 
     Raises:
         RecipeError: another number of reward models or references than the components name; or a normaliser fitted to
@@ -71,7 +75,14 @@ def build_reward(
         )
     components = []
     for part in recipe.components:
-        if part.reward_model is None or part.readout is None:
+        if part.generative_reward_model is not None:
+            given = {name: item.rewards for name, item in (token_rewards or {}).items()}
+            shaping = None if part.shaping is None else build_shaping(part.shaping)
+            credit = build_credit(part.credit)
+            components.append(
+                Component(part.name, GivenTokenRewards(given), credit, shaping=shaping, weight=part.weight)
+            )
+        elif part.reward_model is None or part.readout is None:
             scorer = build_function_scorer(str(part.function), str(part.gives))
             shaping = None if part.shaping is None else build_shaping(part.shaping)
             credit = build_credit(part.credit)
