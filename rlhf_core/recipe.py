@@ -48,8 +48,8 @@ class ReadOut:
 
 @dataclass(frozen=True)
 class ComponentRecipe:
-    """One source of reward: a trained reward model with its read-out, a generative reward model's token rewards of fixed
-    samples, or a function of the user's own.
+    """One source of reward: a trained reward model with its read-out, a generative reward model's token rewards of
+    fixed samples, or a function of the user's own.
 
     Args:
         credit: how values are paid to tokens.
@@ -160,8 +160,7 @@ class Recipe:
         lora: `LoraSettings` where low-rank adapters are trained instead of the whole model.
         alarm: `AlarmSettings` that differ from the scale's, of the hacking alarm.
         components: of a reward recipe.
-        imitation: `Imitation` settings that differ from the scale's, where rewrites of wrong samples are imitated beside
-            the reward.
+        imitation: `ImitationSettings` that differ from the scale's, where rewrites are imitated beside the reward.
         clamp: largest absolute reward of a token, None for no limit.
     """
 

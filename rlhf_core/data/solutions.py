@@ -22,7 +22,6 @@ class Sample:
         question_id: of its question; several samples share one.
         prompt: the question as asked.
         solution: the ground truth.
-        answer: what it reaches.
         prediction: what was sampled.
         correct: whether its answer is right.
     """
@@ -31,7 +30,6 @@ class Sample:
     question_id: str
     prompt: str
     solution: str
-    answer: str
     prediction: str
     correct: bool
 
@@ -86,7 +84,6 @@ _SAMPLE = {
     "question_id": str,
     "prompt": str,
     "solution": str,
-    "answer": str,
     "prediction": str,
     "correct": bool,
 }

@@ -18,9 +18,9 @@ def negative_credit(credits: Sequence[Sequence[float]], mistaken: Sequence[Seque
         mistaken: the same shape, whether the token is truly wrong.
 
     Returns:
-        {precision, recall: of tokens with credit below 0; auc: chance that a mistaken token has less credit than another
-        one, over all responses (ties count half); auc_within: the same inside a response, averaged over responses that
-        have both kinds; tokens, mistaken: how many}. What has no denominator is left out.
+        {precision, recall: of tokens with credit below 0; auc: chance that a mistaken token has less credit than
+        another, over all responses (ties count half); auc_within: the same inside a response, averaged over responses
+        that have both kinds; tokens, mistaken: how many}. What has no denominator is left out.
 
     Raises:
         DataError: two different numbers of tokens.

@@ -210,7 +210,7 @@ class Rft:
 
 @dataclass(frozen=True)
 class ChainOfHindsight:
-    """Chain of Hindsight: correct solutions behind `good`, alone and after a wrong one of the same question behind `bad`.
+    """Chain of Hindsight: correct solutions behind `good`, alone, and after a wrong one behind `bad`.
 
     Words are not learned, solutions are; answers are then asked for behind `good`. Source: Liu et al. 2023, §3.
 
