@@ -161,6 +161,7 @@ class Recipe:
         alarm: `AlarmSettings` that differ from the scale's, of the hacking alarm.
         components: of a reward recipe.
         imitation: `ImitationSettings` that differ from the scale's, where rewrites are imitated beside the reward.
+        rewrites: generative reward model whose rewrites are learned; the component's unless given.
         clamp: largest absolute reward of a token, None for no limit.
     """
 
@@ -170,6 +171,7 @@ class Recipe:
     optimiser: Mapping[str, Any]
     components: tuple[ComponentRecipe, ...] = ()
     imitation: Mapping[str, Any] | None = None
+    rewrites: str | None = None
     clamp: float | None = 10.0
     settings: str | None = None
     lora: Mapping[str, Any] | None = None
@@ -203,6 +205,12 @@ class Recipe:
                 f"a generative reward model pays the tokens of fixed samples, but optimiser '{name}' samples from the "
                 "policy; use {kind: rlmec}, or source: fixed"
             )
+
+    @property
+    def generative_reward_model(self) -> str | None:
+        """The generative reward model whose token rewards or rewrites are read."""
+        paid = (part.generative_reward_model for part in self.components)
+        return self.rewrites or next((name for name in paid if name is not None), None)
 
     @property
     def fixed_samples(self) -> bool:

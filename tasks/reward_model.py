@@ -52,6 +52,7 @@ class RewardModelSpec:
         aggregation: of the segment rewards, by name or with options, `{kind: differential_attention, dim: 256}`.
         loss: 'bradley_terry' on the aggregated rewards.
         end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
+        pairs: what it learns from: 'preference' pairs of the backbone's data, or pairs of sampled solutions ('samples').
     """
 
     title: str
@@ -60,11 +61,14 @@ class RewardModelSpec:
     aggregation: str | Mapping[str, Any]
     loss: str
     end_token: bool = False
+    pairs: str = "preference"
 
     def __post_init__(self) -> None:
         build_aggregation(self.aggregation)
         if self.end_token and self.segmenter.get("kind") != "sat":
             raise RecipeError("end_token: boundary tokens stand behind sentences; use a segmenter of kind sat")
+        if self.pairs not in ("preference", "samples"):
+            raise RecipeError(f"pairs is '{self.pairs}'; it must be 'preference' or 'samples'")
         if self.loss != "bradley_terry":
             raise RecipeError(f"loss is '{self.loss}'; known: bradley_terry")
 
@@ -179,6 +183,7 @@ def train_reward_model(
                 end_token=end_token,
             )
             for split in ("train", "validation", "ood")
+            if split != "ood" or (data / "preference.ood.jsonl").exists()
         }
         model = ScalarModel.from_language_model(base, seed=seed, projections=aggregation.projections).to(device())
         label = f"reward model {spec_path.stem} seed {seed}"
@@ -188,7 +193,7 @@ def train_reward_model(
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
             "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
         }
-        for split in ("validation", "ood"):
+        for split in (name for name in splits if name != "train"):
             prefix = "" if split == "validation" else "ood_"
             measured = measure(model, splits[split], encoder)
             metrics |= {f"{prefix}{name}": value for name, value in measured.items()}

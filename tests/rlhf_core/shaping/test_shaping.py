@@ -38,7 +38,9 @@ def batch(rows: int = 3, seed: int = 0) -> RolloutBatch:
     lengths = [5, 3, 4, 6, 2][:rows]
     made = batch_of([[5, 6]] * rows, random_rows(seed, lengths))
     generator = torch.Generator().manual_seed(seed)
-    return replace(made, references={str(i): torch.randn(3, generator=generator) for i in range(rows)})
+    records = [{**record, "correct": i % 2 == 0} for i, record in enumerate(made.records)]
+    known = {str(i): torch.randn(3, generator=generator) for i in range(rows)}
+    return replace(made, records=records, references=known)
 
 
 def signals(of: RolloutBatch, seed: int = 0) -> list[Any]:
