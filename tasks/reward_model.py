@@ -52,7 +52,7 @@ class RewardModelSpec:
         aggregation: of the segment rewards, by name or with options, `{kind: differential_attention, dim: 256}`.
         loss: 'bradley_terry' on the aggregated rewards.
         end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
-        pairs: what it learns from: 'preference' pairs of the backbone's data, or pairs of sampled solutions ('samples').
+        pairs: it learns from 'preference' pairs of the backbone's data, or from pairs of sampled solutions ('samples').
     """
 
     title: str

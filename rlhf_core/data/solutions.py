@@ -129,7 +129,10 @@ def read_token_rewards(rows: Iterable[Mapping[str, Any]], file: str) -> dict[str
 
 def ground_truths(samples: Sequence[Sample]) -> list[Sample]:
     """The first sample of every question: its question and ground truth."""
-    return list({sample.question_id: sample for sample in reversed(samples)}.values())[::-1]
+    found: dict[str, Sample] = {}
+    for sample in samples:
+        found.setdefault(sample.question_id, sample)
+    return list(found.values())
 
 
 def pairs(samples: Sequence[Sample]) -> list[dict[str, str]]:

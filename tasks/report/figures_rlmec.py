@@ -53,8 +53,8 @@ def training_accuracy(tree: ResultTree) -> FigureData:
     """Figure 3: accuracy on training questions over training steps."""
     figure = published_figure(
         "rlmec/3",
-        "Greedy answers to the first questions of the training set, without smoothing; means over seeds, the band is one "
-        "standard error. The paper draws question answering.",
+        "Greedy answers to the first questions of the training set, without smoothing; means over seeds, the band is "
+        "one standard error. The paper draws question answering.",
     )
     for task, title in TASKS.items():
         panel = Panel(title, "training step", "accuracy on training questions, %", [])
@@ -117,8 +117,8 @@ def coloured_rewards(tree: ResultTree) -> FigureData:
         key="table-8",
         title="Table 8. The comparison of the reward of the generated solution from different methods",
         caption="Wrong solutions of the policy before training. RLMEC: the token's probability less one half, without "
-        "clipping; PPO A2C: the advantage that its critic estimates from the terminal reward; vanilla PPO: the reward of "
-        "the whole solution on every token. Each on its own scale, centred at 0.",
+        "clipping; PPO A2C: the advantage that its critic estimates from the terminal reward; vanilla PPO: the reward "
+        "of the whole solution on every token. Each on its own scale, centred at 0.",
         kind="coloured_text",
     )
     for task, title in TASKS.items():
@@ -190,8 +190,8 @@ def credit_fidelity(tree: ResultTree) -> FigureData:
     figure = FigureData(
         key="credit-fidelity",
         title="Token-reward fidelity",
-        caption="Wrong solutions with their true minimal edit: a token is mistaken where the edit replaces or deletes it. "
-        "AUC is the chance that a mistaken token has less credit than another, over all solutions and inside one; "
+        caption="Wrong solutions with their true minimal edit: a token is mistaken where the edit replaces or deletes "
+        "it. AUC is the chance that a mistaken token has less credit than another, over all solutions and inside one; "
         "precision and recall are those of credit below 0.",
         kind="table",
     )

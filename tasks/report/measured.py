@@ -20,8 +20,8 @@ class Cell:
 
     Attributes:
         published: the cell as printed; None where the paper has no such column.
-        status: 'measured', 'not run' (no run of this row), 'not measured' (the run has no such metric) or 'elsewhere' (the
-            column belongs to another row behind the same printed one).
+        status: 'measured', 'not run' (no run of this row), 'not measured' (the run has no such metric) or 'elsewhere'
+            (the column belongs to another row behind the same printed one).
         mean, se: over seeds, in the column's unit; se is None with one seed.
         seeds: value by seed.
         difference, p_seeds, p_prompts: against the table's main row; None on the main row.
