@@ -30,6 +30,7 @@ from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.artifacts import read_jsonl
 from tasks.prepare import CHOICE_TASKS
+from tasks.solving import solve_tests
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -147,6 +148,7 @@ class Evaluator:
         metrics |= self.choices(policy, generations)
         metrics |= self.arithmetic(policy, generations)
         metrics |= self.code(policy, generations)
+        metrics |= solve_tests(self, policy, generations)
         downstream = [metrics[name] for name in (*CHOICE_TASKS, "gsm8k") if name in metrics]
         if len(downstream) == len(CHOICE_TASKS) + 1:
             metrics["average"] = _mean(downstream)

@@ -78,9 +78,9 @@ def load_policy(model_folder: Path, encoder: Encoder) -> Policy:
 
 
 def load_world(data: Path) -> World | None:
-    """The world behind a testbed data set, None for real data."""
+    """The world behind a testbed data set's dialogues, None for other data."""
     facts = read_json(data / "data.json")
-    if facts["source"] != "testbed":
+    if "world" not in facts:
         return None
     from rlhf_core.testbed import World, WorldConfig
 

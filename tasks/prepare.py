@@ -4,29 +4,30 @@ Writes into result/: sft.jsonl, preference.{train,validation,...}.jsonl, prompts
 choices/<task>.jsonl, arithmetic.<name>.jsonl, functions.<name>.jsonl, quarantine/, data.json (template, limits,
 source, counts).
 
-Source `testbed` generates everything from the world. `directory` and `huggingface` read real preference sets: the
-chosen responses serve supervised fine-tuning, the split `test` is held out, and its prompts with their chosen
+A spec with a `task` is of questions with step-by-step solutions, see `tasks.questions`. Otherwise source `testbed`
+generates everything from the world. `directory` and `huggingface` read real preference sets: the chosen
+responses serve supervised fine-tuning, the split `test` is held out, and its prompts with their chosen
 responses are the benchmark unless the spec names others. Quarantined rows of a run that is refused stay in
 `<out>/quarantine/`.
 """
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.schemas import record_type
 from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Screening
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
-from tasks.artifacts import check_version, digest, stage_output, write_json, write_jsonl
+from tasks.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.questions import QuestionsSpec, questions_spec
 from tasks.settings import read_settings, typed
+from tasks.sources import data_directory, file_digests, screened
 from tasks.stage import command_line, run_stage
 
 VERSION = 3
@@ -34,9 +35,6 @@ STAGE = "prepare"
 
 DIALOGUE_BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
 CHOICE_TASKS = ("arc", "truthfulqa", "winograd", "hellaswag", "mmlu")
-#: Directory that a `directory` source reads when its spec names none.
-DATA_VARIABLE = "REWARDSMITH_DATA"
-
 
 Sets = dict[str, list[dict[str, Any]]]
 
@@ -140,9 +138,11 @@ class RealSpec:
         return _real(self, quarantine)
 
 
-def data_spec(path: Path) -> WorldSpec | RealSpec:
+def data_spec(path: Path) -> WorldSpec | RealSpec | QuestionsSpec:
     """The typed data spec of a file, its template and limits checked."""
     values = read_settings(path)
+    if "task" in values:
+        return questions_spec(values, str(path))
     kinds: dict[str, type[Any]] = {"testbed": WorldSpec, "directory": RealSpec, "huggingface": RealSpec}
     if values.get("source") not in kinds:
         raise RecipeError(f"{path}: source is '{values.get('source')}'; known: {', '.join(kinds)}")
@@ -296,13 +296,7 @@ def _source(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSo
     if spec.source == "huggingface":
         sets = {name: typed(HubSet, options, f"sets: {name}") for name, options in spec.sets.items()}
         return HuggingFaceSource(sets, screening)
-    root = spec.directory or os.environ.get(DATA_VARIABLE)
-    if not root:
-        raise DataError(
-            "the data spec names no directory",
-            remedy=f"Set the environment variable {DATA_VARIABLE} to the folder with <name>.<split>.jsonl.gz files",
-        )
-    return DirectorySource(root, screening)
+    return DirectorySource(data_directory(spec.directory), screening)
 
 
 def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
@@ -338,15 +332,11 @@ def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         for name, rows in benchmarks.items()
     }
     facts: dict[str, Any] = {
-        "quarantine": [_screened(summary) for summary in source.summaries],
+        "quarantine": [screened(summary) for summary in source.summaries],
         "sets": [*spec.preference, *spec.prompts, *spec.benchmarks.values()],
     }
     if isinstance(source, DirectorySource):
-        facts["digests"] = {
-            path.name: digest(path)
-            for path in sorted(Path(source.root).iterdir())
-            if path.name.split(".")[0] in facts["sets"]
-        }
+        facts["digests"] = file_digests(Path(source.root), facts["sets"])
     return sets, facts
 
 
@@ -354,13 +344,6 @@ def _answered(row: Mapping[str, Any]) -> dict[str, Any]:
     """A preference row as a prompt with its chosen response."""
     kept = {key: row[key] for key in ("id", "prompt", "source", "messages") if key in row}
     return kept | {"response": row["chosen"]}
-
-
-def _screened(summary: Summary) -> dict[str, Any]:
-    """What screening found in a file, without machine paths."""
-    path = summary.quarantine_file
-    places = {"file": Path(summary.file).name, "quarantine_file": f"quarantine/{Path(path).name}" if path else None}
-    return {**asdict(summary), **places, "quarantined": summary.quarantined}
 
 
 def _distinct_prompts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
