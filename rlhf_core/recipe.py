@@ -17,12 +17,13 @@ from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.rewards.function import signal_type
 from rlhf_core.rewards.hierarchical import HierarchicalGate
-from rlhf_core.rewards.signals import READS, Sequence, SignalType
+from rlhf_core.rewards.signals import READS, Sequence, SignalType, Tokens
 from rlhf_core.shaping.registry import build_shaping, useless_combination
 from rlhf_core.shaping.specification import Scale, needs_references
+from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 
-#: kinds of optimiser: those that learn from a reward, and DPO on given pairs
-KINDS = (*OPTIMISERS, "dpo")
+#: kinds of optimiser: those that learn from a reward, and supervised recipes
+KINDS = (*OPTIMISERS, *SUPERVISED)
 #: what differences of segments start from
 BASES = ("prompt", "zero")
 #: a normaliser whose statistics the selection stage takes over the initial policy's pure samples
@@ -56,13 +57,15 @@ class ReadOut:
 
 @dataclass(frozen=True)
 class ComponentRecipe:
-    """One source of reward: a trained reward model with its read-out, an aspect, or a function of the user's own.
+    """One source of reward: a trained reward model with its read-out, an aspect, a generative reward model's token
+    rewards of fixed samples, or a function of the user's own.
 
     Args:
         credit: how values are paid to tokens; an aspect's goes by its density unless given.
         reward_model: name of a reward-model file; another paper's is `<paper>/<name>`.
         readout: where and how the reward model is read.
         aspect: an aspect of the row's selection instead, or `selected` for those that the selection chose.
+        generative_reward_model: name of a generative reward model's file instead, whose token rewards are paid.
         function: a callable as `package.module:name` instead.
         gives: what the function gives, 'sequence' or 'tokens'.
         normaliser: one of none, global, last, sequence, location_aware, pure_samples; only models have one here, an
@@ -77,6 +80,7 @@ class ComponentRecipe:
     reward_model: str | None = None
     readout: ReadOut | None = None
     aspect: str | None = None
+    generative_reward_model: str | None = None
     function: str | None = None
     gives: str | None = None
     normaliser: str = "none"
@@ -139,8 +143,11 @@ class ComponentRecipe:
 
     def _source(self) -> str:
         """What scores, in words, after checking that exactly one thing does."""
-        if [self.reward_model, self.function, self.aspect].count(None) != 2:
-            raise RecipeError("a component needs either a 'reward_model', an 'aspect' or a 'function'")
+        sources = (self.reward_model, self.aspect, self.generative_reward_model, self.function)
+        if sources.count(None) != len(sources) - 1:
+            raise RecipeError(
+                "a component needs one of 'reward_model', 'aspect', 'generative_reward_model' and 'function'"
+            )
         if self.aspect is not None:
             if self.readout is not None or self.normaliser != "none" or self.gives is not None:
                 raise RecipeError(
@@ -148,6 +155,13 @@ class ComponentRecipe:
                     "'normaliser' and 'gives' out"
                 )
             return f"aspect '{self.aspect}'"
+        if self.generative_reward_model is not None:
+            if self.readout is not None or self.normaliser != "none" or self.gives is not None:
+                raise RecipeError(
+                    f"generative_reward_model '{self.generative_reward_model}' gives tokens, clipped and to be paid as "
+                    "they are: leave 'readout', 'normaliser' and 'gives' out"
+                )
+            return f"generative_reward_model '{self.generative_reward_model}'"
         if self.function is not None:
             if self.readout is not None or self.normaliser != "none":
                 raise RecipeError(f"function '{self.function}' has no read-out and no normaliser: only models have")
@@ -165,6 +179,8 @@ class ComponentRecipe:
         """The type of its signal; an aspect's density says its own."""
         if self.aspect is not None:
             raise RecipeError(f"aspect '{self.aspect}': its signal is known when it is built")
+        if self.generative_reward_model is not None:
+            return Tokens
         return signal_type(str(self.gives)) if self.readout is None else READS[self.readout.read]
 
 
@@ -235,6 +251,8 @@ class Recipe:
         components: of a reward recipe.
         combination: how they combine; the weighted sum unless given.
         selection: names params/<paper>/selections/<it>.yaml, whose stage knows the aspects and the pure samples.
+        imitation: `ImitationSettings` that differ from the scale's, where rewrites are imitated beside the reward.
+        rewrites: generative reward model whose rewrites are learned; the component's unless given.
         clamp: largest absolute reward of a token, None for no limit.
     """
 
@@ -245,6 +263,8 @@ class Recipe:
     components: tuple[ComponentRecipe, ...] = ()
     combination: CombinationRecipe = CombinationRecipe()
     selection: str | None = None
+    imitation: Mapping[str, Any] | None = None
+    rewrites: str | None = None
     clamp: float | None = 10.0
     settings: str | None = None
     evaluation: str | None = None
@@ -257,14 +277,15 @@ class Recipe:
             raise RecipeError(f"kind is '{self.kind}'; it must be 'reward' or 'supervised'")
         if not isinstance(self.optimiser, Mapping):
             raise RecipeError(f"optimiser is '{self.optimiser}'; it must be a mapping, as in {{kind: ppo}}")
-        for given, needed in (("lora", "rank: 16, alpha: 32"), ("alarm", "on_hacking: stop")):
+        settings = (("lora", "rank: 16, alpha: 32"), ("alarm", "on_hacking: stop"), ("imitation", "phi: 0.5"))
+        for given, needed in settings:
             value = getattr(self, given)
             if value is not None and not isinstance(value, Mapping):
                 raise RecipeError(f"{given} is '{value}'; it must be a mapping, as in {{{needed}}}")
         name = str(self.optimiser.get("kind"))
         if name not in KINDS:
             raise RecipeError(f"unknown optimiser '{name}'{_hint(name, KINDS)}")
-        if (name == "dpo") != (self.kind == "supervised"):
+        if (name in SUPERVISED) != (self.kind == "supervised"):
             raise RecipeError(f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'")
         if (self.kind == "reward") != bool(self.components):
             raise RecipeError(
@@ -275,6 +296,25 @@ class Recipe:
         needs = [part.name for part in self.components if part.aspect is not None or part.normaliser == PURE_SAMPLES]
         if needs and self.selection is None:
             raise RecipeError(f"component '{needs[0]}' needs what the selection stage knows: name a 'selection'")
+        if self.kind == "supervised" and self.imitation is not None:
+            raise RecipeError("imitation stands beside a reward; alone it is the optimiser {kind: imitation}")
+        if any(part.generative_reward_model for part in self.components) and not self.fixed_samples:
+            raise RecipeError(
+                f"a generative reward model pays the tokens of fixed samples, but optimiser '{name}' samples from the "
+                "policy; use {kind: rlmec}, or source: fixed"
+            )
+
+    @property
+    def generative_reward_model(self) -> str | None:
+        """The generative reward model whose token rewards or rewrites are read."""
+        paid = (part.generative_reward_model for part in self.components)
+        return self.rewrites or next((name for name in paid if name is not None), None)
+
+    @property
+    def fixed_samples(self) -> bool:
+        """Whether the policy learns from solutions sampled once."""
+        kind = str(self.optimiser["kind"])
+        return self.optimiser.get("source", OPTIMISERS.get(kind, {}).get("source")) == "fixed"
 
 
 def reward_models(recipe: Recipe) -> list[str]:
@@ -344,8 +384,8 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
             raise RecipeError(f"{where}: 'readout' must say the segmenter, as in {{segmenter: {{kind: bandit}}}}")
         if readout is not None:
             built["readout"] = _build(ReadOut, readout, f"{where}: readout")
-        sources = (component.get(name) for name in ("reward_model", "aspect", "function"))
-        built.setdefault("name", next(filter(None, sources), ""))
+        sources = ("reward_model", "aspect", "generative_reward_model", "function")
+        built.setdefault("name", next((component[name] for name in sources if component.get(name)), ""))
         components.append(_build(ComponentRecipe, built, where))
     if row.get("combination") is not None:
         if not isinstance(row["combination"], Mapping):

@@ -32,6 +32,7 @@ from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.artifacts import read_json, read_jsonl
 from tasks.prepare import CHOICE_TASKS, DIALOGUE_BENCHMARKS
+from tasks.solving import solve_tests
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -178,6 +179,7 @@ class Evaluator:
         for part, measure in (("choices", self.choices), ("arithmetic", self.arithmetic), ("code", self.code)):
             if self.config.has(part):
                 metrics |= measure(policy, generations)
+        metrics |= solve_tests(self, policy, generations)
         downstream = [metrics[name] for name in (*CHOICE_TASKS, "gsm8k") if name in metrics]
         if len(downstream) == len(CHOICE_TASKS) + 1:
             metrics["average"] = _mean(downstream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Protocol
@@ -40,19 +40,24 @@ def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str],
     return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
 
 
-def open_directory(directory: str | None, quarantine: Path, max_bad_share: float) -> DirectorySource:
-    """The folder of real data: `directory`, or the one that REWARDSMITH_DATA names.
+def data_directory(named: str | None) -> Path:
+    """The folder of real data: the one that a data spec names, else that of REWARDSMITH_DATA.
 
     Raises:
-        DataError: neither is given.
+        DataError: neither names one.
     """
-    root = directory or os.environ.get(DATA_VARIABLE)
+    root = named or os.environ.get(DATA_VARIABLE)
     if not root:
         raise DataError(
             "the data spec names no directory",
             remedy=f"Set the environment variable {DATA_VARIABLE} to the folder with <name>.<split>.jsonl.gz files",
         )
-    return DirectorySource(root, Screening(quarantine, max_bad_share))
+    return Path(root)
+
+
+def open_directory(named: str | None, quarantine: Path, max_bad_share: float) -> DirectorySource:
+    """The sets of the folder of real data, whose bad rows go to `quarantine`."""
+    return DirectorySource(data_directory(named), Screening(quarantine, max_bad_share))
 
 
 def screened(summary: Summary) -> dict[str, Any]:
@@ -62,9 +67,9 @@ def screened(summary: Summary) -> dict[str, Any]:
     return {**asdict(summary), **places, "quarantined": summary.quarantined}
 
 
-def digests(source: DirectorySource, sets: Sequence[str]) -> dict[str, str]:
-    """Digests of the files of some sets."""
-    return {path.name: digest(path) for path in sorted(Path(source.root).iterdir()) if path.name.split(".")[0] in sets}
+def file_digests(root: Path, sets: Collection[str]) -> dict[str, str]:
+    """Digest of every file of some sets, by file name."""
+    return {path.name: digest(path) for path in sorted(root.iterdir()) if path.name.split(".")[0] in sets}
 
 
 def directory_facts(source: DirectorySource, sets: Sequence[str]) -> dict[str, Any]:
@@ -72,7 +77,7 @@ def directory_facts(source: DirectorySource, sets: Sequence[str]) -> dict[str, A
     return {
         "quarantine": [screened(summary) for summary in source.summaries],
         "sets": list(sets),
-        "digests": digests(source, sets),
+        "digests": file_digests(Path(source.root), sets),
     }
 
 

@@ -21,6 +21,7 @@ from tasks.benchmarks import Evaluator, comparisons
 
 if TYPE_CHECKING:
     from rlhf_core.testbed import World
+    from rlhf_core.testbed.judge import GoldWorld
 
 Row = dict[str, Any]
 
@@ -133,14 +134,14 @@ class HackingWatch:
 
 
 def hindsight(
-    alarm: HackingAlarm, kl: Mapping[int, float], world: World | None, sft: Sequence[Row], rows: Sequence[Row]
+    alarm: HackingAlarm, kl: Mapping[int, float], world: GoldWorld | None, sft: Sequence[Row], rows: Sequence[Row]
 ) -> tuple[Row, list[Row]]:
     """What reward hacking did to a run.
 
     Args:
         alarm: with every evaluation of the run.
         kl: nats per response by step.
-        world: reads clauses on the testbed; None leaves their measures out.
+        world: reads clauses of the testbed's dialogues; another or None leaves their measures out.
         sft, rows: generations of the SFT model and of the trained policy.
 
     Returns:
@@ -150,7 +151,9 @@ def hindsight(
     """
     kl = {0: 0.0, **kl}
     metrics = overoptimisation(alarm.points, kl, alarm.settings).metrics()
-    if world is not None:
+    from rlhf_core.testbed import World
+
+    if isinstance(world, World):
         for suffix, written in (("", rows), ("_sft", sft)):
             used = _clauses(world, written)
             metrics |= {f"clauses{suffix}/{kind}": share for kind, share in used.shares.items()}

@@ -1,11 +1,12 @@
-"""Stage `policy`: one row's policy training (an optimiser on its reward, or DPO), with its own evaluation.
+"""Stage `policy`: one row's policy training (an optimiser on its reward, or a supervised recipe), with its evaluation.
 
 Writes model/, metrics.json, history.jsonl, checkpoints.jsonl (win rate against KL while training), rollouts.jsonl
 (a few rollouts with the reward of every token and its breakdown), alarms.jsonl (signs of reward hacking),
 generations.jsonl, judgements.jsonl, where asked for peak_generations.jsonl (of the best evaluation's weights) and
 hacking.jsonl (proxy, win rate and KL of every evaluation); of a row with a selection also scores.jsonl (its test
-answers by the holistic reward and every aspect) and judge.json (who compares them with other rows' answers); and
-record/phases.jsonl (speed of each phase and memory, per step).
+answers by the holistic reward and every aspect) and judge.json (who compares them with other rows' answers); with
+sampled solutions credit.jsonl (what tokens of wrong ones are credited with); and record/phases.jsonl (speed of each
+phase and memory, per step).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -34,15 +35,19 @@ from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.phases import PhaseClock
-from rlhf_core.policy_optimisation.sources import OnPolicy
+from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, RolloutSource
 from rlhf_core.recipe import Recipe, parse_recipe, useless_shaping
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.signals import Segments
 from rlhf_core.stepper import freeze
-from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
+from rlhf_core.supervised.dpo import reference_logprobs
+from rlhf_core.supervised.objectives import objective
+from rlhf_core.supervised.recipes import PREFERENCE, Sources, SupervisedRecipe, Weighted
+from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
+from tasks.answering import Opened, question_accuracies
 from tasks.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl
 from tasks.aspects import lower_is_better, write_scores
 from tasks.benchmarks import Evaluation, EvaluationConfig, Evaluator, win_rates_over_reference
@@ -54,6 +59,15 @@ from tasks.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.progress import progress
 from tasks.reward import build_reward, check_referenced, shaping_constants
 from tasks.settings import read_settings, typed
+from tasks.solutions import (
+    SAMPLES_FILE,
+    SolutionFolders,
+    Solved,
+    imitation_settings,
+    needed_solutions,
+    solved_samples,
+)
+from tasks.solving import test_sets
 from tasks.stage import command_line, device, run_stage, training_on
 from tasks.supervised import train_resumably
 
@@ -68,9 +82,9 @@ class PolicyScale:
     """Settings of one optimiser at one scale.
 
     Args:
-        optimiser: `OptimiserConfig`, or `TrainingConfig` and `beta` for DPO; a row's `optimiser` overrides single
-            values, by numbers or as `{times: 2}` of the scale's.
-        sampling: `Sampling` of rollouts; DPO has none.
+        optimiser: `OptimiserConfig`, or `TrainingConfig` and a supervised recipe's own settings; a row's `optimiser`
+            overrides single values, by numbers or as `{times: 2}` of the scale's.
+        sampling: `Sampling` of rollouts; supervised recipes and fixed samples have none.
         prompts: training prompts that are used, from the first on, None for all.
         checkpoints: parts into which evaluation while training divides the run.
         checkpoint_every: iterations between evaluations instead, so that a longer run has more of them.
@@ -82,6 +96,7 @@ class PolicyScale:
         alarm: `AlarmSettings` of the hacking alarm; a row's `alarm` overrides single values.
         generation_batch: responses sampled at a time, None for a whole rollout batch; what the cache has room for.
         measure_hacking: write hacking.jsonl and the metrics of `rlhf_core.evaluation.overoptimisation`.
+        imitation: `ImitationSettings` of rows that imitate beside their reward.
     """
 
     optimiser: Mapping[str, Any]
@@ -97,6 +112,7 @@ class PolicyScale:
     alarm: Mapping[str, Any] = field(default_factory=dict)
     generation_batch: int | None = None
     measure_hacking: bool = False
+    imitation: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         if self.measure_hacking and self.checkpoint_prompts < 1:
@@ -121,21 +137,20 @@ class PolicyScale:
             made = composed(kind, {**self.optimiser, **_overrides(optimiser, self.optimiser)})
         except RecipeError as error:
             raise RecipeError(f"{where}: {kind}: {error}") from None
-        config = typed(OptimiserConfig, made, f"{where}: {kind}")
-        if config.source != "on_policy":
-            raise RecipeError(f"{where}: {kind}: the stage has no fixed samples yet; source must be 'on_policy'")
-        return config
+        return typed(OptimiserConfig, made, f"{where}: {kind}")
 
     def sampling_config(self, where: str) -> Sampling:
         return typed(Sampling, self.sampling or {}, f"{where}: sampling")
 
-    def dpo_config(self, optimiser: Mapping[str, Any], where: str) -> tuple[TrainingConfig, float]:
-        """Training settings and beta."""
+    def supervised_config(self, optimiser: Mapping[str, Any], where: str) -> tuple[TrainingConfig, SupervisedRecipe]:
+        """Training settings and what is learned."""
+        kind = str(optimiser["kind"])
         options = {**self.optimiser, **_overrides(optimiser, self.optimiser)}
-        beta = options.pop("beta", None)
-        if not isinstance(beta, float | int) or not (math.isfinite(beta) and beta > 0):
-            raise RecipeError(f"{where}: dpo: beta is {beta}; it must be a finite number above 0")
-        return typed(TrainingConfig, options, f"{where}: dpo"), float(beta)
+        own = {f.name for f in fields(SUPERVISED[kind])} & set(options)
+        recipe: SupervisedRecipe = typed(
+            SUPERVISED[kind], {name: options.pop(name) for name in own}, f"{where}: {kind}"
+        )
+        return typed(TrainingConfig, options, f"{where}: {kind}"), recipe
 
 
 def _overrides(optimiser: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:
@@ -205,10 +220,16 @@ class Run:
         items = {item["id"]: item for item in self.evaluator.items("benchmarks/alpaca")}
         sequences = []
         for row in rows:
-            asked = {"prompt": row["prompt"], **{k: v for k, v in items[row["id"]].items() if k == "messages"}}
+            known = items.get(row["id"], {})
+            asked = {"prompt": row["prompt"], **{k: v for k, v in known.items() if k == "messages"}}
             sequences.append(self.encoder.sequence(asked, row["response"]))
         policy, reference = (reference_logprobs(model, sequences, batch) for model in (self.policy, self.reference))
         return float((policy - reference).mean())
+
+    @property
+    def kl_sets(self) -> tuple[str, ...]:
+        """Benchmarks whose answers the KL is of: AlpacaEval's prompts, else the questions."""
+        return ("alpaca",) if self.evaluator.items("benchmarks/alpaca") else tuple(test_sets(self.evaluator.data))
 
     @property
     def scored(self) -> bool:
@@ -270,25 +291,35 @@ def run_optimiser(
     seed: int,
     checkpoints: RunCheckpoints,
     alarm: AlarmSettings,
+    solved: Solved | None = None,
 ) -> tuple[Row, HackingWatch]:
     """Policy optimisation on the reward, from the start or from the last checkpoint: summary metrics and the alarm."""
     encoder, clock = run.encoder, PhaseClock()
     if scale.prompt_limit is not None:
         encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
-    source = OnPolicy(
-        run.policy,
-        run.reference,
-        encoder.tokenizer,
-        encoded_prompts(prompts, encoder),
-        sampling,
-        rollout_batch=config.rollout_batch,
-        group_size=config.group_size,
-        microbatch=config.microbatch,
-        seed=seed,
-        clock=clock,
-        generation_batch=scale.generation_batch,
+    if config.source == "fixed":
+        assert solved is not None
+        source: RolloutSource = FixedSamples(
+            run.reference, solved.batch, rollout_batch=config.rollout_batch, microbatch=config.microbatch, seed=seed
+        )
+    else:
+        source = OnPolicy(
+            run.policy,
+            run.reference,
+            encoder.tokenizer,
+            encoded_prompts(prompts, encoder),
+            sampling,
+            rollout_batch=config.rollout_batch,
+            group_size=config.group_size,
+            microbatch=config.microbatch,
+            seed=seed,
+            clock=clock,
+            generation_batch=scale.generation_batch,
+        )
+    auxiliary = None if solved is None else solved.imitation
+    optimiser = PolicyOptimiser(
+        run.policy, reward, source, config, seed, critic=critic, auxiliary=auxiliary, clock=clock
     )
-    optimiser = PolicyOptimiser(run.policy, reward, source, config, seed, critic=critic, clock=clock)
     world = run.evaluator.world
     label = f"{recipe.optimiser['kind']} {recipe.title} seed {seed}"
 
@@ -314,6 +345,9 @@ def run_optimiser(
                 true = [world.true_reward(r["meta"], t) for r, t in zip(batch.records, batch.texts, strict=True)]
                 metrics["true_reward"] = sum(true) / len(true)
             metrics |= _gate(reward, experience, config, metrics)
+            if solved is not None and scale.evaluated(step, config.iterations, last=True):
+                with optimiser.gathered():
+                    metrics |= question_accuracies(run.evaluator, run.policy, scale.checkpoint_prompts)
             run.history.append({"step": step, **metrics})
             run.phases.append({"step": step, **clock.read(), **peak_memory()})
             watch.observe(step, metrics, len(batch))
@@ -349,6 +383,8 @@ def run_optimiser(
             summary["normaliser_floor_share"] = normaliser.floor_uses / max(1, normaliser.segments)
     if watch.stop:
         summary |= {"stopped_step": last["step"], "kept_step": watch.restore()}
+    if solved is not None:
+        summary |= solved.note_credit(optimiser.experience, run.reference, encoder, config.microbatch)
     return summary, watch
 
 
@@ -398,37 +434,38 @@ def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: An
     return rows
 
 
-def run_dpo(
+def run_supervised(
     run: Run,
     recipe: Recipe,
     config: TrainingConfig,
-    beta: float,
-    pairs: list[Row],
+    learned: SupervisedRecipe,
+    sources: Sources,
+    scale: PolicyScale,
     seed: int,
     checkpoints: RunCheckpoints,
 ) -> Row:
-    """DPO on the preference pairs that reward models are trained on; returns summary metrics."""
-    sides = {side: [run.encoder.sequence(row, row[side]) for row in pairs] for side in ("chosen", "rejected")}
-    before = {side: reference_logprobs(run.reference, rows).to(run.policy.device) for side, rows in sides.items()}
-    lengths = [max(len(a), len(b)) for a, b in zip(sides["chosen"], sides["rejected"], strict=True)]
-    batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
-    steps = max(1, round(config.epochs * len(pairs) / config.batch))
+    """A supervised recipe on what there is to learn from; returns summary metrics."""
+    kind = str(recipe.optimiser["kind"])
+    examples = learned.examples(sources, run.encoder)
+    target = objective(examples, run.policy, run.reference)
+    batches = LengthBucketedBatches(target.lengths, seed=seed, rows_per_batch=config.batch)
+    steps = max(1, round(config.epochs * len(target.lengths) / config.batch))
+    if learned.opening:
+        run.evaluator.encoder = Opened.of(run.encoder, learned.opening)
 
-    def loss(indices: Any) -> tuple[torch.Tensor, float, dict[str, float]]:
-        rows = [*(sides["chosen"][i] for i in indices), *(sides["rejected"][i] for i in indices)]
-        logprobs = sequence_logprobs(run.policy, rows)
-        chosen, rejected = logprobs[: len(indices)], logprobs[len(indices) :]
-        losses, margins = dpo_loss(
-            chosen, rejected, before["chosen"][list(indices)], before["rejected"][list(indices)], beta
-        )
-        right = float((margins > 0).sum())
-        return losses.sum(), float(len(indices)), {"accuracy": right, "margin": float(margins.sum())}
+    def measured(step: int) -> dict[str, float]:
+        due = scale.evaluated(step, steps, last=True)
+        return question_accuracies(run.evaluator, run.policy, scale.checkpoint_prompts) if due else {}
 
     run.history = train_resumably(
-        run.policy.model, loss, batches, steps, config, lambda indices: float(len(indices)),
-        checkpoints=checkpoints, label=f"dpo {recipe.title} seed {seed}", every=5,
+        run.policy.model, target.loss, batches, steps, config, target.weight,
+        checkpoints=checkpoints, label=f"{kind} {recipe.title} seed {seed}", every=target.every, measured=measured,
     )  # fmt: skip
-    return {f"dpo_{name}": run.history[-1][name] for name in ("loss", "accuracy", "margin")}
+    last = run.history[-1]
+    summary = {f"{kind}_{name}": last[name] for name in ("loss", "accuracy", "margin") if name in last}
+    if isinstance(examples, Weighted):
+        summary |= {"examples": len(examples.sequences), "examples_too_long": examples.too_long}
+    return summary
 
 
 def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> Run:
@@ -476,6 +513,11 @@ def train_policy(
     selection: Annotated[Path | None, "result of `selection`, for rows with aspects"] = None,
     holistic: Annotated[Path | None, "result of `reward_model` that the selection compares with"] = None,
     aspect_model: Annotated[tuple[Path, ...] | None, "results of `aspect_model` that the aspects read"] = None,
+    samples: Annotated[Path | None, "result of `samples`, for rows that learn from sampled solutions"] = None,
+    teacher: Annotated[Path | None, "result of `teacher`, for rows that learn from its rewrites"] = None,
+    token_rewards: Annotated[
+        Path | None, "result of `generative_reward_model`, for rows that read its rewards or rewrites"
+    ] = None,
 ) -> None:
     """Trains a row's policy and evaluates it."""
     check_version(STAGE, VERSION, version)
@@ -489,13 +531,17 @@ def train_policy(
     if (selection is None) != (holistic is None):
         raise RecipeError("--selection and --holistic belong together: the selection and the reward model it names")
     aspects = [*(path for path in (selection, holistic) if path is not None), *(aspect_model or ())]
-    given = [*cut_by, *reward_models, *normalisers, *known, *aspects]
+    folders = SolutionFolders(samples, teacher, token_rewards)
+    given = [*cut_by, *reward_models, *normalisers, *known, *aspects, *folders.given]
     where = f"{row_path} on {scale_path}"
     if recipe.kind == "reward":
-        config, sampling = scale.optimiser_config(recipe.optimiser, where), scale.sampling_config(where)
+        config = scale.optimiser_config(recipe.optimiser, where)
+        sampling = scale.sampling_config(where) if config.source == "on_policy" else Sampling(1)
         alarm = typed(AlarmSettings, {**scale.alarm, **recipe.alarm}, f"{where}: alarm")
+        folders.need(needed_solutions(recipe), str(row_path))
     else:
-        dpo, beta = scale.dpo_config(recipe.optimiser, where)
+        training, learned = scale.supervised_config(recipe.optimiser, where)
+        folders.need(learned.needs, str(row_path))
     lora = None if recipe.lora is None else typed(LoraSettings, recipe.lora, f"{row_path}: lora")
     if useless := useless_shaping(recipe):
         print(f"note: {row_path}: {useless}", file=sys.stderr)
@@ -508,27 +554,35 @@ def train_policy(
         points: list[Row] = []
         if recipe.kind == "reward":
             words = run.encoder.tokenizer
+            rewards, file = folders.rewards(), data / "prompts.jsonl" if samples is None else samples / SAMPLES_FILE
             reward = build_reward(
                 recipe, entropies, reward_models, normalisers, known, config.microbatch, words, sentences, selection,
-                aspect_model or (),
+                aspect_model or (), rewards,
             )  # fmt: skip
-            with training_on(data / "prompts.jsonl"):
-                prompts = read_jsonl(data / "prompts.jsonl")[: scale.prompts]
+            with training_on(file):
+                solved = None
+                if samples is not None:
+                    settings = imitation_settings(scale.imitation, recipe.imitation, where)
+                    solved = solved_samples(folders, run.encoder, rewards, settings, config.microbatch, seed)
+                prompts = read_jsonl(file)[: scale.prompts] if solved is None else solved.prompts
                 check_referenced(reward, prompts, f"{row_path}: prompts of {scale_path}")
                 head = next((part.readout.head for part in recipe.components if part.readout), "reward")
                 critic = build_critic(config, sft, run.encoder, reward_models, seed, head)
                 summary, watch = run_optimiser(
-                    run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints, alarm
+                    run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints, alarm, solved
                 )
                 summary |= shaping_constants(reward)
+                if solved is not None:
+                    write_jsonl(result / "credit.jsonl", solved.credit)
         else:
-            with training_on(data / "preference.train.jsonl"):
-                pairs = read_jsonl(data / "preference.train.jsonl")
+            file = data / "preference.train.jsonl" if samples is None else samples / SAMPLES_FILE
+            with training_on(file):
+                sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
                 freeze(run.reference.model)
-                summary = run_dpo(run, recipe, dpo, beta, pairs, seed, checkpoints)
+                summary = run_supervised(run, recipe, training, learned, sources, scale, seed, checkpoints)
         run.policy.model.eval()
         evaluation = run.evaluator.evaluate(run.policy, run.baseline)
-        summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] == "alpaca"])
+        summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in run.kl_sets])
         if watch is not None:
             if scale.checkpoint_prompts and run.history[-1]["step"] == config.iterations and not watch.stops:
                 rows = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]

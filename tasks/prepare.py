@@ -4,8 +4,9 @@ Writes into result/: sft.jsonl, preference.{train,validation,...}.jsonl, prompts
 choices/<task>.jsonl, arithmetic.<name>.jsonl, functions.<name>.jsonl, quarantine/, data.json (template, limits,
 source, counts).
 
-Source `testbed` generates everything from the world. `directory` and `huggingface` read real preference sets: the
-chosen responses serve supervised fine-tuning, the split `test` is held out, and its prompts with their chosen
+A spec with a `task` is of questions with step-by-step solutions, see `tasks.questions`. Otherwise source `testbed`
+generates everything from the world. `directory` and `huggingface` read real preference sets: the chosen
+responses serve supervised fine-tuning, the split `test` is held out, and its prompts with their chosen
 responses are the benchmark unless the spec names others. Quarantined rows of a run that is refused stay in
 `<out>/quarantine/`.
 """
@@ -19,13 +20,14 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.schemas import record_type
-from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Screening
+from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from tasks.artifacts import check_version, stage_output, write_json, write_jsonl
-from tasks.data_sets import DataSpec, Sets, benchmark_row, digests, open_directory, screened
+from tasks.data_sets import DataSpec, Sets, benchmark_row, data_directory, file_digests, screened
 from tasks.long_form_data import LONG_FORM_SPECS
+from tasks.questions import questions_spec
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, run_stage
 from tasks.translation_data import TRANSLATION_SPECS
@@ -139,6 +141,8 @@ class RealSpec:
 def data_spec(path: Path) -> DataSpec:
     """The typed data spec of a file, its template and limits checked."""
     values = read_settings(path)
+    if "task" in values:
+        return questions_spec(values, str(path))
     kinds: dict[str, type[Any]] = {"testbed": WorldSpec, "directory": RealSpec, "huggingface": RealSpec}
     kinds |= {**LONG_FORM_SPECS, **TRANSLATION_SPECS}
     if values.get("source") not in kinds:
@@ -283,10 +287,11 @@ def _variant(answer: str, variant: str, padding: str) -> str:
 
 
 def _source(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSource:
+    screening = Screening(quarantine, spec.max_bad_share)
     if spec.source == "huggingface":
         sets = {name: typed(HubSet, options, f"sets: {name}") for name, options in spec.sets.items()}
-        return HuggingFaceSource(sets, Screening(quarantine, spec.max_bad_share))
-    return open_directory(spec.directory, quarantine, spec.max_bad_share)
+        return HuggingFaceSource(sets, screening)
+    return DirectorySource(data_directory(spec.directory), screening)
 
 
 def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
@@ -326,7 +331,7 @@ def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         "sets": [*spec.preference, *spec.prompts, *spec.benchmarks.values()],
     }
     if isinstance(source, DirectorySource):
-        facts["digests"] = digests(source, facts["sets"])
+        facts["digests"] = file_digests(Path(source.root), facts["sets"])
     return sets, facts
 
 

@@ -11,6 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.credit import build_credit
+from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_tokenizer
@@ -22,6 +23,7 @@ from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.aspect_scorer import SIGNALS, AspectScorer
 from rlhf_core.rewards.composition import Combination, Component, Reward, add_up
 from rlhf_core.rewards.function import build_function_scorer
+from rlhf_core.rewards.given import GivenTokenRewards
 from rlhf_core.rewards.hierarchical import HierarchicalGate, resolve_threshold
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.end_tokens import end_token_id
@@ -48,6 +50,7 @@ def build_reward(
     sentences: Path | None = None,
     selection: Path | None = None,
     aspect_models: Sequence[Path] = (),
+    token_rewards: Mapping[str, TokenRewards] | None = None,
 ) -> Reward:
     """The reward of a recipe from its trained artifacts.
 
@@ -61,6 +64,7 @@ def build_reward(
         sentences: result of `segmenter`, which segmenters of kind sat need.
         selection: result of `selection`, which aspects, the normaliser pure_samples and quantile thresholds need.
         aspect_models: results of `aspect_model`, for aspects that are trained models.
+        token_rewards: of fixed samples by their id, which a generative reward model's component pays.
 
     Raises:
         RecipeError: another number of reward models or references than the components name; or a normaliser fitted to
@@ -86,10 +90,17 @@ def build_reward(
         if part.aspect is not None:
             assert selected is not None
             components += _aspect_components(part, selected, aspect_models, tokenizer, gated=gated)
+        elif part.generative_reward_model is not None:
+            given = {name: item.rewards for name, item in (token_rewards or {}).items()}
+            shaping = None if part.shaping is None else build_shaping(part.shaping)
+            credit = build_credit(str(part.credit))
+            components.append(
+                Component(part.name, GivenTokenRewards(given), credit, shaping=shaping, weight=part.weight)
+            )
         elif part.reward_model is None or part.readout is None:
             scorer = build_function_scorer(str(part.function), str(part.gives))
             shaping = None if part.shaping is None else build_shaping(part.shaping)
-            credit = build_credit(part.credit)
+            credit = build_credit(str(part.credit))
             components.append(Component(part.name, scorer, credit, shaping=shaping, weight=part.weight))
         else:
             place = names.index(part.reward_model)

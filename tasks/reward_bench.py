@@ -67,9 +67,13 @@ def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[Row]:
     """
     if spec.source == "testbed":
         world = load_world(data)
-        if world is None:
-            raise RecipeError("source 'testbed' needs data of the testbed; real reward models need 'huggingface'")
+        from rlhf_core.testbed import World
         from rlhf_core.testbed.reward_bench import reward_bench_pairs
+
+        if not isinstance(world, World):
+            raise RecipeError(
+                "source 'testbed' needs the testbed's dialogues; models of other data need source 'huggingface'"
+            )
 
         return reward_bench_pairs(world, spec.pairs, spec.seed)
     sets = {name: typed(HubSet, options, f"sets: {name}") for name, options in spec.sets.items()}

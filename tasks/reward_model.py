@@ -61,6 +61,7 @@ class RewardModelSpec:
         seed_offset: added to the run's seed, so that models of one run differ.
         data: the data set whose pairs it learns from, None for the backbone's.
         references: how its reference rewards are drawn, by name; None for the scale's own way.
+        pairs: it learns from 'preference' pairs of the backbone's data, or from pairs of sampled solutions ('samples').
     """
 
     title: str
@@ -73,6 +74,7 @@ class RewardModelSpec:
     seed_offset: int = 0
     data: str | None = None
     references: str | None = None
+    pairs: str = "preference"
 
     def __post_init__(self) -> None:
         build_aggregation(self.aggregation)
@@ -81,6 +83,8 @@ class RewardModelSpec:
             raise RecipeError(f"learning_rate_share is {self.learning_rate_share}; it must be a finite number above 0")
         if self.end_token and self.segmenter.get("kind") != "sat":
             raise RecipeError("end_token: boundary tokens stand behind sentences; use a segmenter of kind sat")
+        if self.pairs not in ("preference", "samples"):
+            raise RecipeError(f"pairs is '{self.pairs}'; it must be 'preference' or 'samples'")
 
 
 @dataclass(frozen=True)
@@ -224,6 +228,7 @@ def train_reward_model(
                 end_token=end_token,
             )
             for split in ("train", "validation", "ood")
+            if split != "ood" or (data / "preference.ood.jsonl").exists()
         }
         own_seed, head = seed + spec.seed_offset, loss.heads[0]
         if members:
@@ -239,7 +244,7 @@ def train_reward_model(
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
             "segment_length": _mean([end - start for spans in splits["train"].spans for start, end in spans]),
         }
-        for split in ("validation", "ood"):
+        for split in (name for name in splits if name != "train"):
             prefix = "" if split == "validation" else "ood_"
             measured = measure(model, splits[split], encoder, head)
             metrics |= {f"{prefix}{name}": value for name, value in measured.items()}

@@ -177,8 +177,17 @@ def _model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
     data, entropies = values.get("data"), _cuts_by_entropy(values)
     if data is not None and (entropies or segmenter):
         raise RecipeError(f"{where}: entropies and SaT sentences are those of the backbone's data; leave 'data' out")
-    chosen = {name: values.get(name) for name in ("given", "references")}
-    return ModelSpec(owner, name, where, declared, entropies, segmenter, data=data, **chosen)
+    return ModelSpec(
+        owner,
+        name,
+        where,
+        declared,
+        entropies,
+        segmenter,
+        data=data,
+        given=values.get("given"),
+        references=values.get("references"),
+    )
 
 
 def _merge(root: Path, where: str, owner: str, name: str, backbone: str, named: Any) -> ModelSpec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
@@ -23,6 +23,7 @@ def train_resumably(
     checkpoints: RunCheckpoints,
     label: str,
     every: int,
+    measured: Callable[[int], Mapping[str, float]] = lambda step: {},
 ) -> list[dict[str, float]]:
     """Trains from the start or from the last checkpoint; returns the history.
 
@@ -31,6 +32,7 @@ def train_resumably(
         checkpoints: of this run.
         label: for people.
         every: steps from one row of the history to the next; the last step has one too.
+        measured: what else a step's row of the history holds; a step that it measures has a row.
     """
     saved = checkpoints.resume(label)
     history: list[dict[str, float]] = [] if saved is None else saved["history"]
@@ -40,8 +42,11 @@ def train_resumably(
 
         def on_step(step: int, metrics: dict[str, float]) -> None:
             advance(**{name: metrics[name] for name in ("loss", "accuracy") if name in metrics})
-            if step % every == 0 or step == steps:
-                history.append({"step": step, **metrics})
+            model.eval()
+            further = measured(step)
+            model.train()
+            if further or step % every == 0 or step == steps:
+                history.append({"step": step, **metrics, **further})
 
         def on_checkpoint(step: int, training: Callable[[], State]) -> None:
             checkpoints.offer(step, lambda: {"training": training(), "history": history})

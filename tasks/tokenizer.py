@@ -51,9 +51,9 @@ def make_tokenizer(
         else:
             rows = read_jsonl(data / "sft.jsonl")
             texts = [text for row in rows for text in (row["prompt"], row["response"])]
-            texts += [
-                text for row in read_jsonl(data / "preference.train.jsonl") for text in (row["chosen"], row["rejected"])
-            ]
+            for name, fields in (("preference.train", ("chosen", "rejected")), ("texts", ("text",))):
+                if (data / f"{name}.jsonl").exists():
+                    texts += [row[field] for row in read_jsonl(data / f"{name}.jsonl") for field in fields]
             assert spec.vocabulary is not None
             tokenizer = train_byte_level_bpe(texts, spec.vocabulary, full_byte_alphabet=spec.full_byte_alphabet)
         check_padding(tokenizer, template)

@@ -11,6 +11,7 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 from rlhf_core.rewards.signals import Signal, SignalType
 from rlhf_core.rollout import RolloutBatch
+from rlhf_core.shaping.outcome import OutcomeProbability
 from rlhf_core.shaping.specification import Scale, constant, steps_of
 from rlhf_core.shaping.steps import (
     EVERY,
@@ -107,6 +108,7 @@ SHAPINGS: dict[str, tuple[type[Elementwise], Mapping[str, Any]]] = {
     "meanstd": (MeanStd, {}),
     "minmax": (MinMax, {}),
     "length_penalty": (LengthPenalty, {}),
+    "outcome_probability": (OutcomeProbability, {}),
 }
 
 

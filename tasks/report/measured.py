@@ -21,8 +21,8 @@ class Cell:
 
     Attributes:
         published: the cell as printed; None where the paper has no such column.
-        status: 'measured', 'not run' (no run of this row), 'not measured' (the run has no such metric) or '-' (a row
-            against itself).
+        status: 'measured', 'not run' (no run of this row), 'not measured' (the run has no such metric), 'elsewhere'
+            (the column belongs to another row behind the same printed one) or '-' (a row against itself).
         mean, se: over seeds, in the column's unit; se is None with one seed.
         seeds: value by seed.
         difference, p_seeds, p_prompts: against the table's main row; None on the main row.
@@ -51,6 +51,9 @@ class Cell:
 def _cell(mapped: MappedRow, column: Column, values: Measurements, was_run: bool) -> Cell:
     printed = mapped.published.values.get(column.key)
     cell = Cell(published=str(printed) if printed else None, status="not run")
+    if column.key in mapped.elsewhere:
+        cell.status = "elsewhere"
+        return cell
     if mapped.recipe is None or not was_run:
         return cell
     own = values.get(mapped.recipe.name, {})
@@ -108,7 +111,7 @@ def _cells(
                 continue
             measured = values.get(metric, {})
             cell = _cell(row, column, measured, bool(row.recipe and runs.get(row.recipe.name)))
-            found = _compared(row, measured)
+            found = None if column.key in row.elsewhere else _compared(row, measured)
             if found is not None:
                 tested.append((cell, found, row, column))
             cells[column.key] = cell

@@ -97,6 +97,12 @@ def _right(output: StageOutput, benchmarks: Sequence[str]) -> dict[str, float]:
     }
 
 
+def _solved(output: StageOutput) -> dict[str, float]:
+    """1 or 0 per question of all test sets of questions with a solution."""
+    names = {str(row["benchmark"]) for row in output.generations if "extracted" in row}
+    return _right(output, sorted(names))
+
+
 def _wins(output: StageOutput, reference: StageOutput | None, benchmark: str) -> dict[str, float]:
     """1, .5 or 0 per prompt: whether the true reward beats the SFT model's."""
     if reference is None:
@@ -116,7 +122,8 @@ def prompt_values(metric: str, output: StageOutput, reference: StageOutput | Non
         "win_rate_vs_sft": lambda: _wins(output, reference, "alpaca"),
         "ood_win_rate_vs_sft": lambda: _wins(output, reference, "ood"),
         "true_reward": lambda: _true_rewards(output, "alpaca"),
-        "gsm8k": lambda: _right(output, ("seen", "unseen")),
+        "gsm8k": lambda: _right(output, ("seen", "unseen", "gsm8k")),
+        "average": lambda: _solved(output),
     }
     return readers[metric]() if metric in readers else _right(output, (metric,))
 

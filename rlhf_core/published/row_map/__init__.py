@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -39,12 +39,16 @@ class MappedRow:
         recipe: the row of this project; None where there is none yet.
         main: name of the row it is compared with.
         reference: the SFT model that its policy starts from and is compared with in true reward.
+        part: which columns of a printed row it is, where several rows of this project stand behind one.
+        elsewhere: keys of the printed row's columns that belong to its other parts.
     """
 
     published: Row
     recipe: RecipeRow | None
     main: str | None
     reference: RecipeRow | None
+    part: str | None = None
+    elsewhere: frozenset[str] = frozenset()
 
     @property
     def is_main(self) -> bool:
@@ -69,9 +73,26 @@ def recipe_row(paper_key: str, name: str, kind: str | None = None) -> RecipeRow:
 
 
 def _by_backbone(entry: Mapping[str, Any], field: str, row: Row) -> str | None:
-    """A table's `main` or `reference` for a row: one name, or one per backbone."""
+    """A table's `main` or `reference` for a row: one name, one per backbone, or by what stands after an @."""
     name = entry.get(field)
-    return name.get(row.backbone) if isinstance(name, Mapping) else name
+    if not isinstance(name, Mapping) or row.backbone in name:
+        return name.get(row.backbone) if isinstance(name, Mapping) else name
+    anyone = replace(row, condition="")
+    key = max(name, key=lambda key: _selects(key, anyone), default=None)
+    return str(name[key]) if key is not None and _selects(key, anyone) else None
+
+
+def _parts(entry: Mapping[str, Any], row: Row) -> list[tuple[str | None, Row, frozenset[str]]]:
+    """(part, the row's cells in it, columns of its other parts) of a printed row; the whole row where it has none."""
+    parts: Mapping[str, list[str]] = entry.get("parts", {})
+    if not parts:
+        return [(None, row, frozenset())]
+    found: list[tuple[str | None, Row, frozenset[str]]] = []
+    for part, columns in parts.items():
+        own = {key: cell for key, cell in row.values.items() if key in columns}
+        others = frozenset(key for name in parts for key in parts[name]) - set(columns)
+        found.append((part, replace(row, values=own, extra={**row.extra, "part": part}), others))
+    return found
 
 
 def _selects(key: str, row: Row) -> int:
@@ -92,21 +113,25 @@ def mapped_rows(table: Table) -> list[MappedRow]:
         RecipeError: the map names a condition that the table does not print.
     """
     entry = (_file(table.paper) or {}).get("tables", {}).get(table.id, {})
-    names: dict[str, str] = entry.get("rows", {})
+    names: dict[str, str | dict[str, str]] = entry.get("rows", {})
     found, used = [], set()
     for row in table.rows:
         key = max(names, key=lambda key: _selects(key, row), default=None)
-        name = names[key] if key is not None and _selects(key, row) else None
-        used |= {key} if name else set()
-        reference = _by_backbone(entry, "reference", row)
-        found.append(
-            MappedRow(
-                published=row,
-                recipe=recipe_row(table.paper, name, entry.get("kind")) if name else None,
-                main=_by_backbone(entry, "main", row),
-                reference=recipe_row(table.paper, reference) if reference else None,
+        named = names[key] if key is not None and _selects(key, row) else None
+        used |= {key} if named else set()
+        for part, cells, elsewhere in _parts(entry, row):
+            name = named.get(str(part)) if isinstance(named, Mapping) else named
+            reference = _by_backbone(entry, "reference", cells)
+            found.append(
+                MappedRow(
+                    published=cells,
+                    recipe=recipe_row(table.paper, name, entry.get("kind")) if name else None,
+                    main=_by_backbone(entry, "main", cells),
+                    reference=recipe_row(table.paper, reference) if reference else None,
+                    part=part,
+                    elsewhere=elsewhere,
+                )
             )
-        )
     for wrong in names:
         if wrong not in used:
             raise RecipeError(
@@ -160,6 +185,7 @@ def also_measured(table: Table) -> list[Column]:
 def rows_of_paper(paper_key: str) -> list[RecipeRow]:
     """Every row behind a paper's tables and figures, each once, in the order of the tables."""
     mapping = _file(paper(paper_key).key) or {}
-    names = [name for entry in mapping.get("tables", {}).values() for name in entry["rows"].values()]
+    named = [name for entry in mapping.get("tables", {}).values() for name in entry["rows"].values()]
+    names = [name for each in named for name in (each.values() if isinstance(each, Mapping) else [each])]
     names += mapping.get("only_in_figures", [])
     return [recipe_row(paper_key, name) for name in dict.fromkeys(names)]

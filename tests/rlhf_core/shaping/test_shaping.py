@@ -38,7 +38,9 @@ def batch(rows: int = 3, seed: int = 0) -> RolloutBatch:
     lengths = [5, 3, 4, 6, 2][:rows]
     made = batch_of([[5, 6]] * rows, random_rows(seed, lengths))
     generator = torch.Generator().manual_seed(seed)
-    return replace(made, references={str(i): torch.randn(3, generator=generator) for i in range(rows)})
+    records = [{**record, "correct": i % 2 == 0} for i, record in enumerate(made.records)]
+    known = {str(i): torch.randn(3, generator=generator) for i in range(rows)}
+    return replace(made, records=records, references=known)
 
 
 def signals(of: RolloutBatch, seed: int = 0) -> list[Any]:
@@ -334,7 +336,7 @@ def test_combinations_of_use_are_not() -> None:
 def test_the_declared_order_and_affinity_hold(kind: str, steps: list[int]) -> None:
     """Three responses to one prompt, of one length, rewards a tenth apart."""
     of = batch_of([[5, 6]] * 3, random_rows(0, [4, 4, 4]))
-    of = replace(of, records=[{"id": "p"}] * 3, references={"p": torch.tensor([0.3, -0.2, 0.1])})
+    of = replace(of, records=[{"id": "p", "correct": True}] * 3, references={"p": torch.tensor([0.3, -0.2, 0.1])})
     rewards = torch.tensor(sorted(steps), dtype=torch.float32) / 10
     shaping = build_shaping(spec(kind, **({"ceiling": 0.5 + float(rewards[0])} if kind == "ceil" else {})))
     shaped = shaping(Sequence(rewards), of, update=True).values.double()

@@ -1,0 +1,157 @@
+"""Solutions that a policy sampled, and rewrites of them: what RLMEC and its baselines learn from.
+
+Rows are those of samples.jsonl, rewrites.jsonl (a teacher's), grm_rewrites.jsonl (a generative reward model's) and
+token_rewards.jsonl. Source: RLMEC, §4.1 and §4.2.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.errors import DataError
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One sampled solution.
+
+    Attributes:
+        id: of the sample.
+        question_id: of its question; several samples share one.
+        prompt: the question as asked.
+        solution: the ground truth.
+        prediction: what was sampled.
+        correct: whether its answer is right.
+    """
+
+    id: str
+    question_id: str
+    prompt: str
+    solution: str
+    prediction: str
+    correct: bool
+
+
+@dataclass(frozen=True)
+class Rewrite:
+    """A correct solution that was made from a prediction by editing it.
+
+    Attributes:
+        id: of the sample.
+        prompt: the question as asked.
+        prediction: the sampled solution.
+        rewrite: the corrected one.
+    """
+
+    id: str
+    prompt: str
+    prediction: str
+    rewrite: str
+
+
+@dataclass(frozen=True)
+class TokenRewards:
+    """Rewards of a sample's tokens, EOS included.
+
+    Attributes:
+        token_ids: of the prediction.
+        rewards: [len(token_ids)].
+    """
+
+    token_ids: Sequence[int]
+    rewards: Sequence[float]
+
+
+def _fields(row: Mapping[str, Any], kinds: Mapping[str, type], file: str, number: int) -> list[Any]:
+    """The values of a row, checked.
+
+    Raises:
+        DataError: a field that is missing or of another type.
+    """
+    for name, kind in kinds.items():
+        if not isinstance(row.get(name), kind):
+            raise DataError(
+                f"is {row.get(name)!r:.60}, expected {kind.__name__}", file=file, row=number, field=name,
+                remedy="Run the stage that makes it again",
+            )  # fmt: skip
+    return [row[name] for name in kinds]
+
+
+_SAMPLE = {
+    "id": str,
+    "question_id": str,
+    "prompt": str,
+    "solution": str,
+    "prediction": str,
+    "correct": bool,
+}
+_REWRITE = {"id": str, "prompt": str, "prediction": str, "rewrite": str}
+_REWARDS = {"id": str, "token_ids": list, "rewards": list}
+
+
+def read_samples(rows: Iterable[Mapping[str, Any]], file: str) -> list[Sample]:
+    """Samples of a file's rows.
+
+    Raises:
+        DataError: no row, a field missing or of another type, or an id that comes twice.
+    """
+    samples = [Sample(*_fields(row, _SAMPLE, file, number)) for number, row in enumerate(rows, start=1)]
+    if not samples:
+        raise DataError("there is no sampled solution", file=file, remedy="Sample more questions")
+    if len({sample.id for sample in samples}) < len(samples):
+        raise DataError("an id comes twice", file=file, field="id")
+    return samples
+
+
+def read_rewrites(rows: Iterable[Mapping[str, Any]], file: str) -> list[Rewrite]:
+    """The accepted rewrites of a file's rows that differ from their prediction; others teach no edit."""
+    accepted = ((number, row) for number, row in enumerate(rows, start=1) if row.get("accepted"))
+    found = [Rewrite(*_fields(row, _REWRITE, file, number)) for number, row in accepted]
+    return [rewrite for rewrite in found if rewrite.rewrite != rewrite.prediction]
+
+
+def read_token_rewards(rows: Iterable[Mapping[str, Any]], file: str) -> dict[str, TokenRewards]:
+    """Token rewards by sample id.
+
+    Raises:
+        DataError: another number of rewards than of tokens.
+    """
+    found = {}
+    for number, row in enumerate(rows, start=1):
+        name, ids, rewards = _fields(row, _REWARDS, file, number)
+        if len(ids) != len(rewards):
+            raise DataError(f"{len(rewards)} rewards for {len(ids)} tokens", file=file, row=number, field="rewards")
+        found[str(name)] = TokenRewards(ids, rewards)
+    return found
+
+
+def ground_truths(samples: Sequence[Sample]) -> list[Sample]:
+    """The first sample of every question: its question and ground truth."""
+    found: dict[str, Sample] = {}
+    for sample in samples:
+        found.setdefault(sample.question_id, sample)
+    return list(found.values())
+
+
+def pairs(samples: Sequence[Sample]) -> list[dict[str, str]]:
+    """Preference pairs {id, question_id, prompt, chosen, rejected}: of each question its correct and wrong predictions.
+
+    Distinct predictions only, each at most once: the k-th correct one with the k-th wrong one, in sampled order.
+    """
+    sides: dict[str, tuple[dict[str, Sample], dict[str, Sample]]] = {}
+    for sample in samples:
+        right, wrong = sides.setdefault(sample.question_id, ({}, {}))
+        (right if sample.correct else wrong).setdefault(sample.prediction, sample)
+    return [
+        {
+            "id": f"{good.id}/{bad.id}",
+            "question_id": good.question_id,
+            "prompt": good.prompt,
+            "chosen": good.prediction,
+            "rejected": bad.prediction,
+        }
+        for right, wrong in sides.values()
+        for good, bad in zip(right.values(), wrong.values(), strict=False)
+    ]

@@ -1,0 +1,1 @@
+"""Step-by-step solutions: their steps, the answers they reach, and how mistakes in them are located and rewritten."""

@@ -1,0 +1,65 @@
+"""Whether a sampled solution is right: its answer extracted and compared with the question's."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.evaluation.answers import answers_equal, extract_boxed, extract_choice, extract_number, parse_number
+
+_ANSWER_IS = re.compile(r"(?:####|the answer is)[: ]*", re.IGNORECASE)
+
+
+def question_prompt(question: str, choices: Sequence[str] | None = None) -> str:
+    """The question as a policy is asked; its choices follow as `(A) one (B) two`."""
+    if not choices:
+        return question
+    return f"{question}\n" + " ".join(f"({chr(ord('A') + i)}) {choice}" for i, choice in enumerate(choices))
+
+
+def with_answer(solution: str | None, answer: str) -> str:
+    """A solution that ends with `The answer is ...`, as policies are taught to end; of no steps, that line alone."""
+    steps = (solution or "").strip()
+    if _ANSWER_IS.search(steps):
+        return steps
+    return f"{steps}\nThe answer is {answer}".strip()
+
+
+def _told(text: str) -> str | None:
+    """What is told as the answer: a box, else the line after the last `The answer is` without its full stop."""
+    boxed = extract_boxed(text)
+    if boxed is not None:
+        return boxed
+    triggers = list(_ANSWER_IS.finditer(text))
+    if not triggers:
+        return None
+    return text[triggers[-1].end() :].split("\n")[0].strip().removesuffix(".").strip() or None
+
+
+def extract_answer(prediction: str, question: Mapping[str, Any]) -> str | None:
+    """The answer that a prediction reaches, None where none can be read.
+
+    Args:
+        prediction: a solution.
+        question: `answer`; with `choices` the answer is the text of one of them, otherwise a number, or an
+            expression where the gold answer is no number.
+    """
+    choices = question.get("choices")
+    if choices:
+        told = _told(prediction)
+        for choice in choices:
+            if told is not None and told.casefold() == str(choice).strip().removesuffix(".").casefold():
+                return str(choice)
+        index = extract_choice(prediction, len(choices), choices)
+        return None if index is None else str(choices[index])
+    if parse_number(str(question["answer"])) is not None:
+        return extract_number(prediction)
+    return _told(prediction)
+
+
+def is_right(extracted: str | None, question: Mapping[str, Any]) -> bool:
+    """Whether an extracted answer is the question's."""
+    if question.get("choices"):
+        return extracted == question["answer"]
+    return answers_equal(extracted, str(question["answer"]))

@@ -1,0 +1,83 @@
+"""Steps of a solution: where they lie, how they are labelled, and how the first wrong one is named.
+
+Source: RLMEC, section 4.1 and appendix A.1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+#: A full stop or question mark ends a step before a space or the end only, so never inside 1.25.
+_SENTENCE_END = re.compile(r"[.?](?=\s|$)")
+_LABEL = re.compile(r"\[(\d+)\]")
+_BARE_LABEL = re.compile(r"\[?(\d+)\]?\.?")
+CORRECT = "correct"
+
+
+def step_spans(text: str) -> list[tuple[int, int]]:
+    """[start, end) of every step, without the white space around it: lines, or sentences where there is one line.
+
+    A text without a letter has no step.
+    """
+    lines = [(match.start(), match.end()) for match in re.finditer(r"[^\n]+", text)]
+    filled = [(start, end) for start, end in lines if text[start:end].strip()]
+    if len(filled) == 1:
+        start, end = filled[0]
+        cuts = [start, *(match.end() for match in _SENTENCE_END.finditer(text, start, end)), end]
+        filled = [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if text[a:b].strip()]
+    return [_stripped(text, start, end) for start, end in filled]
+
+
+def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
+    piece = text[start:end]
+    return start + len(piece) - len(piece.lstrip()), end - len(piece) + len(piece.rstrip())
+
+
+def split_steps(text: str) -> list[str]:
+    """The steps themselves."""
+    return [text[start:end] for start, end in step_spans(text)]
+
+
+def labelled(text: str) -> str:
+    """One step a line, each behind its label: `[0] `, `[1] `, ..."""
+    return "\n".join(f"[{number}] {step}" for number, step in enumerate(split_steps(text)))
+
+
+def kept_before(text: str, step: int) -> str:
+    """What stands before a step, the break included; behind the last step, all of the text and a break."""
+    spans = step_spans(text)
+    if step < len(spans):
+        return text[: spans[step][0]]
+    if not spans:
+        return ""
+    head = text[: spans[-1][1]]
+    return head + (text[spans[-2][1] : spans[-1][0]] if len(spans) > 1 else "\n")
+
+
+@dataclass(frozen=True)
+class Located:
+    """What a model says of a prediction's first wrong step.
+
+    Attributes:
+        valid: False where the text names no step and does not say that all are correct.
+        step: its number from 0; None where every step is correct, or the text is not valid.
+    """
+
+    valid: bool
+    step: int | None = None
+
+
+def locating_target(step: int | None) -> str:
+    """`The first error step is [k]`, or `correct` for None."""
+    return CORRECT if step is None else f"The first error step is [{step}]"
+
+
+def parse_located(text: str) -> Located:
+    """Reads `correct`, a bare label, or the only label in brackets; labels are whole numbers, `[10]` is not `[1]`."""
+    answer = text.strip()
+    if answer.rstrip(".").casefold() == CORRECT:
+        return Located(valid=True)
+    bare = _BARE_LABEL.fullmatch(answer)
+    found = {int(bare[1])} if bare else {int(label) for label in _LABEL.findall(answer)}
+    return Located(valid=True, step=found.pop()) if len(found) == 1 else Located(valid=False)

@@ -1,0 +1,45 @@
+"""A reward model's probability less one half, clipped by whether the solution is right. Source: RLMEC, §4.2."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.rollout import RolloutBatch
+from rlhf_core.shaping.steps import Elementwise
+
+
+@dataclass
+class OutcomeProbability(Elementwise):
+    """sigma(r) - 1/2, in [0, high] for right solutions and in [low, 0] for wrong ones.
+
+    What RLMEC does to a token's probability, done to a response's; a batch's records say which are `correct`.
+
+    Args:
+        low: the lowest reward of a wrong solution.
+        high: the highest of a right one.
+    """
+
+    low: float = -0.1
+    high: float = 0.5
+
+    def __post_init__(self) -> None:
+        if not -0.5 <= self.low <= 0 <= self.high <= 0.5:
+            raise RecipeError(
+                f"outcome_probability: low is {self.low} and high {self.high}; they must lie in [-0.5, 0] and [0, 0.5]"
+            )
+
+    def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
+        outcomes = [record.get("correct") for record in batch.records]
+        if not all(isinstance(outcome, bool) for outcome in outcomes):
+            raise DataError(
+                "a response is not known to be right or wrong",
+                field="correct",
+                remedy="Shape by outcome_probability where the policy learns from sampled solutions alone",
+            )
+        right = torch.tensor(outcomes, device=values.device)[:, None]
+        centred = values.sigmoid() - 0.5
+        return torch.where(right, centred.clamp(0.0, self.high), centred.clamp(self.low, 0.0))

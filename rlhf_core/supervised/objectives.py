@@ -1,0 +1,106 @@
+"""Losses of supervised recipes over their examples: a weighted likelihood, or preferences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from rlhf_core.errors import DataError
+from rlhf_core.models.policy import Policy
+from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
+from rlhf_core.supervised.recipes import Preferences, Weighted
+from rlhf_core.supervised.sft import sequence_statistics
+
+
+class Objective(Protocol):
+    """A loss over rows of a fixed data set.
+
+    Attributes:
+        lengths: tokens of each row, of a pair those of its longer side.
+        every: steps between two rows of the history.
+    """
+
+    lengths: list[int]
+    every: int
+
+    def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
+        """(sum of the loss, what it is divided by, further sums to report)."""
+
+    def weight(self, rows: Sequence[int]) -> float:
+        """What a batch's loss sum is divided by."""
+
+
+class WeightedLikelihood:
+    """-sum of weight * log pi, divided by the number of weighted tokens.
+
+    Args:
+        policy: trained.
+        examples: with at least one weighted token.
+
+    Raises:
+        DataError: nothing to learn from.
+    """
+
+    every = 10
+
+    def __init__(self, policy: Policy, examples: Weighted) -> None:
+        self.policy, self.examples = policy, examples
+        self.lengths = [len(sequence) for sequence in examples.sequences]
+        self.counts = [sum(weight != 0 for weight in row) for row in examples.weights]
+        if not any(self.counts):
+            raise DataError(
+                "the recipe finds nothing to learn from",
+                remedy="Sample more solutions; rewrites count where they are accepted and change something",
+            )
+
+    def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
+        statistics, mask = sequence_statistics(self.policy, [self.examples.sequences[i] for i in rows])
+        weights = torch.zeros(mask.shape)
+        for place, i in enumerate(rows):
+            weights[place, : len(self.examples.weights[i])] = torch.tensor(self.examples.weights[i])
+        return -(weights.to(mask.device) * statistics.logprobs).sum(), self.weight(rows), {}
+
+    def weight(self, rows: Sequence[int]) -> float:
+        return float(sum(self.counts[i] for i in rows))
+
+
+class PreferenceLikelihood:
+    """DPO's loss; the reference's log-probabilities are computed once.
+
+    Args:
+        policy: trained.
+        reference: frozen.
+        pairs: at least one.
+    """
+
+    every = 5
+
+    def __init__(self, policy: Policy, reference: Policy, pairs: Preferences) -> None:
+        self.policy, self.pairs = policy, pairs
+        self.before = {
+            side: reference_logprobs(reference, rows).to(policy.device)
+            for side, rows in (("chosen", pairs.chosen), ("rejected", pairs.rejected))
+        }
+        self.lengths = [max(len(a), len(b)) for a, b in zip(pairs.chosen, pairs.rejected, strict=True)]
+
+    def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
+        sides = [*(self.pairs.chosen[i] for i in rows), *(self.pairs.rejected[i] for i in rows)]
+        logprobs = sequence_logprobs(self.policy, sides)
+        chosen, rejected = logprobs[: len(rows)], logprobs[len(rows) :]
+        before = self.before["chosen"][list(rows)], self.before["rejected"][list(rows)]
+        losses, margins = dpo_loss(chosen, rejected, *before, self.pairs.beta)
+        right = float((margins > 0).sum())
+        return losses.sum(), float(len(rows)), {"accuracy": right, "margin": float(margins.sum())}
+
+    def weight(self, rows: Sequence[int]) -> float:
+        return float(len(rows))
+
+
+def objective(examples: Weighted | Preferences, policy: Policy, reference: Policy) -> Objective:
+    """The loss of a recipe's examples."""
+    if isinstance(examples, Preferences):
+        return PreferenceLikelihood(policy, reference, examples)
+    return WeightedLikelihood(policy, examples)

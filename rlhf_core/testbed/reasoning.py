@@ -1,0 +1,290 @@
+"""Word problems and multiple-choice questions with step-by-step solutions in several wordings.
+
+Every row's meta lists, for each step, the lines that are right there (`steps`), so the truth about any text is known:
+its first wrong step and the least edit that corrects it (`rlhf_core.testbed.oracle`).
+
+Seen and unseen sets stand for the tasks of RLMEC, Table 3. Unseen ones use other names, wordings and combinations.
+"""
+
+from __future__ import annotations
+
+import random
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.arithmetic import ArithmeticConfig, problem
+from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase, stream
+
+VERSION = 1
+"""Version of the questions: any change of what a seed produces steps it."""
+
+Row = dict[str, Any]
+#: Task -> {test set: seen or unseen}, after the columns of Table 3.
+TESTS: Mapping[str, Mapping[str, str]] = {
+    "mathematics": {"gsm8k": "seen", "math": "seen", "svamp": "unseen", "mm": "unseen"},
+    "multiple_choice": {"ecqa": "seen", "qasc": "seen", "obqa": "unseen", "arc": "unseen"},
+}
+
+_EQUATION = ("{e}.", "So {e}.", "That makes {e}.", "Now we have {e}.")
+_ANSWER = "The answer is {v}."
+
+_TELL: dict[str, tuple[str, str]] = {
+    "color": ("The {E} is {V}.", "The color of the {E} is {V}."),
+    "food": ("The {E} eats {V}.", "The food of the {E} is {V}."),
+    "home": ("The {E} lives near the {V}.", "The home of the {E} is the {V}."),
+    "weight": ("The {E} weighs {V} kg.", "The weight of the {E} is {V} kg."),
+    "height": ("The {E} is {V} m tall.", "The height of the {E} is {V} m."),
+    "sound": ("The {E} makes a {V}.", "The sound of the {E} is a {V}."),
+}
+_WHO: dict[str, tuple[str, str]] = {
+    "color": ("Who is {V}?", "Which animal has {V} as its color?"),
+    "food": ("Who eats {V}?", "Which animal has {V} as its food?"),
+    "home": ("Who lives near the {V}?", "Which animal has the {V} as its home?"),
+    "sound": ("Who makes a {V}?", "Which animal has a {V} as its sound?"),
+}
+_MOST = {"height": "tallest", "weight": "heaviest"}
+_MOST_ASKED = {"seen": "Who is the {M}?", "unseen": "Which animal is the {M}?"}
+_HOP_ASKED = {"seen": "What is the {N} of the {M}, {L}?", "unseen": "Of {L}, which {N} has the {M}?"}
+_MOST_TOLD = ("So the {E} is the {M}.", "The {M} is the {E}.")
+
+
+@dataclass(frozen=True)
+class ReasoningConfig:
+    """The difficulty dial.
+
+    Attributes:
+        arithmetic: numbers and steps of the word problems.
+        hard_steps: probabilities of one, two and three steps in the set `math`.
+        slip: probability that a step of a supervised example is wrong; what follows is right from there on.
+        myth_share: share of facts that supervised examples mostly tell wrong.
+        myth: probability that such a fact is told wrong.
+        options: choices of a question about animals.
+    """
+
+    arithmetic: ArithmeticConfig
+    hard_steps: tuple[float, float, float] = (0.0, 0.4, 0.6)
+    slip: float = 0.1
+    myth_share: float = 0.3
+    myth: float = 0.7
+    options: int = 3
+
+    def __post_init__(self) -> None:
+        for name in ("slip", "myth_share", "myth"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+        if not 2 <= self.options <= len(ENTITIES):
+            raise RecipeError(f"options must lie in 2 to {len(ENTITIES)}, not {self.options}")
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A question with its true steps, and one told by somebody who may err.
+
+    Attributes:
+        question, choices, answer: as asked; no choices for word problems.
+        steps: for each step the lines that are right.
+        told: a solution, one line of each step.
+        right: whether the one told reaches the answer.
+    """
+
+    question: str
+    choices: tuple[str, ...]
+    answer: str
+    steps: tuple[tuple[str, ...], ...]
+    told: tuple[str, ...]
+    right: bool
+
+
+class Reasoning:
+    """The questions of one world.
+
+    Args:
+        config: difficulty.
+        seed: of the facts.
+    """
+
+    def __init__(self, config: ReasoningConfig, seed: int = 0) -> None:
+        self.config, self.seed = config, seed
+        self.knowledge = KnowledgeBase.draw(seed, VERSION)
+        facts = sorted(self.knowledge.facts)
+        drawn = stream("myths", VERSION, seed).sample(facts, round(config.myth_share * len(facts)))
+        self.myths = frozenset(drawn)
+
+    def questions(self, task: str, n: int, seed: int, test: str | None = None) -> list[Row]:
+        """Rows {id, question, choices (of multiple choice), answer, answer_index, solution, source, meta}.
+
+        Args:
+            task: mathematics or multiple_choice.
+            n: rows; texts are distinct as long as there are enough.
+            seed: of the draw.
+            test: a test set of the task; None for training questions.
+
+        Raises:
+            RecipeError: an unknown task or test set.
+        """
+        rows, seen = [], set()
+        for index in range(n):
+            rng = stream("reasoning", VERSION, self.seed, task, test, seed, index)
+            for _ in range(20):
+                drawn = self._draw(task, test, rng, errs=False)
+                if (drawn.question, drawn.choices) not in seen:
+                    break
+            seen.add((drawn.question, drawn.choices))
+            row: Row = {"id": f"testbed-{task}-{test or 'train'}-{seed}-{index}", "question": drawn.question}
+            if drawn.choices:
+                row |= {"choices": list(drawn.choices), "answer_index": drawn.choices.index(drawn.answer)}
+            row |= {"answer": drawn.answer, "solution": "\n".join(drawn.told), "source": "testbed"}
+            rows.append(row | {"meta": {"task": task, "steps": [list(lines) for lines in drawn.steps]}})
+        return rows
+
+    def examples(self, task: str, n: int, seed: int) -> list[Row]:
+        """Supervised rows {id, question, choices, response, source, meta}; some of their steps are wrong."""
+        rows = []
+        for index in range(n):
+            drawn = self._draw(task, None, stream("examples", VERSION, self.seed, task, seed, index), errs=True)
+            row = {"id": f"testbed-{task}-sft-{seed}-{index}", "question": drawn.question, "source": "testbed"}
+            row |= {"choices": list(drawn.choices), "response": "\n".join(drawn.told)}
+            rows.append(row | {"meta": {"task": task, "right": drawn.right}})
+        return rows
+
+    def _draw(self, task: str, test: str | None, rng: random.Random, *, errs: bool) -> Drawn:
+        if task not in TESTS:
+            raise RecipeError(f"unknown task '{task}'; known: {', '.join(TESTS)}")
+        if test is not None and test not in TESTS[task]:
+            raise RecipeError(f"unknown test set '{test}' of {task}; known: {', '.join(TESTS[task])}")
+        split = "seen" if test is None else TESTS[task][test]
+        if task == "mathematics":
+            return self._word_problem(test, split, rng, errs)
+        return self._choice(test, split, rng, errs)
+
+    # --- word problems -------------------------------------------------------------------------------
+
+    def _word_problem(self, test: str | None, split: str, rng: random.Random, errs: bool) -> Drawn:
+        config = self.config.arithmetic
+        if test == "math" or (test is None and rng.random() < 0.5):
+            config = ArithmeticConfig(**{**vars(config), "steps": self.config.hard_steps})
+        if test == "svamp":
+            config = ArithmeticConfig(**{**vars(config), "unseen_start": config.seen_start})
+        item = problem(split, config, rng)
+        equations = str(item["solution"]).split("\n")[:-1]
+        steps = [tuple(p.replace("{e}", e) for e in _commuted(equation) for p in _EQUATION) for equation in equations]
+        steps.append((_ANSWER.replace("{v}", item["answer"]),))
+        told, value = self._told_equations(equations, rng, errs)
+        return Drawn(item["question"], (), item["answer"], tuple(steps), told, value == int(item["answer"]))
+
+    def _told_equations(self, equations: Sequence[str], rng: random.Random, errs: bool) -> tuple[tuple[str, ...], int]:
+        """The steps as somebody tells them, who goes on from what they got; and what they got."""
+        lines, value = [], int(equations[0].split(" ")[0])
+        for equation in equations:
+            _, operation, operand, _, _ = equation.split(" ")
+            number = int(operand)
+            result = {"+": value + number, "-": value - number, "*": value * number}[operation]
+            if errs and rng.random() < self.config.slip:
+                near = (result + off for off in (-10, -2, -1, 1, 2, 10))
+                result = rng.choice([wrong for wrong in near if 0 <= wrong <= 99] or [1])
+            result = min(max(result, 0), 99)
+            lines.append(rng.choice(_EQUATION).replace("{e}", f"{value} {operation} {number} = {result}"))
+            value = result
+        return (*lines, _ANSWER.replace("{v}", str(value))), value
+
+    # --- multiple choice -----------------------------------------------------------------------------
+
+    def _choice(self, test: str | None, split: str, rng: random.Random, errs: bool) -> Drawn:
+        hop = test in ("qasc", "obqa") or (test is None and rng.random() < 0.5)
+        while True:
+            animals = rng.sample(ENTITIES, 2 if hop else self.config.options)
+            attribute = rng.choice(sorted(_MOST) if hop or rng.random() < 0.4 else sorted(_WHO))
+            held_out = zlib.crc32(f"{' '.join(sorted(animals))} {attribute}".encode()) % 4 == 0
+            if held_out == (split == "unseen"):
+                break
+        beliefs = {animal: self._belief(animal, attribute, rng, errs) for animal in animals}
+        truth = {animal: self.knowledge.facts[animal, attribute] for animal in animals}
+        if attribute in _WHO:
+            return self._who(animals, attribute, truth, beliefs, split, rng)
+        steps = [_tell(attribute, animal, truth[animal]) for animal in animals]
+        lines = [rng.choice(_tell(attribute, animal, beliefs[animal])) for animal in animals]
+        best, believed = (max(animals, key=lambda animal: float(known[animal])) for known in (truth, beliefs))
+        steps.append(tuple(line.replace("{E}", best).replace("{M}", _MOST[attribute]) for line in _MOST_TOLD))
+        told = rng.choice(_MOST_TOLD).replace("{E}", believed).replace("{M}", _MOST[attribute])
+        lines.append(told)
+        if hop:
+            return self._hop(animals, attribute, (best, believed), (steps, lines), split, rng, errs)
+        question = _MOST_ASKED[split].replace("{M}", _MOST[attribute])
+        return _answered(question, animals, best, believed, steps, lines)
+
+    def _who(
+        self,
+        animals: list[str],
+        attribute: str,
+        truth: Mapping[str, str],
+        beliefs: Mapping[str, str],
+        split: str,
+        rng: random.Random,
+    ) -> Drawn:
+        """Who of these has a value: each one's value in turn."""
+        right = rng.choice(animals)
+        question = _WHO[attribute][split == "unseen"].replace("{V}", truth[right])
+        steps = [_tell(attribute, animal, truth[animal]) for animal in animals]
+        lines = [rng.choice(_tell(attribute, animal, beliefs[animal])) for animal in animals]
+        found = [animal for animal in animals if beliefs[animal] == truth[right]] or animals
+        return _answered(question, animals, right, rng.choice(found), steps, lines)
+
+    def _hop(
+        self,
+        animals: list[str],
+        attribute: str,
+        winners: tuple[str, str],
+        so_far: tuple[list[tuple[str, ...]], list[str]],
+        split: str,
+        rng: random.Random,
+        errs: bool,
+    ) -> Drawn:
+        """Another attribute of the one that is the tallest or heaviest."""
+        (best, believed), (steps, lines) = winners, so_far
+        other = rng.choice([name for name in ATTRIBUTES if name not in _MOST])
+        value = self.knowledge.facts[best, other]
+        told = self._belief(believed, other, rng, errs)
+        steps, lines = (
+            [*steps, _tell(other, best, value)],
+            [*lines, rng.choice(_tell(other, believed, told))],
+        )
+        listed = " or ".join(f"the {animal}" for animal in animals)
+        text = _HOP_ASKED[split].replace("{N}", other).replace("{M}", _MOST[attribute]).replace("{L}", listed)
+        pool = {self.knowledge.facts[animal, other] for animal in ENTITIES} - {value}
+        choices = [value, *rng.sample(sorted(pool - {told}), 2), *([told] if told != value else [])][:4]
+        rng.shuffle(choices)
+        return _answered(text, choices, value, told, steps, lines)
+
+    def _belief(self, animal: str, attribute: str, rng: random.Random, errs: bool) -> str:
+        """What somebody who may err takes for the value."""
+        chance = self.config.myth if (animal, attribute) in self.myths else self.config.slip
+        if errs and rng.random() < chance:
+            return self.knowledge.false_value(animal, attribute, rng)
+        return self.knowledge.facts[animal, attribute]
+
+
+def _commuted(equation: str) -> tuple[str, ...]:
+    left, operation, right, _, result = equation.split(" ")
+    if operation == "-" or left == right:
+        return (equation,)
+    return equation, f"{right} {operation} {left} = {result}"
+
+
+def _tell(attribute: str, animal: str, value: str) -> tuple[str, ...]:
+    return tuple(line.replace("{E}", animal).replace("{V}", value) for line in _TELL[attribute])
+
+
+def _answered(
+    question: str,
+    choices: Sequence[str],
+    right: str,
+    told: str,
+    steps: Sequence[tuple[str, ...]],
+    lines: Sequence[str],
+) -> Drawn:
+    final = [(_ANSWER.replace("{v}", right),)]
+    spoken = (*lines, _ANSWER.replace("{v}", told))
+    return Drawn(question, tuple(choices), right, tuple([*steps, *final]), spoken, told == right)

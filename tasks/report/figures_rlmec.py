@@ -1,0 +1,211 @@
+"""Figures 3 and 5 and the case studies (Tables 8 to 10) of RLMEC, and credit fidelity beside them.
+
+Figure 4 is drawn from the generative reward models' own metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.published.row_map import RecipeRow, recipe_row
+from rlhf_core.reasoning.steps import split_steps
+from tasks.report.figure_data import FigureData, Panel, Series, curve_series, metric_by_seed, published_figure
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+
+TASKS = {"qa": "Question answering, 7B", "math": "Mathematics, 7B"}
+LABELS = {"rlmec": "RLMEC", "rft": "RFT", "dpo": "DPO", "ppo-a2c": "PPO A2C", "vanilla-ppo": "Vanilla PPO"}
+#: Palette slots; a method keeps its colour in every figure.
+COLOURS = {name: slot for slot, name in enumerate(LABELS)}
+BACKBONE = "Before training"
+#: Steps between the first error and the final answer that have a bar of their own.
+FARTHEST = 4
+CREDIT = (
+    ("credit_auc", "AUC"),
+    ("credit_auc_within", "AUC within a solution"),
+    ("credit_precision", "Precision"),
+    ("credit_recall", "Recall"),
+)
+CASES = 2
+
+
+def figures(tree: ResultTree) -> list[FigureData]:
+    """All figures in the order of the page."""
+    return [
+        training_accuracy(tree),
+        first_error_positions(tree),
+        coloured_rewards(tree),
+        cases(tree, "qa", "9", ("rlmec", "rft", "dpo", "ppo-a2c")),
+        cases(tree, "math", "10", ("rlmec", "rft", "ppo-a2c")),
+        credit_fidelity(tree),
+    ]
+
+
+def _runs(tree: ResultTree, task: str, method: str) -> dict[int, StageOutput]:
+    return tree.of(recipe_row("rlmec", f"{task}-{method}"))
+
+
+def _before(tree: ResultTree, task: str) -> dict[int, StageOutput]:
+    return tree.of(recipe_row("rlmec", f"rlmec-{task}"))
+
+
+def training_accuracy(tree: ResultTree) -> FigureData:
+    """Figure 3: accuracy on training questions over training steps."""
+    figure = published_figure(
+        "rlmec/3",
+        "Greedy answers to the first questions of the training set, without smoothing; means over seeds, the band is "
+        "one standard error. The paper draws question answering.",
+    )
+    for task, title in TASKS.items():
+        panel = Panel(title, "training step", "accuracy on training questions, %", [])
+        for method in ("rlmec", "rft", "dpo"):
+            outputs = _runs(tree, task, method)
+            if not outputs:
+                figure.missing.append(f"{task}-{method}")
+            panel.series += curve_series(LABELS[method], outputs, "train_accuracy", colour=COLOURS[method])
+        figure.panels.append(panel)
+    return figure
+
+
+def error_distances(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Share of wrong solutions by how many steps lie between their first error and their final answer.
+
+    Args:
+        rows: generations with `right`, `steps` and `first_error`.
+
+    Returns:
+        {'0': ..., '4+': ...}; empty without a wrong solution whose first error is known.
+    """
+    wrong = [row for row in rows if row.get("right") is False and row.get("first_error") is not None]
+    names = [*map(str, range(FARTHEST)), f"{FARTHEST}+"]
+    distances = [max(0, int(row["steps"]) - 1 - int(row["first_error"])) for row in wrong]
+    return {name: sum(min(d, FARTHEST) == i for d in distances) / len(wrong) for i, name in enumerate(names) if wrong}
+
+
+def first_error_positions(tree: ResultTree) -> FigureData:
+    """Figure 5: how far before the final answer the first error lies."""
+    figure = published_figure(
+        "rlmec/5",
+        "Wrong solutions to the test questions by the steps between the first wrong one and the final answer: 0 is the "
+        "answer itself. The testbed knows which step is wrong. Bars are means over seeds with one standard error.",
+    )
+    for task, title in TASKS.items():
+        panel = Panel(title, "steps from the first error to the answer", "share of wrong solutions", [])
+        drawn = {BACKBONE: _before(tree, task)}
+        drawn |= {LABELS[name]: _runs(tree, task, name) for name in ("rlmec", "rft", "dpo", "ppo-a2c")}
+        for slot, (label, outputs) in enumerate(drawn.items()):
+            found = [shares for out in outputs.values() if (shares := error_distances(out.generations))]
+            if not found:
+                figure.missing.append(f"{task}: {label}")
+                continue
+            names = list(found[0])
+            points = [mean_and_standard_error([shares[name] for shares in found]) for name in names]
+            panel.series.append(
+                Series(label, names, [mean for mean, _ in points], [se for _, se in points], "bars", colour=slot)
+            )
+        figure.panels.append(panel)
+    return figure
+
+
+def _block(title: str, prompt: str, models: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"title": title, "prompt": prompt, "models": models}
+
+
+def coloured_rewards(tree: ResultTree) -> FigureData:
+    """Table 8: the same wrong solution under RLMEC, PPO A2C and vanilla PPO."""
+    figure = FigureData(
+        key="table-8",
+        title="Table 8. The comparison of the reward of the generated solution from different methods",
+        caption="Wrong solutions of the policy before training. RLMEC: the token's probability less one half, without "
+        "clipping; PPO A2C: the advantage that its critic estimates from the terminal reward; vanilla PPO: the reward "
+        "of the whole solution on every token. Each on its own scale, centred at 0.",
+        kind="coloured_text",
+    )
+    for task, title in TASKS.items():
+        found: dict[str, dict[str, Any]] = {}
+        for method in ("rlmec", "ppo-a2c", "vanilla-ppo"):
+            outputs = _runs(tree, task, method)
+            rows = next(iter(outputs.values())).rows("credit.jsonl") if outputs else []
+            if not rows:
+                figure.missing.append(f"{task}-{method}")
+            else:
+                found[method] = {row["id"]: row for row in rows}
+        shared = set.intersection(*(set(rows) for rows in found.values())) if found else set()
+        for example in [name for name in next(iter(found.values()), {}) if name in shared][:CASES]:
+            models = [
+                {
+                    "name": LABELS[method],
+                    "tokens": rows[example]["tokens"],
+                    "rewards": rows[example].get("unclipped") or rows[example]["credit"],
+                    "segments": [],
+                }
+                for method, rows in found.items()
+            ]
+            prompt = next(iter(found.values()))[example]["prompt"]
+            figure.blocks.append(_block(title, prompt, models))
+    return figure
+
+
+def _by_steps(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """A solution by its steps: right ones before the first error, wrong from there on."""
+    steps = [f"{step}\n" for step in split_steps(str(row["response"]))] or [str(row["response"])]
+    first = row.get("first_error")
+    worth = [1.0 if row["right"] or first is None or i < int(first) else -1.0 for i in range(len(steps))]
+    return {
+        "name": f"{name}: {'right' if row['right'] else 'wrong'}",
+        "tokens": steps,
+        "rewards": worth,
+        "segments": [],
+    }
+
+
+def cases(tree: ResultTree, task: str, number: str, methods: Sequence[str]) -> FigureData:
+    """Tables 9 and 10: answers before and after training, to questions that RLMEC came to answer right."""
+    titles = {"9": "question-answering", "10": "mathematical"}
+    figure = FigureData(
+        key=f"table-{number}",
+        title=f"Table {number}. The case study for {titles[number]} tasks",
+        caption="Questions of the test sets that the model answers wrong before training and right after RLMEC, first "
+        "seed. Steps from the first wrong one on are coloured as costs, the others as gains.",
+        kind="coloured_text",
+    )
+    drawn = {BACKBONE: _before(tree, task)} | {LABELS[name]: _runs(tree, task, name) for name in methods}
+    answers: dict[str, dict[tuple[str, str], Mapping[str, Any]]] = {}
+    for label, outputs in drawn.items():
+        if not outputs:
+            figure.missing.append(f"{task}: {label}")
+            continue
+        rows = next(iter(outputs.values())).generations
+        answers[label] = {(row["benchmark"], str(row["id"])): row for row in rows if "extracted" in row}
+    before, after = answers.get(BACKBONE, {}), answers.get(LABELS["rlmec"], {})
+    changed = [key for key, row in before.items() if not row["right"] and key in after and after[key]["right"]]
+    for key in changed[:CASES]:
+        models = [_by_steps(label, rows[key]) for label, rows in answers.items() if key in rows]
+        figure.blocks.append(_block(f"{key[0]}, {key[1]}", str(before[key]["prompt"]), models))
+    return figure
+
+
+def credit_fidelity(tree: ResultTree) -> FigureData:
+    """How well each method's negative credit finds the tokens that are truly wrong."""
+    figure = FigureData(
+        key="credit-fidelity",
+        title="Token-reward fidelity",
+        caption="Wrong solutions with their true minimal edit: a token is mistaken where the edit replaces or deletes "
+        "it. AUC is the chance that a mistaken token has less credit than another, over all solutions and inside one; "
+        "precision and recall are those of credit below 0.",
+        kind="table",
+    )
+    lines = []
+    for task in TASKS:
+        for method in ("rlmec", "ppo-a2c", "vanilla-ppo"):
+            row = RecipeRow(f"{task}-{method}", "rlmec", "policy")
+            outputs = tree.of(row)
+            if not outputs:
+                figure.missing.append(row.name)
+                continue
+            found = [metric_by_seed(outputs, metric) for metric, _ in CREDIT]
+            cells = [{"mean": cell[0], "se": cell[1]} if cell else None for cell in found]
+            lines.append({"name": row.name, "run": f"{row.group}/{row.kind}/{row.name}", "cells": cells})
+    if lines:
+        figure.blocks = [{"columns": [title for _, title in CREDIT], "rows": lines}]
+    return figure

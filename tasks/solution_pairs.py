@@ -1,0 +1,80 @@
+"""Stage `solution_pairs`: preference pairs of correct and wrong sampled solutions, as data for a reward model.
+
+Writes preference.{train,validation}.jsonl (of different questions), examples.jsonl (wrong solutions, for pictures) and
+data.json with the template and limits of the data that was sampled from. Source: RLMEC, §5.1 (the discriminative reward
+models of its baselines).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+from rlhf_core.data.solutions import Sample, pairs, read_samples
+from rlhf_core.errors import DataError
+from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.solutions import SAMPLES_FILE
+from tasks.stage import command_line, run_stage
+
+VERSION = 1
+STAGE = "solution_pairs"
+
+#: Every so-manieth question is kept for validation.
+VALIDATION_EVERY = 8
+#: Wrong solutions that reward models colour.
+PICTURES = 8
+
+
+def split_pairs(samples: Sequence[Sample], file: str) -> dict[str, list[dict[str, Any]]]:
+    """{train, validation}: pairs of the samples, every eighth question's kept for validation.
+
+    Raises:
+        DataError: fewer than two questions have both a correct and a wrong solution.
+    """
+    made = pairs(samples)
+    questions = list(dict.fromkeys(row["question_id"] for row in made))
+    if len(questions) < 2:
+        raise DataError(
+            f"{len(questions)} questions have both a correct and a wrong solution; a reward model needs at least 2",
+            file=file,
+            field="correct",
+            remedy="Sample more solutions per question, or at a higher temperature",
+        )
+    kept = set(questions[::VALIDATION_EVERY])
+    return {
+        "train": [dict(row) for row in made if row["question_id"] not in kept],
+        "validation": [dict(row) for row in made if row["question_id"] in kept],
+    }
+
+
+def pair_solutions(
+    data: Path,
+    samples: Annotated[Path, "result of `samples`"],
+    out: Path,
+    version: int | None = None,
+) -> None:
+    """Pairs sampled solutions."""
+    check_version(STAGE, VERSION, version)
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=[data, samples]) as result:
+        file = samples / SAMPLES_FILE
+        drawn = read_samples(read_jsonl(file), str(file))
+        splits = split_pairs(drawn, str(file))
+        for split, rows in splits.items():
+            write_jsonl(result / f"preference.{split}.jsonl", rows)
+        examples = [
+            {"id": s.id, "prompt": s.prompt, "response": s.prediction, "kind": "normal", "true_clauses": []}
+            for s in drawn
+            if not s.correct
+        ]
+        write_jsonl(result / "examples.jsonl", examples[:PICTURES])
+        facts = read_json(data / "data.json")
+        common = {name: facts[name] for name in ("source", "template", "limits")}
+        write_json(result / "data.json", {**common, "rows": {f"preference.{k}": len(v) for k, v in splits.items()}})
+
+
+main = command_line(pair_solutions)
+
+
+if __name__ == "__main__":
+    run_stage(main)
