@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.schemas import record_type
-from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource
+from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Screening
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
