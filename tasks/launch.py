@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,8 @@ DEEPSPEED_VARIABLE = "REWARDSMITH_DEEPSPEED"
 #: What `accelerate launch` with a DeepSpeed configuration names it by.
 ACCELERATE_VARIABLE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
 JOIN_VARIABLE = "REWARDSMITH_JOIN_SECONDS"
+#: prctl's number for the signal that a process gets when its parent dies.
+PR_SET_PDEATHSIG = 1
 
 
 def wanted_processes() -> int:
@@ -54,6 +57,8 @@ def join_processes() -> None:
     from rlhf_core import distributed
     from rlhf_core.stepper import use_deepspeed
 
+    if "LOCAL_RANK" in os.environ:
+        end_with_launcher()
     torch.set_num_threads(threads_per_process())
     config = deepspeed_settings()
     if config is not None and "RANK" not in os.environ:
@@ -63,6 +68,17 @@ def join_processes() -> None:
         )
     distributed.join(float(os.environ.get(JOIN_VARIABLE, "300")))
     use_deepspeed(config)
+
+
+def end_with_launcher() -> None:
+    """On Linux, ends this process when its launcher is killed.
+
+    torchrun starts ranks in sessions of their own: without this they would go on, and write, beside a restarted run.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
 
 
 def threads_per_process(cores: int | None = None) -> int:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
@@ -17,6 +18,7 @@ import pytest
 
 from tasks.artifacts import digest
 from tasks.checkpoints import SECONDS_VARIABLE, WORK
+from tasks.launch import PROCESSES_VARIABLE
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 #: Longer runs than those of the golden metrics, so that there is something to interrupt.
@@ -82,6 +84,19 @@ class Started:
 
     def ended(self) -> int | None:
         return self.process.poll()
+
+
+class TwoRanks(Started):
+    """A stage in two processes; a kill takes its launcher alone, as a scheduler's or the system's would."""
+
+    def __init__(self, module: str, line: list[str], folder: Path) -> None:
+        before = os.environ.get(PROCESSES_VARIABLE)
+        os.environ[PROCESSES_VARIABLE] = "2"
+        try:
+            super().__init__(module, line, folder)
+        finally:
+            del os.environ[PROCESSES_VARIABLE]
+            os.environ |= {} if before is None else {PROCESSES_VARIABLE: before}
 
 
 def run_in(module: str, line: list[str], folder: str) -> None:
@@ -169,3 +184,19 @@ def test_a_killed_stage_ends_as_one_never_killed(
     for path in sorted(path.relative_to(never) for path in never.rglob("*") if path.is_file()):
         assert digest(out / "result" / path) == digest(never / path), path
     assert digest(out / "result") == digest(never)
+
+
+@pytest.mark.platform
+@pytest.mark.parametrize("name", ["sft", "ppo"])
+def test_a_killed_stage_of_two_ranks_ends_as_one_never_killed(
+    pipeline: Pipeline, tmp_path: Path, settings: Callable[[str], dict[str, Path]], name: str
+) -> None:
+    (tmp_path / "whole").mkdir()
+    outputs = []
+    for folder, kills in ((tmp_path / "whole", 0), (tmp_path, 2)):
+        module, line = pipeline.arguments(name, folder / "out", SEED, settings(name))
+        start = partial(TwoRanks, module, line, folder)
+        assert killed_and_restarted(start, folder, random.Random(f"ranks {name}"), kills) == kills
+        outputs.append(folder / "out" / "result")
+    assert (tmp_path / "log").read_text().count("goes on after step") == 2
+    assert digest(outputs[1]) == digest(outputs[0])
