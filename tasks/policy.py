@@ -474,7 +474,7 @@ def train_policy(
             )
             with training_on(data / "prompts.jsonl"):
                 prompts = read_jsonl(data / "prompts.jsonl")[: scale.prompts]
-                check_referenced(reward, prompts, f"{row_path}: prompts of {scale_path}")
+                check_referenced(reward, prompts, data / "prompts.jsonl")
                 head = next((part.readout.head for part in recipe.components if part.readout), "reward")
                 critic = build_critic(config, sft, run.encoder, reward_models, seed, head)
                 summary, watch = run_optimiser(
