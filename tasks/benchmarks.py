@@ -17,6 +17,7 @@ import torch
 
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.alpaca_eval import win_rate
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.arena_hard import arena_win_rate
@@ -50,6 +51,8 @@ class EvaluationConfig:
         seed: of sampling.
         rows: items per benchmark, None for all.
         judge: judge spec (see `tasks.loading.load_judge`), None for none.
+        sft_games: how a judge compares a policy with its SFT model while it trains: 'drawn' is one game of AlpacaEval's
+            soft preference, 'summed' both orders of PAR's prompt, 1, .5 or 0 each, where the higher total wins.
         isolated_code: run generated code (in a limited process without network); False leaves code out.
     """
 
@@ -62,6 +65,11 @@ class EvaluationConfig:
     rows: int | None = None
     judge: Mapping[str, Any] | None = None
     isolated_code: bool = True
+    sft_games: str = "drawn"
+
+    def __post_init__(self) -> None:
+        if self.sft_games not in ("drawn", "summed"):
+            raise RecipeError(f"sft_games is '{self.sft_games}'; known: drawn, summed")
 
 
 @dataclass(frozen=True)
