@@ -57,6 +57,8 @@ class EvaluationConfig:
         seed: of sampling.
         rows: items per benchmark, None for all.
         judge: judge spec (see `tasks.loading.load_judge`), None for none.
+        sft_games: how a judge compares a policy with its SFT model while it trains: 'drawn' is one game of AlpacaEval's
+            soft preference, 'summed' both orders of PAR's prompt, 1, .5 or 0 each, where the higher total wins.
         isolated_code: run generated code (in a limited process without network); False leaves code out.
         only: some of `PARTS`, None for all.
         pair_rows: prompts on which rows are compared with each other by the judge, drawn once; None for all.
@@ -76,8 +78,11 @@ class EvaluationConfig:
     isolated_code: bool = True
     only: tuple[str, ...] | None = None
     pair_rows: int | None = None
+    sft_games: str = "drawn"
 
     def __post_init__(self) -> None:
+        if self.sft_games not in ("drawn", "summed"):
+            raise RecipeError(f"sft_games is '{self.sft_games}'; known: drawn, summed")
         for name in self.only or ():
             if name not in PARTS:
                 raise RecipeError(f"evaluation: 'only' names '{name}'; known: {', '.join(PARTS)}")

@@ -14,7 +14,7 @@ from torch import nn
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking import Alarm, AlarmSettings, HackingAlarm
-from rlhf_core.evaluation.judges.games import play_games
+from rlhf_core.evaluation.judges.games import combine_orders, play_games
 from rlhf_core.evaluation.overoptimisation import ClauseUse, clause_use, overoptimisation
 from rlhf_core.training_state import State, load_trainable_state, trainable_state
 from tasks.benchmarks import Evaluator, comparisons
@@ -24,13 +24,15 @@ if TYPE_CHECKING:
     from rlhf_core.testbed.judge import GoldWorld
 
 Row = dict[str, Any]
+#: Score of a comparison's outcome; an unparsable one has none.
+_WORTH = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 
 
 def scores_over_sft(evaluator: Evaluator, rows: Sequence[Row], sft: Sequence[Row]) -> dict[str, float]:
     """Score of each answer against the SFT model's on the same prompt, by prompt id; 1 wins, 1/2 ties.
 
-    True rewards decide where the data has them, else the judge (AlpacaEval's soft preference, orders drawn); without
-    either there are none. What the judge left without a verdict is left out.
+    True rewards decide where the data has them, else the judge, as the evaluation's `sft_games` says; without either
+    there are none. What the judge left without a verdict is left out.
     """
     before = {row["id"]: row for row in sft if row["benchmark"] == "alpaca"}
     rows = [row for row in rows if row["id"] in before]
@@ -40,6 +42,9 @@ def scores_over_sft(evaluator: Evaluator, rows: Sequence[Row], sft: Sequence[Row
     if evaluator.judge is None:
         return {}
     against = comparisons([{**row, "baseline": before[row["id"]]["response"]} for row in rows])
+    if evaluator.config.sft_games == "summed":
+        outcomes = combine_orders(play_games(evaluator.judge, against, "pairwise"))
+        return {o.id: _WORTH[o.result] for o in outcomes if o.result in _WORTH}
     games = play_games(evaluator.judge, against, "alpaca_eval", orders="drawn")
     return {game.id: game.preference_for_model - 1 for game in games if game.verdict.valid}
 

@@ -172,7 +172,13 @@ def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
 
 
 #: What the last evaluation adds to the metrics of a run.
-PROXIES = ("proxy_reward", "proxy_reward_sft", "preference_score")
+PROXIES = (
+    "proxy_reward",
+    "proxy_reward_sft",
+    "preference_score",
+    "judged_win_rate_vs_sft",
+    "judged_unparsable",
+)
 _NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
 
 
@@ -249,6 +255,7 @@ class Run:
         scores = scores_over_sft(self.evaluator, rows, self.baseline)
         if self.evaluator.world is None and scores:
             rates["judged_win_rate_vs_sft"] = 100 * sum(scores.values()) / len(scores)
+            rates["judged_unparsable"] = len(rows) - len(scores)
         proxies = {} if self.proxies is None else self.proxies.read(rows)
         self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates, **proxies})
         return scores
@@ -565,7 +572,7 @@ def train_policy(
                     settings = imitation_settings(scale.imitation, recipe.imitation, where)
                     solved = solved_samples(folders, run.encoder, rewards, settings, config.microbatch, seed)
                 prompts = read_jsonl(file)[: scale.prompts] if solved is None else solved.prompts
-                check_referenced(reward, prompts, f"{row_path}: prompts of {scale_path}")
+                check_referenced(reward, prompts, file)
                 head = next((part.readout.head for part in recipe.components if part.readout), "reward")
                 critic = build_critic(config, sft, run.encoder, reward_models, seed, head)
                 summary, watch = run_optimiser(

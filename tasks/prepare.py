@@ -19,6 +19,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from rlhf_core.data.preference_filters import PreferenceFilter
+from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.schemas import record_type
 from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Screening
 from rlhf_core.data.templates import chat_template
@@ -103,6 +105,7 @@ class RealSpec:
         directory: folder of a `directory` source; without one, the environment variable REWARDSMITH_DATA names it.
         sets: {name: `HubSet`} of a `huggingface` source.
         max_bad_share: the largest tolerated share of bad rows of a file.
+        filters: `PreferenceFilter` of the pairs, and the `tokenizer` (hub id or folder) that counts their tokens.
     """
 
     source: str
@@ -116,6 +119,7 @@ class RealSpec:
     directory: str | None = None
     sets: Mapping[str, Any] = field(default_factory=dict)
     max_bad_share: float = 0.1
+    filters: Mapping[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if (self.source == "huggingface") != bool(self.sets):
@@ -152,6 +156,8 @@ def data_spec(path: Path) -> DataSpec:
     typed(Limits, spec.limits, f"{path}: limits")
     if isinstance(spec, WorldSpec):
         typed(WorldRows, spec.rows, f"{path}: rows")
+    if isinstance(spec, RealSpec) and spec.filters is not None:
+        _filters(spec.filters, f"{path}: filters")
     for name, options in spec.sets.items() if isinstance(spec, RealSpec) else ():
         typed(HubSet, options, f"{path}: sets: {name}")
     return spec
@@ -299,6 +305,9 @@ def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     kind = record_type("preference").name
     train = [row for name in spec.preference for row in source.load(name, "train", kind)]
     test = [row for name in spec.preference for row in source.load(name, "test", kind)]
+    removed: dict[str, dict[str, int]] = {}
+    if spec.filters is not None:
+        train, test, removed = _filtered(spec, train, test)
     held_out = max(1, round(spec.validation_share * len(train)))
     if held_out >= len(train):
         raise DataError(
@@ -330,9 +339,37 @@ def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         "quarantine": [screened(summary) for summary in source.summaries],
         "sets": [*spec.preference, *spec.prompts, *spec.benchmarks.values()],
     }
+    facts |= {"filtered": removed} if spec.filters is not None else {}
     if isinstance(source, DirectorySource):
         facts["digests"] = file_digests(Path(source.root), facts["sets"])
     return sets, facts
+
+
+def _filters(stated: Mapping[str, Any], where: str) -> tuple[PreferenceFilter, str]:
+    """The filter of a spec, and the tokenizer that counts tokens."""
+    options = dict(stated)
+    tokenizer = options.pop("tokenizer", None)
+    if not isinstance(tokenizer, str):
+        raise RecipeError(
+            f"{where}: 'tokenizer' is {tokenizer!r}; name the one that counts tokens, by hub id or folder"
+        )
+    return typed(PreferenceFilter, options, where), tokenizer
+
+
+def _filtered(spec: RealSpec, train: list[Any], test: list[Any]) -> tuple[list[Any], list[Any], dict[str, Any]]:
+    """Pairs that pass the spec's filters, and {split: {reason: pairs removed}}. Source: PAR, §8."""
+    from rlhf_core.models.loading import load_tokenizer
+
+    rule, name = _filters(spec.filters or {}, "filters")
+    words = load_tokenizer(name)
+
+    def count(text: str) -> int:
+        return len(words(text, add_special_tokens=False)["input_ids"])
+
+    kept, removed = zip(
+        *(rule.apply(rows, count, file=", ".join(spec.preference)) for rows in (train, test)), strict=True
+    )
+    return kept[0], kept[1], {split: dict(counts) for split, counts in zip(("train", "test"), removed, strict=True)}
 
 
 def _answered(row: Mapping[str, Any]) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_core.credit import build_credit
 from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import Normaliser, Scalar, build_normaliser
@@ -249,19 +249,20 @@ def shaping_constants(reward: Reward) -> Row:
     }
 
 
-def check_referenced(reward: Reward, prompts: Sequence[Row], where: str) -> None:
+def check_referenced(reward: Reward, prompts: Sequence[Row], file: Path) -> None:
     """Refuses training prompts without reference rewards before anything is trained.
 
     Raises:
-        RecipeError: names the first such prompt, and what to change.
+        DataError: names the first such prompt, and what to change.
     """
     for component in reward.components:
-        if not component.references:
-            continue
-        missing = [str(row.get("id", "")) for row in prompts if str(row.get("id", "")) not in component.references]
-        if missing:
-            raise RecipeError(
-                f"{where}: component '{component.name}' has no reference rewards of {len(missing)} of {len(prompts)} "
-                f"prompts, the first '{missing[0]}'; `prompts` of the policy's settings must not go beyond `prompts` "
-                "of references.yaml"
-            )
+        known = component.references
+        for number, row in enumerate(prompts if known else (), start=1):
+            name = str(row.get("id", ""))
+            if name not in known:
+                raise DataError(
+                    f"prompt '{name}' has no reference rewards; they are cached for {len(known)} prompt(s)",
+                    file=str(file),
+                    row=number,
+                    remedy="Let `prompts` of the policy's settings not go beyond that of references.yaml",
+                )

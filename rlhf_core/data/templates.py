@@ -196,6 +196,15 @@ TEMPLATES: dict[str, ChatTemplate] = {
         eos="<|eot_id|>",
         begin="<|begin_of_text|>",
     ),
+    "gemma": MarkerTemplate(
+        "gemma",
+        {
+            "user": ("<start_of_turn>user\n", "<end_of_turn>\n"),
+            "assistant": ("<start_of_turn>model\n", "<end_of_turn>\n"),
+        },
+        eos="<end_of_turn>",
+        begin="<bos>",
+    ),
     "plain": MarkerTemplate(
         "plain", {"user": ("<|user|>", ""), "assistant": ("<|assistant|>", "<|end|>")}, eos="<|end|>"
     ),

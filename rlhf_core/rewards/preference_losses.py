@@ -42,8 +42,17 @@ def correlation(values: Tensor, others: Tensor) -> Tensor:
 
 def head_similarity(first: nn.Module, second: nn.Module) -> Tensor:
     """|W_1 . W_2| / (|W_1| |W_2|) of two linear heads' weights, a scalar in [0, 1]. Source: ODIN, via PAR §4.1."""
-    a, b = first.weight.float().flatten(), second.weight.float().flatten()  # type: ignore[union-attr,operator]
+    a, b = _weight(first), _weight(second)
     return (a @ b).abs() / (a.norm() * b.norm()).clamp(min=1e-12)
+
+
+def _weight(head: nn.Module) -> Tensor:
+    """[hidden] float32: a bias-free head's weight, read by its forward pass, which gathers what is sharded."""
+    assert isinstance(head, nn.Linear)
+    parameter = head.weight
+    units = torch.eye(head.in_features, dtype=parameter.dtype, device=parameter.device)
+    weight: Tensor = head(units)
+    return weight.squeeze(-1).float()
 
 
 class PreferenceLoss(Protocol):

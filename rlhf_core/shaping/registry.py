@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from functools import reduce
+from itertools import takewhile
 from typing import Any
 
 from rlhf_core.errors import RecipeError
@@ -151,7 +152,7 @@ def build_shaping(spec: Any, scale: Scale | None = None) -> Chain:
 
 
 def useless_combination(shaping: Chain | None, optimiser_kind: str) -> str | None:
-    """Why an optimiser learns the same with a shaping as without, None where it does not.
+    """Why an optimiser learns the same without a shaping's last steps, None where it does not.
 
     It holds for a reward of one value per response, which GRPO normalises within its group and online DPO only
     compares. Source: PAR, §5 and §11.
@@ -162,15 +163,22 @@ def useless_combination(shaping: Chain | None, optimiser_kind: str) -> str | Non
     """
     if shaping is None:
         return None
-    names = ", ".join(kind for kind, _ in shaping.steps)
-    if optimiser_kind == "grpo" and shaping.affine:
+    without_effect: dict[str, Callable[[Elementwise], bool]] = {
+        "grpo": lambda step: step.affine,
+        "online_dpo": lambda step: step.order == "strict",
+    }
+    if optimiser_kind not in without_effect:
+        return None
+    last = list(takewhile(lambda step: without_effect[optimiser_kind](step[1]), reversed(shaping.steps)))
+    names = ", ".join(kind for kind, _ in reversed(last))
+    if not last:
+        return None
+    if optimiser_kind == "grpo":
         return (
             f"shaping '{names}' maps the rewards of a group by a*r + b with a > 0, which GRPO's advantages "
             "(r - mean)/std cancel: training is the same without it"
         )
-    if optimiser_kind == "online_dpo" and shaping.order == "strict":
-        return (
-            f"shaping '{names}' is strictly monotone, and online DPO only asks which of two responses has the higher "
-            "reward: training is the same without it"
-        )
-    return None
+    return (
+        f"shaping '{names}' is strictly monotone, and online DPO only asks which of two responses has the higher "
+        "reward: training is the same without it"
+    )

@@ -13,8 +13,8 @@ from html import escape
 from typing import Any
 
 #: Okabe and Ito's palette, which colour-blind readers tell apart; slot 0 is a paper's own method.
-PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#b98500", "#6b6b6b", "#4c9fd4", "#8c564b")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#b98500", "#6b6b6b", "#4c9fd4", "#8c564b", "#7d8f00")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 INK, RULE, PAPER = "#1b1f24", "#d9dde2", "#fefefd"
 COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT, LEGEND_HEIGHT = 3.5, 2.55, 0.36
@@ -105,8 +105,14 @@ def _draw_panel(axes: Any, panel: Mapping[str, Any]) -> None:
     if any(series["style"] == "bars" for series in panel["series"]):
         _draw_bars(axes, panel)
     else:
+        second = axes.twinx() if panel["right_label"] else axes
         for number, series in enumerate(panel["series"]):
-            _draw_line(axes, series, number)
+            _draw_line(second if series["right"] else axes, series, number)
+        if second is not axes:
+            second.set_ylabel(panel["right_label"])
+            second.spines["right"].set_visible(True)
+            second.grid(visible=False)
+            second.margins(x=0.04, y=0.12)
         positions = sorted({x for series in panel["series"] for x in series["x"]})
         if len(positions) <= 5:
             axes.set_xticks(positions, [f"{x:g}" for x in positions])

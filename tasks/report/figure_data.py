@@ -30,6 +30,7 @@ class Series:
         y: heights; None leaves a gap.
         error: standard error per height; None where there is one seed.
         colour: slot in the palette (0 is the paper's own method); None takes the next free one.
+        right: measured on the panel's right axis.
     """
 
     label: str
@@ -38,16 +39,18 @@ class Series:
     error: list[float | None] | None = None
     style: Style = "line"
     colour: int | None = None
+    right: bool = False
 
 
 @dataclass
 class Panel:
-    """One pair of axes."""
+    """One pair of axes; with a `right_label` there is a second vertical one."""
 
     title: str
     x_label: str
     y_label: str
     series: list[Series]
+    right_label: str = ""
 
 
 @dataclass

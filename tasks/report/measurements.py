@@ -67,10 +67,12 @@ def _judged(output: StageOutput, benchmark: str) -> list[Mapping[str, Any]]:
     return [row for row in output.judgements if row["benchmark"] == benchmark and row["valid"]]
 
 
-def _true_rewards(output: StageOutput, benchmark: str) -> dict[str, float]:
+def _true_rewards(
+    output: StageOutput, benchmark: str, generations: Sequence[Mapping[str, Any]] | None = None
+) -> dict[str, float]:
     return {
         str(row["id"]): float(row["true_reward"])
-        for row in output.generations
+        for row in (output.generations if generations is None else generations)
         if row["benchmark"] == benchmark and row["true_reward"] is not None
     }
 
@@ -88,6 +90,11 @@ def _arena(output: StageOutput) -> dict[str, float]:
     }
 
 
+def _peak_answers(output: StageOutput) -> list[dict[str, Any]]:
+    """AlpacaEval answers of the weights of the best evaluation; none where they were not kept."""
+    return output.rows("peak_generations.jsonl")
+
+
 def _right(output: StageOutput, benchmarks: Sequence[str]) -> dict[str, float]:
     """1 or 0 per item of the tasks that record whether an answer is right."""
     return {
@@ -103,11 +110,19 @@ def _solved(output: StageOutput) -> dict[str, float]:
     return _right(output, sorted(names))
 
 
-def _wins(output: StageOutput, reference: StageOutput | None, benchmark: str) -> dict[str, float]:
-    """1, .5 or 0 per prompt: whether the true reward beats the SFT model's."""
+def _wins(
+    output: StageOutput,
+    reference: StageOutput | None,
+    benchmark: str,
+    answers: Sequence[Mapping[str, Any]] | None = None,
+) -> dict[str, float]:
+    """1, .5 or 0 per prompt: whether the true reward of a run's answers (others if given) beats the SFT model's."""
     if reference is None:
         return {}
-    before, after = _true_rewards(reference, benchmark), _true_rewards(output, benchmark)
+    return _won(_true_rewards(output, benchmark, answers), _true_rewards(reference, benchmark))
+
+
+def _won(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, float]:
     return {p: 0.5 + 0.5 * ((after[p] > before[p]) - (after[p] < before[p])) for p in after.keys() & before.keys()}
 
 
@@ -121,6 +136,7 @@ def prompt_values(metric: str, output: StageOutput, reference: StageOutput | Non
         "mtbench": lambda: _mean_by_prompt((str(row["id"]), float(row["value"])) for row in _judged(output, "mtbench")),
         "win_rate_vs_sft": lambda: _wins(output, reference, "alpaca"),
         "ood_win_rate_vs_sft": lambda: _wins(output, reference, "ood"),
+        "peak_win_rate_vs_sft": lambda: _wins(output, reference, "alpaca", _peak_answers(output)),
         "true_reward": lambda: _true_rewards(output, "alpaca"),
         "gsm8k": lambda: _right(output, ("seen", "unseen", "gsm8k")),
         "average": lambda: _solved(output),
@@ -152,12 +168,13 @@ def _alpaca_rows(output: StageOutput) -> Judged:
     )
 
 
-def _reference_rows(output: StageOutput, reference: StageOutput) -> Judged:
-    """A run's true wins over its SFT model as preferences, with the lengths of both answers."""
-    wins = _wins(output, reference, "alpaca")
+def _reference_rows(answers: Sequence[Mapping[str, Any]], reference: StageOutput) -> Judged:
+    """True wins of answers over the SFT model's as preferences, with the lengths of both."""
+    after, before = (_true_rewards(reference, "alpaca", rows) for rows in (answers, reference.generations))
+    wins = _won(after, before)
     own, other = (
-        {str(row["id"]): float(row["n_chars"]) for row in side.generations if row["benchmark"] == "alpaca"}
-        for side in (output, reference)
+        {str(row["id"]): float(row["n_chars"]) for row in rows if row["benchmark"] == "alpaca"}
+        for rows in (answers, reference.generations)
     )
     prompts = sorted(wins)
     return Judged(prompts, [1 + wins[p] for p in prompts], [own[p] for p in prompts], [other[p] for p in prompts])
@@ -178,15 +195,17 @@ def alpaca_length_controlled(runs: TableRuns) -> Measurements:
     return _jointly(judged, runs.calibration)
 
 
-def reference_length_controlled(runs: TableRuns) -> Measurements:
-    """Length-controlled true win rate over the SFT model in percent, jointly per SFT model."""
+def reference_length_controlled(
+    runs: TableRuns, answers: Callable[[StageOutput], list[dict[str, Any]]] = lambda output: output.generations
+) -> Measurements:
+    """Length-controlled true win rate of a run's answers over the SFT model in percent, jointly per SFT model."""
     groups: dict[str, dict[tuple[str, int], Judged]] = {}
     for name, by_seed in runs.outputs.items():
         for seed, output in by_seed.items():
             reference = runs.reference(name, seed)
-            if reference is not None and reference.path != output.path:
+            if reference is not None and reference.path != output.path and answers(output):
                 group = groups.setdefault(reference.path.parent.as_posix(), {})
-                group[name, seed] = _reference_rows(output, reference)
+                group[name, seed] = _reference_rows(answers(output), reference)
     found: dict[str, BySeed] = {}
     for judged in groups.values():
         found |= _jointly(judged, ())
@@ -197,6 +216,7 @@ def reference_length_controlled(runs: TableRuns) -> Measurements:
 JOINT_METRICS: dict[str, Callable[[TableRuns], Measurements]] = {
     "alpaca_lc": alpaca_length_controlled,
     "lc_win_rate_vs_sft": reference_length_controlled,
+    "peak_lc_win_rate_vs_sft": lambda runs: reference_length_controlled(runs, _peak_answers),
 }
 
 

@@ -318,6 +318,13 @@ def test_useless_combinations_are_named() -> None:
         assert "online DPO" in str(useless_combination(build_shaping(spec(kind)), "online_dpo"))
 
 
+def test_of_a_chain_the_last_steps_are_named_that_change_nothing() -> None:
+    chain = build_shaping([spec("length_penalty"), spec("minmax"), spec("meanstd")])
+    assert str(useless_combination(chain, "grpo")).startswith("shaping 'minmax, meanstd' maps")
+    chain = build_shaping([spec("length_penalty"), spec("par")])
+    assert str(useless_combination(chain, "online_dpo")).startswith("shaping 'par' is strictly monotone")
+
+
 def test_combinations_of_use_are_not() -> None:
     for kind in ("par", "clip", "ceil", "lsc", "length_penalty", "poly"):
         assert useless_combination(build_shaping(spec(kind)), "grpo") is None
@@ -325,7 +332,7 @@ def test_combinations_of_use_are_not() -> None:
         assert useless_combination(build_shaping(spec(kind)), "online_dpo") is None
     for kind in SHAPINGS:
         assert useless_combination(build_shaping(spec(kind)), "ppo") is None
-    chain = build_shaping([spec("length_penalty"), spec("minmax")])
+    chain = build_shaping([spec("minmax"), spec("length_penalty")])
     assert useless_combination(chain, "grpo") is None
     assert useless_combination(None, "grpo") is None
 
