@@ -278,7 +278,8 @@ def compare(
         seeds: those shown.
     """
     results = root / "results" / scale / LABORATORY
-    titles = {name: str(fields.get("title", name)) for name, fields in mitigations(root).items() if name in names}
+    every = mitigations(root)
+    titles = {name: str(every[name].get("title", name)) for name in names}
     found = []
     for reward in rewards:
         cells = []
