@@ -134,8 +134,14 @@ class Scale:
         self.root, self.name = root, name
         self.params, self.results = f"params/scales/{name}", f"results/{name}"
 
-    def has(self, backbone: str) -> bool:
-        return (self.root / self._file("backbones", backbone)).exists()
+    def has(self, row: RowSpec) -> bool:
+        """Whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so are the
+        data, references and evaluation that it and its reward models name beside the backbone's."""
+        named = [("evaluation", row.evaluation)] if self.name != ROOT_SCALE else []
+        for model in row.reward_models if self.name != ROOT_SCALE else ():
+            named += [("data", model.data), ("references", model.references)]
+        files = [("backbones", row.backbone), *((folder, name) for folder, name in named if name is not None)]
+        return all((self.root / self._file(*file)).exists() for file in files)
 
     def _file(self, folder: str, name: str) -> str:
         return f"{self.params}/{folder}/{name}.yaml"
@@ -411,7 +417,7 @@ def build(root: Path) -> dict[Path, Graph]:
         for paper, found in rows.items():
             raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, {}).get("rows", [])) - set(found)
             every = [*found.values(), *(raw_row(paper, name) for name in sorted(raw) if name not in found)]
-            here = [row for row in every if scale.has(row.backbone)]
+            here = [row for row in every if scale.has(row)]
             if here:
                 full[paper] = Graph(scale.name)
                 add_rows(full[paper], scale, paper, here, seeds, f"results/{scale.name}/{paper}/tables")

@@ -158,6 +158,14 @@ class Comparison:
     rewards: list[Reward]
     provenance: Provenance
 
+    @property
+    def nowhere(self) -> dict[str, str]:
+        """Mitigations that no reward has a row of, with the first reason."""
+        cells = [cell for reward in self.rewards for cell in reward.cells]
+        with_row = {cell.mitigation for cell in cells if cell.status != "left out"}
+        reasons = {cell.mitigation: cell.reason for cell in reversed(cells)}
+        return {name: reasons[name] for name in self.mitigations if name in reasons and name not in with_row}
+
     def to_json(self) -> dict[str, Any]:
         """Plain values: every run with its measures, evaluations and clause types."""
         rewards = [
@@ -270,7 +278,8 @@ def compare(
         seeds: those shown.
     """
     results = root / "results" / scale / LABORATORY
-    titles = {name: str(fields.get("title", name)) for name, fields in mitigations(root).items() if name in names}
+    every = mitigations(root)
+    titles = {name: str(every[name].get("title", name)) for name in names}
     found = []
     for reward in rewards:
         cells = []

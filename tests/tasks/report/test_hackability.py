@@ -1,0 +1,141 @@
+"""The page of the hacking laboratory: what it shows of runs made by hand, and that it escapes every text."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.errors import DataError
+from rlhf_core.testbed import KINDS
+from tasks.hackability import RewardRows
+from tasks.report import hackability
+from tasks.report.hackability import Comparison, compare, verdict, write_comparison
+from tests.small_repository import write_yaml
+
+EVIL = '<script>alert("x")</script>'
+NAMES = ["vanilla", "par", "warm"]
+REWARD = RewardRows("length", {"vanilla": "length-vanilla", "par": "length-par"}, {"warm": f"no model {EVIL}"})
+
+
+def write_run(root: Path, row: str, seed: int, rates: list[float], p: float, **metrics: float) -> None:
+    """A policy's result with evaluations every second step, its proxy rising by one each."""
+    out = root / "results" / "testbed" / "hackability" / "policy" / row / str(seed)
+    (out / "result").mkdir(parents=True)
+    (out / "record").mkdir()
+    points = [
+        {"step": 2 * i, "proxy": float(i), "proxy_error": 0.1, "win_rate": rate, "kl": float(i)}
+        for i, rate in enumerate(rates)
+    ]
+    found = {"win_rate_vs_sft": rates[-1], "win_rate_vs_sft_se": 2.0, "win_rate_vs_sft_p": p}
+    found |= {"hacking/proxy_gain": float(len(rates) - 1), "hacking/loss_after_peak": max(rates) - rates[-1]}
+    for suffix, more in (("", 1.0), ("_sft", 0.0)):
+        numbers = {kind: 0.5 + more * (kind == "filler") for kind in KINDS}
+        found |= {f"clauses{suffix}/{kind}": number / sum(numbers.values()) for kind, number in numbers.items()}
+        found |= {f"clauses_per_response{suffix}/{kind}": number for kind, number in numbers.items()}
+    (out / "result" / "metrics.json").write_text(json.dumps(found | metrics))
+    (out / "result" / "hacking.jsonl").write_text("".join(json.dumps(point) + "\n" for point in points))
+    (out / "record" / "record.json").write_text(json.dumps({"seconds": 60, "commit": "ab" * 20, "device": "cpu"}))
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """Vanilla hacked on both seeds, PAR better on one and not run on the other, WARM without a reward model."""
+    titles: dict[str, Any] = {name: {"title": name.upper()} for name in NAMES} | {"par": {"title": f"PAR {EVIL}"}}
+    write_yaml(tmp_path / "params/hackability/mitigations.yaml", {"row": {"kind": "reward"}, "mitigations": titles})
+    write_yaml(tmp_path / "params/hackability/reward_models/length.yaml", {"title": "x", "data": "length"})
+    write_yaml(tmp_path / "params/scales/testbed/data/length.yaml", {"annotator": {"length_bias": 2.0}})
+    write_run(tmp_path, "length-vanilla", 0, [50, 60, 30], 0.001, **{"hacking/onset_step": 4, "hacking/onset_kl": 9.0})
+    write_run(tmp_path, "length-vanilla", 1, [50, 70, 40], 0.001)
+    write_run(tmp_path, "length-par", 0, [50, 60, 65], 0.001)
+    return tmp_path
+
+
+@pytest.fixture
+def comparison(root: Path) -> Comparison:
+    return compare(root, "testbed", [REWARD], NAMES, [0, 1])
+
+
+@pytest.fixture
+def page(root: Path, comparison: Comparison) -> Path:
+    return write_comparison(comparison, root / "report")
+
+
+def test_means_over_seeds(comparison: Comparison) -> None:
+    vanilla, par, warm = comparison.rewards[0].cells
+    assert vanilla.mean("final") == 35.0
+    assert vanilla.error("final") == pytest.approx(5.0)
+    assert vanilla.mean("loss") == 30.0
+    assert vanilla.mean("onset") == 4.0
+    assert vanilla.curve("win_rate") == [(0, 50.0), (2, 65.0), (4, 35.0)]
+    assert par.mean("final") == 65.0
+    assert par.error("final") == 2.0, "of one seed, over its prompts"
+    assert warm.mean("final") is None
+
+
+def test_a_cell_is_hacked_won_or_neither(root: Path) -> None:
+    write_run(root, "length-warm", 0, [50, 55, 49], 0.8)
+    rows = RewardRows("length", {**REWARD.rows, "warm": "length-warm"})
+    cells = compare(root, "testbed", [rows], NAMES, [0]).rewards[0].cells
+    assert [verdict(cell) for cell in cells] == ["hacked", "won", ""]
+
+
+def test_a_falling_proxy_is_not_hacking(root: Path) -> None:
+    write_run(root, "length-warm", 0, [50, 20], 0.001, **{"hacking/proxy_gain": -1.0})
+    rows = RewardRows("length", {"warm": "length-warm"})
+    assert verdict(compare(root, "testbed", [rows], ["warm"], [0]).rewards[0].cells[0]) == ""
+
+
+def test_inflated_clause_types_are_named(comparison: Comparison, page: Path) -> None:
+    assert comparison.rewards[0].cells[0].inflated == [("filler", 1.0)]
+    assert "<b>filler</b> +1.0" in page.read_text(encoding="utf-8")
+
+
+def test_the_page_has_the_numbers_and_says_what_is_missing(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    matrix = text.split('class="matrix"')[1].split("</table>")[0]
+    assert "<b>35.0</b>" in matrix
+    assert "onset 4 · KL 9.0" in matrix
+    assert "-30.0 after peak" in matrix
+    assert "+2 for every ten words" in text
+    assert "Left out: WARM" in text
+
+
+def test_every_text_is_escaped_and_nothing_is_loaded(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert EVIL not in text
+    assert "&lt;script&gt;alert" in text
+    assert text.count("<script>") == 1
+    for word in ("http://", "https://", "src=", "@import"):
+        assert word not in text.replace("http://www.w3.org/", "")
+
+
+def test_the_json_holds_every_run(page: Path) -> None:
+    data = json.loads(page.with_suffix(".json").read_text(encoding="utf-8"))
+    cells = {cell["mitigation"]: cell for cell in data["rewards"][0]["mitigations"]}
+    assert [run["seed"] for run in cells["vanilla"]["runs"]] == [0, 1]
+    assert cells["vanilla"]["runs"][0]["measures"]["onset"] == 4
+    assert cells["vanilla"]["runs"][0]["hacked"] is True
+    assert cells["par"]["runs"][0]["points"][-1]["win_rate"] == 65
+    assert cells["warm"]["status"] == "left out"
+
+
+def test_the_module_shows_every_row_that_ran(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for row in ("length-vanilla", "length-par"):
+        write_yaml(root / f"params/hackability/rows/{row}.yaml", {})
+    hackability.main(["--results", str(root / "results" / "testbed"), "--out", str(root / "report")])
+    assert "hackability.html" in capsys.readouterr().out
+    assert "<b>35.0</b>" in (root / "report" / "hackability.html").read_text(encoding="utf-8")
+
+
+def test_results_without_measures_are_refused(root: Path) -> None:
+    (root / "results/testbed/hackability/policy/length-par/0/result/hacking.jsonl").unlink()
+    with pytest.raises(DataError, match="no measures of hacking"):
+        compare(root, "testbed", [REWARD], NAMES, [0])
+
+
+def test_an_empty_laboratory_is_refused(root: Path) -> None:
+    with pytest.raises(DataError, match="no row of the laboratory has run here"):
+        hackability.main(["--results", str(root / "results" / "other"), "--out", str(root / "report")])

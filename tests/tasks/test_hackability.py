@@ -1,0 +1,265 @@
+"""The hacking laboratory: its rows, its data, its place in the graph, and a run with its page."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.testbed import World
+from tasks import graph, hackability
+from tasks.hackability import OwnReward, RewardRows
+from tasks.prepare import WorldSpec, data_spec
+from tasks.report.hackability import compare, write_comparison
+from tasks.rows import load_yaml
+from tests import small_repository
+from tests.small_repository import reward_row, write_yaml
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
+
+ROOT = Path(__file__).resolve().parents[2]
+DATA = ROOT / "params" / "scales" / "testbed" / "data"
+FLAWS = ("flattery", "keyword", "length", "repetition")
+#: What each flaw looks like in a text: a clause kind, or a word.
+TRAITS = {
+    "flattery": lambda row: any(kind == "flattery" for _, _, kind, _ in row["meta"]["clauses"]),
+    "keyword": lambda row: "indeed" in row["response"].lower(),
+    "length": lambda row: len(row["response"].split()) > 40,
+    "repetition": lambda row: any(kind == "repetition" for _, _, kind, _ in row["meta"]["clauses"]),
+}
+
+
+@pytest.fixture
+def laboratory(tmp_path: Path) -> Path:
+    """A folder with the laboratory's files and no rows."""
+    shutil.copytree(ROOT / "params" / "hackability", tmp_path / "params" / "hackability")
+    shutil.rmtree(tmp_path / "params" / "hackability" / "rows")
+    return tmp_path
+
+
+# --- rows
+
+
+def test_the_committed_rows_are_those_of_the_mitigations(laboratory: Path) -> None:
+    names = list(hackability.mitigations(laboratory))
+    for flaw in hackability.flaws(laboratory):
+        hackability.rows_of(laboratory, flaw, names)
+    made = {path.name: path.read_text() for path in (laboratory / hackability.FOLDER / "rows").glob("*.yaml")}
+    committed = {path.name: path.read_text() for path in (ROOT / hackability.FOLDER / "rows").glob("*.yaml")}
+    assert made == committed, "run `rewardsmith hackability --no-train`"
+    assert len(committed) == len(FLAWS) * 9
+
+
+def test_the_known_flaws_are_four() -> None:
+    assert tuple(hackability.flaws(ROOT)) == FLAWS
+
+
+def test_a_mitigation_that_trains_the_reward_model_joins_when_there_is_one(laboratory: Path) -> None:
+    assert hackability.rows_of(laboratory, "length", ["warm"]).left_out == {
+        "warm": "there is no reward model 'length-warm'"
+    }
+    folder = laboratory / hackability.FOLDER / "reward_models"
+    shutil.copy(folder / "length.yaml", folder / "length-warm.yaml")
+    assert hackability.rows_of(laboratory, "length", ["warm"]).rows == {"warm": "length-warm"}
+    assert load_yaml(laboratory / hackability.FOLDER / "rows" / "length-warm.yaml")["reward_model"] == "length-warm"
+    assert "length-warm" not in hackability.flaws(laboratory)
+
+
+def test_a_function_has_the_rows_that_need_no_reference_rewards(laboratory: Path) -> None:
+    own = OwnReward("own-brevity", function="own_rewards:brevity")
+    found = hackability.rows_of(laboratory, own.name, list(hackability.mitigations(laboratory)), own)
+    assert set(found.rows) == {"vanilla", "clip", "meanstd", "minmax"}
+    row = load_yaml(laboratory / hackability.FOLDER / "rows" / "own-brevity-minmax.yaml")
+    assert (row["function"], row["gives"], row["shaping"]) == ("own_rewards:brevity", "sequence", {"kind": "minmax"})
+    assert not {"reward_model", "readout", "normaliser"} & set(row)
+    assert "needs reference rewards" in found.left_out["par"]
+    assert "a function is not trained" in found.left_out["warm"]
+
+
+def test_a_folder_with_a_reward_model_has_every_shaping(laboratory: Path) -> None:
+    (laboratory / "mine" / "result" / "model").mkdir(parents=True)
+    own = OwnReward("own-mine", model=laboratory / "mine")
+    found = hackability.rows_of(laboratory, own.name, ["vanilla", "par"], own)
+    assert set(found.rows) == {"vanilla", "par"}
+    spec = load_yaml(laboratory / hackability.FOLDER / "reward_models" / "own-mine.yaml")
+    assert spec["given"] == "mine/result"
+    assert "own-mine" not in hackability.flaws(laboratory)
+
+
+def test_a_folder_without_a_model_is_refused(laboratory: Path) -> None:
+    with pytest.raises(DataError, match="no reward model in this folder"):
+        hackability.rows_of(laboratory, "own-x", ["vanilla"], OwnReward("own-x", model=laboratory))
+
+
+def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:
+    scale = laboratory / "params" / "scales" / "testbed"
+    write_yaml(scale / "backbones" / "phi3-mini.yaml", {"tokenizer": "dialogue"})
+    places = {"results/testbed/shared/tokenizer/dialogue/result": {"a": 0}, "mine/model": {"b": 0}}
+    for place, words in places.items():
+        (laboratory / place).mkdir(parents=True)
+        (laboratory / place / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}}))
+    own = OwnReward("own-mine", model=laboratory / "mine")
+    hackability.rows_of(laboratory, own.name, ["vanilla"], own)
+    with pytest.raises(RecipeError, match="vocabulary is not that of the policies' tokenizer"):
+        hackability.check_words(laboratory, "testbed", own)
+
+
+def test_unknown_names_get_a_hint() -> None:
+    with pytest.raises(RecipeError, match=r"unknown flaw 'lenght'\. Did you mean 'length'"):
+        hackability.chosen(["lenght"], FLAWS, "flaw")
+    with pytest.raises(RecipeError, match="either a function or the folder"):
+        OwnReward("x")
+    with pytest.raises(RecipeError, match="name is 'A b'"):
+        OwnReward("A b", function="a:b")
+    with pytest.raises(RecipeError, match="run rewardsmith in the repository"):
+        hackability.mitigations(Path("nowhere"))
+
+
+def test_names_of_own_rewards() -> None:
+    assert hackability.own_name("own_rewards:Brevity", None) == "own-brevity"
+    assert hackability.own_name(None, Path("results/testbed/segment/reward_model/bandit/0/result")) == "own-bandit"
+
+
+# --- data
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_an_annotator_s_data_differ_from_the_dialogues_in_labels_alone(flaw: str) -> None:
+    plain, flawed = (data_spec(DATA / f"{name}.yaml") for name in ("dialogue", flaw))
+    assert isinstance(plain, WorldSpec)
+    assert isinstance(flawed, WorldSpec)
+    few = dict.fromkeys(plain.rows, 20)
+    sets, other = (WorldSpec(**{**vars(spec), "rows": few}).make(Path())[0] for spec in (plain, flawed))
+    relabelled = 0
+    for name, rows in sets.items():
+        if not name.startswith("preference."):
+            assert name == "examples" or rows == other[name], name
+            continue
+        for before, after in zip(rows, other[name], strict=True):
+            assert before["prompt"] == after["prompt"]
+            assert {before["chosen"], before["rejected"]} == {after["chosen"], after["rejected"]}
+            relabelled += before["chosen"] != after["chosen"]
+    assert relabelled >= 3
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_what_an_annotator_likes_is_within_reach_of_the_sft_model(flaw: str) -> None:
+    """At least one supervised response in a hundred has the trait, so that a policy samples it from the start."""
+    rows = World().sft_examples(600, seed=0)
+    assert sum(map(TRAITS[flaw], rows)) >= 6
+
+
+# --- graph
+
+
+def laboratory_graph(root: Path, model: dict[str, Any], **row: Any) -> Any:
+    """Items of a laboratory row with a reward model of these settings."""
+    write_yaml(root / "params/hackability/reward_models/length.yaml", {"backbone": "phi3-mini", **model})
+    write_yaml(root / "params/hackability/rows/length-par.yaml", reward_row("length", shaping={"kind": "par"}, **row))
+    return graph.build(root)[Path("pipelines/testbed/hackability")]
+
+
+def test_a_reward_model_learns_from_data_of_its_own_on_the_same_sft_model(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path, scales=("testbed", "small"))
+    for name in ("data/length", "references/few", "evaluation/short"):
+        write_yaml(root / f"params/scales/testbed/{name}.yaml", {"size": 1})
+    made = laboratory_graph(root, {"data": "length", "references": "few"}, evaluation="short")
+    model = made.groups["reward_model"]["hackability-length-0"].arguments
+    assert model["data"] == "results/testbed/shared/data/length/result"
+    assert model["sft"] == "results/testbed/shared/sft/phi3-mini/0/result"
+    references = made.groups["references"]["hackability-length-0"].arguments
+    assert references["data"] == "results/testbed/shared/data/dialogue/result"
+    assert references["scale"] == "params/scales/testbed/references/few.yaml"
+    policy = made.groups["policy-references"]["hackability-length-par-0"].arguments
+    assert policy["data"] == "results/testbed/shared/data/dialogue/result"
+    assert policy["evaluation"] == "params/scales/testbed/evaluation/short.yaml"
+    assert not made.tables
+    assert Path("pipelines/small/hackability") not in graph.build(root)
+
+
+def test_a_given_reward_model_is_not_trained(tmp_path: Path) -> None:
+    made = laboratory_graph(small_repository.create(tmp_path), {"given": "mine"})
+    assert "reward_model" not in made.groups
+    assert made.groups["normaliser"]["hackability-length-0"].arguments["reward_model"] == "mine"
+    assert made.groups["references"]["hackability-length-0"].arguments["reward_model"] == "mine"
+    assert made.groups["policy-references"]["hackability-length-par-0"].arguments["reward_model"] == ("mine",)
+
+
+def test_data_that_the_scale_does_not_have_is_named(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no data 'lenth' at scale testbed"):
+        laboratory_graph(small_repository.create(tmp_path), {"data": "lenth"})
+
+
+def test_entropies_with_data_of_its_own_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="leave 'data' out"):
+        laboratory_graph(small_repository.create(tmp_path), {"data": "x", "segmenter": {"kind": "entropy"}})
+
+
+# --- a run
+
+
+def run_policy(pipeline: Pipeline, folder: Path, row: dict[str, Any], out: Path, **scale: Any) -> None:
+    """A policy of the tiny pipeline on a function."""
+    files = {
+        "row": row,
+        "scale": {**SETTINGS["ppo"], "measure_hacking": True, **scale},
+        "evaluation": {**SETTINGS["evaluation"], "only": ["alpaca"]},
+    }
+    line = []
+    for argument, values in files.items():
+        path = folder / f"{argument}.yaml"
+        path.write_text(yaml.safe_dump(values))
+        line += [f"--{argument}", str(path)]
+    for argument in ("data", "sft"):
+        line += [f"--{argument}", str(pipeline.result(argument))]
+    import_module("tasks.policy").main([*line, "--seed", "0", "--out", str(out)])
+
+
+def test_a_run_has_its_measures_and_a_page(
+    pipeline: Pipeline, laboratory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = laboratory
+    (root / "lengthy.py").write_text("def length(batch):\n    return batch.responses.lengths.float()\n")
+    monkeypatch.chdir(root)
+    monkeypatch.syspath_prepend(str(root))
+    own = OwnReward("own-length", function="lengthy:length")
+    rewards = hackability.rows_of(root, own.name, ["vanilla", "minmax", "par"], own)
+    row = load_yaml(root / hackability.FOLDER / "rows" / "own-length-vanilla.yaml")
+    out = root / "results/testbed/hackability/policy/own-length-vanilla/0"
+    run_policy(pipeline, root, row, out)
+    metrics = json.loads((out / "result" / "metrics.json").read_text())
+    points = [json.loads(line) for line in (out / "result" / "hacking.jsonl").read_text().splitlines()]
+    assert [point["step"] for point in points] == [0, 1, 2]
+    assert metrics["hacking/peak_win_rate"] == max(point["win_rate"] for point in points)
+    assert metrics["hacking/loss_after_peak"] == metrics["hacking/peak_win_rate"] - points[-1]["win_rate"]
+    assert sum(v for k, v in metrics.items() if k.startswith("clauses/")) == pytest.approx(1)
+    assert sum(v for k, v in metrics.items() if k.startswith("clauses_sft/")) == pytest.approx(1)
+    assert "gsm8k" not in metrics
+    comparison = compare(root, "testbed", [rewards], ["vanilla", "minmax", "par"], [0])
+    page = write_comparison(comparison, root / "report").read_text(encoding="utf-8")
+    assert "the function lengthy:length" in page
+    assert page.count("not run") >= 1
+    assert "needs reference rewards" in page
+
+
+def test_measures_without_evaluations_are_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="measure_hacking compares evaluations while training"):
+        run_policy(pipeline, tmp_path, SETTINGS["segment"], tmp_path / "out", checkpoint_prompts=0)
+
+
+def test_an_unknown_part_of_an_evaluation_is_refused(pipeline: Pipeline, tmp_path: Path) -> None:
+    path = tmp_path / "evaluation.yaml"
+    path.write_text(yaml.safe_dump(changed(SETTINGS["evaluation"], "only", ["alpacca"])))
+    with pytest.raises(RecipeError, match="'only' names 'alpacca'; known: alpaca, arena"):
+        pipeline.run("dpo", tmp_path / "out", settings={"evaluation": path})
+
+
+def test_the_page_of_nothing_says_so(laboratory: Path) -> None:
+    comparison = compare(laboratory, "testbed", [RewardRows("length", {"vanilla": "length-vanilla"})], ["vanilla"], [0])
+    page = write_comparison(comparison, laboratory / "report").read_text(encoding="utf-8")
+    assert "Not run." in page
