@@ -29,7 +29,7 @@ NAME = "rewardsmith"
 #: What a run executes: a deployment stays at the commit of these.
 CODE = ("flows", "tasks", "rlhf_core", "params", "params.yaml", "dvc.yaml", "graph.yaml", "constraints.txt")
 SCHEDULE = Path("params") / "reevaluation.yaml"
-HEADER = "# Written by `python -m flows.deployments`; papers come from params/, the schedule from params/reevaluation.yaml.\n"
+HEADER = "# Written by `python -m flows.deployments` from params/ and params/reevaluation.yaml.\n"
 
 
 @dataclass(frozen=True)
@@ -151,13 +151,13 @@ def apply(root: Path, client: Any) -> list[str]:
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
     from prefect.client.schemas.schedules import CronSchedule
-    from prefect.flows import load_flow_from_entrypoint
+    from prefect.flows import Flow, load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
 
     commit, project = commit_of(root), str(Path(__file__).resolve().parents[1])
     names = []
     for one in deployments(root):
-        made = load_flow_from_entrypoint(one.module)
+        made: Flow[..., Any] = load_flow_from_entrypoint(one.module)
         schedules = []
         if one.schedule:
             cron = CronSchedule(cron=one.schedule["cron"], timezone=one.schedule["timezone"])

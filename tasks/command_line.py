@@ -110,11 +110,8 @@ def run(
     command goes on where it stopped.
     """
     root = Path.cwd()
-    if names == [SUITE]:
-        papers_here(root)
-        paper, rows = "suite", []
-    else:
-        paper, rows = split_names(root, names or [])
+    papers_here(root)
+    paper, rows = ("suite", list[str]()) if names == [SUITE] else split_names(root, names or [])
     join_platform(root)
     if not verbose:
         os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
@@ -349,6 +346,25 @@ def up(
 def down() -> None:
     """Stop the platform: worker first, then its runs, then the servers."""
     raise typer.Exit(_python("flows.servers", "down"))
+
+
+@commands.command()
+def promote(
+    name: Annotated[str, typer.Argument(help="A registered model, such as segment-policy-segment.")],
+    seed: Annotated[int, typer.Option(help="Its result of this seed.")] = 0,
+    alias: Annotated[str, typer.Option(help="The alias to set.")] = "champion",
+) -> None:
+    """Point an alias of the model registry at a result; re-evaluation follows it."""
+    from mlflow import MlflowClient
+
+    from tasks import tracking
+    from tasks.registry import Registry
+
+    join_platform(Path.cwd())
+    uri = tracking.tracking_uri(Path.cwd())
+    tracking.prepare_database(uri, Path.cwd())
+    found = Registry(MlflowClient(tracking_uri=uri)).promote(name, alias, seed)
+    print(f"{name}@{alias} is version {found.version}: {found.path} ({found.digest[:12]})")
 
 
 @commands.command()

@@ -115,9 +115,7 @@ def _settings(root: Path, scale: str, item: Mapping[str, Any]) -> dict[str, str]
     return params
 
 
-def outcomes(
-    root: Path, paper: str, scale: str, modules: tuple[str, ...] = ("sft", "policy")
-) -> list[Outcome]:
+def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ("sft", "policy")) -> list[Outcome]:
     """Every row x seed of the paper that has a result or a failure, in the order of the graph.
 
     Of `modules` ('reward_model',), every reward model x seed.

@@ -1,8 +1,8 @@
 """Starts and stops the platform of this working tree.
 
-    python -m flows.servers up      starts what is not running, repairs what killed processes left
-    python -m flows.servers down    stops it: worker first
-    python -m flows.servers status  says what runs
+python -m flows.servers up      starts what is not running, repairs what killed processes left
+python -m flows.servers down    stops it: worker first
+python -m flows.servers status  says what runs
 """
 
 from __future__ import annotations
