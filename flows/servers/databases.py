@@ -22,11 +22,10 @@ PREPARED = ("mlflow", "auth")
 #: Run with MLflow's database and that of its authentication.
 UPGRADE = """
 import sys
-import sqlalchemy
-from mlflow.server.auth.db.utils import migrate
-from mlflow.store.db.utils import _upgrade_db, create_sqlalchemy_engine_with_retry
-_upgrade_db(create_sqlalchemy_engine_with_retry(sys.argv[1]))
-migrate(sqlalchemy.create_engine(sys.argv[2]), "head")
+from mlflow.db import commands as runs
+from mlflow.server.auth.db.cli import commands as auth
+runs(["upgrade", sys.argv[1]], standalone_mode=False)
+auth(["upgrade", "--url", sys.argv[2]], standalone_mode=False)
 """
 
 
@@ -122,10 +121,10 @@ def prepare(settings: Settings) -> list[str]:
 def explained(settings: Settings, name: str, output: str) -> str:
     """A tool's refusal of its database, in words."""
     place = settings.database_of(name).split("@")[-1]
-    lines = output.strip().splitlines() or ["no output"]
+    lines = [line for line in output.strip().splitlines() if "rror" in line and "sqlalche.me" not in line]
     if "Can't locate revision" in output:
         return (
             f"the {TOOLS[name]} database {place} was written by another version than the installed "
             f"{metadata.version(TOOLS[name])}. Install that version (constraints.txt), or move the database away"
         )
-    return f"the {TOOLS[name]} database {place} cannot be prepared: {lines[-1]}"
+    return f"the {TOOLS[name]} database {place} cannot be prepared: {(lines or ['no output'])[-1]}"
