@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 
@@ -98,7 +99,7 @@ class Platform:
         return str(run.id)
 
     def state(self, run: str) -> Any:
-        return self.client.read_flow_run(run).state
+        return self.client.read_flow_run(UUID(run)).state
 
     def wait(self, run: str, seconds: float = WAIT_SECONDS) -> Any:
         """The state that a run ends in."""
@@ -225,6 +226,7 @@ def duplicates(root: Path, environment: dict[str, str]) -> list[str]:
 
     client = MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
     experiment = client.get_experiment_by_name("segment")
+    assert experiment is not None
     found = client.search_runs([experiment.experiment_id], max_results=1000)
     keys = Counter(run.data.tags.get("key") for run in found)
     return [f"{count} runs are {key}" for key, count in keys.items() if count > 1]

@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from flows.servers.settings import USER, Settings
@@ -103,8 +104,14 @@ def prepare(settings: Settings) -> list[str]:
     ]
     if not stale:
         return []
+    # a new file gets its name when it is whole: a half-made one could not be upgraded
+    places = {name: settings.database_of(name) for name in PREPARED}
+    new = {name: Path(places[name].removeprefix("sqlite:///")) for name in PREPARED if not _is_there(settings, name)}
+    for name, path in new.items():
+        Path(f"{path}.new").unlink(missing_ok=True)
+        places[name] += ".new"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", UPGRADE, *(settings.database_of(name) for name in PREPARED)],
+        [sys.executable, "-P", "-c", UPGRADE, *places.values()],
         env={**os.environ, **settings.server()},
         cwd=settings.folder,
         stdin=subprocess.DEVNULL,
@@ -113,6 +120,8 @@ def prepare(settings: Settings) -> list[str]:
     )
     if done.returncode:
         raise RewardsmithError(explained(settings, "mlflow", done.stdout + done.stderr))
+    for path in new.values():
+        Path(f"{path}.new").rename(path)
     for name in PREPARED:
         (notes / name).write_text(_mark(settings, name), encoding="utf-8")
     return stale
