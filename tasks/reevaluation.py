@@ -29,6 +29,7 @@ from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.cache import digest as request_digest
 from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
 from rlhf_core.evaluation.regression import change
+from rlhf_core.evaluation.statistics import wilson_interval
 from tasks.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.rows import nearest
 from tasks.settings import read_settings, typed
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
 
 RECORDS = Path("reevaluations")
 CACHE = Path(".judge-cache") / "reevaluation.jsonl"
+#: A judge drifted, too, when fewer of its verdicts than this are as at first (by the interval's upper end).
+AGREEMENT = 0.8
 BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
 TEMPLATES = {"alpaca": "alpaca_eval", "ood": "alpaca_eval", "arena": "arena_hard"}
 
@@ -104,10 +107,10 @@ class Subject:
         """Raises: DataError: a result without the record of a policy."""
         record = read_json(result.parent / "record" / "record.json")
         found: dict[str, Path] = {}
-        for path in record.get("inputs", {}):
-            for part in ("data", "sft", "evaluation"):
-                if f"/{part}/" in path:
-                    found[part] = Path(path)
+        for path in map(Path, record.get("inputs", {})):
+            # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation/<name>.yaml
+            names = {*path.parts[-4:-1], *([path.stem] if path.suffix == ".yaml" else [])}
+            found |= {part: path for part in ("data", "sft", "evaluation") if part in names}
         missing = {"data", "sft", "evaluation"} - set(found)
         if missing:
             raise DataError(
@@ -207,8 +210,11 @@ def scores(name: str, games: Sequence[Game]) -> dict[str, float]:
 def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Scores of one benchmark's generations."""
     if name == "mtbench":
+        from tasks.benchmarks import so_far
+
+        first = {row["id"]: dict(row) for row in rows if row["turn"] == 1}
         asked = [
-            (f"{row['id']}/{row['turn']}", str(row["prompt"]), str(row["response"]), {"prompt": row["meta"]})
+            (f"{row['id']}/{row['turn']}", so_far(dict(row), first), str(row["response"]), {"prompt": row["meta"]})
             for row in rows
         ]
         return scores(name, grade_answers(judge, asked))
@@ -245,11 +251,12 @@ def check_canary(
     if before is None:
         return found | {"verdict": "first"}
     shared = before.keys() & now.keys()
-    agreement = mean((before[i] > 0.5) == (now[i] > 0.5) for i in shared) if shared else 0.0
+    agreed = sum((before[i] > 0.5) == (now[i] > 0.5) for i in shared)
     compared = change(before, now, benchmarks=1, level=level)
-    drifted = compared.verdict in ("regression", "improvement")
+    kept = wilson_interval(agreed, len(shared), level)
+    drifted = compared.verdict in ("regression", "improvement") or kept.upper < AGREEMENT
     return found | {
-        "agreement": agreement,
+        "agreement": agreed / len(shared) if shared else 0.0,
         **_plain(asdict(compared)),
         "verdict": "drift" if drifted else "no drift",
     }
@@ -361,8 +368,9 @@ def alerts(record: Mapping[str, Any]) -> list[dict[str, str]]:
     drifted = record["canary"]["verdict"] == "drift"
     if drifted:
         values = record["canary"]
-        text = f"the judge {record['judge']['name']} scores the same texts {values['difference']:+.3f} higher or lower"
-        found.append({"kind": "judge drift", "text": f"{text} than at first (agreement {values['agreement']:.0%})"})
+        text = f"the judge {record['judge']['name']} judges the same texts otherwise than at first: "
+        text += f"mean {values['difference']:+.3f}, agreement {values['agreement']:.0%}"
+        found.append({"kind": "judge drift", "text": text})
     for name, values in record["changes"].items():
         if values["verdict"] == "regression":
             interval = f"{values['lower']:+.3f} to {values['upper']:+.3f}, {values['n']} items"
