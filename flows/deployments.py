@@ -24,12 +24,14 @@ from tasks.rows import load_yaml, papers
 
 FILE = "prefect.yaml"
 POOL = "rewardsmith"
+#: The queue of what runs in the working tree itself: one run at a time.
+TREE_QUEUE = "tree"
 #: Every deployment's own name; its flow's name tells them apart.
 NAME = "rewardsmith"
 #: What a run executes: a deployment stays at the commit of these.
 CODE = ("flows", "tasks", "rlhf_core", "params", "params.yaml", "dvc.yaml", "graph.yaml", "constraints.txt")
 SCHEDULE = Path("params") / "reevaluation.yaml"
-HEADER = "# Written by `python -m flows.deployments`; papers come from params/, the schedule from params/reevaluation.yaml.\n"
+HEADER = "# Written by `python -m flows.deployments` from params/ and params/reevaluation.yaml.\n"
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,7 @@ class Deployment:
         limit: runs at once.
         overlapping: what becomes of a run beyond it: ENQUEUE or CANCEL_NEW.
         schedule: {cron, timezone}, or None.
+        queue: of the work pool; TREE_QUEUE where runs share the working tree, one at a time.
     """
 
     flow: str
@@ -49,6 +52,7 @@ class Deployment:
     limit: int = 1
     overlapping: str = "ENQUEUE"
     schedule: Mapping[str, str] | None = None
+    queue: str = "default"
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -69,11 +73,12 @@ def deployments(root: Path) -> list[Deployment]:
         RecipeError: a schedule that is none.
     """
     found = [
-        Deployment(paper, f"The rows of the paper {paper}", ("paper", paper))
+        Deployment(paper, f"The rows of the paper {paper}", ("paper", paper), queue=TREE_QUEUE)
         for paper in papers(root)
         if (Path(__file__).parent / f"{paper}.py").exists()
     ]
-    found.append(Deployment("suite", "Every paper's matrix, shared work once, then the report", ("suite",)))
+    everything = "Every paper's matrix, shared work once, then the report"
+    found.append(Deployment("suite", everything, ("suite",), queue=TREE_QUEUE))
     found.append(Deployment("recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
     if (root / SCHEDULE).exists():
         schedule = load_yaml(root / SCHEDULE).get("schedule", {})
@@ -97,7 +102,7 @@ def as_file(root: Path) -> dict[str, Any]:
             "entrypoint": one.entrypoint,
             "parameters": dict(one.parameters),
             "concurrency_limit": {"limit": one.limit, "collision_strategy": one.overlapping},
-            "work_pool": {"name": POOL},
+            "work_pool": {"name": POOL, "work_queue_name": one.queue},
         }
         if one.schedule:
             entry["schedules"] = [{**one.schedule, "active": True, "slug": "schedule"}]
@@ -151,13 +156,13 @@ def apply(root: Path, client: Any) -> list[str]:
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
     from prefect.client.schemas.schedules import CronSchedule
-    from prefect.flows import load_flow_from_entrypoint
+    from prefect.flows import Flow, load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
 
     commit, project = commit_of(root), str(Path(__file__).resolve().parents[1])
     names = []
     for one in deployments(root):
-        made = load_flow_from_entrypoint(one.module)
+        made: Flow[..., Any] = load_flow_from_entrypoint(one.module)
         schedules = []
         if one.schedule:
             cron = CronSchedule(cron=one.schedule["cron"], timezone=one.schedule["timezone"])
@@ -174,6 +179,7 @@ def apply(root: Path, client: Any) -> list[str]:
             parameters={**one.parameters, "root": str(root)},
             description=f"{one.description}. Commit {commit[:10]}.",
             work_pool_name=POOL,
+            work_queue_name=one.queue,
             tags=[*one.tags, f"commit:{commit[:10]}"],
             pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": project}}],
             entrypoint=one.module,

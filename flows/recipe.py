@@ -12,7 +12,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import yaml
 from prefect import flow, get_run_logger
@@ -36,12 +36,19 @@ from tasks.rows import NAME, load_yaml, nearest
 
 #: A choice that stays as in the row it starts from.
 KEEP = "as it is"
+
+
+def one_of(*names: str) -> Any:
+    """A field of the form with a list to choose from; the server refuses other values."""
+    return Field(json_schema_extra={"enum": [KEEP, *names]})
+
+
 Name = Annotated[str, Field(pattern=f"^{NAME.pattern}$", description="of the new row", examples=["par-on-segment"])]
-Credit = Literal[(KEEP, *sorted(CREDITS))]  # type: ignore[valid-type]
-Normaliser = Literal[(KEEP, *sorted(NORMALISERS))]  # type: ignore[valid-type]
-Read = Literal[(KEEP, *sorted(READS))]  # type: ignore[valid-type]
-Shaping = Literal[(KEEP, "none", *sorted(SHAPINGS))]  # type: ignore[valid-type]
-Optimiser = Literal[(KEEP, *sorted(KINDS))]  # type: ignore[valid-type]
+Read = Annotated[str, one_of(*sorted(READS))]
+Normaliser = Annotated[str, one_of(*sorted(NORMALISERS))]
+Shaping = Annotated[str, one_of("none", *sorted(SHAPINGS))]
+Credit = Annotated[str, one_of(*sorted(CREDITS))]
+Optimiser = Annotated[str, one_of(*sorted(KINDS))]
 
 
 def changed_row(

@@ -1,8 +1,194 @@
-"""placeholder"""
-from prefect import flow
+"""Scheduled re-evaluation: the models behind the registry's aliases, again where something changed.
+
+Rules of the schedule: at most one run at a time (a new one is cancelled while one is at work), and a run that could
+not start within MISSED_HOURS of its time is skipped, since the next one covers it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+from prefect import flow, get_run_logger, task
+from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
+from prefect.cache_policies import NO_CACHE
+from prefect.events import emit_event
+from prefect.runtime import flow_run
+
+from flows.deployments import SCHEDULE, check_pinned
+from flows.paper import page_link
+from flows.run_notes import noted
+from flows.scheduler import RunFailed
+from flows.shared_slots import POLL_SECONDS, machine_slots
+from flows.slots import Slots
+from flows.stage_run import explain_failure
+from flows.working_tree import end_group
+from rlhf_core.errors import RewardsmithError
+from tasks import machine
+from tasks.reevaluation import RECORDS, Watched, load_settings
+from tasks.registry import Registered, Registry
+from tasks.tracking import tracking_uri
+
+MISSED_HOURS = 12
+NEEDS = {"cores": 1, "gpus": 0, "memory_gb": 2}
 
 
-@flow(name="reevaluate")
-def reevaluate(root: str = ".") -> str:
-    """Placeholder."""
-    return "none"
+def missed(now: datetime) -> bool:
+    """Whether this run's time passed too long ago."""
+    due = flow_run.scheduled_start_time
+    return bool(due) and now - due > timedelta(hours=MISSED_HOURS)
+
+
+@task(name="evaluate", task_run_name="{model.name}@{model.alias}", persist_result=False, cache_policy=NO_CACHE)
+def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
+    """One model, in a process of its own within the machine's slots; returns its record.
+
+    Raises:
+        RunFailed: it ended badly.
+    """
+    log = get_run_logger()
+    slots = machine_slots(Slots(machine.cores(), machine.gpus(), machine.memory_gb()))
+    while (grant := slots.take(NEEDS)) is None:
+        time.sleep(POLL_SECONDS)
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "record.json"
+        call = [sys.executable, "-m", "tasks.reevaluation", "--settings", str(settings), "--root", str(root)]
+        for name in ("name", "alias", "version", "digest"):
+            call += [f"--{name}", getattr(model, name)]
+        call += ["--result", model.path, "--out", str(out)]
+        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+        process = subprocess.Popen(
+            call,
+            cwd=root,
+            env={**inherited, **grant.environment()},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            assert process.stdout is not None
+            lines = []
+            for line in process.stdout:
+                lines.append(line)
+                log.info("%s", line.rstrip())
+            status = process.wait()
+        finally:
+            if process.poll() is None:
+                end_group(process.pid)
+            slots.give_back(grant)
+            slots.close()
+        if status:
+            raise RunFailed(str(explain_failure(f"{model.name}@{model.alias}", status, "".join(lines[-60:]))))
+        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+        return found
+
+
+def alert(registry: Registry, model: Registered, alerts: list[Mapping[str, str]]) -> list[str]:
+    """Makes alerts visible: a Prefect event, an artifact, a tag in MLflow, and a webhook; returns what did not work."""
+    problems = []
+    registry.tag(model, {"alert": "; ".join(one["text"] for one in alerts) or "none"})
+    for one in alerts:
+        emit_event(
+            event=f"rewardsmith.{one['kind'].replace(' ', '-')}",
+            resource={"prefect.resource.id": f"rewardsmith.model.{model.name}", "prefect.resource.name": model.name},
+            payload=dict(one) | {"version": model.version, "alias": model.alias},
+        )
+    if alerts:
+        text = "\n".join(f"- **{one['kind']}**: {one['text']}" for one in alerts)
+        create_markdown_artifact(key=f"alert-{_key(model.name)}", markdown=text, description="Alert")
+    address = os.environ.get("REWARDSMITH_WEBHOOK")
+    if alerts and address:
+        content = {"model": model.name, "alias": model.alias, "version": model.version, "alerts": [*alerts]}
+        try:
+            httpx.post(address, json=content, timeout=20).raise_for_status()
+        except httpx.HTTPError as error:
+            problems.append(f"the webhook did not take the alert: {error}")
+    return problems
+
+
+def _key(name: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+
+
+def track_records(root: Path) -> None:
+    """Brings the records under DVC: reevaluations.dvc names them, and belongs into the next commit.
+
+    Raises:
+        RewardsmithError: DVC refuses.
+    """
+    call = [sys.executable, "-m", "dvc", "--wait-for-lock", "add", "-q", str(RECORDS)]
+    done = subprocess.run(call, cwd=root, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RewardsmithError(f"the records cannot be added to DVC: {done.stderr.strip()}")
+
+
+def _row(model: Registered, record: Mapping[str, Any]) -> dict[str, Any]:
+    """A model's line in the table of the run."""
+    if not record.get("reasons"):
+        return {"model": model.name, "alias": model.alias, "version": model.version, "why": "nothing changed"}
+    parts = {name: values["mean"] for name, values in record["benchmarks"].items()}
+    changes = "; ".join(f"{name} {values['verdict']}" for name, values in record["changes"].items())
+    asked = sum(values["asked"] for values in record["benchmarks"].values())
+    return {
+        "model": model.name,
+        "alias": model.alias,
+        "version": model.version,
+        "why": ", ".join(record["reasons"]),
+        **{name: None if value is None else round(value, 4) for name, value in parts.items()},
+        "change": changes or "nothing to compare with",
+        "judge": record["canary"]["verdict"],
+        "asked": asked,
+    }
+
+
+@flow(name="reevaluate", description="Models of the registry again, where something changed.", persist_result=False)
+def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
+    """Evaluates models again.
+
+    Args:
+        models: only these, as name@alias; none means those of params/reevaluation.yaml.
+        root: the repository.
+    """
+    from mlflow import MlflowClient
+
+    log, tree = get_run_logger(), Path(root).resolve()
+    if missed(datetime.now(UTC)):
+        return f"skipped: its time passed more than {MISSED_HOURS} hours ago, and the next run covers it"
+    check_pinned(tree)
+    page_link(create_link_artifact)
+    settings = load_settings(tree / SCHEDULE)
+    chosen = [Watched(*name.partition("@")[::2]) for name in models or ()] or settings.watched(str(SCHEDULE))
+    registry = Registry(MlflowClient(tracking_uri=tracking_uri(tree)))
+    rows, problems, alerted = [], [], 0
+    with noted(tree):
+        for watched in chosen:
+            try:
+                model = registry.resolve(watched.name, watched.alias or "champion")
+                record = evaluate(tree, tree / SCHEDULE, model)
+            except RewardsmithError as error:
+                problems.append(str(error))
+                log.error("%s", error)
+                continue
+            rows.append(_row(model, record))
+            if record.get("reasons"):
+                alerted += len(record["alerts"])
+                problems += alert(registry, model, record["alerts"])
+        if any(row["why"] != "nothing changed" for row in rows):
+            track_records(tree)
+    if rows:
+        create_table_artifact(key="reevaluation", table=rows, description=f"{alerted} alert(s)")
+    if problems:
+        raise RunFailed("; ".join(problems))
+    return f"{len(rows)} model(s), {alerted} alert(s)"

@@ -140,7 +140,9 @@ class _Run:
         self.finished: queue.Queue[str] = queue.Queue()
         self.running = Running()
         self.summary = Summary()
-        self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages") if stale else None
+        self.bar: Any = None
+        if stale:
+            self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages")
 
     def start_ready(self) -> None:
         ready = [a for a, left in self.waiting.items() if not left]

@@ -254,7 +254,7 @@ class Evaluator:
             games = grade_answers(
                 self.judge,
                 [
-                    (f"{row['id']}/{row['turn']}", _so_far(row, first), row["response"], {"prompt": row["meta"]})
+                    (f"{row['id']}/{row['turn']}", so_far(row, first), row["response"], {"prompt": row["meta"]})
                     for row in rows
                 ],
             )
@@ -385,7 +385,7 @@ def comparisons(rows: Sequence[Row]) -> list[Comparison]:
     ]
 
 
-def _so_far(row: Row, first: Mapping[str, Row]) -> str:
+def so_far(row: Row, first: Mapping[str, Row]) -> str:
     """What a judge of one turn is shown as the prompt: a second turn with the first before it."""
     if row["turn"] == 1:
         return str(row["prompt"])
@@ -414,4 +414,4 @@ def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
 
 
-__all__ = ["Evaluation", "EvaluationConfig", "Evaluator", "answer", "comparisons", "win_rates_over_reference"]
+__all__ = ["Evaluation", "EvaluationConfig", "Evaluator", "answer", "comparisons", "so_far", "win_rates_over_reference"]

@@ -111,11 +111,8 @@ def run(
     command goes on where it stopped.
     """
     root = Path.cwd()
-    if names == [SUITE]:
-        papers_here(root)
-        paper, rows = "suite", list[str]()
-    else:
-        paper, rows = split_names(root, names or [])
+    papers_here(root)
+    paper, rows = ("suite", list[str]()) if names == [SUITE] else split_names(root, names or [])
     options = ["--full"] if full and paper != "suite" else []
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
     raise typer.Exit(run_flow(paper, scale, rows, seed or [], options, verbose=verbose))
@@ -421,6 +418,25 @@ def up(
 def down() -> None:
     """Stop the platform: worker first, then its runs, then the servers."""
     raise typer.Exit(_python("flows.servers", "down"))
+
+
+@commands.command()
+def promote(
+    name: Annotated[str, typer.Argument(help="A registered model, such as segment-policy-segment.")],
+    seed: Annotated[int, typer.Option(help="Its result of this seed.")] = 0,
+    alias: Annotated[str, typer.Option(help="The alias to set.")] = "champion",
+) -> None:
+    """Point an alias of the model registry at a result; re-evaluation follows it."""
+    from mlflow import MlflowClient
+
+    from tasks import tracking
+    from tasks.registry import Registry
+
+    join_platform(Path.cwd())
+    uri = tracking.tracking_uri(Path.cwd())
+    tracking.prepare_database(uri, Path.cwd())
+    found = Registry(MlflowClient(tracking_uri=uri)).promote(name, alias, seed)
+    print(f"{name}@{alias} is version {found.version}: {found.path} ({found.digest[:12]})")
 
 
 @commands.command()

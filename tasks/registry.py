@@ -87,7 +87,7 @@ class Registry:
             return
         if name not in self.known:
             self._create(name)
-        kept = {key: tags[key] for key in ("seed", "digest", "path", "stage", "commit", "scale", "row", "paper")}
+        kept = {key: tags[key] for key in ("seed", "digest", "path", "stage", "commit", "scale", "paper")}
         source = f"{run.info.artifact_uri}/pointer.json"
         made = self.client.create_model_version(name, source, run_id=run.info.run_id, tags=kept)
         self.client.set_registered_model_alias(name, f"seed-{tags['seed']}", made.version)

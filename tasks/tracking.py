@@ -291,7 +291,9 @@ class Mirror:
         tags = _tags(outcome, self.root, self.paper, self.scale, table, version)
         begin, end = _milliseconds(outcome.record)
         name = f"{outcome.row} seed {outcome.seed}"
-        tags |= {"mlflow.parentRunId": parent, "kind": "row"}
+        tags |= {"mlflow.parentRunId": parent, "kind": "model" if table == MODELS else "row"}
+        if table == MODELS:
+            tags["model"] = tags.pop("row")
         run = self.client.create_run(self.experiment, start_time=begin, tags=tags, run_name=name)
         self.existing[tags["key"]] = run
         _log_run(self.client, run.info.run_id, outcome, self.root)

@@ -1,8 +1,8 @@
 """Starts and stops the platform of this working tree.
 
-    python -m flows.servers up      starts what is not running, repairs what killed processes left
-    python -m flows.servers down    stops it: worker first
-    python -m flows.servers status  says what runs
+python -m flows.servers up      starts what is not running, repairs what killed processes left
+python -m flows.servers down    stops it: worker first
+python -m flows.servers status  says what runs
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from flows.servers import databases, processes
 from flows.servers.settings import POOL, PORTS, Settings, choose_port, load, slots_name
@@ -113,12 +114,27 @@ def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
             client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
         except ObjectAlreadyExists:
             client.read_work_pool(POOL)
+        _tree_queue(client)
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
         for name, count in limits(slots_name(), slots).items():
             client.upsert_global_concurrency_limit_by_name(name, count)
         done = repair(settings, worker_alive=worker_alive)
         apply(settings.root, client)
     return done
+
+
+def _tree_queue(client: Any) -> None:
+    """The queue of the runs that share the working tree: one at a time, the others wait."""
+    from prefect.exceptions import ObjectAlreadyExists
+
+    from flows.deployments import TREE_QUEUE
+
+    try:
+        client.create_work_queue(name=TREE_QUEUE, work_pool_name=POOL, concurrency_limit=1)
+    except ObjectAlreadyExists:
+        known = client.read_work_queue_by_name(TREE_QUEUE, work_pool_name=POOL)
+        if known.concurrency_limit != 1:
+            client.update_work_queue(known.id, concurrency_limit=1)
 
 
 def _wait_for_worker(settings: Settings) -> None:

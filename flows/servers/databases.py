@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 from importlib import metadata
+from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
 from flows.servers.settings import USER, Settings
@@ -22,11 +23,10 @@ PREPARED = ("mlflow", "auth")
 #: Run with MLflow's database and that of its authentication.
 UPGRADE = """
 import sys
-import sqlalchemy
-from mlflow.server.auth.db.utils import migrate
-from mlflow.store.db.utils import _upgrade_db, create_sqlalchemy_engine_with_retry
-_upgrade_db(create_sqlalchemy_engine_with_retry(sys.argv[1]))
-migrate(sqlalchemy.create_engine(sys.argv[2]), "head")
+from mlflow.db import commands as runs
+from mlflow.server.auth.db.cli import commands as auth
+runs(["upgrade", sys.argv[1]], standalone_mode=False)
+auth(["upgrade", "--url", sys.argv[2]], standalone_mode=False)
 """
 
 
@@ -104,8 +104,14 @@ def prepare(settings: Settings) -> list[str]:
     ]
     if not stale:
         return []
+    # a new file gets its name when it is whole: a half-made one could not be upgraded
+    places = {name: settings.database_of(name) for name in PREPARED}
+    new = {name: Path(places[name].removeprefix("sqlite:///")) for name in PREPARED if not _is_there(settings, name)}
+    for name, path in new.items():
+        Path(f"{path}.new").unlink(missing_ok=True)
+        places[name] += ".new"
     done = subprocess.run(
-        [sys.executable, "-P", "-c", UPGRADE, *(settings.database_of(name) for name in PREPARED)],
+        [sys.executable, "-P", "-c", UPGRADE, *places.values()],
         env={**os.environ, **settings.server()},
         cwd=settings.folder,
         stdin=subprocess.DEVNULL,
@@ -114,6 +120,8 @@ def prepare(settings: Settings) -> list[str]:
     )
     if done.returncode:
         raise RewardsmithError(explained(settings, "mlflow", done.stdout + done.stderr))
+    for path in new.values():
+        Path(f"{path}.new").rename(path)
     for name in PREPARED:
         (notes / name).write_text(_mark(settings, name), encoding="utf-8")
     return stale
@@ -122,10 +130,10 @@ def prepare(settings: Settings) -> list[str]:
 def explained(settings: Settings, name: str, output: str) -> str:
     """A tool's refusal of its database, in words."""
     place = settings.database_of(name).split("@")[-1]
-    lines = output.strip().splitlines() or ["no output"]
+    lines = [line for line in output.strip().splitlines() if "rror" in line and "sqlalche.me" not in line]
     if "Can't locate revision" in output:
         return (
             f"the {TOOLS[name]} database {place} was written by another version than the installed "
             f"{metadata.version(TOOLS[name])}. Install that version (constraints.txt), or move the database away"
         )
-    return f"the {TOOLS[name]} database {place} cannot be prepared: {lines[-1]}"
+    return f"the {TOOLS[name]} database {place} cannot be prepared: {(lines or ['no output'])[-1]}"

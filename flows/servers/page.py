@@ -47,7 +47,9 @@ def render(settings: Settings) -> str:
     for name, address, what, up in states(settings):
         link = f'<a href="{html.escape(address)}">{html.escape(name)}</a>' if address else html.escape(name)
         absent = "not written yet: rewardsmith report" if name == "Report" else "down: rewardsmith up"
-        word = f'<span class="{"up" if up else "down"}">{("there" if name == "Report" else "up") if up else absent}</span>'
+        word = (
+            f'<span class="{"up" if up else "down"}">{("there" if name == "Report" else "up") if up else absent}</span>'
+        )
         rows.append(f"<tr><td>{link}</td><td>{html.escape(what)}</td><td>{word}</td></tr>")
     credentials = html.escape(str(FOLDER / "credentials.json"))
     return (

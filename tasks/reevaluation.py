@@ -1,0 +1,406 @@
+"""Evaluates a model again where something changed, and compares it with the last time.
+
+    python -m tasks.reevaluation --settings params/reevaluation.yaml --name segment-policy-segment --alias champion \
+        --version 3 --digest <sha256> --result results/testbed/segment/policy/segment/0/result
+
+1. It runs when the model, a benchmark or the judge changed since the last record, or a drift check is due.
+2. Answers are generated with the evaluation's seed and judged through a cache of verdicts, so that no text is judged
+   twice. The canary, a fixed set of comparisons, is judged past every cache: what changes there is the judge.
+3. Each benchmark is compared with the last record of the same benchmark and judge, over the same items, with an
+   interval corrected for the number of benchmarks. A regression is an interval below 0.
+4. A record is appended in reevaluations/<name>@<alias>/; records are never changed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import mean
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.errors import DataError, RecipeError, RewardsmithError
+from rlhf_core.evaluation.judges.cache import AnswerCache
+from rlhf_core.evaluation.judges.cache import digest as request_digest
+from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
+from rlhf_core.evaluation.regression import change
+from rlhf_core.evaluation.statistics import wilson_interval
+from tasks.artifacts import digest, read_json, read_jsonl, write_json
+from tasks.rows import nearest
+from tasks.settings import read_settings, typed
+
+if TYPE_CHECKING:
+    from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
+
+RECORDS = Path("reevaluations")
+CACHE = Path(".judge-cache") / "reevaluation.jsonl"
+#: A judge drifted, too, when fewer of its verdicts than this are as at first (by the interval's upper end).
+AGREEMENT = 0.8
+BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
+TEMPLATES = {"alpaca": "alpaca_eval", "ood": "alpaca_eval", "arena": "arena_hard"}
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A model of the registry that is evaluated again."""
+
+    name: str
+    alias: str = "champion"
+
+
+@dataclass(frozen=True)
+class ReevaluationSettings:
+    """params/reevaluation.yaml.
+
+    Args:
+        models: which, each `{name: segment-policy-segment, alias: champion}`.
+        schedule: {cron, timezone} of the deployment.
+        benchmarks: of the model's data set.
+        canary: comparisons in the canary.
+        drift_days: how often the judge is checked when nothing else changed.
+        level: of all benchmarks' intervals together.
+    """
+
+    models: list[dict[str, str]]
+    schedule: Mapping[str, str]
+    benchmarks: tuple[str, ...] = BENCHMARKS
+    canary: int = 64
+    drift_days: float = 7.0
+    level: float = 0.95
+
+    def __post_init__(self) -> None:
+        for name in self.benchmarks:
+            if name not in BENCHMARKS:
+                raise RecipeError(f"unknown benchmark '{name}'. {nearest(name, BENCHMARKS)}")
+        if self.canary < 2 or not 0 < self.level < 1 or self.drift_days < 0:
+            raise RecipeError("canary must be at least 2, level in (0, 1), drift_days not negative")
+
+    def watched(self, where: str) -> list[Watched]:
+        return [typed(Watched, model, where) for model in self.models]
+
+
+def load_settings(path: Path) -> ReevaluationSettings:
+    """The settings file.
+
+    Raises:
+        RecipeError: an unknown or wrong setting.
+    """
+    return typed(ReevaluationSettings, read_settings(path), str(path))
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a model is evaluated with: paths from its record."""
+
+    result: Path
+    data: Path
+    sft: Path
+    evaluation: Path
+
+    @classmethod
+    def of(cls, result: Path) -> Subject:
+        """Raises: DataError: a result without the record of a policy."""
+        record = read_json(result.parent / "record" / "record.json")
+        found: dict[str, Path] = {}
+        for path in map(Path, record.get("inputs", {})):
+            # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation/<name>.yaml
+            names = {*path.parts[-4:-1], *([path.stem] if path.suffix == ".yaml" else [])}
+            found |= {part: path for part in ("data", "sft", "evaluation") if part in names}
+        missing = {"data", "sft", "evaluation"} - set(found)
+        if missing:
+            raise DataError(
+                f"names no {', '.join(sorted(missing))} among its inputs",
+                file=str(result.parent / "record" / "record.json"),
+                remedy="Only policies are evaluated again",
+            )
+        return cls(result, **found)
+
+
+class CachedJudge:
+    """A judge that is not asked twice about the same text.
+
+    Attributes:
+        asked, cached: requests that went to the judge, and that the cache answered.
+    """
+
+    def __init__(self, judge: Judge, cache: AnswerCache, identity: str) -> None:
+        self.judge, self.cache, self.identity, self.name = judge, cache, identity, judge.name
+        self.asked = self.cached = 0
+
+    def key(self, request: JudgeRequest) -> str:
+        parts = {"judge": self.identity, "prompt": request.prompt, "answers": list(request.answers)}
+        return request_digest(parts | {"template": request.template, "meta": request.meta})
+
+    def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
+        keys = [self.key(request) for request in requests]
+        known = {key: row["text"] for key in keys if (row := self.cache.get(key)) is not None}
+        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in known}
+        texts = self.judge.answer(list(missing.values())) if missing else []
+        for key, text in zip(missing, texts, strict=True):
+            known[key] = text
+            if text:  # an empty answer is one that did not come
+                self.cache.put(key, text, judge=self.name)
+        self.asked += len(missing)
+        self.cached += len(requests) - len(missing)
+        return [known[key] for key in keys]
+
+
+def benchmark_digests(data: Path, names: Sequence[str]) -> dict[str, str]:
+    """Digest of each benchmark that the data set has."""
+    files = {name: data / "benchmarks" / f"{name}.jsonl" for name in names}
+    found = {name: digest(file) for name, file in files.items() if file.exists()}
+    if not found:
+        raise DataError("holds none of the benchmarks asked for", file=str(data), remedy=f"Asked: {', '.join(names)}")
+    return found
+
+
+def judge_digest(spec: Mapping[str, Any], name: str) -> str:
+    """What identifies a judge: its settings, its name (of the served model), and the prompts it is given."""
+    import rlhf_core.evaluation.judges.templates as templates
+
+    return request_digest({"spec": dict(spec), "name": name, "templates": digest(Path(str(templates.__file__)))})
+
+
+def reasons(
+    last: Mapping[str, Any] | None,
+    *,
+    model: str,
+    benchmarks: Mapping[str, str],
+    judge: str,
+    now: float,
+    drift_days: float,
+) -> list[str]:
+    """Why to evaluate now, against the last record; none means that there is nothing to do."""
+    if last is None:
+        return ["first evaluation"]
+    found = ["the model changed"] if last["digest"] != model else []
+    known = {name: values["digest"] for name, values in last["benchmarks"].items()}
+    found += [f"benchmark {name} changed" for name, value in benchmarks.items() if known.get(name) != value]
+    found += ["the judge changed"] if last["judge"]["digest"] != judge else []
+    if not found and now - last["time"] >= drift_days * 86400:
+        found.append("a drift check is due")
+    return found
+
+
+def records(folder: Path) -> list[dict[str, Any]]:
+    """Records of a model, oldest first."""
+    return [read_json(path) for path in sorted(folder.glob("[0-9]*.json"))]
+
+
+def scores(name: str, games: Sequence[Game]) -> dict[str, float]:
+    """Score of each item, higher is better: preference 0 to 1, share of points 0 to 1, or rating 1 to 10."""
+    found: dict[str, list[float]] = {}
+    for game in games:
+        if name == "mtbench":
+            value = game.verdict.value if game.verdict.valid and game.verdict.value is not None else math.nan
+        elif TEMPLATES[name] == "alpaca_eval":
+            value = game.preference_for_model - 1
+        else:
+            value = game.score_for_model
+        if math.isfinite(value):
+            found.setdefault(game.id, []).append(value)
+    return {item: mean(values) for item, values in found.items()}
+
+
+def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
+    """Scores of one benchmark's generations."""
+    if name == "mtbench":
+        from tasks.benchmarks import so_far
+
+        first = {row["id"]: dict(row) for row in rows if row["turn"] == 1}
+        asked = [
+            (f"{row['id']}/{row['turn']}", so_far(dict(row), first), str(row["response"]), {"prompt": row["meta"]})
+            for row in rows
+        ]
+        return scores(name, grade_answers(judge, asked))
+    pairs = [
+        Comparison(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
+    ]
+    if TEMPLATES[name] == "alpaca_eval":
+        return scores(name, play_games(judge, pairs, "alpaca_eval", orders="drawn"))
+    return scores(name, play_games(judge, pairs, "arena_hard"))
+
+
+def canary(folder: Path, subject: Subject, size: int) -> list[dict[str, Any]]:
+    """The fixed comparisons, chosen once: the SFT model's answers to the first prompts against the baseline's."""
+    path = folder / "canary.json"
+    if not path.exists():
+        rows = [
+            {key: row[key] for key in ("id", "prompt", "response", "baseline", "meta")}
+            for row in read_jsonl(subject.sft / "generations.jsonl")
+            if row["benchmark"] == "alpaca" and row["response"] != row.get("baseline")
+        ]
+        if len(rows) < 2:
+            raise DataError("has fewer than two comparisons for the canary", file=str(subject.sft))
+        write_json(path, rows[:size])
+    found: list[dict[str, Any]] = read_json(path)
+    return found
+
+
+def check_canary(
+    judge: Judge, rows: Sequence[Mapping[str, Any]], before: Mapping[str, float] | None, level: float
+) -> dict[str, Any]:
+    """The canary judged now, against the first time that this judge judged it."""
+    now = judged(judge, "alpaca", rows)
+    found: dict[str, Any] = {"scores": now, "unparsable": len(rows) - len(now)}
+    if before is None:
+        return found | {"verdict": "first"}
+    shared = before.keys() & now.keys()
+    agreed = sum((before[i] > 0.5) == (now[i] > 0.5) for i in shared)
+    compared = change(before, now, benchmarks=1, level=level)
+    kept = wilson_interval(agreed, len(shared), level)
+    drifted = compared.verdict in ("regression", "improvement") or kept.upper < AGREEMENT
+    return found | {
+        "agreement": agreed / len(shared) if shared else 0.0,
+        **_plain(asdict(compared)),
+        "verdict": "drift" if drifted else "no drift",
+    }
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Without numbers that JSON has no word for."""
+    return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
+
+
+def last_comparable(known: Sequence[Mapping[str, Any]], name: str, benchmark: str, judge: str) -> Mapping[str, Any]:
+    """The newest record's part of a benchmark that the same judge judged on the same items; empty if there is none."""
+    for record in reversed(known):
+        part = record["benchmarks"].get(name, {})
+        if record["judge"]["digest"] == judge and part.get("digest") == benchmark and part.get("scores"):
+            return {**part, "model": record["digest"], "record": record["number"]}
+    return {}
+
+
+def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float) -> dict[str, Any]:
+    """One model: decides, evaluates, compares, and appends a record.
+
+    Args:
+        root: the repository.
+        settings: of all models.
+        model: name, alias, version, digest and result (path) from the registry.
+        now: seconds since the epoch.
+
+    Returns:
+        the record, or {"reasons": []} when there is nothing to do.
+
+    Raises:
+        DataError: the tree holds another result than the registry names.
+    """
+    from tasks.benchmarks import EvaluationConfig, Evaluator
+    from tasks.loading import load_encoder, load_judge, load_policy, load_world
+
+    result = root / model["result"]
+    if not result.is_dir() or digest(result) != model["digest"]:
+        raise DataError(
+            f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]})",
+            file=str(result),
+            remedy="Fetch it: dvc checkout, dvc pull; or promote the present one: rewardsmith promote",
+        )
+    subject = Subject.of(result)
+    spec = typed(EvaluationConfig, read_settings(root / subject.evaluation), str(subject.evaluation))
+    if spec.judge is None:
+        raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
+    data, sft = root / subject.data, root / subject.sft
+    world = load_world(data)
+    judge = load_judge(spec.judge, world)
+    uncached = load_judge({k: v for k, v in spec.judge.items() if k != "cache_path"}, world)
+    assert judge is not None
+    assert uncached is not None
+    identity = judge_digest(spec.judge, judge.name)
+    folder = root / RECORDS / f"{model['name']}@{model['alias']}"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = records(folder)
+    wanted = benchmark_digests(data, settings.benchmarks)
+    last = known[-1] if known else None
+    why = reasons(
+        last, model=model["digest"], benchmarks=wanted, judge=identity, now=now, drift_days=settings.drift_days
+    )
+    if not why:
+        return {"reasons": []}
+    first = next((r["canary"]["scores"] for r in known if r["judge"]["digest"] == identity), None)
+    rows = canary(folder, Subject(result, data, sft, root / subject.evaluation), settings.canary)
+    record: dict[str, Any] = {
+        "number": len(known) + 1,
+        "time": now,
+        "reasons": why,
+        **{key: model[key] for key in ("name", "alias", "version", "digest", "result")},
+        "judge": {"digest": identity, "name": judge.name},
+        "canary": check_canary(uncached, rows, first, settings.level),
+        "benchmarks": {},
+        "changes": {},
+    }
+    if why == ["a drift check is due"] and last is not None:
+        record["benchmarks"] = last["benchmarks"]
+    else:
+        encoder = load_encoder(data, result / "model")
+        evaluator = Evaluator(data, encoder, spec, None, world)
+        policy = load_policy(result / "model", encoder)
+        cached = CachedJudge(judge, AnswerCache(root / CACHE), identity)
+        for name, mark in wanted.items():
+            before = last_comparable(known, name, mark, identity)
+            asked = cached.asked
+            found = judged(cached, name, evaluator.generate_dialogue(policy, name))
+            record["benchmarks"][name] = {
+                "digest": mark,
+                "mean": mean(found.values()) if found else None,
+                "items": len(found),
+                "asked": cached.asked - asked,
+                "scores": found,
+            }
+            if before:
+                compared = change(before["scores"], found, benchmarks=len(wanted), level=settings.level)
+                record["changes"][name] = {**_plain(asdict(compared)), "since": before["record"]}
+    record["alerts"] = alerts(record)
+    partial = folder / f".{record['number']}.partial"
+    write_json(partial, record)
+    partial.rename(folder / f"{record['number']:06d}.json")
+    return record
+
+
+def alerts(record: Mapping[str, Any]) -> list[dict[str, str]]:
+    """What somebody has to look at: regressions of the model, and drift of the judge, apart."""
+    found = []
+    drifted = record["canary"]["verdict"] == "drift"
+    if drifted:
+        values = record["canary"]
+        text = f"the judge {record['judge']['name']} judges the same texts otherwise than at first: "
+        text += f"mean {values['difference']:+.3f}, agreement {values['agreement']:.0%}"
+        found.append({"kind": "judge drift", "text": text})
+    for name, values in record["changes"].items():
+        if values["verdict"] == "regression":
+            interval = f"{values['lower']:+.3f} to {values['upper']:+.3f}, {values['n']} items"
+            text = (
+                f"{record['name']}@{record['alias']} lost {-values['difference']:.3f} on {name} ({interval}) "
+                f"since record {values['since']}"
+            )
+            found.append({"kind": "regression", "text": text + ("; the judge drifted too" if drifted else "")})
+    return found
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tasks.reevaluation", description=__doc__.split("\n")[0])
+    parser.add_argument("--settings", type=Path, default=Path("params/reevaluation.yaml"))
+    parser.add_argument("--root", type=Path, default=Path(), help="the repository (default: this directory)")
+    for name in ("name", "alias", "version", "digest", "result"):
+        parser.add_argument(f"--{name}", required=True, help="from the registry")
+    parser.add_argument("--out", type=Path, help="also write the record there")
+    options = parser.parse_args(arguments)
+    model = {name: getattr(options, name) for name in ("name", "alias", "version", "digest", "result")}
+    try:
+        record = reevaluate(options.root, load_settings(options.settings), model, now=time.time())
+    except RewardsmithError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if options.out:
+        write_json(options.out, record)
+    print(json.dumps({key: record[key] for key in ("reasons", "changes", "alerts") if key in record}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

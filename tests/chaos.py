@@ -1,0 +1,273 @@
+"""Kills the platform's processes at random and looks whether anything is lost.
+
+    python -m tests.chaos --kills 50 --seed 0
+
+A small repository with stand-in stages runs on a real platform. Flow, worker, stage, Prefect server, MLflow server or
+all of them are killed (SIGKILL) at random moments; after each kill come `rewardsmith up` and the same run. When the
+run has come to its end, its results are compared with those of an uninterrupted `dvc repro`, and counted: processes
+without a parent, runs that look alive, slots still held, parts of outputs, duplicates in MLflow.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+import psutil
+
+from flows.run_notes import process_of
+from tasks.platform_state import FOLDER, STATE, client_environment, read_private
+from tests import small_repository
+from tests.small_repository import PROJECT, clean_environment, command
+
+TARGETS = ("flow", "worker", "stage", "prefect", "mlflow", "all")
+ROUND_KILLS = 3
+WAIT_SECONDS = 900
+
+
+@dataclass
+class Report:
+    """What was killed, and what was found wrong afterwards."""
+
+    kills: Counter[str] = field(default_factory=Counter)
+    rounds: int = 0
+    problems: list[str] = field(default_factory=list)
+
+    def line(self) -> str:
+        killed = ", ".join(f"{count} {name}" for name, count in sorted(self.kills.items()))
+        return f"{sum(self.kills.values())} kills ({killed}) in {self.rounds} runs: {len(self.problems)} problem(s)"
+
+
+def servers(root: Path, what: str) -> None:
+    """`rewardsmith up` or `down` in a repository."""
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "flows.servers", what],
+        cwd=root,
+        env=clean_environment(PYTHONPATH=str(PROJECT)),
+        capture_output=True,
+        text=True,
+        timeout=WAIT_SECONDS,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+class Platform:
+    """A repository with its platform, as a client sees it."""
+
+    def __init__(self, root: Path) -> None:
+        from prefect.client.orchestration import get_client
+        from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+        self.root = root
+        self.environment = client_environment(root)
+        values = {
+            PREFECT_API_URL: self.environment["PREFECT_API_URL"],
+            PREFECT_API_AUTH_STRING: self.environment["PREFECT_API_AUTH_STRING"],
+        }
+        with temporary_settings(values):
+            self.client = get_client(sync_client=True)
+
+    def start(self, flow: str, seconds_ahead: float = 0, **parameters: Any) -> str:
+        """A run of a deployment; returns its id."""
+        from datetime import UTC, datetime, timedelta
+
+        from prefect.states import Scheduled
+
+        found = self.client.read_deployment_by_name(f"{flow}/rewardsmith")
+        environment = parameters.pop("environment", {})
+        at = datetime.now(UTC) + timedelta(seconds=seconds_ahead)
+        run = self.client.create_flow_run_from_deployment(
+            found.id,
+            parameters=parameters,
+            state=Scheduled(scheduled_time=at),
+            job_variables={"env": environment},
+        )
+        return str(run.id)
+
+    def state(self, run: str) -> Any:
+        return self.client.read_flow_run(UUID(run)).state
+
+    def wait(self, run: str, seconds: float = WAIT_SECONDS) -> Any:
+        """The state that a run ends in."""
+        until = time.monotonic() + seconds
+        while not (state := self.state(run)).is_final():
+            assert time.monotonic() < until, f"run {run} is {state.name} after {seconds} s"
+            time.sleep(0.5)
+        return state
+
+    def notes(self) -> dict[str, Any]:
+        return dict(read_private(self.root / FOLDER / STATE)["processes"])
+
+    def held_slots(self) -> int:
+        return sum(limit.active_slots for limit in self.client.read_global_concurrency_limits(limit=200))
+
+    def stages(self) -> list[int]:
+        """Process groups of the stages at work."""
+        found = []
+        for path in (self.root / ".work" / "processes").glob("*.json"):
+            with suppress(OSError, ValueError, KeyError):
+                found.append(int(read_private(path)["pid"]))
+        return found
+
+
+def kill(platform: Platform, target: str, run: str) -> bool:
+    """Kills a target for good; returns whether it was there."""
+    notes = platform.notes()
+    pids: list[int] = []
+    if target in ("flow", "all"):
+        process = process_of(platform.root / FOLDER / "flow-runs", run)
+        pids += [process.pid] if process else []
+    if target in ("stage", "all"):
+        for group in platform.stages():
+            with suppress(ProcessLookupError):
+                os.killpg(group, signal.SIGKILL)
+                pids.append(0)
+    for name in ("worker", "prefect", "mlflow", "page"):
+        if target in (name, "all") and name in notes:
+            pids.append(int(notes[name]["pid"]))
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            if pid:
+                children = psutil.Process(pid).children(recursive=True) if target in ("prefect", "mlflow") else []
+                os.kill(pid, signal.SIGKILL)
+                for child in children:
+                    with suppress(psutil.Error):
+                        child.kill()
+    return bool(pids)
+
+
+def processes_of(root: Path) -> list[str]:
+    """Command lines of stages that live in a repository."""
+    found = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            words = process.cmdline()
+            at_work = "-m" in words and any(word.startswith(("tasks.", "dvc")) for word in words)
+            if at_work and process.cwd() == str(root) and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(" ".join(words))
+    return found
+
+
+def one_round(platform: Platform, kills: int, rng: random.Random, report: Report, targets: Sequence[str]) -> None:
+    """A run from nothing to its end, with kills on the way."""
+    left = kills
+    run = platform.start("segment", report=False, environment={"STAND_IN_SECONDS": "0.5"})
+    until = time.monotonic() + WAIT_SECONDS
+    while True:
+        assert time.monotonic() < until, f"the run did not end: {platform.state(run)}"
+        if left:
+            _wait_for_start(platform, run)
+            time.sleep(rng.uniform(0.0, 6.0))
+            target = rng.choice(list(targets))
+            if kill(platform, target, run):
+                report.kills[target] += 1
+                left -= 1
+            servers(platform.root, "up")
+        state = platform.state(run)
+        if state.is_completed() and not left:
+            report.rounds += 1
+            return
+        if state.is_final():
+            run = platform.start("segment", report=False, environment={"STAND_IN_SECONDS": "0.5"})
+        time.sleep(0.5)
+
+
+def _wait_for_start(platform: Platform, run: str) -> None:
+    until = time.monotonic() + WAIT_SECONDS
+    while not platform.state(run).is_running() and not platform.state(run).is_final():
+        assert time.monotonic() < until, f"run {run} does not start"
+        time.sleep(0.2)
+
+
+def look(platform: Platform, reference: Path, report: Report) -> None:
+    """Compares a finished repository with an uninterrupted one."""
+    root = platform.root
+    for path in sorted(reference.glob("results/**/result/metrics.json")):
+        mine = root / path.relative_to(reference)
+        if not mine.exists() or mine.read_bytes() != path.read_bytes():
+            report.problems.append(f"{mine.relative_to(root)} differs")
+    report.problems += [f"a part of an output is left: {p}" for p in root.glob("results/**/.partial-*")]
+    report.problems += [f"an orphan is left: {line}" for line in processes_of(root)]
+    if "up to date" not in command("dvc", "status", root=root).stdout:
+        report.problems.append("DVC would run something again")
+    if platform.held_slots():
+        report.problems.append(f"{platform.held_slots()} slot(s) are held")
+    report.problems += [f"run {name} looks alive" for name in runs_alive(platform)]
+    report.problems += duplicates(root, platform.environment)
+
+
+def runs_alive(platform: Platform) -> list[str]:
+    """Names of the runs that Prefect shows as running."""
+    from prefect.client.schemas import StateType
+    from prefect.client.schemas.filters import FlowRunFilter, FlowRunFilterState, FlowRunFilterStateType
+
+    kinds = FlowRunFilterStateType(any_=[StateType.RUNNING, StateType.CANCELLING])
+    found = platform.client.read_flow_runs(flow_run_filter=FlowRunFilter(state=FlowRunFilterState(type=kinds)))
+    return [str(run.name) for run in found]
+
+
+def duplicates(root: Path, environment: dict[str, str]) -> list[str]:
+    """Keys that several live runs of MLflow have."""
+    from mlflow import MlflowClient
+
+    client = MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
+    experiment = client.get_experiment_by_name("segment")
+    assert experiment is not None
+    found = client.search_runs([experiment.experiment_id], max_results=1000)
+    keys = Counter(run.data.tags.get("key") for run in found)
+    return [f"{count} runs are {key}" for key, count in keys.items() if count > 1]
+
+
+def forget(root: Path) -> None:
+    """Removes every result and DVC's memory of them, so that the next run begins from nothing."""
+    for path in (root / "results", root / ".dvc" / "cache", root / ".dvc" / "tmp"):
+        shutil.rmtree(path, ignore_errors=True)
+    (root / "dvc.lock").unlink(missing_ok=True)
+
+
+def chaos(folder: Path, kills: int, seed: int, targets: Sequence[str] = TARGETS) -> Report:
+    """Kills in rounds of ROUND_KILLS, each round a run from nothing to its end."""
+    reference = small_repository.create(folder / "reference", demo=("bandit",), seeds=(0,))
+    command("dvc", "repro", "-q", root=reference)
+    root = small_repository.create(folder / "victim", demo=("bandit",), seeds=(0,))
+    servers(root, "up")
+    report, rng = Report(), random.Random(seed)
+    try:
+        while sum(report.kills.values()) < kills:
+            forget(root)
+            one_round(Platform(root), min(ROUND_KILLS, kills - sum(report.kills.values())), rng, report, targets)
+            look(Platform(root), reference, report)
+            print(report.line(), flush=True)
+    finally:
+        servers(root, "down")
+    return report
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=__doc__.split("\n")[0])
+    parser.add_argument("--kills", type=int, default=50)
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        report = chaos(Path(folder), options.kills, options.seed)
+    for problem in report.problems:
+        print(f"problem: {problem}")
+    return int(bool(report.problems))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

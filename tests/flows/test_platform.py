@@ -1,0 +1,318 @@
+"""The platform for real: Prefect server and worker, MLflow server and page on loopback, one start for all tests."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import psutil
+import pytest
+
+from tasks.platform_state import FOLDER, client_environment, read_private
+from tests import chaos, small_repository
+from tests.chaos import Platform, servers
+from tests.small_repository import PROJECT, clean_environment, command
+
+pytestmark = pytest.mark.platform
+#: Minutes from making the schedule to its run.
+AHEAD = 2
+ZONE = "Asia/Kolkata"
+#: What the schedule runs: a recipe from the form.
+RECIPE = {
+    "name": "own",
+    "start": "segment/bandit",
+    "credit": "last_token",
+    "changes": {"readout": {"segmenter": {"kind": "bandit"}, "read": "aggregate"}},
+    "sync": False,
+}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    path = small_repository.create(tmp_path_factory.mktemp("platform"), demo=("bandit",), seeds=(0,))
+    os.environ["REWARDSMITH_GPUS"] = "a,b"
+    try:
+        servers(path, "up")
+        yield path
+    finally:
+        servers(path, "down")
+        del os.environ["REWARDSMITH_GPUS"]
+
+
+@pytest.fixture(scope="module")
+def platform(root: Path) -> Platform:
+    return Platform(root)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def due(platform: Platform) -> datetime:
+    """When the schedule, made before the other tests, fires: a whole minute at least two minutes ahead."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.schedules import CronSchedule
+
+    at = (datetime.now(UTC) + timedelta(minutes=AHEAD + 1)).replace(second=0, microsecond=0)
+    there = at.astimezone(ZoneInfo(ZONE))
+    cron = CronSchedule(cron=f"{there.minute} {there.hour} {there.day} {there.month} *", timezone=ZONE)
+    found = platform.client.read_deployment_by_name("recipe/rewardsmith")
+    made = DeploymentScheduleCreate(schedule=cron, active=True, parameters=RECIPE)
+    platform.client.create_deployment_schedules(found.id, [made])
+    return at
+
+
+def answer(url: str, user: str = "", password: str = "") -> int:
+    """The status of a request."""
+    import base64
+
+    word = base64.b64encode(f"{user}:{password}".encode()).decode()
+    request = urllib.request.Request(url, headers={"Authorization": f"Basic {word}"} if user else {})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as found:
+            return int(found.status)
+    except urllib.error.HTTPError as error:
+        return error.code
+
+
+def wait_for(condition: Any, seconds: float = 120) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.1)
+
+
+def test_what_holds_secrets_is_for_its_owner_alone_and_outside_git(root: Path) -> None:
+    for name in ("credentials.json", "client.json", "state.json", "mlflow-auth.ini"):
+        assert stat.S_IMODE((root / FOLDER / name).stat().st_mode) == 0o600, name
+    password = read_private(root / FOLDER / "credentials.json")["password"]
+    assert len(password) >= 24
+    assert ".work" not in command("git", "status", "--short", root=root).stdout
+    for process in psutil.process_iter():
+        try:
+            words = " ".join(process.cmdline())
+        except psutil.Error:
+            continue
+        assert password not in words, "a password on a command line is everybody's"
+
+
+def test_servers_answer_with_the_generated_password_only(root: Path) -> None:
+    environment = client_environment(root)
+    known = read_private(root / FOLDER / "credentials.json")
+    pages = {
+        f"{environment['PREFECT_API_URL']}/admin/version": (200, 401),
+        f"{environment['MLFLOW_TRACKING_URI']}/api/2.0/mlflow/experiments/get-by-name?experiment_name=Default": (
+            200,
+            401,
+        ),
+        f"{environment['REWARDSMITH_PAGE']}/": (200, 401),
+    }
+    for url, (with_it, without) in pages.items():
+        assert answer(url) == without, url
+        assert answer(url, known["user"], "wrong") == without, url
+        assert answer(url, known["user"], known["password"]) == with_it, url
+
+
+def test_servers_listen_on_this_machine_only(root: Path) -> None:
+    pids: set[int] = set()
+    for note in Platform(root).notes().values():
+        process = psutil.Process(note["pid"])
+        pids |= {process.pid, *(child.pid for child in process.children(recursive=True))}
+    listening = [c for c in psutil.net_connections("inet") if c.pid in pids and c.status == psutil.CONN_LISTEN]
+    assert len(listening) >= 3
+    assert {c.laddr.ip for c in listening} == {"127.0.0.1"}
+
+
+def test_every_paper_the_suite_the_form_and_the_schedule_are_deployed_at_the_commit(platform: Platform) -> None:
+    commit = command("git", "rev-parse", "HEAD", root=platform.root).stdout.strip()
+    for flow in ("segment", "suite", "recipe"):
+        found = platform.client.read_deployment_by_name(f"{flow}/rewardsmith")
+        assert found.version == commit
+        assert found.concurrency_limit is None or found.work_pool_name == "rewardsmith"
+    form = platform.client.read_deployment_by_name("recipe/rewardsmith").parameter_openapi_schema["properties"]
+    assert {"par", "none"} <= set(form["shaping"]["enum"])
+    assert "even_split" in form["credit"]["enum"]
+    assert form["seeds"]["anyOf"][0]["items"]["type"] == "integer"
+
+
+def test_a_parameter_of_the_wrong_type_is_refused_before_it_runs(platform: Platform) -> None:
+    from prefect.exceptions import PrefectHTTPStatusError
+
+    with pytest.raises(PrefectHTTPStatusError, match=r"409|422"):
+        platform.start("recipe", name="Not A Name")
+
+
+def test_limits_are_made_for_cores_memory_and_each_gpu(platform: Platform) -> None:
+    names = {limit.name.rpartition("-")[2] for limit in platform.client.read_global_concurrency_limits(limit=50)}
+    assert {"cores", "gb", "a", "b"} <= names
+
+
+def test_a_run_from_the_server_ends_well_streams_its_log_and_reaches_mlflow(platform: Platform) -> None:
+    run = platform.start("segment", report=False)
+    assert platform.wait(run).is_completed()
+    from prefect.client.schemas.filters import LogFilter, LogFilterFlowRunId
+
+    wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run]))
+    wait_for(lambda: any("policy at work" in log.message for log in platform.client.read_logs(wanted, limit=200)), 30)
+    assert "up to date" in command("dvc", "status", root=platform.root).stdout
+    assert platform.held_slots() == 0
+    assert not chaos.duplicates(platform.root, {})
+
+
+def test_mlflow_knows_the_policy_by_its_alias(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
+    from mlflow import MlflowClient
+
+    from tasks.artifacts import digest
+    from tasks.registry import Registry
+
+    for name, value in platform.environment.items():
+        monkeypatch.setenv(name, value)
+    client = MlflowClient(tracking_uri=platform.environment["MLFLOW_TRACKING_URI"])
+    registry = Registry(client)
+    made = registry.promote("segment-policy-bandit", "champion", 0)
+    found = registry.resolve("segment-policy-bandit", "champion")
+    assert (found.version, found.path) == (made.version, "results/testbed/segment/policy/bandit/0/result")
+    assert found.digest == digest(platform.root / found.path)
+    assert client.get_run(found.run).inputs.dataset_inputs[0].dataset.name == "dialogue"
+    assert registry.resolve("segment-reward-model-bandit", "seed-0").digest
+
+
+def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> None:
+    from prefect.states import Cancelling
+
+    chaos.forget(platform.root)
+    run = platform.start("segment", report=False, environment={"STAND_IN_SECONDS": "120"})
+    wait_for(lambda: platform.stages() and platform.held_slots())
+    platform.client.set_flow_run_state(run, Cancelling())
+    assert platform.wait(run, 90).name == "Cancelled"
+    wait_for(lambda: not chaos.processes_of(platform.root), 30)
+    wait_for(lambda: platform.held_slots() == 0, 30)
+
+
+def test_jobs_of_different_runs_see_disjoint_devices_and_threads(platform: Platform, monkeypatch: Any) -> None:
+    from flows.shared_slots import SharedSlots
+    from flows.slots import Slots
+
+    for name, value in platform.environment.items():
+        monkeypatch.setenv(name, value)
+    from prefect.settings import PREFECT_API_AUTH_STRING, PREFECT_API_URL, temporary_settings
+
+    values = {
+        PREFECT_API_URL: platform.environment["PREFECT_API_URL"],
+        PREFECT_API_AUTH_STRING: platform.environment["PREFECT_API_AUTH_STRING"],
+    }
+    name = platform.environment["REWARDSMITH_SLOTS"]
+    with temporary_settings(values):
+        runs = [SharedSlots(Slots(2, ["a", "b"], 4), name) for _ in range(2)]
+        grants = [run.take({"cores": 1, "gpus": 1, "memory_gb": 1}) for run in runs]
+        assert [run.take({"cores": 1, "gpus": 1, "memory_gb": 1}) for run in runs] == [None, None]
+        seen = []
+        for grant in grants:
+            assert grant is not None
+            shown = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['OMP_NUM_THREADS'])"
+            seen.append(command(sys.executable, "-c", shown, root=platform.root, **grant.environment()).stdout.split())
+        assert sorted(seen) == [["a", "1"], ["b", "1"]]
+        for run in runs:
+            run.close()
+    assert platform.held_slots() == 0
+
+
+def test_a_missing_limit_stops_a_run_with_its_name_and_up_makes_it_again(platform: Platform) -> None:
+    name = f"{platform.environment['REWARDSMITH_SLOTS']}-cores"
+    platform.client.delete_global_concurrency_limit_by_name(name)
+    state = platform.wait(platform.start("segment", report=False, sync=False))
+    assert state.is_failed()
+    assert f"the limit '{name}' does not exist" in state.message
+    servers(platform.root, "up")
+    platform.client.read_global_concurrency_limit_by_name(name)
+
+
+def test_a_deployment_does_not_run_another_tree_than_it_was_pinned_to(platform: Platform) -> None:
+    path = platform.root / "params/segment/rows/dpo.yaml"
+    before = path.read_text()
+    path.write_text(before + "title: changed\n")
+    try:
+        state = platform.wait(platform.start("segment", report=False, sync=False))
+    finally:
+        path.write_text(before)
+    assert state.is_failed()
+    assert "the tree differs in params/segment/rows/dpo.yaml" in state.message
+
+
+def test_a_cron_schedule_with_a_timezone_fires_within_five_seconds(platform: Platform, due: datetime) -> None:
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+
+    found = platform.client.read_deployment_by_name("recipe/rewardsmith")
+    mine = DeploymentFilter(id=DeploymentFilterId(any_=[found.id]))
+
+    def started() -> list[Any]:
+        runs = platform.client.read_flow_runs(deployment_filter=mine)
+        return [run for run in runs if run.start_time and run.auto_scheduled]
+
+    left = (due - datetime.now(UTC)).total_seconds()
+    wait_for(started, max(0.0, left) + 60)
+    run = started()[0]
+    assert run.expected_start_time == due
+    delay = (run.start_time - due).total_seconds()
+    print(f"started {delay:+.2f} s from its time")
+    assert -1 < delay < 5
+    state = platform.wait(str(run.id))
+    assert state.is_completed(), state.message
+    tree = platform.root / ".work" / "recipes" / "own"
+    assert (tree / "results/testbed/segment/policy/own/0/result/metrics.json").exists()
+    assert "own" not in command("git", "status", "--short", root=platform.root).stdout
+
+
+def test_a_recipe_that_ran_is_adopted_as_a_row(platform: Platform) -> None:
+    done = command(sys.executable, "-P", "-m", "flows.recipe", "own", root=platform.root, PYTHONPATH=str(PROJECT))
+    assert "params/segment/rows/own.yaml" in done.stdout
+    (platform.root / "params/segment/rows/own.yaml").unlink()
+    command(sys.executable, "-P", "-m", "tasks.graph", root=platform.root, PYTHONPATH=str(PROJECT))
+
+
+def test_three_kills_lose_nothing(root: Path, tmp_path: Path) -> None:
+    reference = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
+    command("dvc", "repro", "-q", root=reference)
+    chaos.forget(root)
+    report = chaos.Report()
+    chaos.one_round(Platform(root), 3, random.Random(5), report, chaos.TARGETS)
+    chaos.look(Platform(root), reference, report)
+    assert report.problems == []
+    assert sum(report.kills.values()) == 3
+
+
+def test_a_taken_port_is_named_with_who_holds_it(tmp_path: Path) -> None:
+    import socket
+
+    root = small_repository.create(tmp_path)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        import subprocess
+
+        done = subprocess.run(
+            [sys.executable, "-P", "-m", "flows.servers", "up", "--mlflow-port", port],
+            cwd=root,
+            env=clean_environment(PYTHONPATH=str(PROJECT)),
+            capture_output=True,
+            text=True,
+        )
+    assert done.returncode == 2
+    assert f"port {port} for mlflow is taken by process {os.getpid()}" in done.stderr
+    assert not (root / FOLDER / "state.json").exists()
+
+
+def test_down_leaves_no_process(root: Path) -> None:
+    notes = Platform(root).notes()
+    servers(root, "down")
+    for note in notes.values():
+        assert not [p for p in psutil.process_iter() if p.pid == note["pid"] and p.status() != psutil.STATUS_ZOMBIE]
+    assert client_environment(root) == {}

@@ -1,0 +1,61 @@
+"""A model that got worse is found, and noise is not, over several benchmarks at once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.regression import change
+
+
+def scores(values: np.ndarray) -> dict[str, float]:
+    return {str(i): float(v) for i, v in enumerate(values)}
+
+
+def test_a_clear_loss_is_a_regression_and_its_mirror_an_improvement() -> None:
+    before = np.random.default_rng(0).uniform(size=100)
+    worse = change(scores(before), scores(before - 0.2 + 0.01 * np.arange(100) / 100), benchmarks=4)
+    assert worse.verdict == "regression"
+    assert worse.difference == pytest.approx(-0.195, abs=0.001)
+    assert change(scores(before), scores(before + 0.2), benchmarks=4).verdict == "improvement"
+
+
+def test_the_same_scores_are_no_difference() -> None:
+    one = scores(np.linspace(0, 1, 20))
+    assert change(one, one, benchmarks=3).verdict == "no difference"
+
+
+def test_more_benchmarks_widen_the_interval() -> None:
+    generator = np.random.default_rng(1)
+    before, now = scores(generator.uniform(size=50)), scores(generator.uniform(size=50))
+    few, many = (change(before, now, benchmarks=n) for n in (1, 10))
+    assert many.lower < few.lower < few.upper < many.upper
+
+
+def test_the_share_of_false_alarms_over_several_benchmarks_is_at_most_the_level() -> None:
+    generator, alarms = np.random.default_rng(2), 0
+    for _ in range(400):
+        found = [
+            change(scores(generator.normal(size=40)), scores(generator.normal(size=40)), benchmarks=4).verdict
+            for _ in range(4)
+        ]
+        alarms += "regression" in found or "improvement" in found
+    assert alarms / 400 <= 0.05 + 3 * (0.05 * 0.95 / 400) ** 0.5
+
+
+def test_only_shared_items_are_compared() -> None:
+    found = change({"a": 1.0, "b": 1.0, "old": 0.0}, {"a": 0.0, "b": 0.0, "new": 9.0}, benchmarks=1)
+    assert (found.n, found.difference) == (2, -1.0)
+    assert change({"a": 1.0}, {"b": 1.0}, benchmarks=1).verdict == "not comparable"
+
+
+@pytest.mark.parametrize(("level", "benchmarks"), [(0.0, 1), (1.0, 1), (0.9, 0)])
+def test_bad_level_or_number_is_refused(level: float, benchmarks: int) -> None:
+    with pytest.raises(DataError):
+        change({"a": 1.0}, {"a": 1.0}, benchmarks=benchmarks, level=level)
+
+
+def test_a_score_that_is_not_finite_is_refused() -> None:
+    with pytest.raises(DataError, match="not finite"):
+        change({"a": float("nan"), "b": 1.0}, {"a": 1.0, "b": 1.0}, benchmarks=1)
