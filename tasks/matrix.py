@@ -18,6 +18,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError
 from tasks.rows import (
+    COMPARING,
     MEASURING,
     ROOT_SCALE,
     ModelSpec,
@@ -74,6 +75,8 @@ class Item:
         inputs = ("entropies", "sentences") if self.module in CUTTING else ()
         cut = [name for name in inputs if name in self.arguments]
         known = self.arguments.get("references")
+        compared = self.arguments.get("policies")
+        several += [f"{len(compared)}-policies"] if isinstance(compared, tuple) else []
         centered = [f"{len(known)}-references" if len(known) > 1 else "references"] if isinstance(known, tuple) else []
         return "-".join([self.module, *cut, *several, *centered])
 
@@ -217,6 +220,14 @@ class Scale:
             made["pool"] = _result(above[-1])
         return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
 
+    def comparing(self, row: RowSpec, seed: int) -> list[Item]:
+        """What compares the policies of several rows, last."""
+        parts = [self.row(other, seed) for other in row.policies]
+        made: dict[str, Argument] = {"row": row.path, "scale": self._settings_file(row.path, row.kind)}
+        made |= {"data": _result(parts[0][0]), "policies": tuple(_result(items[-1]) for items in parts)}
+        above = [item for items in parts for item in items]
+        return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
+
     def pool(self, row: RowSpec, seed: int) -> list[Item]:
         """Greedy and sampled responses of a row's backbone, after the backbone."""
         base = self.backbone(row.backbone, seed)
@@ -252,6 +263,8 @@ class Scale:
             return base
         if row.kind in MEASURING:
             return self.measuring(row, seed)
+        if row.kind in COMPARING:
+            return self.comparing(row, seed)
         settings = self._file("policy", row.settings)
         if not (self.root / settings).exists():
             known = {path.stem for path in (self.root / self.params / "policy").glob("*.yaml")}

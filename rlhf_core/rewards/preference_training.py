@@ -16,7 +16,7 @@ from torch import Tensor
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import pad_rows
-from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.reward_model import ScalarModel, SegmentStates
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.readout import read_ends
 
@@ -78,14 +78,11 @@ def pair_evaluations(
     pad_id: int,
     aggregation: Aggregation = MEAN,
 ) -> tuple[Tensor, Tensor]:
-    """Sequence evaluations ([pairs] of the chosen, [pairs] of the rejected), each prompt computed once if it can be.
-
-    It can be for the mean, which needs values at segment ends alone.
-    """
+    """Sequence evaluations ([pairs] of the chosen, [pairs] of the rejected), each prompt computed once if it can be."""
     longest = max(len(s.sequence) for s in (*chosen, *rejected))
     same = all(a.sequence.prompt == b.sequence.prompt for a, b in zip(chosen, rejected, strict=True))
-    if aggregation.kind == MEAN.kind and same and can_share_prompts(model, longest):
-        return _shared_evaluations(model, chosen, rejected, pad_id)
+    if same and can_share_prompts(model, longest):
+        return _shared_evaluations(model, chosen, rejected, pad_id, aggregation)
     e, _, _ = evaluations(model, [*chosen, *rejected], pad_id, aggregation)
     return e[: len(chosen)], e[len(chosen) :]
 
@@ -113,7 +110,11 @@ def shared_prompt_mask(prompts: Tensor, chosen: Tensor, rejected: Tensor) -> tup
 
 
 def _shared_evaluations(
-    model: ScalarModel, chosen: Sequence[SegmentedSequence], rejected: Sequence[SegmentedSequence], pad_id: int
+    model: ScalarModel,
+    chosen: Sequence[SegmentedSequence],
+    rejected: Sequence[SegmentedSequence],
+    pad_id: int,
+    aggregation: Aggregation,
 ) -> tuple[Tensor, Tensor]:
     device = next(model.parameters()).device
     rows = [[*a.sequence.prompt, *a.sequence.response, *b.sequence.response]
@@ -132,12 +133,20 @@ def _shared_evaluations(
         use_cache=False,
     ).last_hidden_state  # fmt: skip
     values = model.heads["reward"](hidden).squeeze(-1).float()
+    base = values.gather(1, prompts[:, None] - 1).squeeze(1)
     evaluated = []
     for side, start in ((chosen, prompts), (rejected, prompts + good)):
         ends, read = pad_rows([s.ends for s in side], -1, "right")
         ends, read = ends.to(device), read.to(device)
-        segment_values = read_ends(values, torch.where(read, ends + start[:, None], -1))
-        evaluated.append(segment_values.sum(dim=1) / read.sum(dim=1).clamp(min=1))
+        places = torch.where(read, ends + start[:, None], -1)
+        states = SegmentStates(
+            values=read_ends(values, places),
+            mask=read,
+            base=base,
+            hidden=hidden.gather(1, places.clamp(min=0)[..., None].expand(-1, -1, hidden.shape[-1])),
+            heads=dict(model.projections.items()),
+        )
+        evaluated.append(aggregation(states).total)
     return evaluated[0], evaluated[1]
 
 
