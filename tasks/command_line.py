@@ -1,4 +1,4 @@
-"""The command line `rewardsmith`: run, plan, table, report, hackability, sync, explain, doctor, verify, graph.
+"""The command line `rewardsmith`; `rewardsmith --help` lists its commands.
 
 Heavy libraries are imported inside the commands, so that help and errors come at once.
 """
@@ -301,6 +301,27 @@ def sync(
     print(f"MLflow ({tracking.tracking_uri(Path.cwd()).split('@')[-1]}): {counts.line()}")
 
 
+def trained_reward_model(model: str, seed: int, scale: str) -> Path:
+    """The folder of a reward model: the given one, else the result of that name and seed, `<paper>/<name>` where
+    several papers have one.
+
+    Raises:
+        RecipeError: there is none, with the nearest known ones.
+    """
+    folder = Path(model)
+    if folder.is_dir():
+        return folder
+    paper, _, name = model.rpartition("/")
+    found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
+    if not found:
+        from tasks.rows import nearest
+
+        known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
+        hint = nearest(name, known) if known else "None is trained yet: rewardsmith run"
+        raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
+    return found[0]
+
+
 @commands.command()
 def explain(
     prompt: Annotated[str, typer.Option(help="The prompt; '-' reads it from standard input.")],
@@ -310,16 +331,7 @@ def explain(
     scale: Scale = "testbed",
 ) -> None:
     """Colour a response by the rewards that a trained reward model gives to its tokens and segments."""
-    folder = Path(model)
-    if not folder.is_dir():
-        found = sorted(Path("results", scale).glob(f"*/reward_model/{model}/{seed}/result"))
-        if not found:
-            from tasks.rows import nearest
-
-            known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
-            hint = nearest(model, known) if known else "None is trained yet: rewardsmith run"
-            raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
-        folder = found[0]
+    folder = trained_reward_model(model, seed, scale)
     from rich.console import Console
 
     from tasks.explain import explain as score
@@ -336,6 +348,57 @@ def explain(
     for piece in pieces(*parts):
         value = "      -" if piece.reward is None else f"{piece.reward:+7.3f}"
         console.print(f"{value}  {piece.text.strip()!r}", style="dim", highlight=False, markup=False)
+
+
+@commands.command(name="bench-reward")
+def bench_reward(
+    model: Annotated[
+        str, typer.Argument(help="A trained reward model's name or result folder, or a Hugging Face classifier's.")
+    ],
+    data: Annotated[Path | None, typer.Option(help="Folder of the test sets; else REWARDSMITH_DATA.")] = None,
+    sets: Annotated[str | None, typer.Option(help="Names, separated by commas; all without it.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="The most pairs of each set, evenly spaced.")] = None,
+    seed: Annotated[int, typer.Option(help="Which seed of the model.")] = 0,
+    scale: Scale = "testbed",
+    batch: Annotated[int, typer.Option(min=1, help="Responses per forward pass.")] = 16,
+    template: Annotated[str, typer.Option(help="Chat template of a Hugging Face model.")] = "tokenizer",
+    prompt_tokens: Annotated[int, typer.Option(help="Longest prompt of a Hugging Face model.")] = 1728,
+    total_tokens: Annotated[int, typer.Option(help="Longest prompt and response of it together.")] = 2048,
+    out: Annotated[Path | None, typer.Option(help="Also write the scores to this JSON file.")] = None,
+) -> None:
+    """Accuracy of any reward model on real preference test sets, with 95 % intervals.
+
+    Scores that depend on batch size or padding are refused first. Example:
+    `rewardsmith bench-reward sentence --sets llmbar,hhh_alignment`.
+    """
+    from dataclasses import asdict
+
+    from rich.console import Console
+    from rich.table import Table
+
+    from rlhf_core.data.truncation import Limits
+    from tasks import bench_reward as benching
+    from tasks.artifacts import write_json
+
+    chosen = sets.split(",") if sets else list(benching.SETS)
+    folder, limits = trained_reward_model(model, seed, scale), Limits(prompt_tokens, total_tokens)
+    scores, cut = benching.bench_reward(
+        folder, directory=data, sets=chosen, rows=rows, batch=batch, template=template, limits=limits
+    )
+    table = Table(box=None, pad_edge=False)
+    for column in ("set", "part"):
+        table.add_column(column)
+    for column in ("pairs", "accuracy", "95 %", "ties"):
+        table.add_column(column, justify="right")
+    for score in scores:
+        interval = f"{score.lower:.3f} to {score.upper:.3f}"
+        whole = score.part == benching.ALL
+        cells = (str(score.pairs), f"{score.accuracy:.3f}", interval, str(score.ties))
+        table.add_row(score.name if whole else "", score.part, *cells, style="bold" if whole else None)
+    Console().print(table)
+    print(f"cut to the model's limits: {100 * cut:.1f} % of prompts and responses")
+    if out is not None:
+        write_json(out, {"model": str(folder), "cut": cut, "scores": [asdict(score) for score in scores]})
 
 
 @commands.command()

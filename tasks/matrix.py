@@ -19,6 +19,7 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry
 from tasks.rows import (
+    COMPARING,
     MEASURING,
     ROOT_SCALE,
     ModelSpec,
@@ -81,6 +82,8 @@ class Item:
         inputs = ("entropies", "sentences") if self.module in CUTTING else ()
         cut = [name for name in inputs if name in self.arguments]
         known = self.arguments.get("references")
+        compared = self.arguments.get("policies")
+        several += [f"{len(compared)}-policies"] if isinstance(compared, tuple) else []
         centered = [f"{len(known)}-references" if len(known) > 1 else "references"] if isinstance(known, tuple) else []
         chosen = ["selection"] if self.module == "policy" and "selection" in self.arguments else []
         return "-".join([self.module, *cut, *several, *centered, *chosen, *aspects])
@@ -256,6 +259,14 @@ class Scale:
             made["pool"] = _result(above[-1])
         return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
 
+    def comparing(self, row: RowSpec, seed: int) -> list[Item]:
+        """What compares the policies of several rows, last."""
+        parts = [self.row(other, seed) for other in row.policies]
+        made: dict[str, Argument] = {"row": row.path, "scale": self._settings_file(row.path, row.kind)}
+        made |= {"data": _result(parts[0][0]), "policies": tuple(_result(items[-1]) for items in parts)}
+        above = [item for items in parts for item in items]
+        return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
+
     def pool(self, row: RowSpec, seed: int) -> list[Item]:
         """Greedy and sampled responses of a row's backbone, after the backbone."""
         base = self.backbone(row.backbone, seed)
@@ -336,6 +347,8 @@ class Scale:
             return base
         if row.kind in MEASURING:
             return self.measuring(row, seed)
+        if row.kind in COMPARING:
+            return self.comparing(row, seed)
         settings = self._chosen("policy", row.settings, "settings", row.path)
         self._check_models(row)
         prepare, _, sft = base

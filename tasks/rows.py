@@ -24,9 +24,13 @@ ROOT_SCALE = "testbed"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 #: Rows that measure a reward model, by a stage of that name.
 MEASURING = ("reward_bench", "best_of_n")
-KINDS = ("reward", "supervised", *MEASURING, "raw")
+#: Rows that compare policies, by a stage of that name.
+COMPARING = ("second_judge",)
+KINDS = ("reward", "supervised", *MEASURING, *COMPARING, "raw")
+#: What rows say that train nothing.
+SETTINGS = dict.fromkeys(MEASURING, ("reward_model",)) | dict.fromkeys(COMPARING, ("policy", "against"))
 #: Stages at which rows end: what a run is asked for, and what is reported of it.
-ROW_STAGES = ("sft", "policy", *MEASURING)
+ROW_STAGES = ("sft", "policy", *MEASURING, *COMPARING)
 
 
 @dataclass(frozen=True)
@@ -77,8 +81,8 @@ class RowSpec:
     """One row file.
 
     Attributes:
-        kind: reward, supervised; reward_bench or best_of_n, which measure a reward model; or raw: the backbone itself,
-            measured by its SFT stage.
+        kind: reward, supervised; reward_bench or best_of_n, which measure a reward model; second_judge, which compares
+            policies; or raw: the backbone itself, measured by its SFT stage.
         settings: names params/scales/<scale>/policy/<it>.yaml; the optimiser's kind unless the row says otherwise.
         reward_models: those that its components read, in order, each once.
         entropies: whether a read-out of its own needs entropies.
@@ -86,6 +90,7 @@ class RowSpec:
         references: those of its reward models whose reference rewards a shaping needs.
         evaluation: names params/scales/<scale>/evaluation/<it>.yaml; None for the backbone's.
         selection: where its aspects and the statistics of pure samples come from, if anywhere.
+        policies: the rows whose policies it compares, the one that is judged first.
     """
 
     paper: str
@@ -100,6 +105,7 @@ class RowSpec:
     references: tuple[ModelSpec, ...] = ()
     evaluation: str | None = None
     selection: SelectionSpec | None = None
+    policies: tuple[RowSpec, ...] = ()
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -229,7 +235,7 @@ def _referenced(where: str, values: Mapping[str, Any], models: tuple[ModelSpec, 
 
 
 def _refuse_other_settings(where: str, kind: str, values: Mapping[str, Any]) -> None:
-    known = ("title", "kind", "backbone", "reward_model", "notes")
+    known = ("title", "kind", "backbone", "notes", *SETTINGS[kind])
     for name in values:
         if name not in known:
             raise RecipeError(f"{where}: a row of kind {kind} has no setting '{name}'. {nearest(str(name), known)}")
@@ -258,6 +264,22 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
     return SelectionSpec(paper, name, own, backbone, _model(root, own, paper, holistic), tuple(aspects))
 
 
+def _compared(root: Path, paper: str, where: str, values: Mapping[str, Any]) -> tuple[RowSpec, ...]:
+    """The rows whose policies a row compares, the one that is judged first."""
+    names, folder = [values.get("policy"), *values.get("against", [])], root / "params" / paper / "rows"
+    known = {path.stem for path in folder.glob("*.yaml")}
+    for name in names:
+        if name not in known:
+            raise RecipeError(f"{where}: no row '{name}' for 'policy' or 'against'. {nearest(str(name), known)}")
+    rows = tuple(load_row(root, paper, folder / f"{name}.yaml") for name in names)
+    for row in rows:
+        if row.kind not in ("reward", "supervised"):
+            raise RecipeError(f"{where}: row '{row.name}' is of kind '{row.kind}', which trains no policy")
+    if len(rows) < 2:
+        raise RecipeError(f"{where}: 'against' names no row")
+    return rows
+
+
 def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     """One row file."""
     values, where = load_yaml(path), path.relative_to(root).as_posix()
@@ -266,7 +288,7 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     kind, backbone = values.get("kind", "reward"), values.get("backbone")
     if kind not in KINDS:
         raise RecipeError(f"{where}: kind is '{kind}'; it must be {', '.join(KINDS[:-1])} or {KINDS[-1]}")
-    if kind in MEASURING:
+    if kind in SETTINGS:
         _refuse_other_settings(where, kind, values)
     if not isinstance(backbone, str):
         raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
@@ -279,6 +301,8 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
         (model,) = _models(root, where, paper, {"reward_model": values.get("reward_model")})
         entropies, segmenter = model.entropies, model.segmenter
         return RowSpec(paper, path.stem, where, kind, backbone, "", (model,), entropies, segmenter)
+    if kind in COMPARING:
+        return RowSpec(paper, path.stem, where, kind, backbone, policies=_compared(root, paper, where, values))
     optimiser = values.get("optimiser")
     if not isinstance(optimiser, Mapping) or not isinstance(optimiser.get("kind"), str):
         raise RecipeError(f"{where}: optimiser is '{optimiser}'; it must be a mapping, as in {{kind: ppo}}")

@@ -15,7 +15,7 @@ from torch import Tensor
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import pad_rows
-from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.reward_model import ScalarModel, SegmentStates
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss
 from rlhf_core.rewards.readout import read_ends
@@ -45,8 +45,8 @@ def aggregate(
     response_ids, response_mask = pad_rows([s.sequence.response for s in batch], pad_id, "right")
     ends, _ = pad_rows([s.ends for s in batch], -1, "right")
     ends = ends.to(device)
-    inputs = (part.to(device) for part in (prompt_ids, prompt_mask, response_ids, response_mask))
-    states = model.at_ends(*inputs, ends, head=head)
+    inputs = [part.to(device) for part in (prompt_ids, prompt_mask, response_ids, response_mask, ends)]
+    states = model.at_ends(*inputs, head=head)
     return aggregation(states), ends
 
 
@@ -97,14 +97,14 @@ def head_evaluations(
     aggregation: Aggregation = MEAN,
     heads: Sequence[str] = ("reward",),
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Sequence evaluations by each head, of the chosen and of the rejected; each prompt computed once if it can be.
+    """Sequence evaluations by each head, of the chosen and of the rejected.
 
-    It can be for the mean, which needs values at segment ends alone; then all heads share one forward pass, too.
+    Each prompt is computed once if it can be; then all heads share one forward pass, too.
     """
     longest = max(len(s.sequence) for s in (*chosen, *rejected))
     same = all(a.sequence.prompt == b.sequence.prompt for a, b in zip(chosen, rejected, strict=True))
-    if aggregation.kind == MEAN.kind and same and can_share_prompts(model, longest):
-        return _shared_evaluations(model, chosen, rejected, pad_id, heads)
+    if same and can_share_prompts(model, longest):
+        return _shared_evaluations(model, chosen, rejected, pad_id, aggregation, heads)
     found = {head: evaluations(model, [*chosen, *rejected], pad_id, aggregation, head)[0] for head in heads}
     return {head: (e[: len(chosen)], e[len(chosen) :]) for head, e in found.items()}
 
@@ -136,6 +136,7 @@ def _shared_evaluations(
     chosen: Sequence[SegmentedSequence],
     rejected: Sequence[SegmentedSequence],
     pad_id: int,
+    aggregation: Aggregation,
     heads: Sequence[str],
 ) -> dict[str, tuple[Tensor, Tensor]]:
     device = next(model.parameters()).device
@@ -157,16 +158,31 @@ def _shared_evaluations(
     evaluated = {}
     for head in heads:
         values = model.heads[head](hidden).squeeze(-1).float()
-        evaluated[head] = (_mean_at_ends(values, chosen, prompts), _mean_at_ends(values, rejected, prompts + good))
+        sides = ((chosen, prompts), (rejected, prompts + good))
+        good_e, bad_e = (aggregation(_states(model, hidden, values, prompts, *side)).total for side in sides)
+        evaluated[head] = (good_e, bad_e)
     return evaluated
 
 
-def _mean_at_ends(values: Tensor, side: Sequence[SegmentedSequence], start: Tensor) -> Tensor:
-    """[pairs]: mean of values [pairs, length] at the segment ends of responses that start at [pairs] positions."""
+def _states(
+    model: ScalarModel, hidden: Tensor, values: Tensor, prompts: Tensor, side: Sequence[SegmentedSequence], start: Tensor
+) -> SegmentStates:
+    """What the model says at the segment ends of responses that start at [pairs] positions behind shared prompts.
+
+    Args:
+        hidden, values: [pairs, length, hidden] and a head of them [pairs, length].
+        prompts: [pairs] lengths.
+    """
     ends, read = pad_rows([s.ends for s in side], -1, "right")
     ends, read = ends.to(values.device), read.to(values.device)
-    segment_values = read_ends(values, torch.where(read, ends + start[:, None], -1))
-    return segment_values.sum(dim=1) / read.sum(dim=1).clamp(min=1)
+    places = torch.where(read, ends + start[:, None], -1)
+    return SegmentStates(
+        values=read_ends(values, places),
+        mask=read,
+        base=values.gather(1, prompts[:, None] - 1).squeeze(1),
+        hidden=hidden.gather(1, places.clamp(min=0)[..., None].expand(-1, -1, hidden.shape[-1])),
+        heads=dict(model.projections.items()),
+    )
 
 
 def _additive(mask: Tensor, model: ScalarModel) -> Tensor:

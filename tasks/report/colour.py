@@ -7,7 +7,7 @@ is symmetric, so a colour means the same distance from 0 on either side, and it 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from markupsafe import Markup, escape
 from rich.text import Text
@@ -43,7 +43,8 @@ def pieces(
     Args:
         tokens: texts of the response tokens, which concatenate to the response.
         rewards: [response_len] reward per token; None or NaN where a token has none.
-        segments: (first token, end exclusive, reward), in order, without overlap.
+        segments: (first token, end exclusive, reward), in order, without overlap. One without tokens ends on the token
+            before it, to whose piece its reward is added.
 
     Raises:
         DataError: rewards of another length, or segments that overlap or leave the response.
@@ -54,6 +55,9 @@ def pieces(
     position = 0
     for start, end, reward in segments or ():
         start, end = int(start), int(end)
+        if start == end == position and found:
+            found[-1] = replace(found[-1], reward=(found[-1].reward or 0.0) + float(reward))
+            continue
         if not position <= start < end <= len(tokens):
             raise DataError(
                 f"segment {start}:{end} does not fit {len(tokens)} tokens after {position}", field="segments"

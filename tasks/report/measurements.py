@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_core.evaluation.arena_hard import score_of_label
+from rlhf_core.evaluation.reward_bench import SECTIONS
 from tasks.report.length_controlled import Judged, length_controlled
 from tasks.report.outputs import StageOutput
 
@@ -139,7 +140,7 @@ def prompt_values(metric: str, output: StageOutput, reference: StageOutput | Non
         "peak_win_rate_vs_sft": lambda: _wins(output, reference, "alpaca", _peak_answers(output)),
         "true_reward": lambda: _true_rewards(output, "alpaca"),
         "gsm8k": lambda: _right(output, ("seen", "unseen", "gsm8k")),
-        "average": lambda: _solved(output),
+        "average": lambda: _right(output, SECTIONS) or _solved(output),
     }
     return readers[metric]() if metric in readers else _right(output, (metric,))
 
@@ -212,11 +213,23 @@ def reference_length_controlled(
     return found
 
 
-#: Metrics that need all rows of a table at once.
+def reference_arena(runs: TableRuns) -> Measurements:
+    """True win rate over the SFT model on Arena-Hard's prompts in percent, ties half."""
+    found: dict[str, dict[int, Measurement]] = {}
+    for name, by_seed in runs.outputs.items():
+        for seed, output in by_seed.items():
+            wins = _wins(output, runs.reference(name, seed), "arena")
+            if wins:
+                found.setdefault(name, {})[seed] = Measurement(100 * sum(wins.values()) / len(wins), wins)
+    return found
+
+
+#: Metrics that no run records: they need other rows of a table, or the SFT model's answers.
 JOINT_METRICS: dict[str, Callable[[TableRuns], Measurements]] = {
     "alpaca_lc": alpaca_length_controlled,
     "lc_win_rate_vs_sft": reference_length_controlled,
     "peak_lc_win_rate_vs_sft": lambda runs: reference_length_controlled(runs, _peak_answers),
+    "arena_win_rate_vs_sft": reference_arena,
 }
 
 

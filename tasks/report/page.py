@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib
+import importlib.util
 import itertools
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +24,7 @@ from tasks.artifacts import read_json
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg
 from tasks.report.measured import verdict_counts
+from tasks.report.outputs import ResultTree
 from tasks.report.records import Provenance, Run, provenance, run_anchor, runs_of
 from tasks.tables import format_number
 
@@ -87,7 +90,7 @@ def read_report(results: Path) -> Report:
         if folder is None:
             continue
         data = read_json(folder / "tables.json")
-        figures = read_json(folder / "figures.json")["figures"]
+        figures = read_json(folder / "figures.json")["figures"] + recorded_figures(key, results, data["seeds"])
         papers.append(PaperReport(key, data["title"], data["seeds"], data["counts"], data["tables"], figures))
     if not papers:
         raise DataError(
@@ -104,6 +107,15 @@ def read_report(results: Path) -> Report:
         provenance=provenance(runs.values()),
         constants=flat_facts({path.parent.parent.name: read_json(path) for path in facts}),
     )
+
+
+def recorded_figures(paper: str, results: Path, seeds: list[int]) -> list[dict[str, Any]]:
+    """Figures of how results were made, such as the time they took, which the tables stage does not read."""
+    module = f"tasks.report.figures_{paper}"
+    if importlib.util.find_spec(module) is None:
+        return []
+    make = getattr(importlib.import_module(module), "recorded_figures", None)
+    return [figure.to_json() for figure in make(ResultTree(results, tuple(seeds)))] if make else []
 
 
 def flat_facts(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -98,18 +98,19 @@ def pairs_of_one_prompt() -> tuple[list[SegmentedSequence], list[SegmentedSequen
     return chosen, rejected
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-def test_sharing_the_prompt_changes_neither_values_nor_gradients(attention: str) -> None:
+@pytest.mark.parametrize(("attention", "kind"), [("eager", "mean"), *(("sdpa", name) for name in AGGREGATIONS)])
+def test_sharing_the_prompt_changes_neither_values_nor_gradients(attention: str, kind: str) -> None:
     chosen, rejected = pairs_of_one_prompt()
+    aggregation = Aggregation(kind, dim=4)
     results = []
     for share in (True, False):
-        model = tiny_scalar_model()
+        model = tiny_scalar_model(projections=aggregation.projections)
         model.backbone.set_attn_implementation(attention)
         assert can_share_prompts(model, 11)
         if share:
-            good, bad = pair_evaluations(model, chosen, rejected, PAD)
+            good, bad = pair_evaluations(model, chosen, rejected, PAD, aggregation)
         else:
-            e, _, _ = evaluations(model, [*chosen, *rejected], PAD)
+            e, _, _ = evaluations(model, [*chosen, *rejected], PAD, aggregation)
             good, bad = e[:4], e[4:]
         bradley_terry_loss(good, bad).sum().backward()
         results.append([good.detach(), bad.detach(), *(p.grad for p in model.parameters())])

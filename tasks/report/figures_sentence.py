@@ -1,0 +1,370 @@
+"""Figures 2 to 11 of *Sentence-level Reward Model can Generalize Better*, and what the testbed shows beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rlhf_core.evaluation.reward_bench import SECTIONS
+from rlhf_core.published.row_map import RecipeRow, data_set, recipe_row
+from tasks.artifacts import read_json
+from tasks.report.figure_data import (
+    FigureData,
+    Panel,
+    Series,
+    curve_series,
+    metric_by_seed,
+    published_figure,
+    token_spans,
+)
+from tasks.report.figures_training import reward_models, training_curves
+from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+
+PAPER = "sentence"
+METHODS = ("sentence", "response", "token", "res2sent", "sent2res")
+LABELS = {
+    "sentence": "Sentence (ours)",
+    "response": "Response",
+    "token": "Token",
+    "res2sent": "Res2Sent",
+    "sent2res": "Sent2Res",
+    "da": "DA",
+    "va": "VA",
+    "vw": "VW",
+    "sat-1l": "sat-1l",
+    "sat-9l": "sat-9l",
+}
+#: Palette slots; a method keeps its colour in every figure.
+COLOURS = {name: slot for slot, name in enumerate(METHODS)}
+GRANULARITIES = ("sentence", "response", "token")
+AGGREGATIONS = ("da", "va", "vw", "sentence")
+#: The segmenter's layers and the row that reads it.
+SEGMENTERS = {"sat-1l": "sat-1l", "sat-3l": "sentence", "sat-9l": "sat-9l"}
+REWARD_MODELS = (
+    *("response", "token", "sentence", "da", "va", "vw", "sentence-without-end", "va-without-end", "vw-without-end"),
+    *("sentence-sat-1l", "sentence-sat-9l", "preference-transformer"),
+)
+SECTION_TITLES = dict(zip(SECTIONS, ("Chat", "Chat-Hard", "Safety", "Reasoning"), strict=True)) | {"average": "Average"}
+#: Tokens before a sentence's end that Figure 7 shows.
+BEFORE_END = 6
+
+
+def figures(tree: ResultTree) -> list[FigureData]:
+    """All figures in the order of the page."""
+    policies = [recipe_row(PAPER, name) for name in METHODS]
+    models = [RecipeRow(name, PAPER, "reward_model") for name in REWARD_MODELS]
+    return [
+        training_curves(
+            tree,
+            policies,
+            LABELS,
+            COLOURS,
+            "Means over seeds; the band is one standard error. Rows of Table 1, first backbone.",
+        ),
+        reward_models(
+            tree,
+            models,
+            "Accuracy on held-out pairs beside the annotator's Bayes ceiling; fidelity is the correlation of what each "
+            "sentence is worth with the true rewards of the clauses it covers.",
+        ),
+        reward_bench(tree),
+        best_of_n(tree, "3a", "alpaca", "judge"),
+        best_of_n(tree, "3b", "arena", "judge"),
+        reward_curves(tree),
+        reward_pictures(tree),
+        aggregations(tree),
+        segmenters(tree),
+        token_rewards_before_ends(tree),
+        second_judge(tree),
+        best_of_n(tree, "9", "alpaca", "second"),
+        *side_by_side(tree),
+    ]
+
+
+def recorded_figures(tree: ResultTree) -> list[FigureData]:
+    """Figures of the runs' records, which no result depends on: the time that training takes (Figure 6, left)."""
+    figure = FigureData(
+        key="figure-6-time",
+        title="Figure 6, left. Training time of RLHF with each segmenter",
+        caption="Seconds of the whole policy stage on the machine that ran it, evaluation included; runs side by side "
+        "share its cores.",
+    )
+    panel = Panel("training time", "", "seconds", [])
+    names, means, errors = [], [], []
+    for label, row in SEGMENTERS.items():
+        outputs = tree.outputs(PAPER, "policy", row)
+        seconds = [found for found in map(_seconds, outputs.values()) if found is not None]
+        if not seconds:
+            figure.missing.append(row)
+            continue
+        mean, error = mean_and_standard_error(seconds)
+        names.append(label)
+        means.append(mean)
+        errors.append(error)
+    if names:
+        panel.series = [Series("training time", names, list(means), errors, style="bars", colour=0)]
+    figure.panels = [panel]
+    return [figure]
+
+
+def _seconds(output: StageOutput) -> float | None:
+    record = output.path / "record" / "record.json"
+    return float(read_json(record)["seconds"]) if record.exists() else None
+
+
+def _bars(label: str, outputs: Mapping[int, StageOutput], metrics: Mapping[str, str], colour: int) -> list[Series]:
+    """One set of bars over several metrics, {metric: name of its group}; none where nothing was measured."""
+    values = {name: metric_by_seed(outputs, metric) for metric, name in metrics.items()}
+    found = {name: value for name, value in values.items() if value}
+    if not found:
+        return []
+    means, errors = [mean for mean, _ in found.values()], [error for _, error in found.values()]
+    return [Series(label, list(found), means, errors, style="bars", colour=colour)]
+
+
+def reward_bench(tree: ResultTree) -> FigureData:
+    """Figure 2: accuracy of each granularity on the four sections."""
+    figure = published_figure(
+        "sentence/2",
+        "Sections of the testbed's benchmark have the same meaning. Error bars: one standard error over seeds.",
+    )
+    panel = Panel("RewardBench", "", "pairwise accuracy, %", [])
+    for name in GRANULARITIES:
+        outputs = tree.of(recipe_row(PAPER, f"bench-{name}"))
+        if not outputs:
+            figure.missing.append(f"bench-{name}")
+        panel.series += _bars(LABELS[name], outputs, SECTION_TITLES, COLOURS[name])
+    figure.panels = [panel]
+    return figure
+
+
+def best_of_n(tree: ResultTree, number: str, benchmark: str, judge: str) -> FigureData:
+    """Figures 3a, 3b and 9: win rate over greedy decoding as N grows, by a judge and by true rewards."""
+    figure = published_figure(
+        f"sentence/{number}",
+        "The best of the first N of one pool of 32 responses, against the greedy one; ties are half a win. "
+        + ("The second judge errs by one reward unit on each answer." if judge == "second" else ""),
+    )
+    for measure, title in ((judge, "by the judge"), ("true", "by true rewards")):
+        panel = Panel(title, "N", "win rate over greedy, %", [])
+        for name in GRANULARITIES:
+            outputs = tree.of(recipe_row(PAPER, f"best-of-n-{name}"))
+            if not outputs and measure != "true":
+                figure.missing.append(f"best-of-n-{name}")
+            panel.series += _over_sizes(LABELS[name], outputs, f"{measure}/{benchmark}/", COLOURS[name])
+        figure.panels.append(panel)
+    return figure
+
+
+def _over_sizes(label: str, outputs: Mapping[int, StageOutput], prefix: str, colour: int) -> list[Series]:
+    names = {name for output in outputs.values() for name in output.metrics if name.startswith(prefix)}
+    sizes = sorted(int(name.removeprefix(prefix)) for name in names)
+    values = [metric_by_seed(outputs, f"{prefix}{size}") for size in sizes]
+    found = [(size, value) for size, value in zip(sizes, values, strict=True) if value]
+    if not found:
+        return []
+    return [Series(label, [s for s, _ in found], [v[0] for _, v in found], [v[1] for _, v in found], colour=colour)]
+
+
+def reward_curves(tree: ResultTree) -> FigureData:
+    """Figure 3c: the aggregated reward while training on sentence rewards, or on the aggregate itself."""
+    figure = published_figure(
+        "sentence/3c", "Sum of the rewards of a response, which is the aggregate of Eq. 4 for both; means over seeds."
+    )
+    for prefix, title in (("tulu3-", "Llama-3.1-Tulu-3-8B-SFT (as in the paper)"), ("", "Llama-3.2-3B-SFT")):
+        panel = Panel(title, "training step", "aggregated reward", [])
+        for name in ("sentence", "sent2res"):
+            outputs = tree.of(recipe_row(PAPER, prefix + name))
+            if not outputs:
+                figure.missing.append(prefix + name)
+            panel.series += curve_series(LABELS[name], outputs, "reward", colour=COLOURS[name])
+        figure.panels.append(panel)
+    return figure
+
+
+def _examples(tree: ResultTree, name: str) -> dict[str, dict[str, Any]]:
+    """The example responses of a reward model by id, first seed that was run."""
+    outputs = tree.outputs(PAPER, "reward_model", name)
+    return {row["id"]: row for row in next(iter(outputs.values())).rows("examples.jsonl")} if outputs else {}
+
+
+def reward_pictures(tree: ResultTree) -> FigureData:
+    """Figure 4: the same responses under the three granularities."""
+    figure = published_figure(
+        "sentence/4",
+        "Colour shows what each piece is worth to the model, divided evenly among its tokens, on one scale per model "
+        "and text, centred at 0; hover over a piece for its value.",
+        kind="coloured_text",
+    )
+    models = {name: _examples(tree, name) for name in GRANULARITIES}
+    figure.missing = [f"reward_model/{name}" for name, rows in models.items() if not rows]
+    present = {name: rows for name, rows in models.items() if rows}
+    if not present:
+        return figure
+    shared = set.intersection(*(set(rows) for rows in present.values()))
+    first = next(iter(present.values()))
+    for kind, title in (("normal", "Normal text"), ("repetition", "Text with repetition")):
+        example = next((i for i, row in first.items() if row["kind"] == kind and i in shared), None)
+        if example is not None:
+            shown = [_picture(LABELS[name], rows[example]) for name, rows in present.items()]
+            figure.blocks.append({"title": title, "prompt": first[example]["prompt"], "models": shown})
+    return figure
+
+
+def _picture(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    return {"name": name, **{key: row[key] for key in ("tokens", "rewards", "segments")}}
+
+
+def aggregations(tree: ResultTree) -> FigureData:
+    """Figure 5: aggregation functions, by RewardBench and by the policy's win rate."""
+    figure = published_figure("sentence/5", "Numbers of Tables 6 and 7. Error bars: one standard error over seeds.")
+    left = Panel("reward model", "", "RewardBench average, %", [])
+    right = Panel("policy", "", "true win rate vs SFT, %", [])
+    for slot, name in enumerate(AGGREGATIONS):
+        bench, policy = tree.of(recipe_row(PAPER, f"bench-{name}")), tree.of(recipe_row(PAPER, name))
+        figure.missing += [row for row, found in ((f"bench-{name}", bench), (name, policy)) if not found]
+        label = "ours" if name == "sentence" else LABELS[name]
+        left.series += _bars(label, bench, {"average": label}, slot)
+        right.series += _bars(label, policy, {"win_rate_vs_sft": label}, slot)
+    figure.panels = [left, right]
+    return figure
+
+
+def segmenters(tree: ResultTree) -> FigureData:
+    """Figure 6, right: the policy's win rate with each segmenter; its training time comes from the records."""
+    figure = published_figure("sentence/6", "Numbers of Table 8; the training time stands beside it.")
+    panel = Panel("policy", "", "true win rate vs SFT, %", [])
+    for slot, (label, row) in enumerate(SEGMENTERS.items()):
+        outputs = tree.of(recipe_row(PAPER, row))
+        if not outputs:
+            figure.missing.append(row)
+        panel.series += _bars(label, outputs, {"win_rate_vs_sft": label}, slot)
+    figure.panels = [panel]
+    return figure
+
+
+def token_rewards_before_ends(tree: ResultTree) -> FigureData:
+    """Figure 7: weighted rewards of the preference transformer's tokens by their distance from a clause's end."""
+    figure = published_figure(
+        "sentence/7",
+        "Absolute weighted reward of a token in units of its response's mean, over the example responses; 0 is the "
+        "last token of a true clause, its mark included.",
+    )
+    rows = [row for row in _examples(tree, "preference-transformer").values() if row.get("true_clauses")]
+    if not rows:
+        figure.missing = ["reward_model/preference-transformer"]
+        return figure
+    found: dict[int, list[float]] = {}
+    for row in rows:
+        for distance, share in _shares_before_ends(row):
+            found.setdefault(distance, []).append(share)
+    distances = sorted(distance for distance in found if distance <= BEFORE_END)[::-1]
+    values = [mean_and_standard_error(found[distance]) for distance in distances]
+    series = Series(
+        "Preference transformer",
+        [str(-distance) for distance in distances],
+        [mean for mean, _ in values],
+        [error for _, error in values],
+        style="bars",
+        colour=0,
+    )
+    figure.panels = [Panel("example responses", "tokens from the clause's end", "share of the mean", [series])]
+    return figure
+
+
+def _shares_before_ends(row: Mapping[str, Any]) -> list[tuple[int, float]]:
+    """(tokens up to the end of the clause, absolute weighted reward in units of the response's mean) of every token."""
+    spans = token_spans(row["tokens"], row["response"])
+    worth = [(start, abs(value)) for start, end, value in row["segments"] if start < end]
+    mean = sum(value for _, value in worth) / max(1, len(worth))
+    if not mean:
+        return []
+    ends = [len(row["response"][:end].rstrip()) for _, end, *_ in row["true_clauses"]]
+    last = [max((i for i, (start, _) in enumerate(spans) if start < end), default=0) for end in ends]
+    shares = []
+    for token, value in worth:
+        ahead = [place - token for place in last if place >= token]
+        if ahead:
+            shares.append((min(ahead), value / mean))
+    return shares
+
+
+def second_judge(tree: ResultTree) -> FigureData:
+    """Figure 8: our policy against each baseline, by the second judge."""
+    figure = published_figure(
+        "sentence/8", "Win rate of the sentence policy's answers over each baseline's; ties are half."
+    )
+    outputs = tree.of(recipe_row(PAPER, "second-judge"))
+    if not outputs:
+        figure.missing.append("second-judge")
+    panel = Panel("AlpacaEval", "against", "win rate of Sentence, %", [])
+    opponents = {f"second/{name}": LABELS[name] for name in METHODS if name != "sentence"}
+    panel.series = _bars("Sentence (ours)", outputs, opponents, COLOURS["sentence"])
+    figure.panels = [panel]
+    return figure
+
+
+def side_by_side(tree: ResultTree) -> list[FigureData]:
+    """Figures 10 and 11: answers of three policies to one question and to one programming task."""
+    caption = "Answers of the first seed that was run. "
+    question = published_figure(
+        "sentence/10", caption + "Colour: the true reward of each clause, where the world knows it.", "coloured_text"
+    )
+    program = published_figure(
+        "sentence/11", caption + "Colour: whether the program passes its tests.", "coloured_text"
+    )
+    answers = {name: _generations(tree, name) for name in ("response", "token", "sentence")}
+    for figure in (question, program):
+        figure.missing = [name for name, rows in answers.items() if not rows]
+    present = {name: rows for name, rows in answers.items() if rows}
+    if present:
+        question.blocks = _compared(present, "alpaca", _world(tree))
+        program.blocks = _compared(present, "mbpp_base", None)
+    return [question, program]
+
+
+def _generations(tree: ResultTree, name: str) -> dict[tuple[str, str], dict[str, Any]]:
+    outputs = tree.of(recipe_row(PAPER, name))
+    rows = next(iter(outputs.values())).generations if outputs else []
+    return {(row["benchmark"], str(row["id"])): row for row in rows if "response" in row}
+
+
+def _world(tree: ResultTree) -> Any:
+    """The testbed's world behind the results, None for real data."""
+    from tasks.loading import load_world
+
+    folder = tree.root / "shared" / "data" / data_set(PAPER) / "result"
+    return load_world(folder) if (folder / "data.json").exists() else None
+
+
+def _compared(
+    answers: Mapping[str, Mapping[tuple[str, str], dict[str, Any]]], benchmark: str, world: Any
+) -> list[dict[str, Any]]:
+    """The first item to which the policies gave answers that differ, as a block of coloured texts."""
+    keys = [key for key in next(iter(answers.values())) if key[0] == benchmark]
+    for key in keys:
+        rows = {name: found[key] for name, found in answers.items() if key in found}
+        texts = {row["response"] for row in rows.values()}
+        if len(rows) == len(answers) and len(texts) == len(rows) and all(text.strip() for text in texts):
+            shown = [{"name": LABELS[name], **_coloured(row, world)} for name, row in rows.items()]
+            prompt = str(next(iter(rows.values()))["prompt"])
+            return [{"title": benchmark, "prompt": prompt, "models": shown}]
+    return []
+
+
+def _coloured(row: Mapping[str, Any], world: Any) -> dict[str, Any]:
+    """An answer in pieces with the value of each: true clauses, or the whole with whether it is right."""
+    text = str(row["response"])
+    pieces: Sequence[tuple[str, float | None]] = [(text, _rightness(row))]
+    if world is not None and row.get("meta"):
+        pieces = [(text[c.start : c.end], c.reward) for c in world.clauses(row["meta"], text)]
+    segments = [[i, i + 1, value] for i, (_, value) in enumerate(pieces) if value is not None]
+    return {
+        "tokens": [piece for piece, _ in pieces],
+        "rewards": [value for _, value in pieces],
+        "segments": segments,
+    }
+
+
+def _rightness(row: Mapping[str, Any]) -> float | None:
+    return None if row.get("right") is None else 1.0 if row["right"] else -1.0

@@ -1,0 +1,103 @@
+"""Stage `second_judge`: one policy's answers against those of others, by a judge of its own.
+
+Writes metrics.json (`second/<opponent>`: win rate of the first policy in percent, ties half, both orders; with its
+standard error and the number of unparsable verdicts) and judgements.jsonl. Source: Sentence, appendix C.1, Figure 8.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
+from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.loading import load_judge, load_world
+from tasks.settings import read_settings, typed
+from tasks.stage import command_line, run_stage, set_threads
+
+VERSION = 1
+STAGE = "second_judge"
+
+
+@dataclass(frozen=True)
+class SecondJudgeSpec:
+    """Who judges, and what.
+
+    Args:
+        judge: judge spec, see `tasks.loading.load_judge`.
+        benchmark: whose first turns are compared.
+        template: of the judge's prompt.
+    """
+
+    judge: Mapping[str, Any]
+    benchmark: str = "alpaca"
+    template: str = "ranking"
+
+
+def answers_of(policy: Path, benchmark: str) -> dict[str, dict[str, Any]]:
+    """A policy's first-turn answers by prompt id.
+
+    Raises:
+        DataError: it answered no prompt of the benchmark.
+    """
+    file = policy / "generations.jsonl"
+    rows = {str(r["id"]): r for r in read_jsonl(file) if r["benchmark"] == benchmark and r["turn"] == 1}
+    if not rows:
+        raise DataError(f"no answer to a prompt of '{benchmark}'", file=str(file), remedy="Change 'benchmark'")
+    return rows
+
+
+def judge_policies(
+    row_path: Annotated[Path, "row file (YAML)"],
+    scale_path: Annotated[Path, "judge settings (YAML)"],
+    data: Path,
+    policies: Annotated[tuple[Path, ...], "results of `policy`: the one that is judged, then its opponents"],
+    out: Path,
+    version: int | None = None,
+) -> None:
+    """Compares the first policy with each of the others."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    row = read_settings(row_path)
+    spec = typed(SecondJudgeSpec, read_settings(scale_path), str(scale_path))
+    names = list(row["against"])
+    if len(policies) != 1 + len(names):
+        raise RecipeError(f"{row_path}: {len(names)} opponents, but {len(policies)} policies are given")
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=[row_path, scale_path, data, *policies]) as result:
+        judge = load_judge(spec.judge, load_world(data))
+        if judge is None:
+            raise RecipeError(f"{scale_path}: 'judge' is empty, and there is nothing to do without one")
+        own = answers_of(policies[0], spec.benchmark)
+        metrics: dict[str, float] = {}
+        judgements: list[dict[str, Any]] = []
+        for name, folder in zip(names, policies[1:], strict=True):
+            others = answers_of(folder, spec.benchmark)
+            comparisons = [
+                Comparison(key, mine["prompt"], mine["response"], others[key]["response"], {"prompt": mine["meta"]})
+                for key, mine in own.items()
+                if key in others
+            ]
+            games = play_games(judge, comparisons, spec.template)
+            rate = win_rate_of_outcomes(combine_orders(games))
+            metrics |= {
+                f"second/{name}": rate["win_rate"],
+                f"second_se/{name}": rate["standard_error"],
+                f"second_invalid/{name}": rate["n_invalid"],
+            }
+            judgements += [
+                {"opponent": name, "id": game.id, "first": game.first, "raw": game.raw, "valid": game.verdict.valid}
+                for game in games
+            ]
+        write_jsonl(result / "judgements.jsonl", judgements)
+        write_json(result / "metrics.json", {k: float(v) for k, v in metrics.items() if math.isfinite(v)})
+
+
+main = command_line(judge_policies)
+
+
+if __name__ == "__main__":
+    run_stage(main)
