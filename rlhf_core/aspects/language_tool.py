@@ -1,7 +1,7 @@
 """Grammar through LanguageTool: -1 for every wrong token, 0 for the others (ALARM, §4.2 and Appendix A.2).
 
-Any running LanguageTool server is asked by URL (`/v2/check`); without one, `language_tool_python` starts the Java server
-on this machine, which it downloads on first use.
+Any running LanguageTool server is asked by URL (`/v2/check`); without one, `language_tool_python` starts the Java
+server on this machine, which it downloads on first use.
 """
 
 from __future__ import annotations
