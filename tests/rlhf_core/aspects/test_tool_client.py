@@ -154,6 +154,13 @@ def test_offsets_are_utf16_code_units() -> None:
         spans_of({"matches": [{"offset": 1, "length": 1}]}, text)
 
 
+def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    with ToolServer() as server:
+        monkeypatch.setenv("REWARDSMITH_LANGUAGETOOL", server.url)
+        checked_scores(build_aspect({"kind": "grammar"}), [{}], TEXTS[:1])
+        assert server.calls == 1
+
+
 def test_settings_out_of_range_are_refused() -> None:
     with pytest.raises(RecipeError, match="concurrency"):
         ToolConfig(concurrency=0)
