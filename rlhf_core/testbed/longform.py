@@ -1,8 +1,8 @@
 """Long-form questions of the testbed: an answer must be read from passages, and every sentence's truth is known.
 
 A question asks for some attributes of an entity. Its passages state facts drawn for this question alone, all of that
-entity's and some of another's, so that an answer cannot be known by heart. Answers are written in the language of the dialogue world
-(`rlhf_core.testbed.grammar`) and read back by its parser, so any text has a gold parse.
+entity's and some of another's, so that an answer cannot be known by heart. Answers are written in the language of the
+dialogue world (`rlhf_core.testbed.grammar`) and read back by its parser, so any text has a gold parse.
 
 Three aspects are known of any answer (ALARM, §3.1):
     relevance      per sub-sentence: it states a requested fact for the first time
