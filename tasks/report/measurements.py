@@ -118,6 +118,9 @@ def prompt_values(metric: str, output: StageOutput, reference: StageOutput | Non
         "true_reward": lambda: _true_rewards(output, "alpaca"),
         "gsm8k": lambda: _right(output, ("seen", "unseen")),
     }
+    if metric.startswith("score/"):
+        name = metric.removeprefix("score/")
+        return {prompt: float(row[name]) for prompt, row in output.scores.items() if name in row}
     return readers[metric]() if metric in readers else _right(output, (metric,))
 
 

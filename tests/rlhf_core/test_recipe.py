@@ -125,8 +125,8 @@ def test_reward_models_and_functions_mix_in_one_row() -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"reward_model": "segment"}, "either a 'reward_model' or a 'function'"),
-        ({"function": None}, "either a 'reward_model' or a 'function'"),
+        ({"reward_model": "segment"}, "either a 'reward_model', an 'aspect' or a 'function'"),
+        ({"function": None}, "either a 'reward_model', an 'aspect' or a 'function'"),
         ({"normaliser": "global"}, "has no read-out and no normaliser"),
         ({"gives": "segments"}, "a reward function gives sequence or tokens"),
         ({"credit": "as_is"}, "takes Tokens but function 'own:brevity' gives Sequence"),
