@@ -187,20 +187,15 @@ def test_the_selection_names_what_it_chose_and_by_what(run: Run) -> None:
         name: facts["inconsistency"]["estimate"] for name, facts in found["aspects"].items() if not facts["constant"]
     }
     assert found["chosen"] == [min(told, key=lambda name: told[name])]
-    assert [facts["density"] for facts in found["aspects"].values()] == ["sentence", "span", "sequence", "sequence"]
+    assert [one["density"] for one in facts.values()] == ["sentence", "span", "sequence", "sequence"]
     pure = found["holistic"]["pure"]
     assert len(pure) == 16
     assert sum(pure) / 16 == pytest.approx(0, abs=1e-6)
     answers = run.read("alarm/selection/qa/0", "answers.jsonl")
     decided = [row for row in answers if row["greedy"]["holistic"] != row["sampled"]["holistic"]]
-    apart = [
-        row
-        for row in decided
-        if (row["greedy"]["holistic"] > row["sampled"]["holistic"])
-        == (row["greedy"]["length"] < row["sampled"]["length"])
-        and row["greedy"]["length"] != row["sampled"]["length"]
-    ]
-    assert told["length"] == pytest.approx(100 * len(apart) / len(decided))
+    signs = [[row["greedy"][name] - row["sampled"][name] for name in ("holistic", "length")] for row in decided]
+    apart = sum(holistic * length < 0 for holistic, length in signs)
+    assert told["length"] == pytest.approx(100 * apart / len(decided))
 
 
 def test_a_gated_policy_logs_the_share_above_and_the_violations(run: Run) -> None:
@@ -255,7 +250,7 @@ def test_rows_are_held_against_each_other_in_the_tables(run: Run) -> None:
     flat = run.read("alarm/tables", "metrics.json")
     assert "table-1/qa-alarm@factuality-rate/vs_holistic" in flat
     figure = run.read("alarm/tables", "figures.json")["figures"][0]
-    assert [panel["title"] for panel in figure["panels"]][0] == "Inconsistency with the holistic reward"
+    assert figure["panels"][0]["title"] == "Inconsistency with the holistic reward"
 
 
 def refused(run: Run, row: str, change: Mapping[str, Any], tmp_path: Path, **inputs: Any) -> str:
@@ -273,7 +268,7 @@ def refused(run: Run, row: str, change: Mapping[str, Any], tmp_path: Path, **inp
     [
         (
             {"components": [HOLISTIC, {"aspect": "honesty"}]},
-            "'honesty' is not in the selection; it compared factuality",
+            "'honesty' is not in the selection; it compared",
         ),
         ({"components": [HOLISTIC, {"aspect": "factuality", "credit": "last_token"}]}, "takes Sequence"),
         ({"components": [HOLISTIC, {"aspect": "completeness", "shaping": {"kind": "par"}}]}, "reference rewards"),
@@ -316,7 +311,7 @@ def test_a_constant_aspect_is_not_chosen_and_cannot_be_normalised(
     shutil.copytree(run.result("shared/data/longform"), wordless)
     rows = [json.loads(line) for line in (wordless / "prompts.jsonl").read_text().splitlines()]
     for row in rows:
-        row["meta"]["asked"] = []
+        row["meta"]["requested"] = ["nothing"]
     (wordless / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     inputs = {**run.selection_inputs(), "spec": spec, "aspect": files, "data": wordless}
     run.stage("selection", "alarm/selection/constant/0", **inputs)
