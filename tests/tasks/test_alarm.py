@@ -187,7 +187,7 @@ def test_the_selection_names_what_it_chose_and_by_what(run: Run) -> None:
         name: facts["inconsistency"]["estimate"] for name, facts in found["aspects"].items() if not facts["constant"]
     }
     assert found["chosen"] == [min(told, key=lambda name: told[name])]
-    assert [one["density"] for one in facts.values()] == ["sentence", "span", "sequence", "sequence"]
+    assert [one["density"] for one in found["aspects"].values()] == ["sentence", "span", "sequence", "sequence"]
     pure = found["holistic"]["pure"]
     assert len(pure) == 16
     assert sum(pure) / 16 == pytest.approx(0, abs=1e-6)
