@@ -39,8 +39,8 @@ class Scored:
 class Aspect(Protocol):
     """One respect in which responses are scored.
 
-    Values are rewards: more is always better. An aspect that asks a tool may also have `prefetch(responses)`, which starts
-    asking and returns at once.
+    Values are rewards: more is always better. An aspect that asks a tool may also have `prefetch(responses)`, which
+    starts asking and returns at once.
 
     Attributes:
         name: as it stands in tables.

@@ -1,11 +1,13 @@
 """Grammar through LanguageTool: -1 for every wrong token, 0 for the others (ALARM, §4.2 and Appendix A.2).
 
-Any running LanguageTool server is asked by URL (`/v2/check`); without one, `language_tool_python` starts the Java server
-on this machine, which it downloads on first use.
+Any running LanguageTool server is asked by URL (`/v2/check`): the one given, or the one that the environment variable
+REWARDSMITH_LANGUAGETOOL names. Without either, `language_tool_python` starts the Java server on this machine, which it
+downloads on first use.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -18,12 +20,15 @@ from rlhf_core.errors import RecipeError, ToolError
 
 Spans = list[tuple[int, int]]
 
+#: Environment variable that names a running server.
+URL_VARIABLE = "REWARDSMITH_LANGUAGETOOL"
+
 
 class LanguageToolGrammar:
     """Errors of grammar, token by token.
 
     Args:
-        url: of a running server, such as http://127.0.0.1:8081; None starts a local one.
+        url: of a running server, such as http://127.0.0.1:8081; None takes the variable's, or starts a local one.
         language: code that LanguageTool knows.
         disabled_rules: rule ids that are not errors here.
         timeout_s: of one call.
@@ -49,6 +54,7 @@ class LanguageToolGrammar:
         cache_path: str | None = None,
     ) -> None:
         self._offsets = offsets or words
+        url = url or os.environ.get(URL_VARIABLE)
         ask = _local(language) if url is None else _server(url, language, disabled_rules, timeout_s, concurrency)
         identity = {"tool": "languagetool", "language": language, "disabled": sorted(disabled_rules)}
         config = ToolConfig(concurrency, retries, backoff_s, max_backoff_s, cache_path)

@@ -1,7 +1,7 @@
 """Asking tools behind rewards: batched, cached on disk, concurrent, with bounded retries; never an invented score.
 
-A tool is a function from a text to an answer (a call of a server, mostly waiting). `prefetch` starts calls and returns at
-once, so that they run beside generation; `answers` waits for what is not there yet. Equal texts are asked once.
+A tool is a function from a text to an answer (a call of a server, mostly waiting). `prefetch` starts calls and returns
+at once, so that they run beside generation; `answers` waits for what is not there yet. Equal texts are asked once.
 """
 
 from __future__ import annotations

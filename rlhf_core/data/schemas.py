@@ -244,7 +244,7 @@ FEEDBACK = _record_type(
     {
         **{name: column for name, column in LONG_FORM.schema.columns.items() if name not in ("id", "source")},
         "predictions": _column(lambda v: _is_texts(v) and bool(v), _TEXTS),
-        "feedback": _column(_is_feedback, "not {errors: [{error type, start, end}], missing_info: [...]}"),
+        "feedback": _column(_is_feedback, "not a mapping of errors (with error type, start and end) and missing_info"),
     },
     [_rows(_errors_fit, "feedback", "an error's span lies outside the first prediction")],
 )

@@ -1,8 +1,8 @@
 """Long-form questions of the testbed: an answer must be read from passages, and every sentence's truth is known.
 
-A question asks for some attributes of an entity. Its passages state facts drawn for this question alone, about that
-entity and others, so that an answer cannot be known by heart. Answers are written in the language of the dialogue world
-(`rlhf_core.testbed.grammar`) and read back by its parser, so any text has a gold parse.
+A question asks for some attributes of an entity. Its passages state facts drawn for this question alone, all of that
+entity's and some of another's, so that an answer cannot be known by heart. Answers are written in the language of the
+dialogue world (`rlhf_core.testbed.grammar`) and read back by its parser, so any text has a gold parse.
 
 Three aspects are known of any answer (ALARM, §3.1):
     relevance      per sub-sentence: it states a requested fact for the first time
@@ -30,7 +30,9 @@ VERSION = 1
 SOURCE = "testbed"
 ATTRIBUTES = ("color", "food", "home", "sound")
 #: Templates of `grammar.FACT_TEMPLATES` that answers are written with, by place; passages use the first.
-TEMPLATES = (0, 1, 3, 6)
+TEMPLATES = (0, 1, 5)
+#: Attributes that a passage about another entity tells.
+ELSEWHERE = 2
 #: Attributes that a question of each split asks for, and passages that it gives.
 SPLITS: dict[str, tuple[tuple[int, ...], int]] = {"train": ((2, 3), 2), "test": ((2, 3), 2), "ood": ((4,), 3)}
 
@@ -148,9 +150,9 @@ class LongFormWorld:
         entities = rng.sample(ENTITIES, passages)
         facts: dict[str, dict[str, str]] = {}
         for entity in entities:
-            told = rng.sample(ATTRIBUTES, len(ATTRIBUTES))
+            told = rng.sample(ATTRIBUTES, ELSEWHERE if facts else len(ATTRIBUTES))
             facts[entity] = {
-                name: rng.choice([v for v in VALUES[name] if v not in {known[name] for known in facts.values()}])
+                name: rng.choice([v for v in VALUES[name] if v not in {known.get(name) for known in facts.values()}])
                 for name in told
             }
         asked = entities[0]
@@ -167,7 +169,7 @@ class LongFormWorld:
         requested = [a for a in meta["requested"] if rng.random() >= poor * config.missing] or [meta["requested"][0]]
         said = [(meta["entity"], attribute) for attribute in requested]
         if rng.random() < poor * config.extra:
-            others = [(e, a) for e in meta["facts"] for a in ATTRIBUTES if (e, a) not in said]
+            others = [(e, a) for e, known in meta["facts"].items() for a in known if (e, a) not in said]
             said.insert(rng.randrange(len(said) + 1), rng.choice(others))
         if rng.random() < poor * config.repeated:
             said.append(rng.choice(said))
@@ -196,7 +198,9 @@ class LongFormWorld:
         right = str(meta["facts"][entity][attribute])
         if rng.random() >= poor * self.config.wrong:
             return right
-        elsewhere = [known[attribute] for name, known in meta["facts"].items() if name != entity]
+        elsewhere = [
+            v for name, known in meta["facts"].items() for a, v in known.items() if a == attribute and v != right
+        ]
         wrong = elsewhere if elsewhere and rng.random() < 0.6 else [v for v in VALUES[attribute] if v != right]
         return str(rng.choice(wrong))
 

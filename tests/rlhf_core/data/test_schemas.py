@@ -33,6 +33,14 @@ VALID: dict[str, dict[str, Any]] = {
         "source": "s",
     },
     "long_form": {"id": "1", "question": "Q", "passages": [["Title", "Sentence."], []][:1], "source": "s"},
+    "feedback": {
+        "id": "1",
+        "question": "Q",
+        "passages": [],
+        "predictions": ["An answer."],
+        "feedback": {"errors": [{"error type": "Irrelevant", "start": 0, "end": 2}], "missing_info": []},
+        "source": "s",
+    },
     "translation": {
         "id": "1",
         "source_lang": "es",
@@ -90,6 +98,8 @@ def test_the_type_of_a_record_is_inferred_from_its_fields(name: str) -> None:
         ("question", {"choices": ["b"]}, "choices", "not two or more texts"),
         ("long_form", {"passages": [["Title", ""]]}, "passages", None),
         ("long_form", {"passages": "text"}, "passages", None),
+        ("feedback", {"feedback": {"errors": [{"start": 0, "end": 2}], "missing_info": []}}, "feedback", None),
+        ("feedback", {"predictions": []}, "predictions", "not a list of non-empty texts"),
         ("benchmark", {"turns": []}, "turns", "not a list of non-empty texts"),
         ("benchmark", {"reference": [1]}, "reference", None),
         ("code", {"tests": []}, "tests", None),
