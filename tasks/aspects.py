@@ -117,10 +117,19 @@ def named_models(results: Sequence[Path]) -> dict[str, Path]:
     return {path.parts[-3]: path for path in results}
 
 
-def selected_aspects(selection: Mapping[str, Any], models: Sequence[Path]) -> dict[str, LoadedAspect]:
-    """The aspects that a selection compared, by name, chosen or not."""
-    known = named_models(models)
-    return {name: load_aspect(name, AspectSpec(**facts["spec"]), known) for name, facts in selection["aspects"].items()}
+def selected_aspects(
+    selection: Mapping[str, Any], names: Sequence[str], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
+) -> dict[str, LoadedAspect]:
+    """Aspects that a selection compared, by name, chosen or not.
+
+    Raises:
+        RecipeError: a name that it does not know.
+    """
+    known, compared = named_models(models), selection["aspects"]
+    for name in names:
+        if name not in compared:
+            raise RecipeError(f"aspect '{name}' is not in the selection; it compared {', '.join(compared)}")
+    return {name: load_aspect(name, AspectSpec(**compared[name]["spec"]), known, tokenizer) for name in names}
 
 
 def aspect_normaliser(spec: AspectSpec, facts: Mapping[str, Any]) -> Normaliser:

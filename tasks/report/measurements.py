@@ -142,6 +142,9 @@ def prompt_values(metric: str, output: StageOutput, reference: StageOutput | Non
         "gsm8k": lambda: _right(output, ("seen", "unseen", "gsm8k")),
         "average": lambda: _right(output, SECTIONS) or _solved(output),
     }
+    if metric.startswith("score/"):
+        name = metric.removeprefix("score/")
+        return {prompt: float(row[name]) for prompt, row in output.scores.items() if name in row}
     return readers[metric]() if metric in readers else _right(output, (metric,))
 
 

@@ -1,0 +1,330 @@
+"""ALARM end to end on a few dozen long-form questions: aspect model, selection, gated policies, tables."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_core.errors import RecipeError
+from tasks.reward import build_reward
+from tests.tasks.tiny_pipeline import SETTINGS as TINY
+
+DATA = {
+    "source": "testbed-longform",
+    "template": "plain",
+    "limits": {"prompt": 176, "total": 288},
+    "world_seed": 0,
+    "seed": 0,
+    "annotator": {"temperature": 0.75},
+    "rows": {
+        "sft": 64,
+        "sft_validation": 8,
+        "prompts": 24,
+        "preference_train": 32,
+        "preference_validation": 16,
+        "preference_ood": 8,
+        "labelled_train": 32,
+        "labelled_validation": 8,
+        "benchmark": 8,
+    },
+}
+HOLISTIC = {
+    "name": "holistic",
+    "reward_model": "holistic",
+    "readout": {"segmenter": {"kind": "bandit"}, "read": "aggregate"},
+    "normaliser": "pure_samples",
+    "credit": "last_token",
+    "weight": 5,
+}
+ROW = {
+    "title": "ALARM",
+    "kind": "reward",
+    "backbone": "alarm-qa",
+    "selection": "qa",
+    "components": [HOLISTIC, {"aspect": "factuality"}],
+    "combination": {"kind": "gate", "by": "holistic", "threshold": 0.0},
+    "clamp": None,
+    "optimiser": {"kind": "ppo"},
+}
+ROWS: dict[str, dict[str, Any]] = {
+    "qa-alarm": ROW,
+    "qa-alarm-selected": {**ROW, "components": [HOLISTIC, {"aspect": "selected"}], "lora": {"rank": 2, "alpha": 4}},
+    "qa-weighted-sum": {k: v for k, v in ROW.items() if k != "combination"},
+    "qa-factuality": {k: v for k, v in {**ROW, "components": [{"aspect": "factuality"}]}.items() if k != "combination"},
+    "qa-holistic": {k: v for k, v in {**ROW, "components": [HOLISTIC]}.items() if k != "combination"},
+}
+FILES: dict[str, dict[str, Any]] = {
+    "data": DATA,
+    "tokenizer": TINY["tokenizer"],
+    "backbone": TINY["backbone"],
+    "evaluation": {**TINY["evaluation"], "temperature": 0, "max_new_tokens": 16},
+    "training": {"epochs": 1, "batch": 16, "microbatch": 16, "learning_rate": 1.0e-3},
+    "reward_model": {
+        "title": "Holistic",
+        "backbone": "alarm-qa",
+        "segmenter": {"kind": "bandit"},
+        "aggregation": "mean",
+        "loss": "bradley_terry",
+    },
+    "normaliser": TINY["normaliser"],
+    "aspect_model": {"title": "Factuality", "backbone": "alarm-qa", "aspect": "factuality", "density": "sentence"},
+    "selection": {
+        "title": "Selection",
+        "backbone": "alarm-qa",
+        "holistic": "holistic",
+        "aspects": ["factuality", "relevance", "completeness", "length"],
+        "rule": {"kind": "lowest"},
+    },
+    "selection_scale": {"prompts": 16, "max_new_tokens": 16, "rounds": 20},
+    "ppo": {
+        **TINY["ppo"],
+        "optimiser": {**TINY["ppo"]["optimiser"], "group_size": 2, "kl_target": 6.0, "kl_coef": 0.2},
+        "sampling": {"max_new_tokens": 16},
+    },
+    "aspects/factuality": {"aspect": {"kind": "trained"}, "model": "factuality"},
+    "aspects/relevance": {"aspect": {"kind": "testbed-relevance", "noise": 0.1}},
+    "aspects/completeness": {"aspect": {"kind": "testbed-completeness"}, "normaliser": "z"},
+    "aspects/length": {"aspect": {"kind": "length"}, "normaliser": "mean", "positive": True},
+}
+ASPECTS = ("factuality", "relevance", "completeness", "length")
+
+
+class Run:
+    """A folder with settings and results as the graph lays them out; stages run in this process."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        for name, values in {**FILES, **ROWS}.items():
+            path = self.settings(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(yaml.safe_dump(values), encoding="utf-8")
+
+    def settings(self, name: str) -> Path:
+        return self.root / "params" / f"{name}.yaml"
+
+    def out(self, place: str) -> Path:
+        return self.root / "results" / "testbed" / place
+
+    def result(self, place: str) -> Path:
+        return self.out(place) / "result"
+
+    def read(self, place: str, file: str) -> Any:
+        text = (self.result(place) / file).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()] if file.endswith("l") else json.loads(text)
+
+    def stage(self, module: str, place: str, **arguments: Any) -> Path:
+        line: list[str] = []
+        for name, value in {**arguments, "out": self.out(place)}.items():
+            values = value if isinstance(value, tuple) else (value,)
+            line += [f"--{name.replace('_', '-')}", *map(str, values)]
+        import_module(f"tasks.{module}").main(line)
+        return self.result(place)
+
+    def policy(self, row: str, place: str | None = None, **changed: Any) -> Path:
+        return self.stage("policy", place or f"alarm/policy/{row}/0", **{**self.policy_inputs(row), **changed})
+
+    def policy_inputs(self, row: str) -> dict[str, Any]:
+        read = {
+            "reward_model": self.result("alarm/reward_model/holistic/0"),
+            "normaliser": self.result("alarm/normaliser/holistic/0"),
+        }
+        return {
+            "row": self.settings(row),
+            "scale": self.settings("ppo"),
+            "evaluation": self.settings("evaluation"),
+            "data": self.result("shared/data/longform"),
+            "sft": self.result("shared/sft/alarm-qa/0"),
+            **(read if row != "qa-factuality" else {}),
+            "selection": self.result("alarm/selection/qa/0"),
+            "holistic": self.result("alarm/reward_model/holistic/0"),
+            "aspect_model": self.result("alarm/aspect_model/factuality/0"),
+            "seed": 0,
+        }
+
+    def selection_inputs(self) -> dict[str, Any]:
+        return {
+            "spec": self.settings("selection"),
+            "scale": self.settings("selection_scale"),
+            "aspect": tuple(self.settings(f"aspects/{name}") for name in ASPECTS),
+            "data": self.result("shared/data/longform"),
+            "sft": self.result("shared/sft/alarm-qa/0"),
+            "reward_model": self.result("alarm/reward_model/holistic/0"),
+            "aspect_model": self.result("alarm/aspect_model/factuality/0"),
+            "seed": 0,
+        }
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    made = Run(tmp_path_factory.mktemp("alarm"))
+    data = {"data": made.stage("prepare", "shared/data/longform", spec=made.settings("data"))}
+    words = made.stage("tokenizer", "shared/tokenizer/longform", spec=made.settings("tokenizer"), **data)
+    files = {"spec": made.settings("backbone"), "evaluation": made.settings("evaluation")}
+    sft = {"sft": made.stage("sft", "shared/sft/alarm-qa/0", **files, **data, tokenizer=words, seed=0)}
+    scale = {"scale": made.settings("training")}
+    spec = {"spec": made.settings("reward_model")}
+    model = made.stage("reward_model", "alarm/reward_model/holistic/0", **spec, **scale, **data, **sft, seed=0)
+    fit = {"scale": made.settings("normaliser"), "reward_model": model}
+    made.stage("normaliser", "alarm/normaliser/holistic/0", **fit, **data, **sft)
+    spec = {"spec": made.settings("aspect_model")}
+    made.stage("aspect_model", "alarm/aspect_model/factuality/0", **spec, **scale, **data, **sft, seed=0)
+    made.stage("selection", "alarm/selection/qa/0", **made.selection_inputs())
+    for row in ROWS:
+        made.policy(row)
+    return made
+
+
+def test_the_selection_names_what_it_chose_and_by_what(run: Run) -> None:
+    found = run.read("alarm/selection/qa/0", "selection.json")
+    told = {
+        name: facts["inconsistency"]["estimate"] for name, facts in found["aspects"].items() if not facts["constant"]
+    }
+    assert found["chosen"] == [min(told, key=lambda name: told[name])]
+    assert [one["density"] for one in found["aspects"].values()] == ["sentence", "span", "sequence", "sequence"]
+    pure = found["holistic"]["pure"]
+    assert len(pure) == 16
+    assert sum(pure) / 16 == pytest.approx(0, abs=1e-6)
+    answers = run.read("alarm/selection/qa/0", "answers.jsonl")
+    decided = [row for row in answers if row["greedy"]["holistic"] != row["sampled"]["holistic"]]
+    signs = [[row["greedy"][name] - row["sampled"][name] for name in ("holistic", "length")] for row in decided]
+    apart = sum(holistic * length < 0 for holistic, length in signs)
+    assert told["length"] == pytest.approx(100 * apart / len(decided))
+
+
+def test_a_gated_policy_logs_the_share_above_and_the_violations(run: Run) -> None:
+    for row in ("qa-alarm", "qa-alarm-selected"):
+        history = run.read(f"alarm/policy/{row}/0", "history.jsonl")
+        assert all(0 <= step["gate/share_above"] <= 1 for step in history)
+        assert all(0 <= step["gate/violations"] <= step["gate/pairs"] for step in history)
+        metrics = run.read(f"alarm/policy/{row}/0", "metrics.json")
+        assert metrics["gate/pairs"] == sum(step["gate/pairs"] for step in history)
+    assert "gate/pairs" not in run.read("alarm/policy/qa-weighted-sum/0", "metrics.json")
+
+
+def test_only_the_gate_shapes_aspects(run: Run) -> None:
+    """Below the gate nothing but the holistic reward; above it every sentence pays a sigmoid of +-.5."""
+    paid = set()
+    for rollout in run.read("alarm/policy/qa-alarm/0", "rollouts.jsonl"):
+        holistic, aspect = rollout["breakdown"]["holistic"], rollout["breakdown"]["factuality"]
+        if sum(holistic) < 0:
+            assert not any(aspect)
+        paid |= {round(value, 4) for value in aspect}
+    assert paid <= {0.0, 0.6225, 0.3775}
+    for rollout in run.read("alarm/policy/qa-weighted-sum/0", "rollouts.jsonl"):
+        assert {round(value, 4) for value in rollout["breakdown"]["factuality"]} <= {0.0, 0.5, -0.5}
+
+
+def test_every_row_keeps_its_test_answers_scores(run: Run) -> None:
+    scores = run.read("alarm/policy/qa-alarm/0", "scores.jsonl")
+    assert [set(row) for row in scores] == [{"id", "holistic", *ASPECTS}] * 8
+    metrics = run.read("alarm/policy/qa-alarm/0", "metrics.json")
+    assert metrics["score/factuality"] == pytest.approx(sum(row["factuality"] for row in scores) / 8)
+
+
+def test_rows_are_held_against_each_other_in_the_tables(run: Run) -> None:
+    run.stage("tables", "alarm/tables", results=run.out(""), paper="alarm", seeds=(0,))
+    tables = {table["id"]: table for table in run.read("alarm/tables", "tables.json")["tables"]}
+    cells = {row["key"]: row["cells"] for row in tables["Table 1"]["rows"]}
+    assert len(cells) == 12
+    for by in ("holistic-reward", "factuality-rate", "gpt-3.5-turbo"):
+        own, other = cells[f"qa-alarm@{by}"], cells[f"qa-holistic@{by}"]
+        assert own["vs_holistic"]["mean"] + other["vs_alarm"]["mean"] == pytest.approx(100)
+        assert own["vs_alarm"]["status"] == "-"
+        three = [own[key]["mean"] for key in ("vs_holistic", "vs_factuality", "vs_weighted_sum")]
+        assert own["avg"]["mean"] == pytest.approx(sum(three) / 3)
+    scores = {row: run.read(f"alarm/policy/{row}/0", "scores.jsonl") for row in ("qa-alarm", "qa-holistic")}
+    signs = [a["holistic"] - b["holistic"] for a, b in zip(scores["qa-alarm"], scores["qa-holistic"], strict=True)]
+    wins, losses = sum(sign > 0 for sign in signs), sum(sign < 0 for sign in signs)
+    rate = 100 * wins / (wins + losses) if wins + losses else 50
+    assert cells["qa-alarm@holistic-reward"]["vs_holistic"]["mean"] == pytest.approx(rate)
+    tests = tables["Table 2"]["rows"][0]["cells"]
+    assert all(cell["outcome"].split()[0] in ("Win", "Tie", "Lose") for cell in tests.values())
+    assert tables["Table 4"]["rows"][0]["cells"]["vs_alarm"]["status"] == "not run"
+    flat = run.read("alarm/tables", "metrics.json")
+    assert "table-1/qa-alarm@factuality-rate/vs_holistic" in flat
+    figure = run.read("alarm/tables", "figures.json")["figures"][0]
+    assert figure["panels"][0]["title"] == "Inconsistency with the holistic reward"
+
+
+def refused(run: Run, row: str, change: Mapping[str, Any], tmp_path: Path, **inputs: Any) -> str:
+    """The message with which a policy stage refuses a changed row."""
+    file = tmp_path / "row.yaml"
+    file.write_text(yaml.safe_dump({**ROWS[row], **change}), encoding="utf-8")
+    with pytest.raises(SystemExit) as stopped:
+        run.policy(row, "alarm/policy/refused/0", row=file, **inputs)
+    assert stopped.value.code == 2
+    return str(stopped.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (
+            {"components": [HOLISTIC, {"aspect": "honesty"}]},
+            "'honesty' is not in the selection; it compared",
+        ),
+        ({"components": [HOLISTIC, {"aspect": "factuality", "credit": "last_token"}]}, "takes Sequence"),
+        ({"components": [HOLISTIC, {"aspect": "completeness", "shaping": {"kind": "par"}}]}, "reference rewards"),
+        ({"clamp": 10.0}, "clamp: null"),
+        ({"combination": {"kind": "gate", "by": "holistics", "threshold": 0.6}}, "did you mean 'holistic'"),
+        ({"combination": {"kind": "gate", "by": "holistic", "threshold": {"quantile": 7}}}, "q in (0, 1)"),
+        ({"combination": {"kind": "gate", "by": "holistic"}}, "a gate needs both"),
+        ({"selection": None}, "name a 'selection'"),
+        ({"components": [HOLISTIC]}, "at least one component beside"),
+    ],
+)
+def test_rows_that_cannot_be_rewarded_are_refused(
+    run: Run, change: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    refused(run, "qa-alarm", change, tmp_path)
+    assert message in capsys.readouterr().err
+
+
+def test_a_selection_that_chose_nothing_is_refused_by_the_row_that_asks_for_it(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    empty = tmp_path / "result"
+    shutil.copytree(run.result("alarm/selection/qa/0"), empty)
+    known = json.loads((empty / "selection.json").read_text())
+    (empty / "selection.json").write_text(json.dumps({**known, "chosen": []}))
+    refused(run, "qa-alarm-selected", {}, tmp_path, selection=empty)
+    assert "the selection chose no aspect" in capsys.readouterr().err
+
+
+def test_a_constant_aspect_is_not_chosen_and_cannot_be_normalised(
+    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run.settings("aspects/constant").write_text(
+        yaml.safe_dump({"aspect": {"kind": "testbed-completeness"}, "normaliser": "z"}), encoding="utf-8"
+    )
+    spec = tmp_path / "constant.yaml"
+    spec.write_text(yaml.safe_dump({**FILES["selection"], "aspects": ["constant", "length"]}), encoding="utf-8")
+    files = tuple(run.settings(f"aspects/{name}") for name in ("constant", "length"))
+    wordless = tmp_path / "prompts"
+    shutil.copytree(run.result("shared/data/longform"), wordless)
+    rows = [json.loads(line) for line in (wordless / "prompts.jsonl").read_text().splitlines()]
+    for row in rows:
+        row["meta"]["requested"] = ["nothing"]
+    (wordless / "prompts.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    inputs = {**run.selection_inputs(), "spec": spec, "aspect": files, "data": wordless}
+    run.stage("selection", "alarm/selection/constant/0", **inputs)
+    found = run.read("alarm/selection/constant/0", "selection.json")
+    assert found["aspects"]["constant"]["constant"]
+    assert found["chosen"] == ["length"]
+    change = {"components": [HOLISTIC, {"aspect": "constant"}]}
+    refused(run, "qa-alarm", change, tmp_path, selection=run.result("alarm/selection/constant/0"))
+    assert "constant" in capsys.readouterr().err
+
+
+def test_a_selection_and_its_row_belong_together(run: Run) -> None:
+    from rlhf_core.recipe import parse_recipe
+
+    with pytest.raises(RecipeError, match="--selection"):
+        build_reward(parse_recipe(ROWS["qa-alarm"]), None, *([run.root],) * 2, (), 8, None)  # type: ignore[arg-type]
