@@ -2,6 +2,7 @@
 
 params/<paper>/rows/<row>.yaml             one row of the paper each
 params/<paper>/reward_models/<name>.yaml   reward models, shared by rows; another paper's is `<paper>/<name>`
+params/<paper>/generative_reward_models/   the same of generative ones
 params/scales/<scale>/backbones/<it>.yaml  what a row starts from, with the data and tokenizer that belong to it
 """
 
@@ -18,6 +19,8 @@ import yaml
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.shaping.specification import needs_references
+from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
+from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 
 ROOT_SCALE = "testbed"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -31,6 +34,7 @@ class ModelSpec:
     Attributes:
         entropies: whether its segments are cut by the SFT model's entropies.
         segmenter: the SaT model that finds its sentences, None for segments of another kind.
+        samples: whether it learns from pairs of sampled solutions instead of the data's preference pairs.
     """
 
     paper: str
@@ -39,6 +43,7 @@ class ModelSpec:
     backbone: str
     entropies: bool
     segmenter: str | None = None
+    samples: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,6 +57,9 @@ class RowSpec:
         entropies: whether a read-out of its own needs entropies.
         segmenter: the SaT model behind its sentences, if any.
         references: those of its reward models whose reference rewards a shaping needs.
+        solutions: what it reads of sampled solutions: samples, a teacher's rewrites, a generative reward model's with
+            its token rewards.
+        generative: that generative reward model.
     """
 
     paper: str
@@ -64,6 +72,8 @@ class RowSpec:
     entropies: bool = False
     segmenter: str | None = None
     references: tuple[ModelSpec, ...] = ()
+    solutions: tuple[str, ...] = ()
+    generative: ModelSpec | None = None
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -120,29 +130,30 @@ def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
     return found[0] if found else None
 
 
-def _model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
-    """The reward model that a row names."""
+def _model(root: Path, row: str, paper: str, named: str, kind: str = "reward_model") -> ModelSpec:
+    """The reward model that a row names, or of another kind the generative one."""
     owner, _, name = named.rpartition("/")
     owner = owner or paper
-    path = root / "params" / owner / "reward_models" / f"{name}.yaml"
+    path = root / "params" / owner / f"{kind}s" / f"{name}.yaml"
     if not path.exists():
         known = {
-            p.stem if p.parts[-3] == paper else f"{p.parts[-3]}/{p.stem}"
-            for p in root.glob("params/*/reward_models/*.yaml")
+            p.stem if p.parts[-3] == paper else f"{p.parts[-3]}/{p.stem}" for p in root.glob(f"params/*/{kind}s/*.yaml")
         }
-        raise RecipeError(f"{row}: unknown reward_model '{named}'. {nearest(named, known)}")
+        raise RecipeError(f"{row}: unknown {kind} '{named}'. {nearest(named, known)}")
     values, where = load_yaml(path), path.relative_to(root).as_posix()
     declared = values.get("backbone")
     if not isinstance(declared, str):
         raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
     segmenter = _one_sat_model(_sat_models(values), where)
-    return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values), segmenter)
+    samples = values.get("pairs") == SAMPLES
+    return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values), segmenter, samples)
 
 
 def _models(root: Path, where: str, paper: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
     """The reward models of a row's components, each once."""
     components = values.get("components", [values])
-    parts = [part for part in components if isinstance(part, Mapping) and "function" not in part]
+    others = {"function", "generative_reward_model"}
+    parts = [part for part in components if isinstance(part, Mapping) and not others & set(part)]
     named = [part.get("reward_model") for part in parts]
     if not components or not all(isinstance(name, str) for name in named):
         raise RecipeError(f"{where}: a row of kind reward must name its 'reward_model', or that of each component")
@@ -158,6 +169,27 @@ def _referenced(where: str, values: Mapping[str, Any], models: tuple[ModelSpec, 
         raise RecipeError(f"{where}: {error}") from None
     names = dict.fromkeys(part["reward_model"] for part in parts)
     return tuple(model for name, model in zip(names, models, strict=True) if name in needed)
+
+
+def _solutions(
+    root: Path, where: str, paper: str, values: Mapping[str, Any], models: tuple[ModelSpec, ...]
+) -> tuple[tuple[str, ...], ModelSpec | None]:
+    """What a row reads of sampled solutions, and its generative reward model."""
+    optimiser = dict(values["optimiser"])
+    kind = optimiser.pop("kind")
+    components = [part for part in values.get("components", [values]) if isinstance(part, Mapping)]
+    named = [values.get("rewrites"), *(part.get("generative_reward_model") for part in components)]
+    name = next((str(name) for name in named if name is not None), None)
+    generative = None if name is None else _model(root, where, paper, name, "generative_reward_model")
+    if kind in SUPERVISED:
+        needed = set(needs_of(kind, optimiser)) - {PREFERENCE}
+    else:
+        sampled = generative is not None or any(model.samples for model in models)
+        needed = {SAMPLES, TEACHER} if sampled else set()
+        needed |= set() if generative is None else {GENERATED}
+    if GENERATED in needed and generative is None:
+        raise RecipeError(f"{where}: 'rewrites' must name the generative reward model whose rewrites are learned")
+    return tuple(name for name in (SAMPLES, TEACHER, GENERATED) if name in needed), generative
 
 
 def load_row(root: Path, paper: str, path: Path) -> RowSpec:
@@ -183,7 +215,21 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     entropies = _cuts_by_entropy(values) or any(model.entropies for model in models)
     segmenter = _one_sat_model([*_sat_models(values), *(model.segmenter for model in models)], where)
     references = _referenced(where, values, models) if models else ()
-    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, entropies, segmenter, references)
+    solutions, generative = _solutions(root, where, paper, values, models)
+    return RowSpec(
+        paper,
+        path.stem,
+        where,
+        kind,
+        backbone,
+        settings,
+        models,
+        entropies,
+        segmenter,
+        references,
+        solutions,
+        generative,
+    )
 
 
 def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
