@@ -324,13 +324,25 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
 
 @commands.command()
 def explain(
-    prompt: Annotated[str, typer.Option(help="The prompt; '-' reads it from standard input.")],
-    response: Annotated[str, typer.Option(help="The response to colour.")],
+    prompt: Annotated[str | None, typer.Option(help="The prompt; '-' reads it from standard input.")] = None,
+    response: Annotated[str | None, typer.Option(help="The response to colour.")] = None,
     model: Annotated[str, typer.Option(help="A reward model: its name, or the directory of its result.")] = "segment",
+    rows: Annotated[
+        list[str] | None, typer.Option(help="Instead: rows whose credit of the same wrong solutions is compared.")
+    ] = None,
     seed: Annotated[int, typer.Option(help="Which seed of the model.")] = 0,
     scale: Scale = "testbed",
 ) -> None:
-    """Colour a response by the rewards that a trained reward model gives to its tokens and segments."""
+    """Colour a response by the rewards that a trained reward model gives to its tokens and segments.
+
+    Or compare what rows that learned from sampled solutions credit their tokens with:
+    `rewardsmith explain --rows math-rlmec --rows math-ppo-a2c --rows math-vanilla-ppo`.
+    """
+    if rows:
+        _compare_credit(rows, seed, scale)
+        return
+    if prompt is None or response is None:
+        raise RecipeError("explain needs --prompt and --response, or --rows")
     folder = trained_reward_model(model, seed, scale)
     from rich.console import Console
 
@@ -348,6 +360,21 @@ def explain(
     for piece in pieces(*parts):
         value = "      -" if piece.reward is None else f"{piece.reward:+7.3f}"
         console.print(f"{value}  {piece.text.strip()!r}", style="dim", highlight=False, markup=False)
+
+
+def _compare_credit(names: list[str], seed: int, scale: str) -> None:
+    from rich.console import Console
+
+    from tasks.explain import shared_credit
+    from tasks.report.colour import coloured_text
+
+    console = Console()
+    for solution in shared_credit(Path("results", scale), names, seed):
+        console.print(solution["prompt"], style="bold", highlight=False, markup=False)
+        for name, credit in solution["credit"].items():
+            console.print(name, style="dim", highlight=False)
+            console.print(coloured_text(solution["tokens"], credit))
+        console.print(f"rewrite: {solution['rewrite']}", style="dim", highlight=False, markup=False)
 
 
 @commands.command(name="bench-reward")

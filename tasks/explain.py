@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
+from tasks.artifacts import read_jsonl
 from tasks.reward_model import token_rewards
 from tasks.scoring import TrainedScorer, Upstream
 
@@ -54,3 +55,40 @@ def explain(
         "weights": parts[0]["weights"],
         "total": float(totals[0]),
     }
+
+
+def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    """Wrong sampled solutions that several rows kept, each with every row's credit of its tokens.
+
+    Args:
+        results: of a scale.
+        names: rows of the same task that learned from a reward of sampled solutions.
+        seed: of the rows.
+
+    Returns:
+        `[{prompt, tokens, rewrite: the true correction, credit: {row: per token, unclipped where known}}]`.
+
+    Raises:
+        DataError: a row without a result of that seed or without credit, or rows that share no solution.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name in names:
+        files = sorted(results.glob(f"*/policy/{name}/{seed}/result/credit.jsonl"))
+        if not files:
+            raise DataError(
+                f"row '{name}' (seed {seed}) has no credit of sampled solutions",
+                file=str(results),
+                remedy="Run it first; rows that learn from a reward of sampled solutions have one",
+            )
+        found[name] = {row["id"]: row for row in read_jsonl(files[0])}
+    first = found[names[0]]
+    shared = [key for key in first if all(key in rows for rows in found.values())]
+    if not shared:
+        raise DataError(f"the rows {', '.join(names)} share no solution", remedy="Name rows of one task and size")
+    return [
+        {
+            **{field: first[key][field] for field in ("prompt", "tokens", "rewrite")},
+            "credit": {name: rows[key].get("unclipped") or rows[key]["credit"] for name, rows in found.items()},
+        }
+        for key in shared
+    ]

@@ -35,8 +35,9 @@ from tasks.matrix import SHARED, Argument, Graph, Item, build, module_of
 from tasks.rows import ROOT_SCALE, load_yaml, nearest
 
 STAGES = (
-    "prepare", "tokenizer", "segmenter", "sft", "entropies", "reward_model", "normaliser", "references", "aspect_model",
-    "selection", "policy", "reward_bench", "pool", "best_of_n", "second_judge", "tables",
+    "prepare", "tokenizer", "segmenter", "sft", "entropies", "samples", "teacher", "generative_reward_model",
+    "solution_pairs", "reward_model", "normaliser", "references", "aspect_model", "selection", "policy",
+    "reward_bench", "pool", "best_of_n", "second_judge", "tables",
 )  # fmt: skip
 #: Arguments of stages that are no files.
 NOT_PATHS = ("seed", "seeds", "paper", "results")

@@ -133,7 +133,7 @@ def load_judge(spec: Mapping[str, Any] | None, world: GoldWorld | None) -> Judge
     if kind == "endpoint":
         from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 
-        given = {name: _from_environment(name, value) for name, value in options.items()}
+        given = {name: expanded(name, value) for name, value in options.items()}
         return EndpointJudge(typed(EndpointConfig, given, "judge"))
     raise RecipeError(f"unknown judge kind '{kind}'; known: gold, endpoint")
 
@@ -141,7 +141,7 @@ def load_judge(spec: Mapping[str, Any] | None, world: GoldWorld | None) -> Judge
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-def _from_environment(name: str, value: Any) -> Any:
+def expanded(name: str, value: Any) -> Any:
     """A text with each `${NAME}` replaced by that environment variable's value; other values as they are."""
     if not isinstance(value, str):
         return value

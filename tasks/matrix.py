@@ -18,6 +18,7 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry
+from rlhf_core.supervised.recipes import TEACHER
 from tasks.rows import (
     COMPARING,
     MEASURING,
@@ -36,6 +37,8 @@ from tasks.rows import (
 SHARED = "shared"
 #: Modules that read entropies, or a SaT model's sentences, only where a segmenter needs them.
 CUTTING = ("reward_model", "normaliser", "references", "policy", *MEASURING)
+#: What policies read of sampled solutions.
+SOLUTIONS = ("samples", "teacher", "token_rewards")
 #: One path, or several of the same kind (one per reward model).
 Argument = str | int | tuple[str, ...]
 
@@ -76,8 +79,10 @@ class Item:
             for name in ("aspect", "aspect_model")
             if isinstance(given := self.arguments.get(name), tuple)
         ]
+        own = ("selection", *SOLUTIONS) if self.module == "policy" else ()
+        read = [name for name in own if name in self.arguments]
         if self.module == "policy" and not models:
-            return "-".join(["policy-plain", *(["selection"] if "selection" in self.arguments else []), *aspects])
+            return "-".join(["policy-plain", *read, *aspects])
         several = [f"{len(models)}-models"] if isinstance(models, tuple) and len(models) > 1 else []
         inputs = ("entropies", "sentences") if self.module in CUTTING else ()
         cut = [name for name in inputs if name in self.arguments]
@@ -85,8 +90,7 @@ class Item:
         compared = self.arguments.get("policies")
         several += [f"{len(compared)}-policies"] if isinstance(compared, tuple) else []
         centered = [f"{len(known)}-references" if len(known) > 1 else "references"] if isinstance(known, tuple) else []
-        chosen = ["selection"] if self.module == "policy" and "selection" in self.arguments else []
-        return "-".join([self.module, *cut, *several, *centered, *chosen, *aspects])
+        return "-".join([self.module, *cut, *several, *centered, *read, *aspects])
 
     def flat(self) -> dict[str, Any]:
         """The arguments as a mapping of single values, several paths numbered."""
@@ -206,6 +210,9 @@ class Scale:
         above = [*base, *self._own_data(spec)]
         made: dict[str, Argument] = {"data": _result(base[0] if spec.data is None else above[-1])}
         made["sft"] = _result(base[2])
+        if spec.samples:
+            above += self.solution_pairs(base, seed)
+            made["data"] = _result(above[-1])
         if spec.entropies:
             above.append(self.entropies(base, seed))
             made["entropies"] = _result(above[-1])
@@ -231,6 +238,52 @@ class Scale:
         if spec.data is None:
             return []
         return [self._item("prepare", spec.data, None, spec=self._chosen("data", spec.data, "data", spec.path))]
+
+    def samples(self, base: list[Item], seed: int) -> Item:
+        """Solutions that the SFT model draws."""
+        prepare, _, sft = base
+        spec = f"{self.params}/samples.yaml"
+        return self._item("samples", sft.name, seed, spec=spec, data=_result(prepare), sft=_result(sft), seed=seed)
+
+    def solution_pairs(self, base: list[Item], seed: int) -> list[Item]:
+        """Pairs of right and wrong solutions, after the samples."""
+        drawn = self.samples(base, seed)
+        made = {"data": _result(base[0]), "samples": _result(drawn)}
+        return [drawn, self._item("solution_pairs", base[2].name, seed, **made)]
+
+    def teacher(self, base: list[Item], seed: int) -> list[Item]:
+        """A teacher's rewrites of wrong solutions, after the samples."""
+        prepare, _, sft = base
+        drawn, spec = self.samples(base, seed), f"{self.params}/teacher.yaml"
+        made = {"data": _result(prepare), "sft": _result(sft), "samples": _result(drawn)}
+        return [drawn, self._item("teacher", sft.name, seed, spec=spec, **made)]
+
+    def generative_reward_model(self, spec: ModelSpec, base: list[Item], seed: int) -> list[Item]:
+        """A generative reward model with what it says of a backbone's samples, after everything that it needs.
+
+        It starts from its own backbone and learns from the teacher of the one whose samples it scores.
+        """
+        own, taught = self.backbone(spec.backbone, seed), self.teacher(base, seed)
+        name = spec.name if spec.backbone == base[2].name else f"{spec.name}-for-{base[2].name}"
+        made = {"data": _result(own[0]), "sft": _result(own[2])}
+        made |= {"samples": _result(taught[0]), "teacher": _result(taught[1])}
+        scale = f"{self.params}/generative_reward_model.yaml"
+        model = self._item(
+            "generative_reward_model", name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed
+        )
+        return [*own, *taught, model]
+
+    def solutions(self, row: RowSpec, base: list[Item], seed: int) -> tuple[list[Item], dict[str, Argument]]:
+        """What a row reads of sampled solutions: the stages, and the arguments of its own stage."""
+        above: list[Item] = []
+        made: dict[str, Argument] = {}
+        if row.solutions:
+            above = self.teacher(base, seed)[: 2 if TEACHER in row.solutions else 1]
+            made = {item.module: _result(item) for item in above}
+        if row.generative is not None:
+            above += self.generative_reward_model(row.generative, base, seed)
+            made["token_rewards"] = _result(above[-1])
+        return above, made
 
     def references(self, spec: ModelSpec, seed: int) -> list[Item]:
         """The SFT model's reference responses scored by a reward model, after everything that they need."""
@@ -383,6 +436,8 @@ class Scale:
             centers = [self.references(spec, seed)[-1] for spec in row.references]
             above = [*above, *centers]
             made["references"] = tuple(map(_result, centers))
+        further, arguments = self.solutions(row, base, seed)
+        above, made = [*above, *further], made | arguments
         return [*above, self._item("policy", row.name, seed, row.paper, **made, seed=seed)]
 
 

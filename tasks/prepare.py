@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.preference_filters import PreferenceFilter
-from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.schemas import record_type
 from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Screening
 from rlhf_core.data.templates import chat_template

@@ -3,6 +3,7 @@
 params/<paper>/rows/<row>.yaml             one row of the paper each
 params/<paper>/reward_models/<name>.yaml   reward models, shared by rows; another paper's is `<paper>/<name>`
 params/<paper>/selections/<name>.yaml      which aspects are compared with which holistic reward model
+params/<paper>/generative_reward_models/   the same of generative ones
 params/scales/<scale>/backbones/<it>.yaml  what a row starts from, with the data and tokenizer that belong to it
 """
 
@@ -19,6 +20,8 @@ import yaml
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.shaping.specification import needs_references
+from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
+from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 
 ROOT_SCALE = "testbed"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -44,6 +47,7 @@ class ModelSpec:
         data: the data set whose pairs it learns from, None for its backbone's.
         given: a folder with a trained model in `model/`, in the place of training one.
         references: names params/scales/<scale>/references/<it>.yaml; None for the scale's references.yaml.
+        samples: whether it learns from pairs of sampled solutions instead of the data's preference pairs.
     """
 
     paper: str
@@ -56,6 +60,7 @@ class ModelSpec:
     data: str | None = None
     given: str | None = None
     references: str | None = None
+    samples: bool = False
 
 
 @dataclass(frozen=True)
@@ -91,6 +96,9 @@ class RowSpec:
         evaluation: names params/scales/<scale>/evaluation/<it>.yaml; None for the backbone's.
         selection: where its aspects and the statistics of pure samples come from, if anywhere.
         policies: the rows whose policies it compares, the one that is judged first.
+        solutions: what it reads of sampled solutions: samples, a teacher's rewrites, a generative reward model's with
+            its token rewards.
+        generative: that generative reward model.
     """
 
     paper: str
@@ -106,6 +114,8 @@ class RowSpec:
     evaluation: str | None = None
     selection: SelectionSpec | None = None
     policies: tuple[RowSpec, ...] = ()
+    solutions: tuple[str, ...] = ()
+    generative: ModelSpec | None = None
 
 
 def load_yaml(path: Path) -> dict[str, Any]:
@@ -162,17 +172,16 @@ def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
     return found[0] if found else None
 
 
-def _model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
-    """The reward model that a row names."""
+def _model(root: Path, row: str, paper: str, named: str, kind: str = "reward_model") -> ModelSpec:
+    """The reward model that a row names, or of another kind the generative one."""
     owner, _, name = named.rpartition("/")
     owner = owner or paper
-    path = root / "params" / owner / "reward_models" / f"{name}.yaml"
+    path = root / "params" / owner / f"{kind}s" / f"{name}.yaml"
     if not path.exists():
         known = {
-            p.stem if p.parts[-3] == paper else f"{p.parts[-3]}/{p.stem}"
-            for p in root.glob("params/*/reward_models/*.yaml")
+            p.stem if p.parts[-3] == paper else f"{p.parts[-3]}/{p.stem}" for p in root.glob(f"params/*/{kind}s/*.yaml")
         }
-        raise RecipeError(f"{row}: unknown reward_model '{named}'. {nearest(named, known)}")
+        raise RecipeError(f"{row}: unknown {kind} '{named}'. {nearest(named, known)}")
     values, where = load_yaml(path), path.relative_to(root).as_posix()
     declared = values.get("backbone")
     if not isinstance(declared, str):
@@ -180,20 +189,14 @@ def _model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
     if "merge" in values:
         return _merge(root, where, owner, name, declared, values["merge"])
     segmenter = _one_sat_model(_sat_models(values), where)
+    samples = values.get("pairs") == SAMPLES
     data, entropies = values.get("data"), _cuts_by_entropy(values)
-    if data is not None and (entropies or segmenter):
-        raise RecipeError(f"{where}: entropies and SaT sentences are those of the backbone's data; leave 'data' out")
-    return ModelSpec(
-        owner,
-        name,
-        where,
-        declared,
-        entropies,
-        segmenter,
-        data=data,
-        given=values.get("given"),
-        references=values.get("references"),
-    )
+    if data is not None and (entropies or segmenter or samples):
+        raise RecipeError(
+            f"{where}: entropies, SaT sentences and pairs of samples are those of the backbone's data; leave 'data' out"
+        )
+    own = {name: values.get(name) for name in ("given", "references")}
+    return ModelSpec(owner, name, where, declared, entropies, segmenter, data=data, samples=samples, **own)
 
 
 def _merge(root: Path, where: str, owner: str, name: str, backbone: str, named: Any) -> ModelSpec:
@@ -216,7 +219,8 @@ def _merge(root: Path, where: str, owner: str, name: str, backbone: str, named: 
 def _models(root: Path, where: str, paper: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:
     """The reward models of a row's components, each once."""
     components = values.get("components", [values])
-    parts = [part for part in components if isinstance(part, Mapping) and not {"function", "aspect"} & set(part)]
+    others = {"function", "aspect", "generative_reward_model"}
+    parts = [part for part in components if isinstance(part, Mapping) and not others & set(part)]
     named = [part.get("reward_model") for part in parts]
     if not components or not all(isinstance(name, str) for name in named):
         raise RecipeError(f"{where}: a row of this kind must name its 'reward_model', or that of each component")
@@ -280,6 +284,27 @@ def _compared(root: Path, paper: str, where: str, values: Mapping[str, Any]) -> 
     return rows
 
 
+def _solutions(
+    root: Path, where: str, paper: str, values: Mapping[str, Any], models: tuple[ModelSpec, ...]
+) -> tuple[tuple[str, ...], ModelSpec | None]:
+    """What a row reads of sampled solutions, and its generative reward model."""
+    optimiser = dict(values["optimiser"])
+    kind = optimiser.pop("kind")
+    components = [part for part in values.get("components", [values]) if isinstance(part, Mapping)]
+    named = [values.get("rewrites"), *(part.get("generative_reward_model") for part in components)]
+    name = next((str(name) for name in named if name is not None), None)
+    generative = None if name is None else _model(root, where, paper, name, "generative_reward_model")
+    if kind in SUPERVISED:
+        needed = set(needs_of(kind, optimiser)) - {PREFERENCE}
+    else:
+        sampled = generative is not None or any(model.samples for model in models)
+        needed = {SAMPLES, TEACHER} if sampled else set()
+        needed |= set() if generative is None else {GENERATED}
+    if GENERATED in needed and generative is None:
+        raise RecipeError(f"{where}: 'rewrites' must name the generative reward model whose rewrites are learned")
+    return tuple(name for name in (SAMPLES, TEACHER, GENERATED) if name in needed), generative
+
+
 def load_row(root: Path, paper: str, path: Path) -> RowSpec:
     """One row file."""
     values, where = load_yaml(path), path.relative_to(root).as_posix()
@@ -320,7 +345,11 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
             raise RecipeError(
                 f"{where}: backbone is '{backbone}' but selection '{selection.name}' is of '{selection.backbone}'"
             )
-    return RowSpec(paper, path.stem, where, kind, backbone, settings, models, *cut, references, evaluation, selection)
+    solutions, generative = _solutions(root, where, paper, values, models)
+    return RowSpec(
+        paper, path.stem, where, kind, backbone, settings, models, *cut, references, evaluation, selection,
+        solutions=solutions, generative=generative,
+    )  # fmt: skip
 
 
 def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:

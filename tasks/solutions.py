@@ -80,7 +80,7 @@ def _rows(path: Path) -> tuple[list[Row], str]:
 
 
 def fixed_samples(sources: Sources, encoder: Encoder, rewards: Mapping[str, TokenRewards]) -> RolloutBatch:
-    """All samples as one batch, with the very tokens that were rewarded where they were.
+    """All samples as one batch, with the very tokens that were drawn, or rewarded.
 
     Records are {id, question_id, prompt, correct}; groups are the questions'.
 
@@ -90,6 +90,8 @@ def fixed_samples(sources: Sources, encoder: Encoder, rewards: Mapping[str, Toke
     sequences: list[EncodedSequence] = []
     for sample in sources.samples:
         sequence = encoder.sequence({"prompt": sample.prompt}, sample.prediction)
+        if sample.token_ids:
+            sequence = EncodedSequence(sequence.prompt, list(sample.token_ids))
         given = rewards.get(sample.id)
         if rewards and given is None:
             raise DataError(f"sample '{sample.id}' has no token rewards", file=TOKEN_REWARDS_FILE, field="id")

@@ -24,6 +24,7 @@ class Sample:
         solution: the ground truth.
         prediction: what was sampled.
         correct: whether its answer is right.
+        token_ids: as drawn, EOS included where the model produced it; None where only the text is known.
     """
 
     id: str
@@ -32,6 +33,7 @@ class Sample:
     solution: str
     prediction: str
     correct: bool
+    token_ids: Sequence[int] | None = None
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,10 @@ def read_samples(rows: Iterable[Mapping[str, Any]], file: str) -> list[Sample]:
     Raises:
         DataError: no row, a field missing or of another type, or an id that comes twice.
     """
-    samples = [Sample(*_fields(row, _SAMPLE, file, number)) for number, row in enumerate(rows, start=1)]
+    samples = [
+        Sample(*_fields(row, _SAMPLE, file, number), token_ids=row.get("token_ids"))
+        for number, row in enumerate(rows, start=1)
+    ]
     if not samples:
         raise DataError("there is no sampled solution", file=file, remedy="Sample more questions")
     if len({sample.id for sample in samples}) < len(samples):

@@ -5,6 +5,7 @@ Source: RLMEC, section 4.1 and appendix A.1.
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 
@@ -25,7 +26,7 @@ def step_spans(text: str) -> list[tuple[int, int]]:
     if len(filled) == 1:
         start, end = filled[0]
         cuts = [start, *(match.end() for match in _SENTENCE_END.finditer(text, start, end)), end]
-        filled = [(a, b) for a, b in zip(cuts, cuts[1:], strict=False) if text[a:b].strip()]
+        filled = [(a, b) for a, b in itertools.pairwise(cuts) if text[a:b].strip()]
     return [_stripped(text, start, end) for start, end in filled]
 
 

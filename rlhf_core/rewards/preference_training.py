@@ -165,7 +165,12 @@ def _shared_evaluations(
 
 
 def _states(
-    model: ScalarModel, hidden: Tensor, values: Tensor, prompts: Tensor, side: Sequence[SegmentedSequence], start: Tensor
+    model: ScalarModel,
+    hidden: Tensor,
+    values: Tensor,
+    prompts: Tensor,
+    side: Sequence[SegmentedSequence],
+    start: Tensor,
 ) -> SegmentStates:
     """What the model says at the segment ends of responses that start at [pairs] positions behind shared prompts.
 

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlhf_core.data.solutions import Rewrite, Sample, ground_truths, pairs
@@ -318,3 +318,16 @@ RECIPES: dict[str, type[Any]] = {
     "figa": Figa,
     "imitation": ImitationOnly,
 }
+
+
+def needs_of(kind: str, options: Mapping[str, Any]) -> tuple[str, ...]:
+    """What a recipe with these options reads, whatever its numbers.
+
+    Raises:
+        RecipeError: an option that says what is read and is none of the known ones.
+    """
+    given = {name: value for name, value in options.items() if name in ("pairs", "additional")}
+    chosen = {f.name: given[f.name] for f in fields(RECIPES[kind]) if f.name in given}
+    numbers = {"beta": 1.0} if kind == "dpo" else {}
+    needs: tuple[str, ...] = RECIPES[kind](**chosen, **numbers).needs
+    return needs

@@ -145,7 +145,7 @@ class Reasoning:
         rows = []
         for index in range(n):
             drawn = self._draw(task, None, stream("examples", VERSION, self.seed, task, seed, index), errs=True)
-            row = {"id": f"testbed-{task}-sft-{seed}-{index}", "question": drawn.question, "source": "testbed"}
+            row: Row = {"id": f"testbed-{task}-sft-{seed}-{index}", "question": drawn.question, "source": "testbed"}
             row |= {"choices": list(drawn.choices), "response": "\n".join(drawn.told)}
             rows.append(row | {"meta": {"task": task, "right": drawn.right}})
         return rows
@@ -287,4 +287,4 @@ def _answered(
 ) -> Drawn:
     final = [(_ANSWER.replace("{v}", right),)]
     spoken = (*lines, _ANSWER.replace("{v}", told))
-    return Drawn(question, tuple(choices), right, tuple([*steps, *final]), spoken, told == right)
+    return Drawn(question, tuple(choices), right, (*steps, *final), spoken, told == right)

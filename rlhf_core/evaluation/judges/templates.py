@@ -330,6 +330,18 @@ overall. Justify your reasoning clearly and concisely.
 At the end, output the comparison result for both responses in the following format:
 Better: X (X is A, B, or N, representing A is better, B is better, or both are of equal quality)"""
 
+_TEACHER_SYSTEM = "You correct step-by-step solutions as a careful teacher does."
+
+
+def _as_asked(request: JudgeRequest) -> str:
+    return request.prompt
+
+
+def _read_elsewhere(text: str) -> Verdict:
+    """A teacher's answer is read by `rlhf_core.reasoning`; here it only has to be one."""
+    return Verdict(valid=bool(text.strip()), reason="" if text.strip() else "no answer")
+
+
 TEMPLATES: dict[str, Template] = {
     template.name: template
     for template in (
@@ -347,6 +359,8 @@ TEMPLATES: dict[str, Template] = {
         Template("mt_bench", 1, _MT_BENCH_SYSTEM, _mt_bench_user, parse_mt_bench, max_tokens=2048),
         Template("ranking", 2, _RANKING_SYSTEM, _ranking_user, parse_ranking, max_tokens=100),
         Template("output_pair", 2, _OUTPUT_PAIR_SYSTEM, _output_pair_user, parse_output_pair, max_tokens=10),
+        Template("locate_error", 0, _TEACHER_SYSTEM, _as_asked, _read_elsewhere, max_tokens=16),
+        Template("rewrite_solution", 0, _TEACHER_SYSTEM, _as_asked, _read_elsewhere, max_tokens=1024),
         Template("pairwise", 2, _PAIRWISE_SYSTEM, _pairwise_user, parse_pairwise, max_tokens=2048),
     )
 }

@@ -1,0 +1,99 @@
+"""The generative reward model's two tasks as token sequences, and its two-stage inference.
+
+Source: RLMEC, section 4.1, Eq. 2 and 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.templates import encode_text
+from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.reasoning.rewriting import Correction, WrongSolution
+from rlhf_core.reasoning.steps import kept_before, locating_target, parse_located
+from rlhf_core.reasoning.templates import REWRITTEN, PromptTemplate
+from rlhf_core.supervised.sft import sequence_statistics
+
+
+@dataclass(frozen=True)
+class ModelTasks:
+    """Both tasks of one tokenizer.
+
+    Args:
+        encoder: of the reward model, with limits that hold a prompt and its answer.
+        template: the prompts' words.
+    """
+
+    encoder: Encoder
+    template: PromptTemplate
+
+    def locating_prompt(self, wrong: WrongSolution) -> list[int]:
+        asked = self.template.locating(wrong.question["prompt"], wrong.question["solution"], wrong.prediction)
+        return self.encoder.prompt({"prompt": asked})
+
+    def rewriting_prompt(self, wrong: WrongSolution) -> list[int]:
+        """Up to and including `Correct prediction:`."""
+        asked = self.template.rewriting(wrong.question["prompt"], wrong.question["solution"], wrong.prediction)
+        return [*self.encoder.prompt({"prompt": asked}), *encode_text(self.encoder.tokenizer, REWRITTEN)]
+
+    def answer(self, text: str) -> list[int]:
+        """A response, EOS included."""
+        return self.encoder.template.response_ids(self.encoder.tokenizer, text)
+
+    def locating(self, each: WrongSolution, step: int | None) -> EncodedSequence:
+        """A training sequence; None for a prediction whose steps are all correct."""
+        return EncodedSequence(self.locating_prompt(each), self.answer(locating_target(step)))
+
+    def rewriting(self, each: WrongSolution, rewrite: str) -> EncodedSequence:
+        """A training sequence; the prediction itself as the rewrite of a correct one."""
+        return EncodedSequence(self.rewriting_prompt(each), self.answer(rewrite))
+
+    def fits(self, sequence: EncodedSequence) -> bool:
+        return len(sequence) <= self.encoder.limits.total
+
+
+def correct(
+    policy: Policy, tasks: ModelTasks, wrong: Sequence[WrongSolution], *, max_new_tokens: int, batch: int
+) -> list[Correction]:
+    """Two-stage inference: locates the first wrong step, keeps what stands before it, and completes; greedily."""
+    located = _texts(policy, tasks, [tasks.locating_prompt(each) for each in wrong], 16, batch)
+    kept, prompts = [], []
+    for each, said in zip(wrong, located, strict=True):
+        step = parse_located(said).step
+        kept.append("" if step is None else kept_before(each.prediction, step))
+        prompts.append([*tasks.rewriting_prompt(each), *encode_text(tasks.encoder.tokenizer, kept[-1])])
+    written = _texts(policy, tasks, prompts, max_new_tokens, batch)
+    return [Correction(said, head + tail) for said, head, tail in zip(located, kept, written, strict=True)]
+
+
+def _texts(
+    policy: Policy, tasks: ModelTasks, prompts: Sequence[Sequence[int]], max_new_tokens: int, batch: int
+) -> list[str]:
+    """The greedy answer to every prompt, prompts batched by length."""
+    order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
+    texts, sampling = [""] * len(prompts), Sampling(max_new_tokens, temperature=0)
+    for start in range(0, len(order), batch):
+        places = order[start : start + batch]
+        ids, mask = pad_rows([prompts[i] for i in places], tasks.encoder.pad_id, "left")
+        made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, torch.Generator())
+        for i, row, real in zip(places, made.ids.cpu(), made.mask.cpu(), strict=True):
+            texts[i] = str(tasks.encoder.tokenizer.decode(row[real].tolist(), skip_special_tokens=True))
+    return texts
+
+
+@torch.no_grad()
+def token_logprobs(policy: Policy, sequences: Sequence[EncodedSequence], batch: int) -> list[list[float]]:
+    """Log-probability of every response token, in nats."""
+    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
+    found: list[list[float]] = [[]] * len(sequences)
+    for start in range(0, len(order), batch):
+        places = order[start : start + batch]
+        statistics, _ = sequence_statistics(policy, [sequences[i] for i in places])
+        for i, row in zip(places, statistics.logprobs.float().cpu().tolist(), strict=True):
+            found[i] = row[: len(sequences[i].response)]
+    return found

@@ -1,0 +1,100 @@
+"""Token rewards from a generative reward model's probabilities. Source: RLMEC, section 4.2, Eq. 4."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rlhf_core.errors import DataError, NumericsError, RecipeError
+
+Span = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class RewardRanges:
+    """Where rewards are clipped.
+
+    Attributes:
+        negative: (alpha, beta) of wrong predictions, so only tokens held to be wrong are punished.
+        positive: of right ones, so only tokens held to be right are rewarded.
+    """
+
+    negative: tuple[float, float] = (-0.1, 0.0)
+    positive: tuple[float, float] = (0.0, 0.5)
+
+    def __post_init__(self) -> None:
+        for name in ("negative", "positive"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise RecipeError(f"{name} is [{low}, {high}]; the lower end comes first")
+
+
+def token_rewards(probabilities: Sequence[float], correct: bool, ranges: RewardRanges | None = None) -> list[float]:
+    """[tokens] clip(P - 1/2, alpha, beta) of each token.
+
+    Args:
+        probabilities: [tokens] of each token of the prediction, EOS included, as the corrected one.
+        correct: whether the prediction's answer is right.
+        ranges: of the clipping.
+
+    Raises:
+        NumericsError: a probability outside [0, 1].
+    """
+    ranges = ranges or RewardRanges()
+    low, high = ranges.positive if correct else ranges.negative
+    for number, p in enumerate(probabilities):
+        if not 0 <= p <= 1 + 1e-6:
+            raise NumericsError(f"the probability of token {number} is {p}")
+    return [min(max(p - 0.5, low), high) for p in probabilities]
+
+
+def aligned_logprobs(
+    spans: Sequence[Span], model_spans: Sequence[Span], model_logprobs: Sequence[float]
+) -> list[float]:
+    """Log-probability of each policy token where the reward model cuts the same text into other tokens.
+
+    A model token's log-probability is shared out over its characters, and a policy token takes that of its own. So a
+    policy token made of whole model tokens has exactly the log-probability of its text, equal tokens keep theirs, and
+    the sum over the text is the same. A token without characters takes 0.
+
+    Args:
+        spans: [start, end) of each policy token in the text.
+        model_spans: of each token of the reward model, in order and without a gap.
+        model_logprobs: of those, nats.
+
+    Raises:
+        DataError: spans that leave out or double a character of the text.
+    """
+    if len(model_spans) != len(model_logprobs):
+        raise DataError(f"{len(model_logprobs)} log-probabilities for {len(model_spans)} tokens")
+    for name, cuts in (("policy", spans), ("reward model", model_spans)):
+        ends = [0, *(end for _, end in cuts)]
+        if any(start != before for (start, _), before in zip(cuts, ends, strict=False)):
+            raise DataError(f"the tokens of the {name} leave out or double a part of the text")
+    if spans and model_spans and spans[-1][1] != model_spans[-1][1]:
+        raise DataError(f"the policy's tokens end at {spans[-1][1]}, the reward model's at {model_spans[-1][1]}")
+    found, first = [], 0
+    for start, end in spans:
+        total, place = 0.0, first
+        while place < len(model_spans) and model_spans[place][0] < end:
+            left, right = model_spans[place]
+            shared = min(end, right) - max(start, left)
+            if shared > 0:
+                total += model_logprobs[place] * shared / (right - left)
+            if right > end:
+                break
+            place += 1
+        first = place
+        found.append(total)
+    return found
+
+
+def aligned_logprobs_naive(
+    spans: Sequence[Span], model_spans: Sequence[Span], model_logprobs: Sequence[float]
+) -> list[float]:
+    """The same by characters: the reference for tests."""
+    of_character: dict[int, float] = {}
+    for (start, end), logprob in zip(model_spans, model_logprobs, strict=True):
+        for character in range(start, end):
+            of_character[character] = logprob / (end - start)
+    return [sum(of_character[character] for character in range(start, end)) for start, end in spans]

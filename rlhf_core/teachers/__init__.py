@@ -1,0 +1,1 @@
+"""Who corrects wrong solutions: an OpenAI-compatible endpoint, a local model, or the testbed's oracle."""

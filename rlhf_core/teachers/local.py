@@ -1,0 +1,79 @@
+"""A teacher that is a local model: asked the same prompts, answered greedily, cached by prompt."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.evaluation.judges.cache import AnswerCache, digest
+from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.reasoning.rewriting import Correction, WrongSolution
+from rlhf_core.reasoning.templates import REWRITTEN
+from rlhf_core.teachers.prompts import LOCATE, REWRITE, teacher_prompt
+
+
+class LocalTeacher:
+    """A language model in this process.
+
+    Args:
+        policy: the model.
+        encoder: its tokenizer, template and limits.
+        name: of the model, part of a cached answer's key.
+        cache: file of answers, None for none.
+        max_new_tokens: longest answer.
+        batch: prompts answered at a time.
+    """
+
+    def __init__(
+        self, policy: Policy, encoder: Encoder, name: str, cache: Path | None, max_new_tokens: int, batch: int = 16
+    ) -> None:
+        self.policy, self.encoder, self.name = policy, encoder, name
+        self.cache = AnswerCache(cache) if cache is not None else None
+        self.sampling, self.batch = Sampling(max_new_tokens, temperature=0), batch
+        self.counts = {"calls": 0.0, "from_cache": 0.0, "input_tokens": 0.0, "output_tokens": 0.0}
+
+    def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
+        """One correction for each."""
+        texts = self._answers([teacher_prompt(kind, each) for each in wrong for kind in (LOCATE, REWRITE)])
+        return [
+            Correction(located, rewrite.strip().removeprefix(REWRITTEN).strip())
+            for located, rewrite in zip(texts[::2], texts[1::2], strict=True)
+        ]
+
+    def _answers(self, prompts: Sequence[str]) -> list[str]:
+        keys = [
+            digest({"model": self.name, "prompt": text, "tokens": self.sampling.max_new_tokens}) for text in prompts
+        ]
+        known: dict[str, str] = {}
+        for key in keys:
+            row = self.cache.get(key) if self.cache is not None else None
+            if row is not None:
+                known[key] = str(row["text"])
+        self.counts["from_cache"] += sum(key in known for key in keys)
+        missing = {key: text for key, text in zip(keys, prompts, strict=True) if key not in known}
+        encoded = {key: self.encoder.prompt({"prompt": text}) for key, text in missing.items()}
+        order = sorted(encoded, key=lambda key: len(encoded[key]))
+        for start in range(0, len(order), self.batch):
+            chosen = order[start : start + self.batch]
+            known |= zip(chosen, self._generate([encoded[key] for key in chosen]), strict=True)
+            if self.cache is not None:
+                for key in chosen:
+                    self.cache.put(key, known[key], model=self.name)
+        return [known[key] for key in keys]
+
+    def _generate(self, prompts: Sequence[Sequence[int]]) -> list[str]:
+        ids, mask = pad_rows(prompts, self.encoder.pad_id, "left")
+        device = self.policy.device
+        made = generate(self.policy, ids.to(device), mask.to(device), self.sampling, torch.Generator())
+        self.counts["calls"] += len(prompts)
+        self.counts["input_tokens"] += float(mask.sum())
+        self.counts["output_tokens"] += float(made.mask.sum())
+        rows = zip(made.ids.cpu(), made.mask.cpu(), strict=True)
+        return [str(self.encoder.tokenizer.decode(row[real].tolist(), skip_special_tokens=True)) for row, real in rows]
+
+    def costs(self) -> dict[str, float]:
+        return dict(self.counts)

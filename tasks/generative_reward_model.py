@@ -1,0 +1,382 @@
+"""Stage `generative_reward_model`: learns to locate errors and to rewrite solutions, then scores every sampled token.
+
+Writes model/, grm_rewrites.jsonl (the model's own corrections of the wrong samples, the same fields as a teacher's),
+token_rewards.jsonl (id of the sample, question_id, prompt, prediction, token_ids of the policy, rewards of the same
+length, and the probabilities that they come from), history.jsonl and metrics.json.
+
+It stops when rewrites of held-out questions are right less often than asked for: rewards of a model that cannot
+correct would mislead. Source: RLMEC, sections 4.1 and 4.2, Eq. 4.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+from torch import Tensor
+
+from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.tokenizers import token_spans
+from rlhf_core.data.truncation import Limits
+from rlhf_core.edits import mistaken_tokens
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.token_credit import negative_credit
+from rlhf_core.models.policy import Policy
+from rlhf_core.reasoning.model_tasks import ModelTasks, correct, token_logprobs
+from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution
+from rlhf_core.reasoning.steps import parse_located
+from rlhf_core.reasoning.templates import TEMPLATES
+from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, token_rewards
+from rlhf_core.supervised.sft import sft_loss
+from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.testbed.oracle import first_error, minimal_edit
+from tasks.artifacts import check_version, read_jsonl, write_json, write_jsonl
+from tasks.checkpoints import RunCheckpoints, resumable_output
+from tasks.loading import load_encoder, load_policy
+from tasks.settings import read_settings, typed
+from tasks.stage import command_line, run_stage, set_threads, training_on
+from tasks.supervised import train_resumably
+from tasks.teacher import rewrite_row, wrong_solutions
+
+VERSION = 1
+STAGE = "generative_reward_model"
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class GenerativeModelSpec:
+    """A generative reward model.
+
+    Args:
+        title: for people.
+        backbone: whose SFT model it starts from; the samples may be another one's.
+    """
+
+    title: str
+    backbone: str
+
+
+@dataclass(frozen=True)
+class GenerativeModelScale:
+    """How it is trained and used.
+
+    Args:
+        training: `TrainingConfig`.
+        limits: `Limits` in tokens, of a prompt with its answer.
+        max_new_tokens: longest rewrite.
+        header: 'paper' for the printed instructions, 'short' for models of the testbed's size.
+        held_out: share of the questions that it does not learn from and is measured on.
+        least_accuracy: of held-out rewrites, else the stage stops.
+        rewrites: `RewriteLimits` of its own rewrites.
+        negative, positive: where rewards of wrong and right predictions are clipped.
+        batch: predictions per forward pass outside training.
+    """
+
+    training: Mapping[str, Any]
+    limits: Mapping[str, Any]
+    max_new_tokens: int
+    header: str = "paper"
+    held_out: float = 0.1
+    least_accuracy: float = 0.6
+    rewrites: Mapping[str, Any] = field(default_factory=dict)
+    negative: tuple[float, float] = (-0.1, 0.0)
+    positive: tuple[float, float] = (0.0, 0.5)
+    batch: int = 128
+
+    def __post_init__(self) -> None:
+        if self.header not in TEMPLATES:
+            raise RecipeError(f"header is '{self.header}'; known: {', '.join(TEMPLATES)}")
+        if not 0 < self.held_out < 1 or not 0 <= self.least_accuracy <= 1:
+            raise RecipeError(
+                f"held_out is {self.held_out} and least_accuracy {self.least_accuracy}; held_out must lie between 0 and "
+                "1, least_accuracy within"
+            )
+
+
+@dataclass(frozen=True)
+class Material:
+    """What the stage works on.
+
+    Attributes:
+        wrong: wrong predictions.
+        right: right ones, each text of a question once.
+        rewrites: the teacher's rows of wrong predictions by sample id.
+        held_out: ids of questions that are not learnt from.
+    """
+
+    wrong: list[WrongSolution]
+    right: list[WrongSolution]
+    rewrites: dict[str, Row]
+    held_out: frozenset[str]
+
+    def learnt(self, each: WrongSolution) -> bool:
+        return each.question["id"] not in self.held_out
+
+
+def gather(data: Path, samples: list[Row], file: Path, teacher: Path, share: float, seed: int) -> Material:
+    """The material of samples and a teacher's rewrites.
+
+    Raises:
+        DataError: no accepted rewrite, or no question to hold out.
+    """
+    questions = read_jsonl(data / "questions.jsonl")
+    wrong = wrong_solutions(samples, questions, file)
+    turned = [{**row, "correct": not row["correct"]} for row in samples]
+    right = {(each.question["id"], each.prediction): each for each in wrong_solutions(turned, questions, file)}
+    rewrites = {row["id"]: row for row in read_jsonl(teacher / "rewrites.jsonl")}
+    accepted = sorted({row["question_id"] for row in rewrites.values() if row["accepted"]})
+    if len(accepted) < 2:
+        raise DataError(
+            f"rewrites of {len(accepted)} questions were accepted, and the model needs some to learn from and some to "
+            "be measured on",
+            file=str(teacher / "rewrites.jsonl"),
+            field="accepted",
+            remedy="See the teacher's metrics.json for why rewrites are refused; sample more questions",
+        )
+    count = min(len(accepted) - 1, max(1, round(share * len(accepted))))
+    held_out = random.Random(f"held out-{seed}").sample(accepted, count)
+    return Material(wrong, list(right.values()), rewrites, frozenset(held_out))
+
+
+def training_rows(material: Material, tasks: ModelTasks, seed: int) -> tuple[list[EncodedSequence], dict[str, float]]:
+    """Sequences of both tasks and their counts: fixed predictions, and as many right ones, which stay as they are."""
+    found: dict[str, list[EncodedSequence]] = {"locating": [], "rewriting": []}
+    fixed = [each for each in material.wrong if material.learnt(each) and material.rewrites[each.id]["accepted"]]
+    for each in fixed:
+        row = material.rewrites[each.id]
+        if row["first_error_step"] is not None:
+            found["locating"].append(tasks.locating(each, row["first_error_step"]))
+        found["rewriting"].append(tasks.rewriting(each, row["rewrite"]))
+    right = [each for each in material.right if material.learnt(each)]
+    kept = random.Random(f"identity-{seed}").sample(right, min(len(right), len(fixed)))
+    for each in kept:
+        found["locating"].append(tasks.locating(each, None))
+        found["rewriting"].append(tasks.rewriting(each, each.prediction))
+    fitting = {name: [row for row in rows if tasks.fits(row)] for name, rows in found.items()}
+    counts = {f"{name}_rows": float(len(rows)) for name, rows in fitting.items()}
+    counts |= {"identity_rows": float(len(kept)), "too_long": float(sum(map(len, found.values())))}
+    counts["too_long"] -= sum(map(len, fitting.values()))
+    return [*fitting["locating"], *fitting["rewriting"]], counts
+
+
+def fit(
+    policy: Policy,
+    rows: list[EncodedSequence],
+    config: TrainingConfig,
+    seed: int,
+    checkpoints: RunCheckpoints,
+    name: str,
+) -> list[dict[str, float]]:
+    """Trains on both tasks mixed; returns the history."""
+    batches = LengthBucketedBatches([len(row) for row in rows], seed=seed, rows_per_batch=config.batch)
+    steps = max(1, round(config.epochs * len(rows) / config.batch))
+
+    def loss(indices: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
+        value, tokens = sft_loss(policy, [rows[i] for i in indices])
+        return value, tokens, {}
+
+    return train_resumably(
+        policy.model, loss, batches, steps, config,
+        weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
+        checkpoints=checkpoints, label=f"generative reward model {name} seed {seed}", every=10,
+    )  # fmt: skip
+
+
+def quality(material: Material, found: Mapping[str, Row], located_right: Sequence[bool]) -> dict[str, float]:
+    """Locating and rewriting on held-out questions, beside the teacher where both rewrites are right (Figure 4).
+
+    Args:
+        material: with the teacher's rows.
+        found: the model's rows by sample id.
+        located_right: of held-out right predictions, whether the model calls them correct.
+    """
+    asked = [each for each in material.wrong if not material.learnt(each)]
+    taught = [material.rewrites[each.id] for each in asked]
+    own = [found[each.id] for each in asked]
+    known = [(mine, row) for mine, row in zip(own, taught, strict=True) if row["first_error_step"] is not None]
+    metrics = {
+        "held_out_wrong": float(len(asked)),
+        "rewrite_accuracy": _share([row["reason"] in ("", "too many edits") for row in own]),
+        "teacher_rewrite_accuracy": _share([row["accepted"] for row in taught]),
+        "locating_agreement": _share([mine["first_error_step"] == row["first_error_step"] for mine, row in known]),
+        "correct_recognised": _share(located_right),
+    }
+    both = [(mine, row) for mine, row in zip(own, taught, strict=True) if mine["accepted"] and row["accepted"]]
+    if both:
+        metrics["edit_distance"] = sum(mine["edit_distance"] for mine, _ in both) / len(both)
+        metrics["teacher_edit_distance"] = sum(row["edit_distance"] for _, row in both) / len(both)
+    true = [
+        (mine["first_error_step"], first_error(each.question["meta"]["steps"], each.prediction))
+        for mine, each in zip(own, asked, strict=True)
+        if each.question.get("meta", {}).get("steps")
+    ]
+    if true:
+        marks = [step == right for step, right in true]
+        metrics["wrong_located"] = _share(marks)
+        metrics["locating_accuracy"] = _share([*marks, *located_right])
+    return metrics
+
+
+def _share(marks: Sequence[bool]) -> float:
+    return sum(marks) / max(1, len(marks))
+
+
+def score_samples(
+    policy: Policy,
+    tasks: ModelTasks,
+    encoder: Encoder,
+    samples: list[Row],
+    questions: Mapping[str, Row],
+    config: GenerativeModelScale,
+) -> list[Row]:
+    """Token rewards of every sample, on the tokens that the policy drew.
+
+    Args:
+        policy, tasks: of the reward model.
+        encoder: of the policy.
+        samples: rows of samples.jsonl.
+        questions: by id.
+        config: for the ranges of clipping and the batch.
+    """
+    ranges = RewardRanges(config.negative, config.positive)
+    same = tasks.encoder.tokenizer.get_vocab() == encoder.tokenizer.get_vocab()
+    sequences = []
+    for row in samples:
+        prompt = tasks.rewriting_prompt(WrongSolution(row["id"], questions[row["question_id"]], row["prediction"]))
+        sequences.append(EncodedSequence(prompt, row["token_ids"] if same else tasks.answer(row["prediction"])))
+    scored = []
+    for row, sequence, logprobs in zip(
+        samples, sequences, token_logprobs(policy, sequences, config.batch), strict=True
+    ):
+        if not same:
+            logprobs = realigned(row["token_ids"], encoder, sequence.response, tasks.encoder, logprobs)
+        probabilities = [float(p) for p in Tensor(logprobs).exp().clamp(max=1)]
+        scored.append(
+            {key: row[key] for key in ("id", "question_id", "prompt", "prediction", "token_ids")}
+            | {"rewards": token_rewards(probabilities, row["correct"], ranges), "probabilities": probabilities}
+        )
+    return scored
+
+
+def realigned(
+    ids: Sequence[int], encoder: Encoder, model_ids: Sequence[int], model_encoder: Encoder, logprobs: Sequence[float]
+) -> list[float]:
+    """Log-probabilities of the policy's tokens from those of another tokenizer's; EOS answers EOS."""
+    _, spans = token_spans(encoder.tokenizer, ids)
+    _, model_spans = token_spans(model_encoder.tokenizer, model_ids)
+    found = aligned_logprobs(spans, model_spans, logprobs)
+    if ids and ids[-1] == encoder.eos_id and model_ids[-1] == model_encoder.eos_id:
+        found[-1] = logprobs[-1]
+    return found
+
+
+def fidelity_metrics(scored: Sequence[Row], material: Material, encoder: Encoder) -> dict[str, float]:
+    """Negative rewards against the truly wrong tokens of wrong predictions, where the truth is known.
+
+    The areas under the curve are those of the probabilities, before clipping.
+    `vanilla` pays every token of a wrong prediction the same: it finds them all and tells none apart.
+    """
+    rewards, chances, truth = [], [], []
+    by_id = {row["id"]: row for row in scored}
+    for each in material.wrong:
+        steps = each.question.get("meta", {}).get("steps")
+        if steps is None:
+            continue
+        row = by_id[each.id]
+        target = encoder.template.response_ids(encoder.tokenizer, minimal_edit(steps, each.prediction))
+        rewards.append(row["rewards"])
+        chances.append(row["probabilities"])
+        truth.append(mistaken_tokens(row["token_ids"], target))
+    if not truth:
+        return {}
+    clipped, ranked = negative_credit(rewards, truth), negative_credit(chances, truth)
+    parts = (clipped, ("precision", "recall", "tokens", "mistaken")), (ranked, ("auc", "auc_within"))
+    found = {name: measured[name] for measured, names in parts for name in names if name in measured}
+    found |= {"vanilla_precision": clipped["mistaken"] / max(1.0, clipped["tokens"]), "vanilla_auc": 0.5}
+    return {f"fidelity/{name}": value for name, value in found.items()}
+
+
+def train_generative_model(
+    spec_path: Annotated[Path, "generative reward model (YAML)"],
+    scale_path: Annotated[Path, "training settings (YAML)"],
+    data: Path,
+    sft: Annotated[Path, "result of `sft` that it starts from"],
+    samples: Annotated[Path, "result of `samples`"],
+    teacher: Annotated[Path, "result of `teacher`"],
+    seed: int,
+    out: Path,
+    version: int | None = None,
+) -> None:
+    """Trains a generative reward model, has it correct the wrong samples, and scores the tokens of all."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    spec = typed(GenerativeModelSpec, read_settings(spec_path), str(spec_path))
+    config = typed(GenerativeModelScale, read_settings(scale_path), str(scale_path))
+    training = typed(TrainingConfig, config.training, f"{scale_path}: training")
+    limits = typed(RewriteLimits, config.rewrites, f"{scale_path}: rewrites")
+    inputs = [spec_path, scale_path, data, sft, samples, teacher]
+    with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
+        encoder = load_encoder(data, samples / "tokenizer")
+        own = load_encoder(data, sft / "model")
+        own = replace(own, limits=typed(Limits, config.limits, f"{scale_path}: limits"))
+        tasks, model = ModelTasks(own, TEMPLATES[config.header]), load_policy(sft / "model", own)
+        file = samples / "samples.jsonl"
+        drawn = read_jsonl(file)
+        material = gather(data, drawn, file, teacher, config.held_out, seed)
+        rows, metrics = training_rows(material, tasks, seed)
+        with training_on(teacher / "rewrites.jsonl"):
+            history = fit(model, rows, training, seed, checkpoints, spec_path.stem)
+        model.model.eval()
+        said = correct(model, tasks, material.wrong, max_new_tokens=config.max_new_tokens, batch=config.batch)
+        corrected = [
+            rewrite_row(each, parse_located(one.located).step, one.rewrite, encoder, limits)
+            for each, one in zip(material.wrong, said, strict=True)
+        ]
+        unlearnt = [each for each in material.right if not material.learnt(each)]
+        checked = correct(model, tasks, unlearnt, max_new_tokens=1, batch=config.batch)
+        recognised = [(found := parse_located(one.located)).valid and found.step is None for one in checked]
+        metrics |= quality(material, {row["id"]: row for row in corrected}, recognised)
+        require(metrics, config.least_accuracy, str(spec_path))
+        questions = {row["id"]: row for row in read_jsonl(data / "questions.jsonl")}
+        scored = score_samples(model, tasks, encoder, drawn, questions, config)
+        metrics |= fidelity_metrics(scored, material, encoder)
+        metrics |= {
+            "rewritten": float(sum(row["accepted"] for row in corrected)),
+            "prompts_cut": own.counts.prompts_cut,
+        }
+        metrics["silent"] = float(sum(not any(row["rewards"]) for row in scored))
+        model.model.save_pretrained(result / "model", safe_serialization=True)
+        own.tokenizer.save_pretrained(result / "model")
+        write_jsonl(result / "history.jsonl", history)
+        write_jsonl(result / "grm_rewrites.jsonl", corrected)
+        write_jsonl(result / "token_rewards.jsonl", scored)
+        write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
+    print(f"{spec.title}: rewrites right {metrics['rewrite_accuracy']:.2f}")
+
+
+def require(metrics: Mapping[str, float], least: float, where: str) -> None:
+    """Stops where too few held-out rewrites are right.
+
+    Raises:
+        RecipeError: says how many are, and what to change.
+    """
+    found = metrics["rewrite_accuracy"]
+    if found < least:
+        raise RecipeError(
+            f"{where}: {found:.2f} of the rewrites of {metrics['held_out_wrong']:.0f} held-out wrong predictions are "
+            f"right, below least_accuracy {least}; nothing is trained with such rewards. Train longer or on more "
+            "questions, take a better teacher (its own share is "
+            f"{metrics['teacher_rewrite_accuracy']:.2f}), or lower least_accuracy"
+        )
+
+
+main = command_line(train_generative_model)
+
+
+if __name__ == "__main__":
+    run_stage(main)

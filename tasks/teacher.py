@@ -1,0 +1,181 @@
+"""Stage `teacher`: a teacher corrects the wrong samples, and its answers are verified.
+
+Writes rewrites.jsonl, a row per wrong sample: id, question_id, prompt, prediction, first_error_step (None where none is
+named), rewrite, accepted, reason (why not), edit_distance (in tokens of the policy); metrics.json with acceptance and,
+for the testbed's questions, how often the step is the true one. Calls and costs stand in record/costs.json, since a
+cached answer is not paid for twice. Source: RLMEC, section 4.1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.reasoning.rewriting import REASONS, RewriteLimits, Teacher, WrongSolution, judged
+from rlhf_core.reasoning.steps import parse_located
+from rlhf_core.testbed.oracle import first_error
+from tasks.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
+from tasks.loading import expanded, load_encoder, load_policy
+from tasks.settings import read_settings, typed
+from tasks.stage import command_line, run_stage, set_threads
+
+VERSION = 1
+STAGE = "teacher"
+#: Where answers of endpoints and local models are kept unless the spec says otherwise.
+CACHE = Path(".work/teacher")
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class TeacherSpec:
+    """Who corrects, and what is accepted.
+
+    Args:
+        kind: 'oracle' (options `noise`, `seed`), 'endpoint' (fields of `EndpointConfig`) or 'local' (`source`: a
+            folder or hub id, `template`, `limits`, `max_new_tokens`, `batch`).
+        options: of the kind.
+        limits: `RewriteLimits`.
+    """
+
+    kind: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    limits: Mapping[str, Any] = field(default_factory=dict)
+
+
+def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
+    """The teacher of a spec.
+
+    Raises:
+        RecipeError: an unknown kind or option.
+    """
+    options = {name: expanded(name, value) for name, value in spec.options.items()}
+    if spec.kind == "oracle":
+        from rlhf_core.teachers.oracle import OracleTeacher
+
+        return typed(OracleTeacher, options, f"{where}: options")
+    if spec.kind == "endpoint":
+        from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
+        from rlhf_core.teachers.endpoint import EndpointTeacher
+
+        cache = options.pop("cache_path", CACHE / "endpoint.jsonl")
+        return EndpointTeacher(typed(EndpointConfig, {**options, "cache_path": str(cache)}, f"{where}: options"))
+    if spec.kind == "local":
+        return _local_teacher(options, where)
+    raise RecipeError(f"{where}: kind is '{spec.kind}'; known: oracle, endpoint, local")
+
+
+def _local_teacher(options: dict[str, Any], where: str) -> Teacher:
+    from rlhf_core.data.templates import chat_template
+    from rlhf_core.data.truncation import Limits
+    from rlhf_core.models.loading import load_tokenizer
+    from rlhf_core.teachers.local import LocalTeacher
+
+    missing = {"source", "template", "limits"} - set(options)
+    if missing:
+        raise RecipeError(f"{where}: a teacher of kind local needs {', '.join(sorted(missing))}")
+    template = chat_template(options["template"])
+    tokenizer = load_tokenizer(options["source"])
+    encoder = Encoder(tokenizer, template, typed(Limits, options["limits"], f"{where}: options: limits"))
+    cache = Path(options.get("cache_path", CACHE / "local.jsonl"))
+    longest, batch = int(options.get("max_new_tokens", 256)), int(options.get("batch", 16))
+    return LocalTeacher(
+        load_policy(Path(options["source"]), encoder), encoder, str(options["source"]), cache, longest, batch
+    )
+
+
+def wrong_solutions(samples: Sequence[Row], questions: Sequence[Row], file: Path) -> list[WrongSolution]:
+    """The wrong samples with their questions.
+
+    Raises:
+        DataError: a sample of an unknown question.
+    """
+    by_id = {row["id"]: row for row in questions}
+    found = []
+    for number, row in enumerate(samples, start=1):
+        if row["question_id"] not in by_id:
+            problem = f"the question '{row['question_id']}' is not in the data"
+            raise DataError(
+                problem, file=str(file), row=number, field="question_id", remedy="Sample from the same data"
+            )
+        if not row["correct"]:
+            found.append(WrongSolution(row["id"], by_id[row["question_id"]], row["prediction"]))
+    return found
+
+
+def rewrite_row(wrong: WrongSolution, step: int | None, rewrite: str, encoder: Encoder, limits: RewriteLimits) -> Row:
+    """A row of rewrites.jsonl."""
+    verdict = judged(wrong, rewrite, lambda text: encoder.tokenizer.encode(text, add_special_tokens=False), limits)
+    return {
+        "id": wrong.id,
+        "question_id": wrong.question["id"],
+        "prompt": wrong.question["prompt"],
+        "prediction": wrong.prediction,
+        "first_error_step": step,
+        "rewrite": rewrite,
+        "accepted": verdict.accepted,
+        "reason": verdict.reason,
+        "edit_distance": verdict.edit_distance,
+    }
+
+
+def rewrite_metrics(rows: Sequence[Row], wrong: Sequence[WrongSolution]) -> dict[str, float]:
+    """How many rewrites are accepted, why others are not, edit distances, and the share of true first steps."""
+    accepted = [row for row in rows if row["accepted"]]
+    metrics = {
+        "wrong": float(len(rows)),
+        "accepted": float(len(accepted)),
+        "accepted_share": len(accepted) / max(1, len(rows)),
+        "edit_distance": sum(row["edit_distance"] for row in accepted) / max(1, len(accepted)),
+        "located": float(sum(row["first_error_step"] is not None for row in rows)),
+    }
+    metrics |= {
+        f"refused/{reason.replace(' ', '_')}": float(sum(row["reason"] == reason for row in rows)) for reason in REASONS
+    }
+    known = [(row, each.question["meta"]["steps"]) for row, each in zip(rows, wrong, strict=True) if _steps(each)]
+    if known:
+        right = sum(row["first_error_step"] == first_error(steps, row["prediction"]) for row, steps in known)
+        metrics["locating_accuracy"] = right / len(known)
+    return metrics
+
+
+def _steps(wrong: WrongSolution) -> bool:
+    return bool(wrong.question.get("meta", {}).get("steps"))
+
+
+def make_rewrites(
+    spec_path: Annotated[Path, "teacher spec (YAML)"],
+    data: Path,
+    sft: Path,
+    samples: Annotated[Path, "result of `samples`"],
+    out: Path,
+    version: int | None = None,
+) -> None:
+    """Has the wrong samples corrected and verifies the corrections."""
+    check_version(STAGE, VERSION, version)
+    set_threads()
+    spec = typed(TeacherSpec, read_settings(spec_path), str(spec_path))
+    limits = typed(RewriteLimits, spec.limits, f"{spec_path}: limits")
+    teacher = build_teacher(spec, str(spec_path))
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft, samples]) as result:
+        encoder = load_encoder(data, sft / "model")
+        file = samples / "samples.jsonl"
+        wrong = wrong_solutions(read_jsonl(file), read_jsonl(data / "questions.jsonl"), file)
+        rows = [
+            rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, limits)
+            for each, said in zip(wrong, teacher.correct(wrong), strict=True)
+        ]
+        write_jsonl(result / "rewrites.jsonl", rows)
+        write_json(result / "metrics.json", rewrite_metrics(rows, wrong))
+        write_json(record_folder(result) / "costs.json", {"teacher": teacher.name, **teacher.costs()})
+
+
+main = command_line(make_rewrites)
+
+
+if __name__ == "__main__":
+    run_stage(main)
