@@ -35,7 +35,7 @@ class ModelSpec:
         entropies: whether its segments are cut by the SFT model's entropies.
         segmenter: the SaT model that finds its sentences, None for segments of another kind.
         samples: whether it learns from pairs of sampled solutions instead of the data's preference pairs.
-        policy: of a generative one the backbone whose samples it learns from and scores; its own unless the file says so.
+        policy: of a generative one the backbone whose samples it scores; its own unless the file says so.
     """
 
     paper: str

@@ -60,10 +60,12 @@ class TokenRewards:
     Attributes:
         token_ids: of the prediction.
         rewards: [len(token_ids)].
+        probabilities: that they come from; None where only the rewards are known.
     """
 
     token_ids: Sequence[int]
     rewards: Sequence[float]
+    probabilities: Sequence[float] | None = None
 
 
 def _fields(row: Mapping[str, Any], kinds: Mapping[str, type], file: str, number: int) -> list[Any]:
@@ -128,7 +130,7 @@ def read_token_rewards(rows: Iterable[Mapping[str, Any]], file: str) -> dict[str
         name, ids, rewards = _fields(row, _REWARDS, file, number)
         if len(ids) != len(rewards):
             raise DataError(f"{len(rewards)} rewards for {len(ids)} tokens", file=file, row=number, field="rewards")
-        found[str(name)] = TokenRewards(ids, rewards)
+        found[str(name)] = TokenRewards(ids, rewards, row.get("probabilities"))
     return found
 
 

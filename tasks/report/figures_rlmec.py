@@ -1,7 +1,4 @@
-"""Figures 3 and 5 and the case studies (Tables 8 to 10) of RLMEC, and credit fidelity beside them.
-
-Figure 4 is drawn from the generative reward models' own metrics.
-"""
+"""Figures 3 to 5 and the case studies (Tables 8 to 10) of RLMEC, and credit fidelity beside them."""
 
 from __future__ import annotations
 
@@ -22,10 +19,15 @@ BACKBONE = "Before training"
 FARTHEST = 4
 CREDIT = (
     ("credit_auc", "AUC"),
-    ("credit_auc_within", "AUC within a solution"),
     ("credit_precision", "Precision"),
     ("credit_recall", "Recall"),
 )
+#: Who refines wrong solutions in Figure 4, and the metrics of a generative reward model that tell.
+REFINED = {
+    "TM (teacher)": ("teacher_edit_distance", "teacher_rewrite_accuracy"),
+    "GRM (generative reward model)": ("edit_distance", "rewrite_accuracy"),
+    "GT (ground truth)": ("ground_truth_edit_distance", ""),
+}
 CASES = 2
 
 
@@ -33,6 +35,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
     """All figures in the order of the page."""
     return [
         training_accuracy(tree),
+        rewriting(tree),
         first_error_positions(tree),
         coloured_rewards(tree),
         cases(tree, "qa", "9", ("rlmec", "rft", "dpo", "ppo-a2c")),
@@ -63,6 +66,29 @@ def training_accuracy(tree: ResultTree) -> FigureData:
             if not outputs:
                 figure.missing.append(f"{task}-{method}")
             panel.series += curve_series(LABELS[method], outputs, "train_accuracy", colour=COLOURS[method])
+        figure.panels.append(panel)
+    return figure
+
+
+def rewriting(tree: ResultTree) -> FigureData:
+    """Figure 4: how much is edited, and how often the result is right."""
+    figure = published_figure(
+        "rlmec/4",
+        "Wrong solutions to held-out questions: tokens edited where both rewrites are right, and the share of rewrites "
+        "that reach the right answer. Ground truths are right by definition. Means over seeds with one standard error.",
+    )
+    models = {task: tree.outputs("rlmec", "generative_reward_model", task) for task in TASKS}
+    figure.missing = [f"generative_reward_model/{task}" for task, outputs in models.items() if not outputs]
+    for place, (title, unit) in enumerate((("Edit distance", "tokens"), ("Right rewrites", "share"))):
+        panel = Panel(title, "", unit, [])
+        for slot, (label, metrics) in enumerate(REFINED.items()):
+            found = {TASKS[task]: metric_by_seed(outputs, metrics[place]) for task, outputs in models.items()}
+            known = {task: value for task, value in found.items() if value}
+            if not metrics[place]:
+                known = {TASKS[task]: (1.0, None) for task, outputs in models.items() if outputs}
+            if known:
+                heights, errors = [mean for mean, _ in known.values()], [error for _, error in known.values()]
+                panel.series.append(Series(label, list(known), heights, errors, style="bars", colour=slot))
         figure.panels.append(panel)
     return figure
 
@@ -191,8 +217,8 @@ def credit_fidelity(tree: ResultTree) -> FigureData:
         key="credit-fidelity",
         title="Token-reward fidelity",
         caption="Wrong solutions with their true minimal edit: a token is mistaken where the edit replaces or deletes "
-        "it. AUC is the chance that a mistaken token has less credit than another, over all solutions and inside one; "
-        "precision and recall are those of credit below 0.",
+        "it, or puts one before it. AUC is the chance that a mistaken token has less credit than another; precision "
+        "and recall are those of credit below 0.",
         kind="table",
     )
     lines = []
