@@ -38,10 +38,10 @@ def removed_tokens(source: Sequence[int], target: Sequence[int]) -> list[bool]:
 
 
 def mistaken_tokens(source: Sequence[int], target: Sequence[int]) -> list[bool]:
-    """[len(source)] where the source goes wrong: tokens deleted or replaced, and those before which one is missing."""
+    """[len(source)] whether the alignment deletes the token or puts another in its place."""
     mistaken = [False] * len(source)
     for edit in Levenshtein.editops(source, target):
-        if edit.src_pos < len(source):
+        if edit.tag != "insert":
             mistaken[edit.src_pos] = True
     return mistaken
 

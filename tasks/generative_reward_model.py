@@ -24,7 +24,7 @@ from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.data.truncation import Limits
 from rlhf_core.edits import mistaken_tokens
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.token_fidelity import token_fidelity
+from rlhf_core.evaluation.token_credit import negative_credit
 from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.model_tasks import ModelTasks, correct, token_logprobs
 from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution
@@ -54,13 +54,11 @@ class GenerativeModelSpec:
 
     Args:
         title: for people.
-        backbone: whose SFT model it starts from.
-        policy: the backbone whose samples it learns from and scores; the same unless given.
+        backbone: whose SFT model it starts from; the samples may be another one's.
     """
 
     title: str
     backbone: str
-    policy: str | None = None
 
 
 @dataclass(frozen=True)
@@ -134,8 +132,8 @@ def gather(data: Path, samples: list[Row], file: Path, teacher: Path, share: flo
     accepted = sorted({row["question_id"] for row in rewrites.values() if row["accepted"]})
     if len(accepted) < 2:
         raise DataError(
-            f"rewrites of {len(accepted)} questions were accepted, and the model needs some to learn from and some to be "
-            "measured on",
+            f"rewrites of {len(accepted)} questions were accepted, and the model needs some to learn from and some to "
+            "be measured on",
             file=str(teacher / "rewrites.jsonl"),
             field="accepted",
             remedy="See the teacher's metrics.json for why rewrites are refused; sample more questions",
@@ -229,7 +227,12 @@ def _share(marks: Sequence[bool]) -> float:
 
 
 def score_samples(
-    policy: Policy, tasks: ModelTasks, encoder: Encoder, samples: list[Row], questions: Mapping[str, Row], config: Any
+    policy: Policy,
+    tasks: ModelTasks,
+    encoder: Encoder,
+    samples: list[Row],
+    questions: Mapping[str, Row],
+    config: GenerativeModelScale,
 ) -> list[Row]:
     """Token rewards of every sample, on the tokens that the policy drew.
 
@@ -238,9 +241,9 @@ def score_samples(
         encoder: of the policy.
         samples: rows of samples.jsonl.
         questions: by id.
-        config: `GenerativeModelScale`.
+        config: for the ranges of clipping and the batch.
     """
-    ranges = RewardRanges(tuple(config.negative), tuple(config.positive))
+    ranges = RewardRanges(config.negative, config.positive)
     same = tasks.encoder.tokenizer.get_vocab() == encoder.tokenizer.get_vocab()
     sequences = []
     for row in samples:
@@ -275,6 +278,7 @@ def realigned(
 def fidelity_metrics(scored: Sequence[Row], material: Material, encoder: Encoder) -> dict[str, float]:
     """Negative rewards against the truly wrong tokens of wrong predictions, where the truth is known.
 
+    The areas under the curve are those of the probabilities, before clipping.
     `vanilla` pays every token of a wrong prediction the same: it finds them all and tells none apart.
     """
     rewards, chances, truth = [], [], []
@@ -290,10 +294,11 @@ def fidelity_metrics(scored: Sequence[Row], material: Material, encoder: Encoder
         truth.append(mistaken_tokens(row["token_ids"], target))
     if not truth:
         return {}
-    clipped, ranked = token_fidelity(rewards, truth), token_fidelity(chances, truth)
-    found = {"precision": clipped.precision, "recall": clipped.recall, "auc": ranked.auc}
-    found |= {"vanilla_precision": clipped.wrong / max(1, clipped.tokens), "vanilla_recall": 1.0, "vanilla_auc": 0.5}
-    return {f"fidelity/{name}": value for name, value in found.items() if value == value}
+    clipped, ranked = negative_credit(rewards, truth), negative_credit(chances, truth)
+    parts = (clipped, ("precision", "recall", "tokens", "mistaken")), (ranked, ("auc", "auc_within"))
+    found = {name: measured[name] for measured, names in parts for name in names if name in measured}
+    found |= {"vanilla_precision": clipped["mistaken"] / max(1.0, clipped["tokens"]), "vanilla_auc": 0.5}
+    return {f"fidelity/{name}": value for name, value in found.items()}
 
 
 def train_generative_model(
@@ -306,7 +311,6 @@ def train_generative_model(
     seed: int,
     out: Path,
     version: int | None = None,
-    policy_sft: Annotated[Path | None, "result of `sft` that drew the samples, where it is another one"] = None,
 ) -> None:
     """Trains a generative reward model, has it correct the wrong samples, and scores the tokens of all."""
     check_version(STAGE, VERSION, version)
@@ -315,9 +319,9 @@ def train_generative_model(
     config = typed(GenerativeModelScale, read_settings(scale_path), str(scale_path))
     training = typed(TrainingConfig, config.training, f"{scale_path}: training")
     limits = typed(RewriteLimits, config.rewrites, f"{scale_path}: rewrites")
-    inputs = [spec_path, scale_path, data, sft, samples, teacher, *([policy_sft] if policy_sft else [])]
+    inputs = [spec_path, scale_path, data, sft, samples, teacher]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        encoder = load_encoder(data, (policy_sft or sft) / "model")
+        encoder = load_encoder(data, samples / "tokenizer")
         own = load_encoder(data, sft / "model")
         own = replace(own, limits=typed(Limits, config.limits, f"{scale_path}: limits"))
         tasks, model = ModelTasks(own, TEMPLATES[config.header]), load_policy(sft / "model", own)

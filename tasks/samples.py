@@ -1,7 +1,8 @@
 """Stage `samples`: several solutions of every training question, drawn once from the SFT model and graded.
 
 Writes samples.jsonl, a row per sample: id, question_id, prompt, solution (the true one), answer, prediction, extracted,
-correct, and token_ids as drawn (EOS included, where the model produced it); metrics.json. Source: RLMEC, section 4.1.
+correct, and token_ids as drawn (EOS included, where the model produced it); tokenizer/, which
+spells them; metrics.json. Source: RLMEC, section 4.1.
 """
 
 from __future__ import annotations
@@ -137,6 +138,7 @@ def make_samples(
         encoder = load_encoder(data, sft / "model")
         policy = load_policy(sft / "model", encoder)
         samples = draw(policy, encoder, questions, spec, sampling, seed)
+        encoder.tokenizer.save_pretrained(result / "tokenizer")
         write_jsonl(result / "samples.jsonl", samples)
         write_json(result / "metrics.json", statistics(samples, encoder.eos_id))
 

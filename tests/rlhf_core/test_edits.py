@@ -16,11 +16,6 @@ def kept(tokens: list[int], changed: list[bool]) -> list[int]:
     return [token for token, is_changed in zip(tokens, changed, strict=True) if not is_changed]
 
 
-def is_subsequence(part: list[int], whole: list[int]) -> bool:
-    unread = iter(whole)
-    return all(token in unread for token in part)
-
-
 def test_a_replaced_token_is_edited_and_its_neighbours_are_not() -> None:
     assert edited_tokens([5, 6, 7], [5, 9, 7]) == [False, True, False]
     assert mistaken_tokens([5, 6, 7], [5, 9, 7]) == [False, True, False]
@@ -28,8 +23,7 @@ def test_a_replaced_token_is_edited_and_its_neighbours_are_not() -> None:
 
 def test_an_inserted_token_is_edited() -> None:
     assert edited_tokens([5, 7], [5, 6, 7]) == [False, True, False]
-    assert mistaken_tokens([5, 7], [5, 6, 7]) == [False, True]
-    assert mistaken_tokens([5], [5, 6]) == [False]
+    assert mistaken_tokens([5, 7], [5, 6, 7]) == [False, False]
 
 
 def test_a_deletion_leaves_nothing_to_weigh() -> None:
@@ -59,18 +53,17 @@ def test_a_weight_below_zero_is_refused() -> None:
 @given(TOKENS, TOKENS)
 def test_what_is_kept_on_both_sides_is_the_same_and_the_cost_is_least(source: list[int], target: list[int]) -> None:
     edited, mistaken = edited_tokens(source, target), mistaken_tokens(source, target)
-    assert is_subsequence(kept(target, edited), source)
-    assert is_subsequence(kept(source, mistaken), target)
+    assert kept(target, edited) == kept(source, mistaken)
     # Cost = edited tokens + deletions, of which there are at least as many as the source is longer.
     assert sum(edited) + max(0, len(source) - len(target)) <= edit_distance(source, target)
-    assert sum(mistaken) <= edit_distance(source, target)
-    assert any(mistaken) == (source != target[: len(source)])
+    assert edit_distance(source, target) <= sum(edited) + sum(mistaken)
 
 
 @given(TOKENS, TOKENS)
 def test_the_naive_alignment_has_the_same_cost(source: list[int], target: list[int]) -> None:
     edited = edited_tokens_naive(source, target)
-    assert is_subsequence(kept(target, edited), source)
+    unread = iter(source)
+    assert all(token in unread for token in kept(target, edited))
     assert sum(edited) + max(0, len(source) - len(target)) <= edit_distance(source, target)
 
 
