@@ -28,15 +28,6 @@ def edited_tokens(source: Sequence[int], target: Sequence[int]) -> list[bool]:
     return edited
 
 
-def removed_tokens(source: Sequence[int], target: Sequence[int]) -> list[bool]:
-    """[len(source)] whether the alignment deletes the token or puts another in its place."""
-    removed = [False] * len(source)
-    for edit in Levenshtein.editops(source, target):
-        if edit.tag != "insert":
-            removed[edit.src_pos] = True
-    return removed
-
-
 def mistaken_tokens(source: Sequence[int], target: Sequence[int]) -> list[bool]:
     """[len(source)] whether the alignment deletes the token or puts another in its place."""
     mistaken = [False] * len(source)

@@ -68,8 +68,7 @@ class Item:
         cut = [name for name in inputs if name in self.arguments]
         known = self.arguments.get("references")
         centered = [f"{len(known)}-references" if len(known) > 1 else "references"] if isinstance(known, tuple) else []
-        other = ["policy_sft"] if "policy_sft" in self.arguments else []
-        return "-".join([self.module, *cut, *several, *centered, *solved, *other])
+        return "-".join([self.module, *cut, *several, *centered, *solved])
 
     def flat(self) -> dict[str, Any]:
         """The arguments as a mapping of single values, several paths numbered."""
@@ -214,12 +213,14 @@ class Scale:
         It starts from its own backbone and learns from the teacher of the one whose samples it scores.
         """
         own, taught = self.backbone(spec.backbone, seed), self.teacher(base, seed)
-        made: dict[str, Argument] = {"data": _result(own[0]), "sft": _result(own[2])}
+        name = spec.name if spec.backbone == base[2].name else f"{spec.name}-for-{base[2].name}"
+        made = {"data": _result(own[0]), "sft": _result(own[2])}
         made |= {"samples": _result(taught[0]), "teacher": _result(taught[1])}
-        if spec.policy != spec.backbone:
-            made["policy_sft"] = _result(base[2])
-        made = {"spec": spec.path, "scale": f"{self.params}/generative_reward_model.yaml", **made, "seed": seed}
-        return [*own, *taught, self._item("generative_reward_model", spec.name, seed, spec.paper, **made)]
+        scale = f"{self.params}/generative_reward_model.yaml"
+        model = self._item(
+            "generative_reward_model", name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed
+        )
+        return [*own, *taught, model]
 
     def solutions(self, row: RowSpec, base: list[Item], seed: int) -> tuple[list[Item], dict[str, Argument]]:
         """What a row reads of sampled solutions: the stages, and the arguments of its own stage."""
@@ -229,11 +230,6 @@ class Scale:
             above = self.teacher(base, seed)[: 2 if TEACHER in row.solutions else 1]
             made = {item.module: _result(item) for item in above}
         if row.generative is not None:
-            if row.generative.policy != row.backbone:
-                raise RecipeError(
-                    f"{row.path}: backbone is '{row.backbone}' but generative reward model '{row.generative.name}' "
-                    f"scores samples of '{row.generative.policy}'"
-                )
             above += self.generative_reward_model(row.generative, base, seed)
             made["token_rewards"] = _result(above[-1])
         return above, made

@@ -35,7 +35,6 @@ class ModelSpec:
         entropies: whether its segments are cut by the SFT model's entropies.
         segmenter: the SaT model that finds its sentences, None for segments of another kind.
         samples: whether it learns from pairs of sampled solutions instead of the data's preference pairs.
-        policy: of a generative one the backbone whose samples it scores; its own unless the file says so.
     """
 
     paper: str
@@ -45,7 +44,6 @@ class ModelSpec:
     entropies: bool
     segmenter: str | None = None
     samples: bool = False
-    policy: str = ""
 
 
 @dataclass(frozen=True)
@@ -148,8 +146,7 @@ def _model(root: Path, row: str, paper: str, named: str, kind: str = "reward_mod
         raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
     segmenter = _one_sat_model(_sat_models(values), where)
     samples = values.get("pairs") == SAMPLES
-    scored = str(values.get("policy", declared))
-    return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values), segmenter, samples, scored)
+    return ModelSpec(owner, name, where, declared, _cuts_by_entropy(values), segmenter, samples)
 
 
 def _models(root: Path, where: str, paper: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:

@@ -19,7 +19,7 @@ from rlhf_core.data.solutions import (
 )
 from rlhf_core.edits import mistaken_tokens
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.token_fidelity import token_fidelity
+from rlhf_core.evaluation.token_credit import negative_credit
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.experience import Experience, score, slice_rows
@@ -267,9 +267,8 @@ class Solved:
                 if given is not None and given.probabilities is not None:
                     kept["unclipped"] = [chance - 0.5 for chance in given.probabilities]
                 self.credit.append(kept | {"rewrite": edits[record["id"]]})
-        found = token_fidelity(credits, mistaken)
-        measured = {name: getattr(found, name) for name in ("precision", "recall", "auc")}
-        return self.facts | {f"credit_{name}": value for name, value in measured.items() if value == value}
+        found = negative_credit(credits, mistaken)
+        return self.facts | {f"credit_{name}": value for name, value in found.items()}
 
 
 def solved_samples(

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlhf_core.data.solutions import Rewrite, Sample, ground_truths, pairs
-from rlhf_core.edits import edit_weights, removed_tokens
+from rlhf_core.edits import edit_weights, mistaken_tokens
 from rlhf_core.errors import DataError, RecipeError
 
 if TYPE_CHECKING:
@@ -284,8 +284,8 @@ class Figa:
         made = rewritten(sources.teacher, encoder, gamma=self.alpha, phi=self.gamma / self.alpha)
         for item in sources.teacher if self.beta else ():
             source, target = (encoder.sequence(_asked(item), text).response for text in (item.prediction, item.rewrite))
-            removed = removed_tokens(source, target)
-            made.add(encoder, _asked(item), item.prediction, [-self.beta if wrong else 0.0 for wrong in removed])
+            mistaken = mistaken_tokens(source, target)
+            made.add(encoder, _asked(item), item.prediction, [-self.beta if wrong else 0.0 for wrong in mistaken])
         return made
 
 

@@ -19,6 +19,7 @@ BACKBONE = "Before training"
 FARTHEST = 4
 CREDIT = (
     ("credit_auc", "AUC"),
+    ("credit_auc_within", "AUC within a solution"),
     ("credit_precision", "Precision"),
     ("credit_recall", "Recall"),
 )
@@ -217,8 +218,8 @@ def credit_fidelity(tree: ResultTree) -> FigureData:
         key="credit-fidelity",
         title="Token-reward fidelity",
         caption="Wrong solutions with their true minimal edit: a token is mistaken where the edit replaces or deletes "
-        "it, or puts one before it. AUC is the chance that a mistaken token has less credit than another; precision "
-        "and recall are those of credit below 0.",
+        "it. AUC is the chance that a mistaken token has less credit than another, over all solutions and inside one; "
+        "precision and recall are those of credit below 0.",
         kind="table",
     )
     lines = []
