@@ -65,7 +65,7 @@ def test_every_row_fits_every_scale(scale: Path) -> None:
         policy = settings(scale / "policy" / f"{recipe.optimiser['kind']}.yaml", PolicyScale)
         assert isinstance(policy, PolicyScale)
         if recipe.kind == "supervised":
-            policy.dpo_config(recipe.optimiser, path.name)
+            policy.supervised_config(recipe.optimiser, path.name)
             continue
         policy.optimiser_config(recipe.optimiser, path.name)
         policy.sampling_config(path.name)
