@@ -184,22 +184,26 @@ def _rich_table(
     table.add_column("", min_width=14)
     for column in columns:
         table.add_column(column["printed"], justify="right")
-    rows = data["rows"] if data else [None] * len(published.rows)
-    for printed, row in zip(published.rows, rows, strict=True):
-        label = printed.label if several else printed.condition
-        cells = [
-            _rich_cell(str(printed.values.get(column["key"], "")), column, row, bool(data and data["is_result"]))
+    if data is None:
+        for printed in published.rows:
+            cells = [str(printed.values.get(column["key"], "")) for column in columns]
+            table.add_row(printed.label if several else printed.condition, *cells)
+        return table
+    for row in data["rows"]:
+        shown = [
+            _rich_cell(row["cells"][column["key"]]["published"] or "", column, row, data["is_result"])
             for column in columns
         ]
-        table.add_row(label, *cells, style="bold" if row and row["is_main"] else None)
+        label = " · ".join(part for part in (row["condition"], row["backbone"] if several else None) if part)
+        table.add_row(label, *shown, style="bold" if row["is_main"] else None)
     return table
 
 
-def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any] | None, is_result: bool) -> Any:
+def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], is_result: bool) -> Any:
     """Published number, measured mean with marks, standard error: one line each."""
     from rich.text import Text
 
-    if not row or not is_result:
+    if not is_result:
         return Text(printed)
     text = Text(f"{printed}\n" if column["published"] else "", style="dim")
     cell = row["cells"][column["key"]]

@@ -88,7 +88,9 @@ def rewriting(tree: ResultTree) -> FigureData:
             if not metrics[place]:
                 known = {TASKS[task]: (1.0, None) for task, outputs in models.items() if outputs}
             if known:
-                heights, errors = [mean for mean, _ in known.values()], [error for _, error in known.values()]
+                points = list(known.values())
+                heights: list[float | None] = [mean for mean, _ in points]
+                errors = [error for _, error in points]
                 panel.series.append(Series(label, list(known), heights, errors, style="bars", colour=slot))
         figure.panels.append(panel)
     return figure

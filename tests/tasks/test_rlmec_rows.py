@@ -43,8 +43,11 @@ def test_a_printed_row_is_one_policy_for_each_task() -> None:
         ("qa", "qa-13b-rlmec", "qa-13b-rlmec"),
         ("math", "math-13b-rlmec", "math-13b-rlmec"),
     ]
+    assert rows[0].condition == "+ RLMEC · 7B · qa"
     assert set(rows[0].published.values) == {"ecqa", "qasc", "obqa", "arc", "qa_avg"}
     assert "gsm8k" in rows[0].elsewhere
+    ablation = row_map.mapped_rows(registry.table("rlmec/4"))[2]
+    assert ablation.condition == "TLS no, RL yes, IR yes · 13B · qa"
     scaling = row_map.mapped_rows(registry.table("rlmec/7"))
     assert len(scaling) == 8
     assert all(len(m.published.values) == 1 for m in scaling)
