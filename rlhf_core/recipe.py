@@ -305,12 +305,6 @@ class Recipe:
             )
 
     @property
-    def generative_reward_model(self) -> str | None:
-        """The generative reward model whose token rewards or rewrites are read."""
-        paid = (part.generative_reward_model for part in self.components)
-        return self.rewrites or next((name for name in paid if name is not None), None)
-
-    @property
     def fixed_samples(self) -> bool:
         """Whether the policy learns from solutions sampled once."""
         kind = str(self.optimiser["kind"])

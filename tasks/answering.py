@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
-from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import encode_text
 from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import Policy
@@ -30,6 +30,10 @@ class Opened(Encoder):
 
     def prompt(self, row: Mapping[str, Any]) -> list[int]:
         return [*super().prompt(row), *encode_text(self.tokenizer, self.opening)]
+
+    def sequence(self, row: Mapping[str, Any], response: str) -> EncodedSequence:
+        given = super().sequence(row, response)
+        return EncodedSequence(self.prompt(row), given.response)
 
 
 def question_accuracies(evaluator: Evaluator, policy: Policy, count: int) -> dict[str, float]:

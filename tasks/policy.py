@@ -228,7 +228,7 @@ class Run:
         for row in rows:
             known = items.get(row["id"], {})
             asked = {"prompt": row["prompt"], **{k: v for k, v in known.items() if k == "messages"}}
-            sequences.append(self.encoder.sequence(asked, row["response"]))
+            sequences.append(self.evaluator.encoder.sequence(asked, row["response"]))
         policy, reference = (reference_logprobs(model, sequences, batch) for model in (self.policy, self.reference))
         return float((policy - reference).mean())
 

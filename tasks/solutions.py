@@ -214,6 +214,7 @@ class Solved:
         sources: samples and rewrites.
         batch: the samples as one batch.
         imitation: the regularisation, if any.
+        rewards: of its tokens by sample, if any.
         facts: for the metrics.
         credit: what tokens of wrong samples were credited with at the end, for pictures.
     """
@@ -221,6 +222,7 @@ class Solved:
     sources: Sources
     batch: RolloutBatch
     imitation: Imitation | None
+    rewards: Mapping[str, TokenRewards]
     facts: dict[str, float]
     credit: list[Row] = field(default_factory=list)
 
@@ -261,8 +263,10 @@ class Solved:
             if i < PICTURED:
                 kept = {"id": record["id"], "prompt": batch.prompts[i], "response": batch.texts[i]}
                 kept |= {"tokens": encoder.pieces(ids), "credit": credits[-1], "mistaken": mistaken[-1]}
-                rewards = experience.reward.total[i, :length].tolist()
-                self.credit.append(kept | {"rewards": rewards, "rewrite": edits[record["id"]]})
+                given = self.rewards.get(record["id"])
+                if given is not None and given.probabilities is not None:
+                    kept["unclipped"] = [chance - 0.5 for chance in given.probabilities]
+                self.credit.append(kept | {"rewrite": edits[record["id"]]})
         found = negative_credit(credits, mistaken)
         return self.facts | {f"credit_{name}": value for name, value in found.items()}
 
@@ -284,4 +288,4 @@ def solved_samples(
     if settings is not None:
         imitation, made = imitation_loss(settings, sources, encoder, microbatch, seed)
         facts |= {"rewrites": float(len(made.sequences)), "rewrites_too_long": float(made.too_long)}
-    return Solved(sources, batch, imitation, facts)
+    return Solved(sources, batch, imitation, rewards, facts)

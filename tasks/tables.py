@@ -188,23 +188,31 @@ def _rich_table(
     table.add_column("", min_width=14)
     for column in columns:
         table.add_column(column["printed"], justify="right")
-    rows = data["rows"] if data else [None] * len(published.rows)
-    for printed, row in zip(published.rows, rows, strict=True):
-        label = printed.label if several else printed.condition
-        label += f"\nby {printed.extra['evaluator']}" if len(evaluators) > 1 else ""
-        cells = [
-            _rich_cell(str(printed.values.get(column["key"], "")), column, row, bool(data and data["is_result"]))
+
+    def label(condition: str, backbone: str | None, extra: Mapping[str, Any]) -> str:
+        name = " · ".join(part for part in (condition, backbone if several else None) if part)
+        return name + (f"\nby {extra['evaluator']}" if len(evaluators) > 1 else "")
+
+    if data is None:
+        for printed in published.rows:
+            cells = [str(printed.values.get(column["key"], "")) for column in columns]
+            table.add_row(label(printed.condition, printed.backbone, printed.extra), *cells)
+        return table
+    for row in data["rows"]:
+        shown = [
+            _rich_cell(row["cells"][column["key"]]["published"] or "", column, row, data["is_result"])
             for column in columns
         ]
-        table.add_row(label, *cells, style="bold" if row and row["is_main"] else None)
+        name = label(row["condition"], row["backbone"], row["extra"])
+        table.add_row(name, *shown, style="bold" if row["is_main"] else None)
     return table
 
 
-def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any] | None, is_result: bool) -> Any:
+def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], is_result: bool) -> Any:
     """Published number, measured mean with marks, standard error: one line each."""
     from rich.text import Text
 
-    if not row or not is_result:
+    if not is_result:
         return Text(printed)
     text = Text(f"{printed}\n" if column["published"] else "", style="dim")
     cell = row["cells"][column["key"]]

@@ -60,10 +60,12 @@ class TokenRewards:
     Attributes:
         token_ids: of the prediction.
         rewards: [len(token_ids)].
+        probabilities: that they come from; None where only the rewards are known.
     """
 
     token_ids: Sequence[int]
     rewards: Sequence[float]
+    probabilities: Sequence[float] | None = None
 
 
 def _fields(row: Mapping[str, Any], kinds: Mapping[str, type], file: str, number: int) -> list[Any]:
@@ -100,8 +102,7 @@ def read_samples(rows: Iterable[Mapping[str, Any]], file: str) -> list[Sample]:
         DataError: no row, a field missing or of another type, or an id that comes twice.
     """
     samples = [
-        Sample(*_fields(row, _SAMPLE, file, number), token_ids=row.get("token_ids"))
-        for number, row in enumerate(rows, start=1)
+        Sample(*_fields(row, _SAMPLE, file, number), row.get("token_ids")) for number, row in enumerate(rows, start=1)
     ]
     if not samples:
         raise DataError("there is no sampled solution", file=file, remedy="Sample more questions")
@@ -128,7 +129,7 @@ def read_token_rewards(rows: Iterable[Mapping[str, Any]], file: str) -> dict[str
         name, ids, rewards = _fields(row, _REWARDS, file, number)
         if len(ids) != len(rewards):
             raise DataError(f"{len(rewards)} rewards for {len(ids)} tokens", file=file, row=number, field="rewards")
-        found[str(name)] = TokenRewards(ids, rewards)
+        found[str(name)] = TokenRewards(ids, rewards, row.get("probabilities"))
     return found
 
 

@@ -1,7 +1,4 @@
-"""Figures 3 and 5 and the case studies (Tables 8 to 10) of RLMEC, and credit fidelity beside them.
-
-Figure 4 is drawn from the generative reward models' own metrics.
-"""
+"""Figures 3 to 5 and the case studies (Tables 8 to 10) of RLMEC, and credit fidelity beside them."""
 
 from __future__ import annotations
 
@@ -26,6 +23,12 @@ CREDIT = (
     ("credit_precision", "Precision"),
     ("credit_recall", "Recall"),
 )
+#: Who refines wrong solutions in Figure 4, and the metrics of a generative reward model that tell.
+REFINED = {
+    "TM (teacher)": ("teacher_edit_distance", "teacher_rewrite_accuracy"),
+    "GRM (generative reward model)": ("edit_distance", "rewrite_accuracy"),
+    "GT (ground truth)": ("ground_truth_edit_distance", ""),
+}
 CASES = 2
 
 
@@ -33,6 +36,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
     """All figures in the order of the page."""
     return [
         training_accuracy(tree),
+        rewriting(tree),
         first_error_positions(tree),
         coloured_rewards(tree),
         cases(tree, "qa", "9", ("rlmec", "rft", "dpo", "ppo-a2c")),
@@ -63,6 +67,31 @@ def training_accuracy(tree: ResultTree) -> FigureData:
             if not outputs:
                 figure.missing.append(f"{task}-{method}")
             panel.series += curve_series(LABELS[method], outputs, "train_accuracy", colour=COLOURS[method])
+        figure.panels.append(panel)
+    return figure
+
+
+def rewriting(tree: ResultTree) -> FigureData:
+    """Figure 4: how much is edited, and how often the result is right."""
+    figure = published_figure(
+        "rlmec/4",
+        "Wrong solutions to held-out questions: tokens edited where both rewrites are right, and the share of rewrites "
+        "that reach the right answer. Ground truths are right by definition. Means over seeds with one standard error.",
+    )
+    models = {task: tree.outputs("rlmec", "generative_reward_model", task) for task in TASKS}
+    figure.missing = [f"generative_reward_model/{task}" for task, outputs in models.items() if not outputs]
+    for place, (title, unit) in enumerate((("Edit distance", "tokens"), ("Right rewrites", "share"))):
+        panel = Panel(title, "", unit, [])
+        for slot, (label, metrics) in enumerate(REFINED.items()):
+            found = {TASKS[task]: metric_by_seed(outputs, metrics[place]) for task, outputs in models.items()}
+            known = {task: value for task, value in found.items() if value}
+            if not metrics[place]:
+                known = {TASKS[task]: (1.0, None) for task, outputs in models.items() if outputs}
+            if known:
+                points = list(known.values())
+                heights: list[float | None] = [mean for mean, _ in points]
+                errors = [error for _, error in points]
+                panel.series.append(Series(label, list(known), heights, errors, style="bars", colour=slot))
         figure.panels.append(panel)
     return figure
 

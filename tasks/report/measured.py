@@ -164,7 +164,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
         runs = outputs.get(row.recipe.name, {}) if row.recipe else {}
         rendered.append(
             {
-                "condition": row.published.condition,
+                "condition": row.condition,
                 "backbone": row.published.backbone,
                 "extra": dict(row.published.extra),
                 "name": row.recipe.name if row.recipe else None,

@@ -19,6 +19,8 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.published.registry import Column, Row, Table, paper, suggestion
 
 FOLDER = Path(__file__).parent
+#: Fields of a printed row that say what it was trained on.
+PROVENANCE = ("qa_train", "math_train", "rm_dataset", "policy_dataset")
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,16 @@ class MappedRow:
     reference: RecipeRow | None
     part: str | None = None
     elsewhere: frozenset[str] = frozenset()
+
+    @property
+    def condition(self) -> str:
+        """The condition as printed; of a part with what sets the printed row apart, and the part's name."""
+        if self.part is None:
+            return self.published.condition
+        extra = {k: v for k, v in self.published.extra.items() if k not in ("part", *PROVENANCE)}
+        size = extra.pop("model_size", None)
+        switches = ", ".join(f"{name} {value}" for name, value in extra.items())
+        return " · ".join(word for word in (self.published.condition, switches, size, self.part) if word)
 
     @property
     def is_main(self) -> bool:

@@ -1,0 +1,71 @@
+"""What the figures of RLMEC draw from results."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from tasks.artifacts import write_jsonl
+from tasks.report.figures_rlmec import error_distances, figures
+from tasks.report.outputs import ResultTree
+
+
+def answer(
+    number: int, *, right: bool, first_error: int | None, text: str = "1 + 1 = 3.\nThe answer is 3."
+) -> dict[str, Any]:
+    made = {"benchmark": "gsm8k", "id": str(number), "prompt": "What is 1 + 1?", "response": text, "steps": 2}
+    return made | {"extracted": "3", "right": right, "first_error": first_error}
+
+
+def result(root: Path, kind: str, name: str, metrics: dict[str, float], **files: list[dict[str, Any]]) -> None:
+    folder = root / ("shared" if kind == "sft" else "rlmec") / kind / name / "0" / "result"
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text(json.dumps(metrics))
+    for file, rows in files.items():
+        write_jsonl(folder / f"{file}.jsonl", rows)
+
+
+def test_distances_count_steps_from_the_first_error_to_the_answer() -> None:
+    rows = [answer(0, right=True, first_error=None), answer(1, right=False, first_error=0)]
+    rows += [answer(2, right=False, first_error=1), answer(3, right=False, first_error=2)]  # what is missing comes last
+    assert error_distances(rows) == {"0": 2 / 3, "1": 1 / 3, "2": 0.0, "3": 0.0, "4+": 0.0}
+    assert error_distances(rows[:1]) == {}
+
+
+def test_figures_draw_what_was_run_and_name_what_was_not(tmp_path: Path) -> None:
+    wrong, right = (
+        answer(1, right=False, first_error=0),
+        answer(1, right=True, first_error=None, text="The answer is 2."),
+    )
+    history = [{"step": 1, "train_accuracy": 40.0}, {"step": 2, "train_accuracy": 60.0}]
+    credit = [{"id": "a", "prompt": "?", "tokens": ["1", "3"], "credit": [0.0, -0.1], "rewrite": "12"}]
+    result(tmp_path, "sft", "rlmec-math", {}, generations=[wrong])
+    result(
+        tmp_path, "policy", "math-rlmec", {"credit_auc": 0.9},
+        generations=[right], history=history, credit=[{**credit[0], "unclipped": [0.4, -0.45]}],
+    )  # fmt: skip
+    result(tmp_path, "policy", "math-vanilla-ppo", {"credit_auc": 0.5}, credit=credit)
+    grm = {"edit_distance": 2.0, "teacher_edit_distance": 1.5, "rewrite_accuracy": 0.8, "teacher_rewrite_accuracy": 0.9}
+    result(tmp_path, "generative_reward_model", "math", grm)
+    drawn = {figure.key: figure.to_json() for figure in figures(ResultTree(tmp_path, (0,)))}
+    (curve,) = drawn["figure-3"]["panels"]
+    assert curve["series"][0]["y"] == [40.0, 60.0]
+    assert "qa-rlmec" in drawn["figure-3"]["missing"]
+    assert [series["label"] for series in drawn["figure-4"]["panels"][0]["series"]][:2] == [
+        "TM (teacher)",
+        "GRM (generative reward model)",
+    ]
+    assert drawn["figure-5"]["panels"][0]["series"][0]["y"][1] == 1.0
+    (block,) = drawn["table-8"]["blocks"]
+    assert {model["name"]: model["rewards"] for model in block["models"]} == {
+        "RLMEC": [0.4, -0.45],
+        "Vanilla PPO": [0.0, -0.1],
+    }
+    (case,) = drawn["table-10"]["blocks"]
+    assert [(model["name"], model["rewards"]) for model in case["models"]] == [
+        ("Before training: wrong", [-1.0, -1.0]),
+        ("RLMEC: right", [1.0]),
+    ]
+    assert drawn["table-9"]["status"] == "not run"
+    assert drawn["credit-fidelity"]["status"] == "measured"

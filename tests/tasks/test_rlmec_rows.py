@@ -1,0 +1,123 @@
+"""The committed RLMEC rows: what is trained for which, and that settings and published tables fit them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.published import registry, row_map
+from rlhf_core.recipe import parse_recipe
+from tasks.matrix import Scale
+from tasks.policy import PolicyScale
+from tasks.rows import RowSpec, load_rows
+from tasks.settings import read_settings, typed
+from tasks.solutions import imitation_settings, needed_solutions
+from tests import small_repository
+from tests.small_repository import write_yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS = load_rows(ROOT, "rlmec")
+TESTBED = Scale(ROOT, "testbed")
+
+
+def modules(row: RowSpec) -> dict[str, str]:
+    """{module: name} of the stages above a row and its own; the last of each module."""
+    return {item.module: item.name for item in TESTBED.row(row, 0)}
+
+
+def test_rows_are_those_of_the_experiment_matrix() -> None:
+    matrix = registry.paper("rlmec").experiment_matrix
+    assert len(ROWS) == len(matrix["policy_trainings"]) == 50
+    mapped = [m for t in registry.paper("rlmec").tables if t.is_result for m in row_map.mapped_rows(t)]
+    policies = {m.recipe.name for m in mapped if m.recipe and m.recipe.kind == "policy"}
+    assert policies == set(ROWS)
+
+
+def test_a_printed_row_is_one_policy_for_each_task() -> None:
+    rows = [m for m in row_map.mapped_rows(registry.table("rlmec/3")) if m.published.condition == "+ RLMEC"]
+    assert [(m.part, m.recipe.name if m.recipe else None, m.main) for m in rows] == [
+        ("qa", "qa-rlmec", "qa-rlmec"),
+        ("math", "math-rlmec", "math-rlmec"),
+        ("qa", "qa-13b-rlmec", "qa-13b-rlmec"),
+        ("math", "math-13b-rlmec", "math-13b-rlmec"),
+    ]
+    assert rows[0].condition == "+ RLMEC · 7B · qa"
+    assert set(rows[0].published.values) == {"ecqa", "qasc", "obqa", "arc", "qa_avg"}
+    assert "gsm8k" in rows[0].elsewhere
+    ablation = row_map.mapped_rows(registry.table("rlmec/4"))[2]
+    assert ablation.condition == "TLS no, RL yes, IR yes · 13B · qa"
+    scaling = row_map.mapped_rows(registry.table("rlmec/7"))
+    assert len(scaling) == 8
+    assert all(len(m.published.values) == 1 for m in scaling)
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_settings_of_every_row_fit(name: str) -> None:
+    row = ROWS[name]
+    recipe = parse_recipe(read_settings(ROOT / row.path), row.path)
+    scale = typed(PolicyScale, read_settings(ROOT / f"params/scales/testbed/policy/{row.settings}.yaml"), row.settings)
+    if recipe.kind == "supervised":
+        _, learned = scale.supervised_config(recipe.optimiser, name)
+        assert set(learned.needs) == set(row.solutions)
+        return
+    config = scale.optimiser_config(recipe.optimiser, name)
+    assert set(needed_solutions(recipe)) <= set(row.solutions)
+    settings = imitation_settings(scale.imitation, recipe.imitation, name)
+    assert (settings is None) is (recipe.imitation is None)
+    if config.objective == "rlmec":
+        assert config.clip == (0.4 if "13b" in row.backbone else 0.3)
+
+
+def test_what_a_row_learns_from_is_made_for_it() -> None:
+    assert "teacher" not in modules(ROWS["math-sft"])
+    assert "generative_reward_model" not in modules(ROWS["math-rft-td"])
+    assert modules(ROWS["math-rlmec"])["generative_reward_model"] == "math"
+    assert "reward_model" not in modules(ROWS["math-rlmec"])
+    vanilla = modules(ROWS["qa-vanilla-ppo"])
+    assert (vanilla["solution_pairs"], vanilla["reward_model"]) == ("rlmec-qa", "qa")
+
+
+def test_a_reward_model_of_another_size_scores_the_policys_own_samples() -> None:
+    items = TESTBED.row(ROWS["math-rlmec-grm-13b"], 0)
+    model = next(item for item in items if item.module == "generative_reward_model")
+    assert "rlmec-math-13b" in str(model.arguments["sft"])
+    assert str(model.arguments["samples"]).endswith("samples/rlmec-math/0/result")
+    own = next(item for item in TESTBED.row(ROWS["math-13b-rlmec"], 0) if item.module == "generative_reward_model")
+    assert own.out != model.out
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"optimiser": {"kind": "rft", "additional": "generated"}}, "'rewrites' must name the generative reward model"),
+        (
+            {"optimiser": {"kind": "rft", "additional": "generated"}, "rewrites": "mth"},
+            "unknown generative_reward_model",
+        ),
+        ({"optimiser": {"kind": "rft", "additional": "techer"}}, "additional is 'techer'"),
+    ],
+)
+def test_rows_that_lack_what_they_learn_from_are_refused(tmp_path: Path, row: dict[str, object], message: str) -> None:
+    root = small_repository.create(tmp_path)
+    write_yaml(
+        root / "params/segment/rows/new.yaml", {"title": "x", "kind": "supervised", "backbone": "phi3-mini", **row}
+    )
+    with pytest.raises(RecipeError, match=message):
+        load_rows(root, "segment")
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ({"optimiser": {"kind": "ppo"}}, "pays the tokens of fixed samples, but optimiser 'ppo' samples"),
+        ({"optimiser": {"kind": "rlmec"}, "normaliser": "global"}, "leave 'readout', 'normaliser' and 'gives' out"),
+        ({"optimiser": {"kind": "rlmec"}, "credit": "last_token"}, "credit 'last_token' takes Sequence"),
+        ({"optimiser": {"kind": "rlmec"}, "imitation": 0.5}, "imitation is '0.5'; it must be a mapping"),
+    ],
+)
+def test_generative_rewards_fit_fixed_samples_alone(row: dict[str, object], message: str) -> None:
+    base = {"title": "x", "kind": "reward", "backbone": "b", "generative_reward_model": "math", "credit": "as_is"}
+    with pytest.raises(RecipeError, match=message):
+        parse_recipe({**base, **row})
