@@ -222,7 +222,7 @@ def _model_component(
     return Component(
         name=part.name,
         scorer=scorer,
-        credit=build_credit(part.credit),
+        credit=build_credit(str(part.credit)),
         normaliser=_normaliser(part, normaliser, selected),
         weight=part.weight,
     )

@@ -195,8 +195,8 @@ def _model(root: Path, row: str, paper: str, named: str, kind: str = "reward_mod
         raise RecipeError(
             f"{where}: entropies, SaT sentences and pairs of samples are those of the backbone's data; leave 'data' out"
         )
-    own = {name: values.get(name) for name in ("given", "references")}
-    return ModelSpec(owner, name, where, declared, entropies, segmenter, data=data, samples=samples, **own)
+    own = values.get("given"), values.get("references")
+    return ModelSpec(owner, name, where, declared, entropies, segmenter, (), data, *own, samples)
 
 
 def _merge(root: Path, where: str, owner: str, name: str, backbone: str, named: Any) -> ModelSpec:
