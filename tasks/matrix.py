@@ -140,6 +140,13 @@ class Scale:
     def __init__(self, root: Path, name: str) -> None:
         self.root, self.name = root, name
         self.params, self.results = f"params/scales/{name}", f"results/{name}"
+        self._files: dict[str, dict[str, Any]] = {}
+
+    def _read(self, file: str) -> dict[str, Any]:
+        """A YAML file below the root, read once: thousands of stages name the same few."""
+        if file not in self._files:
+            self._files[file] = load_yaml(self.root / file)
+        return self._files[file]
 
     def has(self, row: RowSpec) -> bool:
         """Whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so are the
@@ -164,7 +171,7 @@ class Scale:
     def _named(self, backbone: str, field_: str, folder: str) -> tuple[str, str]:
         """Name and file of what a backbone's spec names in a field."""
         spec = self._file("backbones", backbone)
-        name = load_yaml(self.root / spec).get(field_)
+        name = self._read(spec).get(field_)
         known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
         if name not in known:
             raise RecipeError(f"{spec}: {field_} is '{name}'. {nearest(str(name), known)}")
@@ -362,7 +369,7 @@ class Scale:
 
     def aspect_models(self, paper: str, files: tuple[str, ...], seed: int) -> list[list[Item]]:
         """The trained models behind aspects, each after everything that it needs."""
-        named = [(file, load_yaml(self.root / file).get("model")) for file in files]
+        named = [(file, self._read(file).get("model")) for file in files]
         found = []
         for file, name in named:
             if name is not None:
@@ -370,7 +377,7 @@ class Scale:
                 if not (self.root / spec).exists():
                     known = (path.stem for path in (self.root / "params" / paper / "aspect_models").glob("*.yaml"))
                     raise RecipeError(f"{file}: unknown aspect model '{name}'. {nearest(str(name), known)}")
-                base = self.backbone(str(load_yaml(self.root / spec).get("backbone")), seed)
+                base = self.backbone(str(self._read(spec).get("backbone")), seed)
                 made = {"data": _result(base[0]), "sft": _result(base[2])}
                 scale = f"{self.params}/aspect_model.yaml"
                 item = self._item("aspect_model", str(name), seed, paper, spec=spec, scale=scale, **made, seed=seed)
@@ -380,7 +387,7 @@ class Scale:
     def _words(self, backbone: str) -> str:
         """What tells a backbone's tokenizer from others: where it is loaded from, else its name."""
         name, file = self._named(backbone, "tokenizer", "tokenizers")
-        return str(load_yaml(self.root / file).get("source", name))
+        return str(self._read(file).get("source", name))
 
     def _check_models(self, row: RowSpec) -> None:
         """Refuses reward models that do not read the row's tokens, or whose references another model wrote."""
