@@ -45,8 +45,11 @@ def aggregate(
     response_ids, response_mask = pad_rows([s.sequence.response for s in batch], pad_id, "right")
     ends, _ = pad_rows([s.ends for s in batch], -1, "right")
     ends = ends.to(device)
-    inputs = (part.to(device) for part in (prompt_ids, prompt_mask, response_ids, response_mask))
-    states = model.at_ends(*inputs, ends, head=head)
+    prompts, responses = (
+        (prompt_ids.to(device), prompt_mask.to(device)),
+        (response_ids.to(device), response_mask.to(device)),
+    )
+    states = model.at_ends(*prompts, *responses, ends, head=head)
     return aggregation(states), ends
 
 
