@@ -26,7 +26,7 @@ from tasks.report.outputs import ResultTree
 from tasks.settings import read_settings
 from tasks.stage import command_line, run_stage
 
-VERSION = 2
+VERSION = 3
 CURVE_METRICS = (
     "reward",
     "true_reward",
