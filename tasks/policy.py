@@ -432,7 +432,8 @@ def train_policy(
         run = start_run(data, sft, evaluation_spec, lora, seed)
         if scale.measure_hacking and not run.scored:
             raise RecipeError(f"{where}: measure_hacking needs a judge, or data with true rewards")
-        watch, points = None, []
+        watch = None
+        points: list[Row] = []
         if recipe.kind == "reward":
             words = run.encoder.tokenizer
             reward = build_reward(

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.testbed import World
 from tasks import graph, hackability
+from tasks.command_line import commands
 from tasks.hackability import OwnReward, RewardRows
 from tasks.prepare import WorldSpec, data_spec
 from tasks.report.hackability import compare, write_comparison
@@ -198,6 +200,44 @@ def test_data_that_the_scale_does_not_have_is_named(tmp_path: Path) -> None:
 def test_entropies_with_data_of_its_own_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="leave 'data' out"):
         laboratory_graph(small_repository.create(tmp_path), {"data": "x", "segmenter": {"kind": "entropy"}})
+
+
+# --- command
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, root: Path, *words: str) -> tuple[Any, list[Any]]:
+    """The command's outcome in a folder, and the calls of the flow in its place."""
+    calls: list[Any] = []
+
+    def flow(paper: str, scale: str, rows: Any, seeds: Any, options: Any, *, verbose: bool) -> int:
+        calls.append((paper, scale, list(rows), list(seeds)))
+        return 1
+
+    monkeypatch.chdir(root)
+    monkeypatch.setattr("tasks.command_line.run_flow", flow)
+    monkeypatch.setattr("tasks.graph.write", lambda root, folders: [])
+    return CliRunner().invoke(commands, ["hackability", *words]), calls
+
+
+def test_the_command_runs_what_was_chosen_and_shows_it(monkeypatch: pytest.MonkeyPatch, laboratory: Path) -> None:
+    words = ("--flaw", "length", "--mitigation", "par", "--mitigation", "vanilla", "--seed", "1", "--seed", "2")
+    done, calls = invoke(monkeypatch, laboratory, *words)
+    assert calls == [("hackability", "testbed", ["length-vanilla", "length-par"], [1, 2])]
+    assert done.exit_code == 1, "the flow's status, after the page"
+    page = (laboratory / "report" / "hackability.html").read_text(encoding="utf-8")
+    assert page.count("<td") == 2
+    assert "+2 for every ten words" not in page, "the scale's data files are not here"
+
+
+def test_the_command_takes_a_function_beside_a_flaw(monkeypatch: pytest.MonkeyPatch, laboratory: Path) -> None:
+    words = ("--function", "mine:brevity", "--flaw", "keyword", "--mitigation", "minmax")
+    assert invoke(monkeypatch, laboratory, *words)[1][0][2] == ["own-brevity-minmax", "keyword-minmax"]
+
+
+def test_without_training_the_command_shows_what_there_is(monkeypatch: pytest.MonkeyPatch, laboratory: Path) -> None:
+    done, calls = invoke(monkeypatch, laboratory, "--no-train")
+    assert (done.exit_code, calls) == (0, [])
+    assert "not run" in (laboratory / "report" / "hackability.html").read_text(encoding="utf-8")
 
 
 # --- a run
