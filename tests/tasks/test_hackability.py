@@ -131,7 +131,7 @@ def test_names_of_own_rewards() -> None:
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_an_annotator_s_data_differ_from_the_dialogues_in_labels_alone(flaw: str) -> None:
+def test_an_annotator_s_data_differ_from_the_dialogues_in_compared_responses_alone(flaw: str) -> None:
     plain, flawed = (data_spec(DATA / f"{name}.yaml") for name in ("dialogue", flaw))
     assert isinstance(plain, WorldSpec)
     assert isinstance(flawed, WorldSpec)
@@ -144,9 +144,17 @@ def test_an_annotator_s_data_differ_from_the_dialogues_in_labels_alone(flaw: str
             continue
         for before, after in zip(rows, other[name], strict=True):
             assert before["prompt"] == after["prompt"]
-            assert {before["chosen"], before["rejected"]} == {after["chosen"], after["rejected"]}
+            same = {before["chosen"], before["rejected"]} == {after["chosen"], after["rejected"]}
+            assert same or flawed.padding
             relabelled += before["chosen"] != after["chosen"]
     assert relabelled >= 3
+
+
+def test_compared_responses_are_padded_with_one_kind(tmp_path: Path) -> None:
+    spec = load_yaml(DATA / "flattery.yaml") | {"padding": {"flattery": 0.2, "keyword": 0.2}}
+    write_yaml(tmp_path / "data.yaml", spec)
+    with pytest.raises(RecipeError, match="padding names flattery, keyword; compared responses are padded with one"):
+        data_spec(tmp_path / "data.yaml")
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
