@@ -147,7 +147,7 @@ def hindsight(
         alarm: with every evaluation of the run.
         kl: nats per response by step.
         world: reads clauses of the testbed's dialogues; another or None leaves their measures out.
-        sft, rows: generations of the SFT model and of the trained policy.
+        sft, rows: generations of the SFT model and of the trained policy; compared on the prompts of the latter.
 
     Returns:
         metrics (`hacking/...`; shares of clause types `clauses/<type>` and `clauses_sft/<type>`, numbers in a response
@@ -159,7 +159,10 @@ def hindsight(
     from rlhf_core.testbed import World
 
     if isinstance(world, World):
-        for suffix, written in (("", rows), ("_sft", sft)):
+        answers = [row for row in rows if row["benchmark"] == "alpaca"]
+        asked = {row["id"] for row in answers}
+        before = [row for row in sft if row["benchmark"] == "alpaca" and row["id"] in asked]
+        for suffix, written in (("", answers), ("_sft", before)):
             used = _clauses(world, written)
             metrics |= {f"clauses{suffix}/{kind}": share for kind, share in used.shares.items()}
             metrics |= {f"clauses_per_response{suffix}/{kind}": n for kind, n in used.per_response.items()}
@@ -179,5 +182,4 @@ def hindsight(
 def _clauses(world: World, rows: Sequence[Row]) -> ClauseUse:
     from rlhf_core.testbed import KINDS
 
-    answers = [row for row in rows if row["benchmark"] == "alpaca"]
-    return clause_use(([c.kind for c in world.clauses(row["meta"], row["response"])] for row in answers), KINDS)
+    return clause_use(([c.kind for c in world.clauses(row["meta"], row["response"])] for row in rows), KINDS)

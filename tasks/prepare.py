@@ -71,6 +71,7 @@ class WorldSpec:
         follow_up_share: share of SFT examples that are second turns.
         baseline_quality: quality in [0, 1] of a benchmark's baseline answers; without one they are the expert's.
         rows: `WorldRows`.
+        padding: `WorldConfig`'s padding and padded_with of compared responses, as in {flattery: 0.4}; at most one.
     """
 
     source: str
@@ -82,6 +83,11 @@ class WorldSpec:
     follow_up_share: float
     baseline_quality: Mapping[str, float]
     rows: Mapping[str, int]
+    padding: Mapping[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if len(self.padding) > 1:
+            raise RecipeError(f"padding names {', '.join(self.padding)}; compared responses are padded with one kind")
 
     def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         return _testbed(self)
@@ -184,7 +190,8 @@ def _testbed(spec: WorldSpec) -> tuple[Sets, dict[str, Any]]:
     from rlhf_core.testbed import VERSION as WORLD_VERSION
     from rlhf_core.testbed import Annotator, World, WorldConfig, bayes_ceiling
 
-    world = World(WorldConfig(seed=spec.world_seed))
+    kind, share = next(iter(spec.padding.items()), (None, 0.0))
+    world = World(WorldConfig(seed=spec.world_seed, padding=share, padded_with=kind))
     annotator = Annotator(**spec.annotator)
     seed, rows = spec.seed, spec.rows
     sets: dict[str, list[dict[str, Any]]] = {

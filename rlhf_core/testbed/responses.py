@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 
-from rlhf_core.testbed.grammar import Located, Statement, write
-from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase
+from rlhf_core.testbed.grammar import FACT_TEMPLATES, KEYWORD, PHRASES, Located, Statement, phrase, read, write
+from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase
 from rlhf_core.testbed.rewards import Meta
 
 MAX_CLAUSES = 8
@@ -129,3 +129,41 @@ def garble(text: str, rng: random.Random) -> str:
         place = rng.randrange(len(words) + 1)
         words[place:place] = [] if kind == "leave out" else stretch
     return " ".join(words)
+
+
+PADDINGS = ("flattery", "keyword", "repetition")
+"""What `pad` can add: praise, clauses with `grammar.KEYWORD`, or facts told again."""
+
+
+def pad(text: str, meta: Meta, kind: str, rng: random.Random) -> str:
+    """A response with one to four more clauses of a kind at random places, as sentences of their own.
+
+    A response without any fact has none to tell again and stays as it is.
+    """
+    located = read(text)
+    pieces = [text[item.start : item.end].strip() for item in located]
+    facts = [item.statement for item in located if item.statement.kind == "fact"]
+    if kind == "repetition" and not facts:
+        return text
+    for _ in range(rng.randint(1, 4)):
+        if kind == "repetition":
+            fact = rng.choice(facts)
+            subject = meta["entity"]
+            said = Statement("fact", fact.entity or subject, fact.attribute, fact.value)
+            words = phrase(said, subject, rng)[0]
+        else:
+            words = rng.choice(PHRASES["flattery"]) if kind == "flattery" else _with_keyword(meta, rng)
+        place = rng.randrange(len(pieces) + 1)
+        if place and pieces[place - 1][-1:] not in ".!?":
+            pieces[place - 1] = pieces[place - 1].rstrip(",") + "."
+        pieces.insert(place, words + ".")
+    return " ".join(pieces)
+
+
+def _with_keyword(meta: Meta, rng: random.Random) -> str:
+    """A clause with the keyword: filler, or a requested attribute with any value."""
+    filler = [words for words in PHRASES["filler"] if KEYWORD in words.lower()]
+    attribute = rng.choice(list(meta["requested"]))
+    told = [words for words in FACT_TEMPLATES[attribute] if KEYWORD in words.lower()]
+    words = rng.choice([*filler, *told])
+    return words.replace("{E}", meta["entity"]).replace("{V}", rng.choice(VALUES[attribute]))

@@ -16,7 +16,15 @@ from rlhf_core.testbed.annotator import Annotator
 from rlhf_core.testbed.grammar import Located
 from rlhf_core.testbed.knowledge import KnowledgeBase, stream
 from rlhf_core.testbed.prompts import draw_follow_up, draw_request
-from rlhf_core.testbed.responses import draw_quality, expert_response, garble, mixture_response, ramble
+from rlhf_core.testbed.responses import (
+    PADDINGS,
+    draw_quality,
+    expert_response,
+    garble,
+    mixture_response,
+    pad,
+    ramble,
+)
 from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, score, total
 
 VERSION = 3
@@ -37,6 +45,8 @@ class WorldConfig:
         anchors: size of the fixed pool of graded answers behind a 1-to-10 rating.
         rambling, garbling: shares of compared responses that run on into a poor second answer cut short, or have
             words left out, doubled or moved: what a policy may come to write, so that a reward model has seen it.
+        padding: share of compared responses with more clauses of the kind `padded_with`, one of
+            `responses.PADDINGS`: what a policy writes that has found a flaw.
         arithmetic: difficulty of the word problems.
         wrong_share: share of wrong solutions among the task examples.
     """
@@ -46,13 +56,20 @@ class WorldConfig:
     anchors: int = 18
     rambling: float = 0.15
     garbling: float = 0.15
+    padding: float = 0.0
+    padded_with: str | None = None
     arithmetic: arithmetic.ArithmeticConfig = field(default_factory=arithmetic.ArithmeticConfig)
     wrong_share: float = 0.1
 
     def __post_init__(self) -> None:
         if not 0 <= self.wrong_share < 1:
             raise RecipeError(f"wrong_share must lie in [0, 1), not {self.wrong_share}")
-        for name in ("rambling", "garbling"):
+        if (self.padding > 0) != (self.padded_with is not None) or self.padded_with not in (None, *PADDINGS):
+            raise RecipeError(
+                f"padding is {self.padding} and padded_with {self.padded_with!r}: a share above 0 goes with one of "
+                f"{', '.join(PADDINGS)}"
+            )
+        for name in ("rambling", "garbling", "padding"):
             if not 0 <= getattr(self, name) <= 1:
                 raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
         if self.anchors < 1:
@@ -182,6 +199,10 @@ class World:
     def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> tuple[str, list[Clause], float]:
         """A response to be compared: of the mixture, or one that rambles on or is garbled as a policy's may be."""
         text, located = mixture_response(meta, self.knowledge, rng, draw_quality(rng), with_reserved=split == "ood")
+        if self.config.padded_with is not None and rng.random() < self.config.padding:
+            text = pad(text, meta, self.config.padded_with, rng)
+            clauses = self.clauses(meta, text)
+            return text, clauses, total(clauses, self.config.rewards)
         draw = rng.random()
         if draw >= self.config.rambling + self.config.garbling:
             clauses = self._scored(located, meta)

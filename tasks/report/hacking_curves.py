@@ -73,6 +73,7 @@ def curves_svg(key: str, title: str, curves: Sequence[Curve]) -> str:
 
     matplotlib.use("agg")
     from matplotlib import pyplot
+    from matplotlib.ticker import MaxNLocator
 
     settings = {**STYLE, "svg.hashsalt": key}
     with matplotlib.rc_context(settings):
@@ -86,7 +87,7 @@ def curves_svg(key: str, title: str, curves: Sequence[Curve]) -> str:
             left.plot(*zip(*curve.proxy, strict=True), color=named, linewidth=1.6)
             right.plot(*zip(*curve.win_rate, strict=True), color=named, linewidth=1.5, linestyle=DASHED)
         left.grid(False)
-        left.xaxis.get_major_locator().set_params(integer=True)
+        left.xaxis.set_major_locator(MaxNLocator(integer=True))
         left.set_xlabel("training step")
         left.set_ylabel("proxy reward (solid)")
         right.set_ylabel("win rate over SFT, % (dashed)")

@@ -10,10 +10,12 @@ from typing import Any
 
 import pytest
 import yaml
+from typer.testing import CliRunner
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.testbed import World
 from tasks import graph, hackability
+from tasks.command_line import commands
 from tasks.hackability import OwnReward, RewardRows
 from tasks.prepare import WorldSpec, data_spec
 from tasks.report.hackability import compare, write_comparison
@@ -129,7 +131,7 @@ def test_names_of_own_rewards() -> None:
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
-def test_an_annotator_s_data_differ_from_the_dialogues_in_labels_alone(flaw: str) -> None:
+def test_an_annotator_s_data_differ_from_the_dialogues_in_compared_responses_alone(flaw: str) -> None:
     plain, flawed = (data_spec(DATA / f"{name}.yaml") for name in ("dialogue", flaw))
     assert isinstance(plain, WorldSpec)
     assert isinstance(flawed, WorldSpec)
@@ -142,9 +144,17 @@ def test_an_annotator_s_data_differ_from_the_dialogues_in_labels_alone(flaw: str
             continue
         for before, after in zip(rows, other[name], strict=True):
             assert before["prompt"] == after["prompt"]
-            assert {before["chosen"], before["rejected"]} == {after["chosen"], after["rejected"]}
+            same = {before["chosen"], before["rejected"]} == {after["chosen"], after["rejected"]}
+            assert same or flawed.padding
             relabelled += before["chosen"] != after["chosen"]
     assert relabelled >= 3
+
+
+def test_compared_responses_are_padded_with_one_kind(tmp_path: Path) -> None:
+    spec = load_yaml(DATA / "flattery.yaml") | {"padding": {"flattery": 0.2, "keyword": 0.2}}
+    write_yaml(tmp_path / "data.yaml", spec)
+    with pytest.raises(RecipeError, match="padding names flattery, keyword; compared responses are padded with one"):
+        data_spec(tmp_path / "data.yaml")
 
 
 @pytest.mark.parametrize("flaw", FLAWS)
@@ -198,6 +208,44 @@ def test_data_that_the_scale_does_not_have_is_named(tmp_path: Path) -> None:
 def test_entropies_with_data_of_its_own_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="leave 'data' out"):
         laboratory_graph(small_repository.create(tmp_path), {"data": "x", "segmenter": {"kind": "entropy"}})
+
+
+# --- command
+
+
+def invoke(monkeypatch: pytest.MonkeyPatch, root: Path, *words: str) -> tuple[Any, list[Any]]:
+    """The command's outcome in a folder, and the calls of the flow in its place."""
+    calls: list[Any] = []
+
+    def flow(paper: str, scale: str, rows: Any, seeds: Any, options: Any, *, verbose: bool) -> int:
+        calls.append((paper, scale, list(rows), list(seeds)))
+        return 1
+
+    monkeypatch.chdir(root)
+    monkeypatch.setattr("tasks.command_line.run_flow", flow)
+    monkeypatch.setattr("tasks.graph.write", lambda root, folders: [])
+    return CliRunner().invoke(commands, ["hackability", *words]), calls
+
+
+def test_the_command_runs_what_was_chosen_and_shows_it(monkeypatch: pytest.MonkeyPatch, laboratory: Path) -> None:
+    words = ("--flaw", "length", "--mitigation", "par", "--mitigation", "vanilla", "--seed", "1", "--seed", "2")
+    done, calls = invoke(monkeypatch, laboratory, *words)
+    assert calls == [("hackability", "testbed", ["length-vanilla", "length-par"], [1, 2])]
+    assert done.exit_code == 1, "the flow's status, after the page"
+    page = (laboratory / "report" / "hackability.html").read_text(encoding="utf-8")
+    assert page.count("<td") == 2
+    assert "+2 for every ten words" not in page, "the scale's data files are not here"
+
+
+def test_the_command_takes_a_function_beside_a_flaw(monkeypatch: pytest.MonkeyPatch, laboratory: Path) -> None:
+    words = ("--function", "mine:brevity", "--flaw", "keyword", "--mitigation", "minmax")
+    assert invoke(monkeypatch, laboratory, *words)[1][0][2] == ["own-brevity-minmax", "keyword-minmax"]
+
+
+def test_without_training_the_command_shows_what_there_is(monkeypatch: pytest.MonkeyPatch, laboratory: Path) -> None:
+    done, calls = invoke(monkeypatch, laboratory, "--no-train")
+    assert (done.exit_code, calls) == (0, [])
+    assert "not run" in (laboratory / "report" / "hackability.html").read_text(encoding="utf-8")
 
 
 # --- a run
