@@ -148,9 +148,16 @@ def plan(
     from tasks import plan as planning
 
     root = Path.cwd()
-    paper, rows = split_names(root, names or [])
-    files = planning.pipeline_files(root, paper, scale=scale, full=full)
-    stages = planning.select(planning.read_state(root, files), rows, seed or [], paper)
+    papers = papers_here(root)
+    if names == [SUITE]:
+        parts = (planning.pipeline_files(root, paper, scale=scale, full=True) for paper in papers)
+        files = list(dict.fromkeys(file for part in parts for file in part))
+        stages = planning.select(planning.read_state(root, files), [], seed or [])
+    else:
+        paper, rows = split_names(root, names or [])
+        papers = (paper,)
+        files = planning.pipeline_files(root, paper, scale=scale, full=full)
+        stages = planning.select(planning.read_state(root, files), rows, seed or [], paper)
     seconds = planning.expected_seconds(root, stages.values())
     table = Table(box=None, pad_edge=False)
     for column in ("stage", "what", "expected", "why"):
@@ -176,7 +183,31 @@ def plan(
         line += f"; about {_clock(sum(known_times) / side_by_side)} on {side_by_side} slot(s)"
         unknown = len(times) - len(known_times)
         line += f" beside {unknown} stage(s) never run here" if unknown else ""
+    size = planning.expected_bytes(root, stages.values()) / 2**30
+    if counts["run"]:
+        shown = f"about {size:.2f} GiB" if size else "unknown size (nothing of its kind ran here)"
+        line += f"; disk: {shown} in the cache, {machine.free_disk_gb(root):.0f} GiB free"
+        if size > machine.free_disk_gb(root):
+            line += ". NOT ENOUGH: `dvc gc -w`, or a cache on another disk (`dvc cache dir`)"
     print(line)
+    for paper in papers if counts["run"] and scale not in ("testbed", "hh") else ():
+        _scale_costs(root, scale, paper)
+
+
+def _scale_costs(root: Path, scale: str, paper: str) -> None:
+    """GPU hours and memory of a paper's stages at a scale that loads models, by the documented models of both."""
+    from rlhf_core.models.memory import GIB, Sharding
+    from tasks.scale_check import check_scale
+
+    gpus = 8 if scale == "paper" else 1
+    try:
+        stages = check_scale(root, scale, Sharding(gpus, 3 if gpus > 1 else None, bf16=gpus > 1), paper)
+    except RecipeError as error:
+        print(f"{paper}: no estimate ({error})")
+        return
+    for stage in stages:
+        each = f"{stage.total / GIB:.0f} GiB on each of {gpus} GPU(s)"
+        print(f"{paper}: {stage.backbone} {stage.stage}: about {stage.gpu_hours:.1f} GPU hours a seed, {each}")
 
 
 @commands.command()
