@@ -386,15 +386,10 @@ def promote(
     alias: Annotated[str, typer.Option(help="The alias to set.")] = "champion",
 ) -> None:
     """Point an alias of the model registry at a result; re-evaluation follows it."""
-    from mlflow import MlflowClient
-
     from tasks import tracking
-    from tasks.registry import Registry
 
     join_platform(Path.cwd())
-    uri = tracking.tracking_uri(Path.cwd())
-    tracking.prepare_database(uri, Path.cwd())
-    found = Registry(MlflowClient(tracking_uri=uri)).promote(name, alias, seed)
+    found = tracking.open_registry(Path.cwd()).promote(name, alias, seed)
     print(f"{name}@{alias} is version {found.version}: {found.path} ({found.digest[:12]})")
 
 

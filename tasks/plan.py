@@ -206,6 +206,14 @@ def _states(
     return states
 
 
+def cache_folder(root: Path) -> Path:
+    """Where a tree's DVC cache lies, the run cache beside the files."""
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        return Path(repo.cache.local_cache_dir)
+
+
 def select(
     states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = (), paper: str | None = None
 ) -> dict[str, Stage]:

@@ -133,7 +133,7 @@ def test_a_schedule_without_a_cron_line_is_refused(tmp_path: Path) -> None:
     (tmp_path / "params").mkdir()
     (tmp_path / "params.yaml").write_text("demo: {rows: {}}")
     (tmp_path / "params" / "reevaluation.yaml").write_text("schedule: {every: day}")
-    with pytest.raises(RecipeError, match="it must be {cron"):
+    with pytest.raises(RecipeError, match=r"it must be \{cron"):
         deployments.deployments(tmp_path)
 
 
