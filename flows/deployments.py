@@ -167,9 +167,10 @@ def apply(root: Path, client: Any) -> list[str]:
             before = None
         schedules = _schedules(one, before.schedules if before else [])
         names.append(f"{made.name}/{NAME}")
-        if before and before.version == commit and len(before.schedules) == len(schedules):
-            if [s.schedule for s in before.schedules] == [s.schedule for s in schedules]:
-                continue  # as it is: writing it again would drop runs that are due
+        schema = parameter_schema(made).model_dump_for_openapi()
+        same = before and (before.version, before.parameter_openapi_schema) == (commit, schema)
+        if same and [s.schedule for s in before.schedules] == [s.schedule for s in schedules]:
+            continue  # writing it again would drop runs that are due
         client.create_deployment(
             flow_id=client.create_flow_from_name(made.name),
             name=NAME,
@@ -186,7 +187,7 @@ def apply(root: Path, client: Any) -> list[str]:
             tags=[*one.tags, f"commit:{commit[:10]}"],
             pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": project}}],
             entrypoint=one.module,
-            parameter_openapi_schema=parameter_schema(made).model_dump_for_openapi(),
+            parameter_openapi_schema=schema,
             enforce_parameter_schema=True,
             job_variables={"working_dir": project},
         )
