@@ -65,7 +65,8 @@ def papers_here(root: Path) -> tuple[str, ...]:
 def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     """Paper and rows out of the names on the command line.
 
-    Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone.
+    Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone. `all`
+    is the flow of every paper, `suite`.
 
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
@@ -73,6 +74,8 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     from tasks.rows import backbone_names, load_rows, nearest
 
     known_papers = papers_here(root)
+    if names == [SUITE]:
+        return "suite", []
     rows = {paper: set(load_rows(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
     first_is_paper = bool(names) and names[0] in known_papers
@@ -110,8 +113,7 @@ def run(
     command goes on where it stopped.
     """
     root = Path.cwd()
-    papers_here(root)
-    paper, rows = ("suite", list[str]()) if names == [SUITE] else split_names(root, names or [])
+    paper, rows = split_names(root, names or [])
     join_platform(root)
     if not verbose:
         os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
@@ -149,12 +151,12 @@ def plan(
 
     root = Path.cwd()
     papers = papers_here(root)
-    if names == [SUITE]:
-        parts = (planning.pipeline_files(root, paper, scale=scale, full=True) for paper in papers)
+    paper, rows = split_names(root, names or [])
+    if paper == "suite":
+        parts = [planning.pipeline_files(root, name, scale=scale, full=True) for name in papers]
         files = list(dict.fromkeys(file for part in parts for file in part))
         stages = planning.select(planning.read_state(root, files), [], seed or [])
     else:
-        paper, rows = split_names(root, names or [])
         papers = (paper,)
         files = planning.pipeline_files(root, paper, scale=scale, full=full)
         stages = planning.select(planning.read_state(root, files), rows, seed or [], paper)
@@ -190,8 +192,8 @@ def plan(
         if size > machine.free_disk_gb(root):
             line += ". NOT ENOUGH: `dvc gc -w`, or a cache on another disk (`dvc cache dir`)"
     print(line)
-    for paper in papers if counts["run"] and scale not in ("testbed", "hh") else ():
-        _scale_costs(root, scale, paper)
+    for name in papers if counts["run"] and scale not in ("testbed", "hh") else ():
+        _scale_costs(root, scale, name)
 
 
 def _scale_costs(root: Path, scale: str, paper: str) -> None:
