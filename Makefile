@@ -13,6 +13,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3 python; do \
 TORCH ?= auto
 TORCH_INDEX ?= https://download.pytorch.org/whl/cpu
 TEST_PROCESSES ?= 2
+KILLS ?= 50
+SEED ?= 0
 # Where `make bench-peers` puts the libraries that `make bench` compares with, each in its own environment.
 PEERS ?= $(CURDIR)/.work/peers
 
@@ -32,7 +34,7 @@ ifeq ($(shell command -v nvidia-smi),)
 export DS_ACCELERATOR ?= cpu
 endif
 
-.PHONY: help install demo test test-platform deepspeed-ops lint bench bench-peers test-peers bench-pipeline clean requirements
+.PHONY: help install demo test test-platform deepspeed-ops lint bench bench-peers test-peers bench-pipeline chaos clean requirements
 
 help: ## List the targets
 	@echo "Rewardsmith: reward design for RLHF"
@@ -59,7 +61,7 @@ install: requirements ## Create .venv and install; does nothing while the constr
 	have=$$("$(PY)" -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>/dev/null || true); \
 	if [ "$(TORCH)" = cpu ]; then "$(PY)" -m pip install -q --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
 	elif [ "$(TORCH)" = cuda ] || [ "$$have" != "$(PIN)" ]; then "$(PY)" -m pip install -q -c constraints.txt "torch==$(PIN)"; fi; \
-	"$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools]'; \
+	"$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools,platform]'; \
 	"$(PY)" -m pip check >/dev/null || "$(PY)" -m pip check; \
 	if [ "$(TORCH)" = cuda ]; then "$(PY)" -c 'import sys, torch; sys.exit(None if torch.version.cuda else "error: the package index gave a torch without CUDA; set PIP_INDEX_URL or TORCH_INDEX")'; fi; \
 	echo "$(SUM)" > "$(STAMP)"; echo "installed; check this machine with .venv/bin/rewardsmith doctor"
@@ -112,6 +114,10 @@ bench-pipeline: install ## Seconds of every stage, and of a run that finds nothi
 	@"$(PY)" -m benchmarks.stage_seconds
 	@"$(PY)" -m benchmarks.dvc_noop
 
-clean: ## Remove what can be made again, the demo clone too; keeps .venv, results and the DVC cache
+chaos: install ## Kill the platform's processes at random (KILLS=50 SEED=0) and look whether anything is lost
+	@OMP_NUM_THREADS=1 "$(PY)" -m tests.chaos --kills "$(KILLS)" --seed "$(SEED)"
+
+clean: ## Remove what can be made again, the demo clone too; keeps .venv, results and the DVC cache; stops the platform
+	@if [ -d .work/platform ] && [ -x "$(PY)" ]; then "$(PY)" -m flows.servers down; fi
 	rm -rf .demo .work report build dvc_plots *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -12,7 +12,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,8 @@ from tasks.rows import load_yaml, papers
 
 FILE = "prefect.yaml"
 POOL = "rewardsmith"
+#: Marks the schedule that this file declares among a deployment's others.
+SLUG = "schedule"
 #: The queue of what runs in the working tree itself: one run at a time.
 TREE_QUEUE = "tree"
 #: Every deployment's own name; its flow's name tells them apart.
@@ -105,7 +107,7 @@ def as_file(root: Path) -> dict[str, Any]:
             "work_pool": {"name": POOL, "work_queue_name": one.queue},
         }
         if one.schedule:
-            entry["schedules"] = [{**one.schedule, "active": True, "slug": "schedule"}]
+            entry["schedules"] = [{**one.schedule, "active": True, "slug": SLUG}]
         made.append(entry)
     return {"name": "rewardsmith", "deployments": made}
 
@@ -149,13 +151,9 @@ def check_pinned(root: Path) -> str:
 
 
 def apply(root: Path, client: Any) -> list[str]:
-    """Creates or updates the deployments on a server, pinned to the tree's commit; returns their names.
-
-    A deployment of ours that the tree no longer has is paused.
-    """
-    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    """Creates or updates the deployments on a server, pinned to the tree's commit; returns their names."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
-    from prefect.client.schemas.schedules import CronSchedule
+    from prefect.exceptions import ObjectNotFound
     from prefect.flows import Flow, load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
 
@@ -163,10 +161,16 @@ def apply(root: Path, client: Any) -> list[str]:
     names = []
     for one in deployments(root):
         made: Flow[..., Any] = load_flow_from_entrypoint(one.module)
-        schedules = []
-        if one.schedule:
-            cron = CronSchedule(cron=one.schedule["cron"], timezone=one.schedule["timezone"])
-            schedules = [DeploymentScheduleCreate(schedule=cron, active=True, slug="schedule")]
+        try:
+            before = client.read_deployment_by_name(f"{made.name}/{NAME}")
+        except ObjectNotFound:
+            before = None
+        schedules = _schedules(one, before.schedules if before else [])
+        names.append(f"{made.name}/{NAME}")
+        schema = parameter_schema(made).model_dump_for_openapi()
+        same = before and (before.version, before.parameter_openapi_schema) == (commit, schema)
+        if same and [s.schedule for s in before.schedules] == [s.schedule for s in schedules]:
+            continue  # writing it again would drop runs that are due
         client.create_deployment(
             flow_id=client.create_flow_from_name(made.name),
             name=NAME,
@@ -183,12 +187,30 @@ def apply(root: Path, client: Any) -> list[str]:
             tags=[*one.tags, f"commit:{commit[:10]}"],
             pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": project}}],
             entrypoint=one.module,
-            parameter_openapi_schema=parameter_schema(made).model_dump_for_openapi(),
+            parameter_openapi_schema=schema,
             enforce_parameter_schema=True,
             job_variables={"working_dir": project},
         )
-        names.append(f"{made.name}/{NAME}")
     return names
+
+
+def _schedules(one: Deployment, before: Sequence[Any]) -> list[Any]:
+    """The schedules that a deployment has, people's own among them, with ours as declared; a paused one stays so."""
+    from prefect.client.schemas.actions import DeploymentScheduleCreate
+    from prefect.client.schemas.schedules import CronSchedule
+
+    kept = [
+        DeploymentScheduleCreate(
+            schedule=old.schedule, active=old.active, parameters=old.parameters, slug=old.slug or None
+        )
+        for old in before
+        if old.slug != SLUG
+    ]
+    if one.schedule is None:
+        return kept
+    active = all(old.active for old in before if old.slug == SLUG)
+    cron = CronSchedule(cron=one.schedule["cron"], timezone=one.schedule["timezone"])
+    return [*kept, DeploymentScheduleCreate(schedule=cron, active=active, slug=SLUG)]
 
 
 def render(root: Path) -> str:

@@ -99,16 +99,8 @@ def worktree(root: Path, name: str, commit: str) -> Path:
     elif commit_of(path) != commit:
         _git(path, "checkout", "--detach", "--force", commit)
     own = path / ".dvc" / "config.local"
-    own.write_text(f"[cache]\n    dir = {cache_of(root)}\n", encoding="utf-8")
+    own.write_text(f"[cache]\n    dir = {plan.cache_folder(root)}\n", encoding="utf-8")
     return path
-
-
-def cache_of(root: Path) -> Path:
-    """The folder of a tree's DVC cache, the run cache beside the files."""
-    from dvc.repo import Repo
-
-    with Repo(str(root)) as repo:
-        return Path(repo.cache.local_cache_dir)
 
 
 def _git(root: Path, *arguments: str) -> None:

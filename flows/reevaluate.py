@@ -37,7 +37,7 @@ from rlhf_core.errors import RewardsmithError
 from tasks import machine
 from tasks.reevaluation import RECORDS, Watched, load_settings
 from tasks.registry import Registered, Registry
-from tasks.tracking import tracking_uri
+from tasks.tracking import open_registry
 
 MISSED_HOURS = 12
 NEEDS = {"cores": 1, "gpus": 0, "memory_gb": 2}
@@ -161,8 +161,6 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
         models: only these, as name@alias; none means those of params/reevaluation.yaml.
         root: the repository.
     """
-    from mlflow import MlflowClient
-
     log, tree = get_run_logger(), Path(root).resolve()
     if missed(datetime.now(UTC)):
         return f"skipped: its time passed more than {MISSED_HOURS} hours ago, and the next run covers it"
@@ -170,7 +168,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     page_link(create_link_artifact)
     settings = load_settings(tree / SCHEDULE)
     chosen = [Watched(*name.partition("@")[::2]) for name in models or ()] or settings.watched(str(SCHEDULE))
-    registry = Registry(MlflowClient(tracking_uri=tracking_uri(tree)))
+    registry = open_registry(tree)
     rows, problems, alerted = [], [], 0
     with noted(tree):
         for watched in chosen:

@@ -1,7 +1,8 @@
-"""Every paper's matrix: stages side by side, what papers share once, then MLflow and the report.
+"""Every paper: stages side by side, what papers share once, then MLflow and the report.
 
-python -m flows.suite                all papers, all seeds
-python -m flows.suite --seeds 0      one seed
+python -m flows.suite                     the demo-sized rows
+python -m flows.suite --full              every row and seed of all papers
+python -m flows.suite --full --seeds 0    one seed
 """
 
 from __future__ import annotations
@@ -22,12 +23,14 @@ from tasks.matrix import SHARED
 from tasks.rows import ROOT_SCALE, papers
 
 
-def suite_files(root: Path, scale: str) -> list[str]:
-    """The dvc.yaml files of all papers at a scale, written where they are not there yet.
+def suite_files(root: Path, scale: str, *, full: bool) -> list[str]:
+    """The dvc.yaml files of all papers at a scale, written where they are not there yet; or of the demo-sized rows.
 
     Raises:
         RecipeError: no paper has rows at the scale.
     """
+    if not full and scale == ROOT_SCALE:
+        return [plan.ROOT_FILE]
     folders = [Path("pipelines") / scale / name for name in (SHARED, *papers(root))]
     known = [folder for folder in folders if folder in set(graph.folders_at(root, scale))]
     if not known:
@@ -38,14 +41,14 @@ def suite_files(root: Path, scale: str) -> list[str]:
     return files + [f"{folder}/dvc.yaml" for folder in known]
 
 
-def run_suite(root: Path, *, scale: str, seeds: Sequence[int], report: bool, sync: bool) -> str:
+def run_suite(root: Path, *, full: bool, scale: str, seeds: Sequence[int], report: bool, sync: bool) -> str:
     """Brings all papers up to date and reports them. Call it inside a flow.
 
     Raises:
         RunFailed: at least one stage failed, or what follows them.
     """
     log = get_run_logger()
-    summary = run_stale(root, suite_files(root, scale), seeds=seeds)
+    summary = run_stale(root, suite_files(root, scale, full=full), seeds=seeds)
     log.info("%s", summary.line())
     after = []
     for paper in papers(root) if sync else ():
@@ -63,8 +66,9 @@ def run_suite(root: Path, *, scale: str, seeds: Sequence[int], report: bool, syn
     return summary.line()
 
 
-@flow(name="suite", description="Every paper's matrix, shared work once, then the report.", persist_result=False)
+@flow(name="suite", description="Every paper, shared work once, then the report.", persist_result=False)
 def suite(
+    full: bool = False,
     seeds: list[int] | None = None,
     scale: str = "testbed",
     report: bool = True,
@@ -74,6 +78,7 @@ def suite(
     """Brings every paper up to date.
 
     Args:
+        full: every row and seed of all papers instead of the demo-sized set.
         seeds: only these seeds.
         scale: testbed, hh, small or paper.
         report: write the report page afterwards.
@@ -83,14 +88,14 @@ def suite(
     folder = Path(root).resolve()
     check_pinned(folder)
     page_link(create_link_artifact)
-    return run_suite(folder, scale=scale, seeds=seeds or (), report=report, sync=sync)
+    return run_suite(folder, full=full, scale=scale, seeds=seeds or (), report=report, sync=sync)
 
 
 def _suite(*, full: bool, rows: Sequence[str], seeds: Sequence[int], scale: str, report: bool, sync: bool) -> str:
     """The suite behind the papers' command line: it has no rows to choose."""
     if rows:
         raise RecipeError("the suite takes no rows; run a paper for some of its rows")
-    return suite(seeds=list(seeds), scale=scale, report=report, sync=sync)
+    return suite(full=full, seeds=list(seeds), scale=scale, report=report, sync=sync)
 
 
 if __name__ == "__main__":

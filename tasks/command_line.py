@@ -18,8 +18,8 @@ from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks.platform_state import join_platform
 
 USER_ERROR = 2
-#: The name that stands for every paper's full matrix.
-SUITE = "all"
+#: The flow of every paper, and the name that stands for all their matrices.
+SUITE, ALL = "suite", "all"
 
 commands = typer.Typer(
     name="rewardsmith",
@@ -66,7 +66,8 @@ def papers_here(root: Path) -> tuple[str, ...]:
 def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     """Paper and rows out of the names on the command line.
 
-    Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone.
+    Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone. No
+    name and `all` are the flow of every paper, `suite`.
 
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
@@ -74,6 +75,8 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     from tasks.rows import backbone_names, load_rows, nearest
 
     known_papers = papers_here(root)
+    if not names or names == [ALL]:
+        return SUITE, []
     rows = {paper: set(load_rows(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
     first_is_paper = bool(names) and names[0] in known_papers
@@ -87,7 +90,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         papers.add(next((paper for paper in owners if paper in papers), owners[0]))
     if len(papers) > 1:
         raise RecipeError(f"rows of several papers at once: {', '.join(sorted(papers))}. Run one paper at a time")
-    return (papers.pop() if papers else known_papers[0]), chosen
+    return papers.pop(), chosen
 
 
 def _clock(seconds: float) -> str:
@@ -111,9 +114,8 @@ def run(
     command goes on where it stopped.
     """
     root = Path.cwd()
-    papers_here(root)
-    paper, rows = ("suite", list[str]()) if names == [SUITE] else split_names(root, names or [])
-    options = ["--full"] if full and paper != "suite" else []
+    paper, rows = split_names(root, names or [])
+    options = ["--full"] if full or names == [ALL] else []
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
     raise typer.Exit(run_flow(paper, scale, rows, seed or [], options, verbose=verbose))
 
@@ -121,7 +123,7 @@ def run(
 def run_flow(
     paper: str, scale: str, rows: Sequence[str], seeds: Sequence[int], options: Sequence[str], *, verbose: bool
 ) -> int:
-    """Runs a paper's flow in a process of its own; returns its exit status."""
+    """Runs a paper's flow, or the suite's, in a process of its own; returns its exit status."""
     join_platform(Path.cwd())
     if not verbose:
         os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
@@ -155,9 +157,17 @@ def plan(
     from tasks import plan as planning
 
     root = Path.cwd()
+    papers = papers_here(root)
     paper, rows = split_names(root, names or [])
-    files = planning.pipeline_files(root, paper, scale=scale, full=full)
-    stages = planning.select(planning.read_state(root, files), rows, seed or [], paper)
+    if paper == SUITE:
+        whole = full or names == [ALL]
+        parts = [planning.pipeline_files(root, name, scale=scale, full=whole) for name in papers]
+        files = list(dict.fromkeys(file for part in parts for file in part)) if whole else [planning.ROOT_FILE]
+        stages = planning.select(planning.read_state(root, files), [], seed or [])
+    else:
+        papers = (paper,)
+        files = planning.pipeline_files(root, paper, scale=scale, full=full)
+        stages = planning.select(planning.read_state(root, files), rows, seed or [], paper)
     seconds = planning.expected_seconds(root, stages.values())
     table = Table(box=None, pad_edge=False)
     for column in ("stage", "what", "expected", "why"):
@@ -183,7 +193,31 @@ def plan(
         line += f"; about {_clock(sum(known_times) / side_by_side)} on {side_by_side} slot(s)"
         unknown = len(times) - len(known_times)
         line += f" beside {unknown} stage(s) never run here" if unknown else ""
+    size = planning.expected_bytes(root, stages.values()) / 2**30
+    if counts["run"]:
+        shown = f"about {size:.2f} GiB" if size else "unknown size (nothing of its kind ran here)"
+        line += f"; disk: {shown} in the cache, {machine.free_disk_gb(root):.0f} GiB free"
+        if size > machine.free_disk_gb(root):
+            line += ". NOT ENOUGH: `dvc gc -w`, or a cache on another disk (`dvc cache dir`)"
     print(line)
+    for name in papers if counts["run"] and scale not in ("testbed", "hh") else ():
+        _scale_costs(root, scale, name)
+
+
+def _scale_costs(root: Path, scale: str, paper: str) -> None:
+    """GPU hours and memory of a paper's stages at a scale that loads models, by the documented models of both."""
+    from rlhf_core.models.memory import GIB, Sharding
+    from tasks.scale_check import check_scale
+
+    gpus = 8 if scale == "paper" else 1
+    try:
+        stages = check_scale(root, scale, Sharding(gpus, 3 if gpus > 1 else None, bf16=gpus > 1), paper)
+    except RecipeError as error:
+        print(f"{paper}: no estimate ({error})")
+        return
+    for stage in stages:
+        each = f"{stage.total / GIB:.0f} GiB on each of {gpus} GPU(s)"
+        print(f"{paper}: {stage.backbone} {stage.stage}: about {stage.gpu_hours:.1f} GPU hours a seed, {each}")
 
 
 @commands.command()
@@ -517,15 +551,10 @@ def promote(
     alias: Annotated[str, typer.Option(help="The alias to set.")] = "champion",
 ) -> None:
     """Point an alias of the model registry at a result; re-evaluation follows it."""
-    from mlflow import MlflowClient
-
     from tasks import tracking
-    from tasks.registry import Registry
 
     join_platform(Path.cwd())
-    uri = tracking.tracking_uri(Path.cwd())
-    tracking.prepare_database(uri, Path.cwd())
-    found = Registry(MlflowClient(tracking_uri=uri)).promote(name, alias, seed)
+    found = tracking.open_registry(Path.cwd()).promote(name, alias, seed)
     print(f"{name}@{alias} is version {found.version}: {found.path} ({found.digest[:12]})")
 
 

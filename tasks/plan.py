@@ -206,6 +206,14 @@ def _states(
     return states
 
 
+def cache_folder(root: Path) -> Path:
+    """Where a tree's DVC cache lies, the run cache beside the files."""
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        return Path(repo.cache.local_cache_dir)
+
+
 def select(
     states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = (), paper: str | None = None
 ) -> dict[str, Stage]:
@@ -273,3 +281,19 @@ def _kind_of(out: str) -> tuple[str, str]:
     """Scale and kind of an output directory `results/<scale>/<group>/<kind>/...`."""
     parts = Path(out).parts
     return parts[1], parts[3]
+
+
+def expected_bytes(root: Path, stages: Iterable[Stage]) -> float:
+    """Disk that the results of stages which run should take: as their present results, else as their kind's mean."""
+    own: dict[str, int] = {}
+    kinds: dict[tuple[str, str], list[int]] = {}
+    for path in (root / "results").glob("**/result"):
+        out = path.parent.relative_to(root).as_posix()
+        own[out] = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
+        kinds.setdefault(_kind_of(out), []).append(own[out])
+    total = 0.0
+    for stage in stages:
+        if stage.state == "run":
+            same = kinds.get(_kind_of(stage.out), [])
+            total += own.get(stage.out, mean(same) if same else 0.0)
+    return total

@@ -66,7 +66,7 @@ class ReevaluationSettings:
         level: of all benchmarks' intervals together.
     """
 
-    models: list[dict[str, str]]
+    models: tuple[Mapping[str, str], ...]
     schedule: Mapping[str, str]
     benchmarks: tuple[str, ...] = BENCHMARKS
     canary: int = 64

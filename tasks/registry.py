@@ -117,9 +117,8 @@ class Registry:
                 raise RewardsmithError(f"the model registry cannot be read: {error}") from None
             raise RecipeError(self._unknown(name, alias)) from None
         tags = found.tags
-        return Registered(
-            name, str(found.version), alias, str(found.run_id), tags["digest"], tags["path"], tags["stage"]
-        )
+        version, result = str(found.version), f"{tags['path']}/result"
+        return Registered(name, version, alias, str(found.run_id), tags["digest"], result, tags["stage"])
 
     def _unknown(self, name: str, alias: str) -> str:
         from mlflow.exceptions import MlflowException

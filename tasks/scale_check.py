@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.cost import policy_run, supervised
 from rlhf_core.models.memory import GIB, OVERHEAD, Sharding, known_configuration, on_meta, scalar_on_meta, trainable
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.recipe import reward_models as reward_models_of
@@ -32,6 +35,7 @@ class StageMemory:
         trained: parameters by trained model.
         gpu: bytes on each GPU by purpose; `total` adds a tenth.
         host: bytes of the CPU's memory per rank.
+        gpu_hours: of one seed, by the model of `rlhf_core.models.cost`.
     """
 
     backbone: str
@@ -39,10 +43,43 @@ class StageMemory:
     trained: dict[str, int]
     gpu: dict[str, float]
     host: float
+    gpu_hours: float = 0.0
 
     @property
     def total(self) -> float:
         return OVERHEAD * sum(self.gpu.values())
+
+
+#: Rows of the train splits that the scales' data specs name, as their hubs state them.
+TRAIN_ROWS = {
+    "hendrydong/preference_700K": 700_000,
+    "HuggingFaceH4/ultrafeedback_binarized": 61_135,
+    "Unified-Language-Model-Alignment/Anthropic_HH_Golden": 42_500,
+}
+#: What a row has of its limit, and a sampled response of its own, on average.
+LENGTH_SHARE = 0.25
+SLICE = re.compile(r"\[(-?\d+)?(%)?:(-?\d+)?(%)?\]$")
+
+
+def expected_rows(spec: Mapping[str, Any]) -> float:
+    """Training pairs of a data spec on a hub, of sets with known sizes."""
+    total = 0.0
+    for name in spec.get("preference", ()):
+        part = spec["sets"][name]
+        whole, split = TRAIN_ROWS.get(part["path"], 0), str(part["splits"]["train"])
+        found = SLICE.search(split)
+        begin, end = 0.0, float(whole)
+        if found:
+            first, first_share, last, last_share = found.groups()
+            begin = _place(first, first_share, whole) if first else 0.0
+            end = _place(last, last_share, whole) if last else float(whole)
+        total += max(0.0, end - begin)
+    return total
+
+
+def _place(number: str, share: str | None, whole: int) -> float:
+    place = float(number) * (whole / 100 if share else 1)
+    return place if place >= 0 else whole + place
 
 
 def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segment") -> list[StageMemory]:
@@ -61,13 +98,16 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         if spec.source is None or path.stem not in used:
             continue
         config = known_configuration(spec.source)
-        limits = typed(Limits, read_settings(folder / "data" / f"{spec.data}.yaml")["limits"], f"{spec.data}: limits")
+        data = read_settings(folder / "data" / f"{spec.data}.yaml")
+        limits, rows = typed(Limits, data["limits"], f"{spec.data}: limits"), expected_rows(data)
         training = spec.training_config(str(path))
         if training is not None:
-            found.append(_supervised(path.stem, "sft", config, training, limits, sharding, scalar=False))
+            found.append(_supervised(path.stem, "sft", config, training, limits, sharding, rows, scalar=False))
         where = folder / "reward_model.yaml"
         reward_training = typed(TrainingConfig, read_settings(where), str(where))
-        found.append(_supervised(path.stem, "reward_model", config, reward_training, limits, sharding, scalar=True))
+        found.append(
+            _supervised(path.stem, "reward_model", config, reward_training, limits, sharding, rows, scalar=True)
+        )
         found.append(_policy(root, folder, paper, path.stem, config, limits, sharding))
     if not found:
         raise RecipeError(f"scale '{scale}' loads no model; only such scales are checked (small, paper)")
@@ -76,7 +116,7 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
 
 def _supervised(
     backbone: str, stage: str, config: PreTrainedConfig, training: TrainingConfig, limits: Limits, sharding: Sharding,
-    *, scalar: bool,
+    rows: float, *, scalar: bool,
 ) -> StageMemory:  # fmt: skip
     model = on_meta(config)
     parameters = trainable(scalar_on_meta(model) if scalar else model)
@@ -87,7 +127,10 @@ def _supervised(
         raise RecipeError(
             f"{backbone}: {limits.total} tokens, but the model has {config.max_position_embeddings} places"
         )
-    return StageMemory(backbone, stage, {"reward_model" if scalar else "model": parameters}, parts, host)
+    # a pair is two rows
+    work = supervised(parameters, rows * (2 if scalar else 1), training.epochs, LENGTH_SHARE * limits.total)
+    made = {"reward_model" if scalar else "model": parameters}
+    return StageMemory(backbone, stage, made, parts, host, work.gpu_hours())
 
 
 def _policy(
@@ -118,7 +161,17 @@ def _policy(
         "frozen": sharding.bytes * float(trained["policy"] + scalar * len(reward_models_of(recipe))),
         "rollout or update": max(gathered + sharding.cache(config, rollouts), sharding.activations(config, at_once)),
     }
-    return StageMemory(backbone, f"policy ({recipe.optimiser['kind']})", trained, parts, sum(h for _, h in sizes))
+    work = policy_run(
+        trained["policy"],
+        trained.get("critic", 0),
+        trained["policy"] + scalar * len(reward_models_of(recipe)),
+        responses=settings.iterations * settings.rollout_batch,
+        epochs=settings.epochs,
+        prompt=LENGTH_SHARE * (scale.prompt_limit or limits.prompt),
+        response=LENGTH_SHARE * sampling.max_new_tokens,
+    )
+    stage, host = f"policy ({recipe.optimiser['kind']})", sum(h for _, h in sizes)
+    return StageMemory(backbone, stage, trained, parts, host, work.gpu_hours())
 
 
 def check_deepspeed(config: dict[str, Any], ranks: int) -> None:
@@ -151,7 +204,16 @@ def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: f
     stages = check_scale(root, scale, Sharding.of(ranks, config))
     how = "DDP, float32" if deepspeed is None else deepspeed.name
     table = Table(title=f"{scale}: {ranks} GPU(s), {how}; GiB on each", box=None, pad_edge=False)
-    for column in ("backbone", "stage", "trained parameters", "memory", "total", f"of {gpu_gb:g}", "host per rank"):
+    for column in (
+        "backbone",
+        "stage",
+        "trained parameters",
+        "memory",
+        "total",
+        f"of {gpu_gb:g}",
+        "host per rank",
+        "GPU hours",
+    ):
         table.add_column(column, overflow="fold")
     for stage in stages:
         table.add_row(
@@ -162,6 +224,7 @@ def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: f
             f"{stage.total / GIB:.1f}",
             "fits" if stage.total / GIB <= gpu_gb else "[red]too much[/]",
             f"{stage.host / GIB:.1f}",
+            f"{stage.gpu_hours:.0f}",
         )
     Console(width=140 if not os.isatty(sys.stdout.fileno()) else None).print(table)
     return sum(stage.total / GIB > gpu_gb for stage in stages)

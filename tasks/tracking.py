@@ -100,6 +100,15 @@ def prepare_database(uri: str, root: Path) -> None:
     note.write_text(current, encoding="utf-8")
 
 
+def open_registry(root: Path) -> Registry:
+    """The model registry of the tree's tracking server or database."""
+    from mlflow import MlflowClient
+
+    uri = tracking_uri(root)
+    prepare_database(uri, root)
+    return Registry(MlflowClient(tracking_uri=uri))
+
+
 def _experiment(client: Any, paper: str, root: Path, uri: str) -> str:
     found = client.get_experiment_by_name(paper)
     if found is not None:

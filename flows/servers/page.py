@@ -36,7 +36,7 @@ def states(settings: Settings) -> list[tuple[str, str, str, bool]]:
     return [
         ("Prefect", settings.url("prefect"), f"flows, schedules, logs, slots; {login}", answers(settings, "prefect")),
         ("MLflow", settings.url("mlflow"), "runs to compare, models with aliases", answers(settings, "mlflow")),
-        ("Report", "/report/index.html", "published and measured side by side", report),
+        ("Report", "/report/index.html" if report else "", "published and measured side by side", report),
         ("Worker", "", "runs what the deployments schedule, on this machine", alive(worker)),
     ]
 
@@ -55,7 +55,7 @@ def render(settings: Settings) -> str:
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8"><title>Rewardsmith</title>'
         f'<meta name="viewport" content="width=device-width"><style>{STYLE}</style></head><body>'
-        f"<h1>Rewardsmith</h1><p>{html.escape(settings.root.name)}</p><table>{''.join(rows)}</table>"
+        f"<h1>Rewardsmith</h1><p>The working tree {html.escape(settings.root.name)}</p><table>{''.join(rows)}</table>"
         f"<p><small>User and password: {credentials} in the repository.</small></p></body></html>"
     )
 

@@ -93,6 +93,7 @@ class Settings:
             "PREFECT_SERVER_API_AUTH_STRING": f"{USER}:{self.password}",
             "PREFECT_API_DATABASE_CONNECTION_URL": self.prefect_database(),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            "PREFECT_UI_API_URL": f"{self.url('prefect')}/api",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "DO_NOT_TRACK": "true",
             "PREFECT_LOGGING_LEVEL": "WARNING",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import os
 import random
 import stat
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -37,9 +39,37 @@ RECIPE = {
 }
 
 
+#: Stands for `tasks.reevaluation`: a record with a regression.
+REEVALUATION = """
+import argparse, json
+from pathlib import Path
+
+parser = argparse.ArgumentParser()
+for name in ("settings", "root", "name", "alias", "version", "digest", "result", "out"):
+    parser.add_argument("--" + name)
+options = parser.parse_args()
+record = {
+    "reasons": ["the model changed"],
+    "benchmarks": {"alpaca": {"mean": 0.4, "asked": 3}},
+    "changes": {"alpaca": {"verdict": "regression"}},
+    "canary": {"verdict": "no drift"},
+    "alerts": [{"kind": "regression", "text": f"{options.name} lost 0.2"}],
+}
+folder = Path("reevaluations") / options.name
+folder.mkdir(parents=True)
+(folder / "000001.json").write_text(json.dumps(record))
+Path(options.out).write_text(json.dumps(record))
+"""
+
+
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = small_repository.create(tmp_path_factory.mktemp("platform"), demo=("bandit",), seeds=(0,))
+    (path / "tasks" / "reevaluation.py").write_text(REEVALUATION)
+    settings = "schedule: {cron: '0 3 1 1 *', timezone: UTC}\nmodels: [{name: segment-policy-bandit}]\n"
+    (path / "params" / "reevaluation.yaml").write_text(settings)
+    command("git", "add", "-A", root=path)
+    command("git", "commit", "-qm", "re-evaluation", root=path)
     os.environ["REWARDSMITH_GPUS"] = "a,b"
     try:
         servers(path, "up")
@@ -120,6 +150,19 @@ def test_servers_answer_with_the_generated_password_only(root: Path) -> None:
         assert answer(url, known["user"], known["password"]) == with_it, url
 
 
+def test_prefects_page_asks_the_server_it_came_from(root: Path) -> None:
+    """Its port is not the usual one where that was taken."""
+    import base64
+    import json
+
+    known, environment = read_private(root / FOLDER / "credentials.json"), client_environment(root)
+    word = base64.b64encode(f"{known['user']}:{known['password']}".encode()).decode()
+    url = environment["PREFECT_API_URL"].removesuffix("/api") + "/ui-settings"
+    request = urllib.request.Request(url, headers={"Authorization": f"Basic {word}"})
+    with urllib.request.urlopen(request, timeout=30) as found:
+        assert json.load(found)["api_url"] == environment["PREFECT_API_URL"]
+
+
 def test_servers_listen_on_this_machine_only(root: Path) -> None:
     pids: set[int] = set()
     for note in Platform(root).notes().values():
@@ -182,6 +225,42 @@ def test_mlflow_knows_the_policy_by_its_alias(platform: Platform, monkeypatch: p
     assert found.digest == digest(platform.root / found.path)
     assert client.get_run(found.run).inputs.dataset_inputs[0].dataset.name == "dialogue"
     assert registry.resolve("segment-reward-model-bandit", "seed-0").digest
+
+
+def test_a_regression_is_an_event_a_tag_a_post_and_a_record_under_dvc(
+    platform: Platform, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the test before it, which set the alias."""
+    posted: list[bytes] = []
+
+    class Hook(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append(self.rfile.read(int(self.headers["Content-Length"])))
+            self.send_response(204)
+            self.end_headers()
+
+    hook = http.server.HTTPServer(("127.0.0.1", 0), Hook)
+    threading.Thread(target=hook.serve_forever, daemon=True).start()
+    run = platform.start(
+        "reevaluate", environment={"REWARDSMITH_WEBHOOK": f"http://127.0.0.1:{hook.server_address[1]}"}
+    )
+    state = platform.wait(run)
+    hook.shutdown()
+    assert state.is_completed(), state.message
+    assert b"segment-policy-bandit lost 0.2" in posted[0]
+    assert (platform.root / "reevaluations.dvc").exists()
+    for name, value in platform.environment.items():
+        monkeypatch.setenv(name, value)
+    from tasks.tracking import open_registry
+
+    registry = open_registry(platform.root)
+    model = registry.resolve("segment-policy-bandit", "champion")
+    tags = registry.client.get_model_version(model.name, model.version).tags
+    assert tags["alert"] == "segment-policy-bandit lost 0.2"
+    found = platform.client._client.post(
+        "/events/filter", json={"filter": {"event": {"name": ["rewardsmith.regression"]}}}
+    )
+    assert found.json()["total"] == 1
 
 
 def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> None:

@@ -25,7 +25,7 @@ from tasks.reevaluation import (
 )
 from tests.tasks.tiny_pipeline import Pipeline
 
-SETTINGS = ReevaluationSettings([{"name": "policy"}], {"cron": "0 3 * * *"}, canary=4, drift_days=7)
+SETTINGS = ReevaluationSettings(({"name": "policy"},), {"cron": "0 3 * * *"}, canary=4, drift_days=7)
 DAY = 86400.0
 LAST = {"digest": "m", "benchmarks": {"alpaca": {"digest": "b"}}, "judge": {"digest": "j"}, "time": 0.0}
 SAME = {"model": "m", "benchmarks": {"alpaca": "b"}, "judge": "j", "now": DAY, "drift_days": 7}
@@ -106,7 +106,7 @@ def test_records_follow_a_model_through_changes(pipeline: Pipeline, tmp_path: Pa
 def test_a_judge_that_drifts_is_told_apart_from_a_model_that_got_worse(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = ReevaluationSettings([], {}, benchmarks=("alpaca",), canary=4)
+    settings = ReevaluationSettings((), {}, benchmarks=("alpaca",), canary=4)
     drifting = Counting()
     monkeypatch.setattr(loading, "load_judge", lambda spec, world: drifting)
     reevaluate(tmp_path, settings, model(pipeline, "ppo"), now=0.0)
@@ -143,7 +143,7 @@ def test_another_result_than_the_registry_names_is_refused(pipeline: Pipeline, t
 )
 def test_bad_settings_are_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = tmp_path / "reevaluation.yaml"
-    path.write_text(json.dumps({"models": [], "schedule": {"cron": "0 3 * * *"}} | change))
+    path.write_text(json.dumps({"models": [{"name": "m"}], "schedule": {"cron": "0 3 * * *"}} | change))
     with pytest.raises(RecipeError, match=message.replace(".", r"\.")):
         load_settings(path)
 

@@ -1,0 +1,159 @@
+"""Ports, credentials, databases and the page, without starting a server."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flows import deployments
+from flows.servers import databases, page, settings
+from flows.stage_run import MemoryWatch, StageFailed, explain_failure
+from rlhf_core.errors import RecipeError, RewardsmithError
+from tasks import platform_state
+from tests.small_repository import PROJECT
+
+PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
+
+
+@pytest.fixture
+def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> settings.Settings:
+    for name in ("REWARDSMITH_DATABASE", "REWARDSMITH_ARTIFACTS", "REWARDSMITH_HOST"):
+        monkeypatch.delenv(name, raising=False)
+    return settings.load(tmp_path, PORTS)
+
+
+def test_credentials_are_made_once_for_the_owner_alone(tmp_path: Path, made: settings.Settings) -> None:
+    path = tmp_path / platform_state.FOLDER / "credentials.json"
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert settings.load(tmp_path, PORTS).password == made.password
+    path.unlink()
+    assert settings.load(tmp_path, PORTS).password != made.password
+
+
+def test_no_command_line_holds_a_secret(made: settings.Settings) -> None:
+    words = " ".join(word for call in made.commands().values() for word in call)
+    assert made.password not in words
+    assert made.secret not in words
+
+
+def test_defaults_are_sqlite_and_local_folders(made: settings.Settings, tmp_path: Path) -> None:
+    assert made.host == "127.0.0.1"
+    assert made.database_of("mlflow") == f"sqlite:///{tmp_path / 'mlflow.db'}", "as `rewardsmith sync` without servers"
+    assert made.prefect_database().startswith("sqlite+aiosqlite:////")
+    assert made.artifacts == (tmp_path / "mlruns").as_uri()
+
+
+def test_postgresql_and_s3_come_from_the_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@db:5433/lab")
+    monkeypatch.setenv("REWARDSMITH_ARTIFACTS", "s3://bucket/runs")
+    made = settings.load(tmp_path, PORTS)
+    assert made.database_of("mlflow") == "postgresql://me:word@db:5433/lab_mlflow"
+    assert made.prefect_database() == "postgresql+asyncpg://me:word@db:5433/lab_prefect"
+    assert "s3://bucket/runs" in made.commands()["mlflow"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "message"),
+    [
+        ("REWARDSMITH_DATABASE", "mysql://me:word@db/lab", r"REWARDSMITH_DATABASE is db/lab; it must be postgresql://"),
+        ("REWARDSMITH_ARTIFACTS", "gs://bucket", "REWARDSMITH_ARTIFACTS is gs://bucket; it must be s3://"),
+    ],
+)
+def test_unknown_stores_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, message: str
+) -> None:
+    monkeypatch.setenv(name, value)
+    with pytest.raises(RecipeError, match=message) as caught:
+        settings.load(tmp_path, PORTS)
+    assert "word" not in str(caught.value).replace("password", "")
+
+
+def test_a_database_server_that_is_not_there_is_named_without_its_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("psycopg2")
+    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@127.0.0.1:1/lab")
+    with pytest.raises(RewardsmithError, match=r"server 127\.0\.0\.1:1 cannot be used.*REWARDSMITH_DATABASE") as caught:
+        databases.prepare(settings.load(tmp_path, PORTS))
+    assert "me:word" not in str(caught.value)
+
+
+def test_a_database_of_another_schema_version_is_explained(made: settings.Settings) -> None:
+    text = databases.explained(
+        made, "mlflow", "alembic.util.exc.CommandError: Can't locate revision identified by 'ff'"
+    )
+    assert "was written by another version than the installed" in text
+
+
+def test_the_usual_port_else_a_free_one_and_a_chosen_one_must_be_free() -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        assert settings.choose_port("127.0.0.1", "mlflow", None, port) != port
+        with pytest.raises(RewardsmithError, match=rf"port {port} for mlflow is taken by process {os.getpid()}"):
+            settings.choose_port("127.0.0.1", "mlflow", port, None)
+    assert settings.choose_port("127.0.0.1", "mlflow", None, port) == port
+
+
+def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
+    root = tmp_path / "<script>alert(1)"
+    root.mkdir()
+    shown = page.render(settings.load(root, {"prefect": 1, "mlflow": 1, "page": 1}))
+    assert "<script>" not in shown
+    assert "down: rewardsmith up" in shown
+
+
+def test_a_reused_process_id_is_not_alive(tmp_path: Path) -> None:
+    note = platform_state.note_of(os.getpid())
+    assert platform_state.alive(note)
+    assert not platform_state.alive(note | {"created": note["created"] - 100})
+    assert not platform_state.alive({})
+    assert platform_state.client_environment(tmp_path) == {}
+
+
+def test_prefect_yaml_is_current_and_names_every_paper() -> None:
+    assert deployments.main(["--root", str(PROJECT), "--check"]) == 0, "run `python -m flows.deployments`"
+    content = yaml.safe_load((PROJECT / "prefect.yaml").read_text())
+    flows = {entry["entrypoint"].partition(":")[2] for entry in content["deployments"]}
+    papers = {path.parent.name for path in (PROJECT / "params").glob("*/rows")}
+    assert flows == {*papers, "suite", "recipe", "reevaluate"}
+    scheduled = [entry for entry in content["deployments"] if "schedules" in entry]
+    assert scheduled[0]["concurrency_limit"]["collision_strategy"] == "CANCEL_NEW"
+
+
+def test_a_schedule_without_a_cron_line_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "params").mkdir()
+    (tmp_path / "params.yaml").write_text("demo: {rows: {}}")
+    (tmp_path / "params" / "reevaluation.yaml").write_text("schedule: {every: day}")
+    with pytest.raises(RecipeError, match=r"it must be \{cron"):
+        deployments.deployments(tmp_path)
+
+
+def test_a_stage_that_outgrows_its_memory_is_ended_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flows.stage_run.MEMORY_SECONDS", 0.05)
+    code = "import time; held = b'x' * 300_000_000; time.sleep(60)"
+    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
+    watch = MemoryWatch(process.pid, 0.1)
+    process.wait(30)
+    failure = watch.explained("policy@x", explain_failure("policy@x", process.returncode, ""))
+    assert watch.outgrown
+    assert not failure.retry
+    assert "stage policy@x outgrew its memory: it held" in str(failure)
+    assert "resources.yaml" in str(failure)
+
+
+def test_a_stage_that_fails_otherwise_keeps_its_message() -> None:
+    process = subprocess.Popen([sys.executable, "-c", ""], start_new_session=True)
+    watch = MemoryWatch(process.pid, 4.0)
+    process.wait()
+    watch.close()
+    failure = StageFailed("stage x failed", exit_code=1, retry=False)
+    assert watch.explained("x", failure) is failure
