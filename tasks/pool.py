@@ -63,7 +63,7 @@ def draw_pool(
     spec = typed(PoolSpec, read_settings(scale_path), str(scale_path))
     sampling = typed(Sampling, spec.sampling, f"{scale_path}: sampling")
     greedy = Sampling(sampling.max_new_tokens, temperature=0)
-    with stage_output(out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft], seed=seed) as result:
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft]) as result:
         encoder = load_encoder(data, sft / "model")
         policy = load_policy(sft / "model", encoder)
         rows: list[dict[str, Any]] = []

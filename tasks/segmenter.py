@@ -30,7 +30,7 @@ from tasks.progress import progress
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, device, run_stage, set_threads
 
-VERSION = 1
+VERSION = 2
 STAGE = "segmenter"
 
 SPLITS = ("train", "validation", "ood")

@@ -52,6 +52,20 @@ class SegmentStates:
         return projected.float()
 
 
+class Projection(nn.Linear):
+    """A bias-free head of several outputs, its weights stored sqrt(outputs) times as large as they act.
+
+    A step of Adam moves every weight by the learning rate, whatever its size, and a dot product of two projections adds
+    all of those up; stored larger, the weights move it by less than its own size.
+    """
+
+    def __init__(self, hidden: int, outputs: int) -> None:
+        super().__init__(hidden, outputs, bias=False)
+
+    def forward(self, states: Tensor) -> Tensor:
+        return super().forward(states) * self.out_features**-0.5
+
+
 class ScalarModel(nn.Module):
     """A transformer with named scalar heads; reward models and critics are both this.
 
@@ -60,7 +74,7 @@ class ScalarModel(nn.Module):
         heads: names of the bias-free linear heads.
         seed: of the heads' initial weights.
         bias: True for a critic.
-        projections: bias-free heads of several outputs, name -> outputs.
+        projections: bias-free heads of several outputs, name -> outputs; the first one starts at 0.
     """
 
     def __init__(
@@ -81,12 +95,12 @@ class ScalarModel(nn.Module):
             for head in self.heads.values():
                 nn.init.normal_(head.weight, std=1.0 / (hidden + 1) ** 0.5)  # type: ignore[arg-type]
             self.projections = nn.ModuleDict(
-                {name: nn.Linear(hidden, outputs, bias=False) for name, outputs in (projections or {}).items()}
+                {name: Projection(hidden, outputs) for name, outputs in (projections or {}).items()}
             )
-            for name, outputs in (projections or {}).items():
-                # Scores q.k of states of unit variance start with unit variance, so that no softmax starts saturated.
-                weight = self.projections[name].weight
-                nn.init.normal_(weight, std=(hidden * outputs**0.5) ** -0.5)  # type: ignore[arg-type]
+            for place, (name, outputs) in enumerate((projections or {}).items()):
+                # Dot products with the first one, the query, start at 0: every softmax over them starts uniform.
+                std = (outputs**0.5 / hidden) ** 0.5 if place else 0.0
+                nn.init.normal_(self.projections[name].weight, std=std)  # type: ignore[arg-type]
 
     @classmethod
     def from_language_model(cls, model: PreTrainedModel, **options: Any) -> ScalarModel:

@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, islice
 from pathlib import Path
 from typing import Any, ClassVar
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.boundary_tokens import boundary_tokens, closing_positions
+from rlhf_core.segmentation.sat_inference import split_together
 from rlhf_core.segmentation.segments import Segmentation, from_ends
 
 #: Where a sentence over the limit is cut again, the first marker that occurs in it first. Source: appendix A.5, whose
@@ -142,7 +142,7 @@ class SaT:
     def _find(self, texts: list[str]) -> list[list[int]]:
         """Ends of texts that differ, by the model and the rules."""
         result = [[len(text)] if text else [] for text in texts]
-        worth = [i for i, text in enumerate(texts) if sum(c.isprintable() and not c.isspace() for c in text) > 1]
+        worth = [i for i, text in enumerate(texts) if len(list(islice(_visible(text), 2))) > 1]
         for start in range(0, len(worth), 256):
             rows = worth[start : start + 256]
             for i, sentences in zip(rows, self._split([texts[i] for i in rows]), strict=True):
@@ -153,22 +153,15 @@ class SaT:
         return result
 
     def _split(self, texts: list[str]) -> list[list[str]]:
-        window = self.splitter.model.config.max_position_embeddings - 4
-        block = min(510, window)
-        with warnings.catch_warnings():
-            # wtpsplit warns that line ends stay in the sentences, which is what is wanted.
-            warnings.simplefilter("ignore", UserWarning)
-            return [
-                list(sentences)
-                for sentences in self.splitter.split(
-                    texts,
-                    threshold=self.decision,
-                    stride=max(1, block // 2),
-                    block_size=block,
-                    batch_size=self.batch,
-                    split_on_input_newlines=False,
-                )
-            ]
+        block = min(510, self.splitter.model.config.max_position_embeddings - 4)
+        return split_together(
+            self.splitter,
+            texts,
+            threshold=self.decision,
+            block=block,
+            stride=max(1, block // 2),
+            batch=self.batch,
+        )
 
     def segment(self, responses: Responses) -> Segmentation:
         """Segments that end at boundary tokens; several sentences may end on one token."""
@@ -180,6 +173,11 @@ class SaT:
             # White space behind the last sentence and tokens without text belong to it; without text, all is one.
             ends.append([*tokens[:-1], n - 1] if n else [])
         return _on_device(from_ends(ends, responses.ids.shape[1]), responses)
+
+
+def _visible(text: str) -> Iterator[str]:
+    """Its visible characters."""
+    return (letter for letter in text if letter.isprintable() and not letter.isspace())
 
 
 def _on_device(segmentation: Segmentation, responses: Responses) -> Segmentation:

@@ -75,7 +75,11 @@ def next_logits(policy: Policy, prompt: Sequence[int], row: Sequence[int]) -> to
 
 def tiny_scalar_model(seed: int = 0, heads: Sequence[str] = ("reward",), **options: Any) -> ScalarModel:
     torch.manual_seed(seed)
-    return ScalarModel(LlamaModel(configuration()).eval(), heads, seed=seed, **options)
+    model = ScalarModel(LlamaModel(configuration()).eval(), heads, seed=seed, **options)
+    for projection in model.projections.values():
+        # Trained ones: a query of 0, as it starts, would weigh all segments alike.
+        torch.nn.init.normal_(projection.weight, std=1.0)  # type: ignore[arg-type]
+    return model
 
 
 class ToyTokenizer:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 import sys
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -37,30 +38,21 @@ def test_a_long_sentence_is_cut_at_the_first_marker_that_it_holds() -> None:
     assert split_long("without any mark at all", 5) == ["without any mark at all"]
 
 
-class FixedSplitter:
-    """Stands in for wtpsplit: cuts at '|' and counts what it is asked."""
+class Fixed(SaT):
+    """A SaT that cuts at '|' instead of asking a model, and remembers what it is asked."""
 
-    def __init__(self) -> None:
-        self.asked: list[str] = []
-        config = type("Config", (), {"max_position_embeddings": 130})
-        self.model = type("Model", (), {"config": config})
-
-    def split(self, texts: list[str], **options: Any) -> list[list[str]]:
-        assert options["split_on_input_newlines"] is False
-        assert options["block_size"] <= 126
-        self.asked += texts
+    def _split(self, texts: list[str]) -> list[list[str]]:
+        self.__dict__.setdefault("asked", []).extend(texts)
         return [[part for part in text.replace("|", "|\0").split("\0") if part] for text in texts]
 
 
-def sat(**options: Any) -> tuple[SaT, FixedSplitter]:
-    segmenter, splitter = SaT("nowhere", **options), FixedSplitter()
-    segmenter.__dict__["splitter"] = splitter
-    return segmenter, splitter
+def sat(**options: Any) -> Fixed:
+    return Fixed("nowhere", **options)
 
 
 @given(st.lists(st.text(alphabet="a.é \n|", max_size=12), min_size=1, max_size=4))
 def test_sentences_add_up_to_the_text(texts: list[str]) -> None:
-    for text, ends in zip(texts, sat(max_sentence_chars=4)[0].sentence_ends(texts), strict=True):
+    for text, ends in zip(texts, sat(max_sentence_chars=4).sentence_ends(texts), strict=True):
         assert ends == sorted(set(ends))
         assert (ends[-1] == len(text)) if text else (ends == [])
         parts = [text[a:b] for a, b in zip([0, *ends], ends, strict=False)]
@@ -69,7 +61,7 @@ def test_sentences_add_up_to_the_text(texts: list[str]) -> None:
 
 
 def test_each_text_is_asked_for_once_and_known_texts_never() -> None:
-    segmenter, splitter = sat(known={text_digest("known|text"): [3, 10]})
+    segmenter = sat(known={text_digest("known|text"): [3, 10]})
     assert segmenter.sentence_ends(["one|two", "known|text", "one|two", "", "  ", "?"]) == [
         [4, 7],
         [3, 10],
@@ -78,7 +70,7 @@ def test_each_text_is_asked_for_once_and_known_texts_never() -> None:
         [2],
         [1],
     ]
-    assert splitter.asked == ["one|two"]
+    assert segmenter.__dict__["asked"] == ["one|two"]
 
 
 def spelled(rows: list[tuple[list[str], bool]]) -> Responses:
@@ -96,15 +88,15 @@ def test_segments_end_at_boundary_tokens_and_eos_belongs_to_none() -> None:
             (["cut|", " off"], False),
         ]
     )
-    segmentation = sat()[0].segment(responses)
+    segmentation = sat().segment(responses)
     assert segmentation.spans(0) == [(0, 2), (2, 4), (4, 4), (4, 5)]
     assert segmentation.index[0].tolist() == [0, 0, 1, 1, 3, -1]
     assert [segmentation.spans(i) for i in (1, 2, 3)] == [[(0, 2)], [(0, 1)], [(0, 1), (1, 2)]]
 
 
 def test_sentences_that_do_not_add_up_are_an_error() -> None:
-    segmenter, splitter = sat()
-    splitter.split = lambda texts, **_: [["lost"] for _ in texts]  # type: ignore[method-assign]
+    segmenter = sat()
+    segmenter.__dict__["_split"] = lambda texts: [["lost"] for _ in texts]
     with pytest.raises(DataError, match="do not add up"):
         segmenter.sentence_ends(["some text"])
 
@@ -185,6 +177,19 @@ def test_a_batch_finds_what_one_by_one_finds_and_longer_texts_than_the_window_wo
     assert together == dataclasses.replace(segmenter, batch=3).sentence_ends(texts)
     assert len(together[12]) > 10
     assert all(ends[-1] == len(text) for text, ends in zip(texts, together, strict=True))
+
+
+def test_texts_together_have_the_sentences_that_wtpsplit_finds(tagger: Path) -> None:
+    """wtpsplit's own inference is the naive reference of the fast one."""
+    segmenter = SaT(str(tagger))
+    texts = [item.text for item in statements(20, seed=3)]
+    texts += [" ".join(texts) * 2, "Überall – naïve 日本語 🙂.\n\n\tYes.", "x y"]
+    block = segmenter.splitter.model.config.max_position_embeddings - 4
+    options = {"threshold": segmenter.decision, "block_size": block, "stride": block // 2}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        naive = [list(each) for each in segmenter.splitter.split(texts, split_on_input_newlines=False, **options)]
+    assert segmenter._split(texts) == naive
 
 
 def test_a_missing_model_says_where_to_get_it_and_what_works_offline(tmp_path: Path) -> None:
