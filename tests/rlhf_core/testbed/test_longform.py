@@ -21,10 +21,15 @@ META = {
 }
 
 
-def test_facts_are_drawn_for_each_question_and_stand_in_its_passages() -> None:
+def test_facts_stand_in_the_passages_and_most_are_the_usual_ones() -> None:
     rows = WORLD.prompts(200, 0)
-    seen = {(row["meta"]["entity"], row["meta"]["facts"][row["meta"]["entity"]]["color"]) for row in rows}
-    assert len(seen) > 40
+    told = [(e, a, v) for row in rows for e, known in row["meta"]["facts"].items() for a, v in known.items()]
+    usual = sum(WORLD.usual[entity][name] == value for entity, name, value in told) / len(told)
+    assert usual == pytest.approx(0.75, abs=0.05)
+    never = LongFormWorld(LongFormConfig(usual=0.0)).prompts(50, 0)
+    assert not any(
+        WORLD.usual[e][a] == v for row in never for e, known in row["meta"]["facts"].items() for a, v in known.items()
+    )
     for row in rows:
         text = " ".join(sentence for passage in row["passages"] for sentence in passage)
         for entity, known in row["meta"]["facts"].items():
