@@ -1,8 +1,9 @@
 """Long-form questions of the testbed: an answer must be read from passages, and every sentence's truth is known.
 
-A question asks for some attributes of an entity. Its passages state all of that entity's and some of another's. Most are
-what is usual in the world, which a small model knows by heart; the others hold in this question alone and must be read. Answers are written in the language of the
-dialogue world (`rlhf_core.testbed.grammar`) and read back by its parser, so any text has a gold parse.
+A question asks for some attributes of an entity. Its passages state all of that entity's and some of another's. Most
+are what is usual in the world, which a small model comes to know by heart; the others hold in this question alone and
+must be read. Answers are written in the language of the dialogue world (`rlhf_core.testbed.grammar`) and read back by
+its parser, so any text has a gold parse.
 
 Three aspects are known of any answer (ALARM, §3.1):
     relevance      per sub-sentence: it states a requested fact for the first time
