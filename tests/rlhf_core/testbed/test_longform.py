@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 
 import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import Annotator, GoldJudge, bayes_ceiling
-from rlhf_core.testbed.longform import LongFormConfig, LongFormWorld
+from rlhf_core.testbed.longform import VERSION, LongFormConfig, LongFormWorld
 
 WORLD = LongFormWorld()
 META = {
@@ -113,3 +115,14 @@ def test_a_split_or_share_that_is_none_is_refused() -> None:
         WORLD.prompts(1, 0, "tset")
     with pytest.raises(RecipeError, match="wrong must lie in"):
         LongFormConfig(wrong=1.5)
+
+
+def test_a_seed_makes_the_same_rows_until_the_version_changes() -> None:
+    made = [
+        WORLD.sft_examples(20, 0),
+        WORLD.prompts(20, 0, "test"),
+        WORLD.preference_pairs(20, 0),
+        WORLD.labelled_answers(20, 0),
+    ]
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    assert (VERSION, digest[:16]) == (1, "3805cd4a759eac97")
