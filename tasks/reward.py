@@ -89,7 +89,7 @@ def build_reward(
         elif part.reward_model is None or part.readout is None:
             scorer = build_function_scorer(str(part.function), str(part.gives))
             shaping = None if part.shaping is None else build_shaping(part.shaping)
-            credit = build_credit(part.credit)
+            credit = build_credit(str(part.credit))
             components.append(Component(part.name, scorer, credit, shaping=shaping, weight=part.weight))
         else:
             place = names.index(part.reward_model)
@@ -200,7 +200,7 @@ def _model_component(
     return Component(
         name=part.name,
         scorer=scorer,
-        credit=build_credit(part.credit),
+        credit=build_credit(str(part.credit)),
         normaliser=_normaliser(part, normaliser, selected),
         weight=part.weight,
     )

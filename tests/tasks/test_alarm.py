@@ -127,8 +127,8 @@ class Run:
         import_module(f"tasks.{module}").main(line)
         return self.result(place)
 
-    def policy(self, row: str, place: str | None = None, **changed: Any) -> Path:
-        return self.stage("policy", place or f"alarm/policy/{row}/0", **{**self.policy_inputs(row), **changed})
+    def policy(self, of: str, place: str | None = None, **changed: Any) -> Path:
+        return self.stage("policy", place or f"alarm/policy/{of}/0", **{**self.policy_inputs(of), **changed})
 
     def policy_inputs(self, row: str) -> dict[str, Any]:
         read = {
@@ -186,8 +186,10 @@ def test_the_selection_names_what_it_chose_and_by_what(run: Run) -> None:
     told = {
         name: facts["inconsistency"]["estimate"] for name, facts in found["aspects"].items() if not facts["constant"]
     }
-    assert found["chosen"] == [min(told, key=lambda name: told[name])]
-    assert [one["density"] for one in found["aspects"].values()] == ["sentence", "span", "sequence", "sequence"]
+    (chosen,) = found["chosen"]
+    assert told[chosen] == min(told.values())
+    densities = {name: facts["density"] for name, facts in found["aspects"].items()}
+    assert densities == dict(zip(ASPECTS, ("sentence", "span", "sequence", "sequence"), strict=True))
     pure = found["holistic"]["pure"]
     assert len(pure) == 16
     assert sum(pure) / 16 == pytest.approx(0, abs=1e-6)
