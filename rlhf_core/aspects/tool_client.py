@@ -161,16 +161,19 @@ class ToolClient(Generic[A]):
         pause = self.config.backoff_s
         for attempt in range(self.config.retries + 1):
             try:
-                self.usage.calls += 1
+                with self._lock:
+                    self.usage.calls += 1
                 answer = self._ask(text)
                 found = self._read(answer, text)
             except Failure as failure:
                 last = attempt == self.config.retries
                 if failure.final or last or self._stop.is_set():
-                    self.usage.failed += 1
+                    with self._lock:
+                        self.usage.failed += 1
                     tried = "" if failure.final else f" ({attempt + 1} tries)"
                     raise Failure(f"{failure}{tried}", final=True) from None
-                self.usage.tries_again += 1
+                with self._lock:
+                    self.usage.tries_again += 1
                 self._stop.wait(pause * (1 + 0.1 * random.random()))
                 pause = min(2 * pause, self.config.max_backoff_s)
             else:

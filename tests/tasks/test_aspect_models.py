@@ -119,6 +119,30 @@ def test_an_encoder_decoder_is_fine_tuned_and_judged_like_a_decoder(made: dict[s
     assert "bleu" not in metrics(made["qa"])
 
 
+@pytest.mark.parametrize(("name", "data"), [("qa", "longform"), ("t5", "translation")])
+def test_a_holistic_reward_model_is_an_ordinary_one_on_the_pairs(
+    made: dict[str, Path], tmp_path: Path, name: str, data: str
+) -> None:
+    spec = {
+        "title": "Holistic", "backbone": name, "segmenter": {"kind": "bandit"}, "aggregation": "mean",
+        "loss": "bradley_terry",
+    }  # fmt: skip
+    found = metrics(
+        run(
+            "reward_model",
+            spec=settings(tmp_path, "holistic", spec),
+            scale=made["root"] / "scale.yaml",
+            data=made[data],
+            sft=made[name],
+            seed=0,
+            out=tmp_path / "out",
+        )
+    )
+    assert 0 <= found["accuracy"] <= 1
+    assert 0.5 < found["bayes_ceiling"] < 1
+    assert {"fidelity_pearson", "boundary_f1"} <= set(found) or found["segments_per_response"] == 1
+
+
 def test_aspect_models_report_what_the_paper_reports(made: dict[str, Path]) -> None:
     for aspect in ("relevance", "factuality"):
         found = metrics(made[aspect])

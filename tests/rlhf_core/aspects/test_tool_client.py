@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -159,6 +160,13 @@ def test_the_environment_names_a_server(monkeypatch: pytest.MonkeyPatch) -> None
         monkeypatch.setenv("REWARDSMITH_LANGUAGETOOL", server.url)
         checked_scores(build_aspect({"kind": "grammar"}), [{}], TEXTS[:1])
         assert server.calls == 1
+
+
+def test_without_a_server_and_without_a_local_one_the_remedy_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("REWARDSMITH_LANGUAGETOOL", raising=False)
+    monkeypatch.setitem(sys.modules, "language_tool_python", None)
+    with pytest.raises(ToolError, match="give the url of a running server"):
+        build_aspect({"kind": "grammar"})
 
 
 def test_settings_out_of_range_are_refused() -> None:
