@@ -255,6 +255,53 @@ def test_rows_are_held_against_each_other_in_the_tables(run: Run) -> None:
     assert figure["panels"][0]["title"] == "Inconsistency with the holistic reward"
 
 
+T5 = {
+    "model_type": "t5",
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 32,
+    "num_layers": 1,
+    "num_decoder_layers": 1,
+    "num_heads": 2,
+    "tie_word_embeddings": False,
+}
+TRANSLATION: dict[str, dict[str, Any]] = {
+    "data": {
+        **DATA,
+        "source": "testbed-translation",
+        "limits": {"prompt": 64, "total": 128},
+        "rows": {name: count for name, count in DATA["rows"].items() if "labelled" not in name},
+    },
+    "backbone": {**TINY["backbone"], "architecture": T5},
+    "selection": {**FILES["selection"], "aspects": ["grammar", "length"]},
+    "aspects/grammar": {"aspect": {"kind": "testbed-grammar"}},
+    "qa-alarm": {**ROW, "components": [HOLISTIC, {"aspect": "grammar"}], "lora": {"rank": 2, "alpha": 4}},
+}
+
+
+def test_an_encoder_decoder_translates_behind_a_gate_of_token_rewards(tmp_path: Path) -> None:
+    made = Run(tmp_path)
+    for name, values in TRANSLATION.items():
+        made.settings(name).write_text(yaml.safe_dump(values), encoding="utf-8")
+    data = {"data": made.stage("prepare", "shared/data/longform", spec=made.settings("data"))}
+    words = made.stage("tokenizer", "shared/tokenizer/longform", spec=made.settings("tokenizer"), **data)
+    files = {"spec": made.settings("backbone"), "evaluation": made.settings("evaluation")}
+    sft = {"sft": made.stage("sft", "shared/sft/alarm-qa/0", **files, **data, tokenizer=words, seed=0)}
+    scale, spec = {"scale": made.settings("training")}, {"spec": made.settings("reward_model")}
+    model = made.stage("reward_model", "alarm/reward_model/holistic/0", **spec, **scale, **data, **sft, seed=0)
+    fit = {"scale": made.settings("normaliser"), "reward_model": model}
+    made.stage("normaliser", "alarm/normaliser/holistic/0", **fit, **data, **sft)
+    inputs = {**made.selection_inputs(), "aspect": tuple(made.settings(f"aspects/{n}") for n in ("grammar", "length"))}
+    made.stage("selection", "alarm/selection/qa/0", **{k: v for k, v in inputs.items() if k != "aspect_model"})
+    given = {k: v for k, v in made.policy_inputs("qa-alarm").items() if k != "aspect_model"}
+    made.stage("policy", "alarm/policy/qa-alarm/0", **given)
+    assert "bleu" in made.read("shared/sft/alarm-qa/0", "metrics.json")
+    assert made.read("alarm/policy/qa-alarm/0", "judge.json")["lower_is_better"] == ["grammar"]
+    for rollout in made.read("alarm/policy/qa-alarm/0", "rollouts.jsonl"):
+        paid = {round(value, 4) for value in rollout["breakdown"]["grammar"]}
+        assert paid <= ({0.5, 0.2689} if sum(rollout["breakdown"]["holistic"]) >= 0 else {0.0})
+
+
 def refused(run: Run, row: str, change: Mapping[str, Any], tmp_path: Path, **inputs: Any) -> str:
     """The message with which a policy stage refuses a changed row."""
     file = tmp_path / "row.yaml"
