@@ -26,6 +26,7 @@ from rlhf_core.shaping.steps import (
     Polynomial,
     Running,
     SgFc,
+    ShortResponse,
     Sigmoid,
     SigmoidCentered,
     Tanh,
@@ -107,6 +108,7 @@ SHAPINGS: dict[str, tuple[type[Elementwise], Mapping[str, Any]]] = {
     "meanstd": (MeanStd, {}),
     "minmax": (MinMax, {}),
     "length_penalty": (LengthPenalty, {}),
+    "short_response": (ShortResponse, {}),
 }
 
 
