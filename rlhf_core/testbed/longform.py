@@ -1,8 +1,9 @@
 """Long-form questions of the testbed: an answer must be read from passages, and every sentence's truth is known.
 
-A question asks for some attributes of an entity. Its passages state facts drawn for this question alone, all of that
-entity's and some of another's, so that an answer cannot be known by heart. Answers are written in the language of the
-dialogue world (`rlhf_core.testbed.grammar`) and read back by its parser, so any text has a gold parse.
+A question asks for some attributes of an entity. Its passages state all of that entity's and some of another's. Most
+are what is usual in the world, which a small model comes to know by heart; the others hold in this question alone and
+must be read. Answers are written in the language of the dialogue world (`rlhf_core.testbed.grammar`) and read back by
+its parser, so any text has a gold parse.
 
 Three aspects are known of any answer (ALARM, §3.1):
     relevance      per sub-sentence: it states a requested fact for the first time
@@ -45,6 +46,7 @@ class LongFormConfig:
 
     Attributes:
         seed: of every draw.
+        usual: share of the facts in passages that are the world's usual ones; 0 leaves nothing to know by heart.
         rewards: true reward of each kind of clause.
         wrong: share of stated facts that are wrong in answers of the lowest quality; none is in those of the highest.
         missing, extra, filler, repeated: shares of the same kind: requested facts left out, chances of an unrequested
@@ -55,6 +57,7 @@ class LongFormConfig:
     """
 
     seed: int = 0
+    usual: float = 0.75
     rewards: ClauseRewards = field(default_factory=lambda: ClauseRewards(unrequested_true=-0.3, greeting=-0.2))
     wrong: float = 0.45
     missing: float = 0.35
@@ -67,7 +70,7 @@ class LongFormConfig:
     anchors: int = 12
 
     def __post_init__(self) -> None:
-        for name in ("wrong", "missing", "extra", "filler", "repeated", "joined", "rambling", "garbling"):
+        for name in ("usual", "wrong", "missing", "extra", "filler", "repeated", "joined", "rambling", "garbling"):
             if not 0 <= getattr(self, name) <= 1:
                 raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
 
@@ -96,6 +99,8 @@ class LongFormWorld:
 
     def __init__(self, config: LongFormConfig | None = None) -> None:
         self.config = config or LongFormConfig()
+        drawn = {name: self._stream("usual", name).sample(VALUES[name], len(ENTITIES)) for name in ATTRIBUTES}
+        self.usual = {entity: {name: drawn[name][i] for name in ATTRIBUTES} for i, entity in enumerate(ENTITIES)}
 
     def _stream(self, *names: object) -> random.Random:
         return stream("longform", VERSION, self.config.seed, *names)
@@ -151,10 +156,12 @@ class LongFormWorld:
         facts: dict[str, dict[str, str]] = {}
         for entity in entities:
             told = rng.sample(ATTRIBUTES, ELSEWHERE if facts else len(ATTRIBUTES))
-            facts[entity] = {
-                name: rng.choice([v for v in VALUES[name] if v not in {known.get(name) for known in facts.values()}])
-                for name in told
-            }
+            facts[entity] = {}
+            for name in told:
+                taken = [known[name] for known in facts.values() if name in known]
+                free = [value for value in VALUES[name] if value not in (*taken, self.usual[entity][name])]
+                kept = rng.random() < self.config.usual and self.usual[entity][name] not in taken
+                facts[entity][name] = self.usual[entity][name] if kept else rng.choice(free)
         asked = entities[0]
         requested = rng.sample(ATTRIBUTES, rng.choice(counts))
         order = rng.sample(entities, len(entities))

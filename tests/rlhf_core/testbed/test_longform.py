@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 
 import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import Annotator, GoldJudge, bayes_ceiling
-from rlhf_core.testbed.longform import LongFormConfig, LongFormWorld
+from rlhf_core.testbed.longform import VERSION, LongFormConfig, LongFormWorld
 
 WORLD = LongFormWorld()
 META = {
@@ -21,10 +23,15 @@ META = {
 }
 
 
-def test_facts_are_drawn_for_each_question_and_stand_in_its_passages() -> None:
+def test_facts_stand_in_the_passages_and_most_are_the_usual_ones() -> None:
     rows = WORLD.prompts(200, 0)
-    seen = {(row["meta"]["entity"], row["meta"]["facts"][row["meta"]["entity"]]["color"]) for row in rows}
-    assert len(seen) > 40
+    told = [(e, a, v) for row in rows for e, known in row["meta"]["facts"].items() for a, v in known.items()]
+    usual = sum(WORLD.usual[entity][name] == value for entity, name, value in told) / len(told)
+    assert usual == pytest.approx(0.75, abs=0.05)
+    never = LongFormWorld(LongFormConfig(usual=0.0)).prompts(50, 0)
+    assert not any(
+        WORLD.usual[e][a] == v for row in never for e, known in row["meta"]["facts"].items() for a, v in known.items()
+    )
     for row in rows:
         text = " ".join(sentence for passage in row["passages"] for sentence in passage)
         for entity, known in row["meta"]["facts"].items():
@@ -108,3 +115,14 @@ def test_a_split_or_share_that_is_none_is_refused() -> None:
         WORLD.prompts(1, 0, "tset")
     with pytest.raises(RecipeError, match="wrong must lie in"):
         LongFormConfig(wrong=1.5)
+
+
+def test_a_seed_makes_the_same_rows_until_the_version_changes() -> None:
+    made = [
+        WORLD.sft_examples(20, 0),
+        WORLD.prompts(20, 0, "test"),
+        WORLD.preference_pairs(20, 0),
+        WORLD.labelled_answers(20, 0),
+    ]
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    assert (VERSION, digest[:16]) == (1, "3805cd4a759eac97")

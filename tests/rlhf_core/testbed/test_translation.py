@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import random
 
 import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import Annotator, GoldJudge
-from rlhf_core.testbed.translation import TranslationConfig, TranslationWorld
+from rlhf_core.testbed.translation import VERSION, TranslationConfig, TranslationWorld
 from rlhf_core.testbed.translation_grammar import grammar_errors, words_of
 
 WORLD = TranslationWorld()
@@ -98,3 +100,9 @@ def test_a_split_or_share_that_is_none_is_refused() -> None:
         WORLD.prompts(1, 0, "dev")
     with pytest.raises(RecipeError, match="garbling is 2"):
         TranslationConfig(garbling=2)
+
+
+def test_a_seed_makes_the_same_rows_until_the_version_changes() -> None:
+    made = [WORLD.sft_examples(20, 0), WORLD.prompts(20, 0, "test"), WORLD.preference_pairs(20, 0)]
+    digest = hashlib.sha256(json.dumps(made, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
+    assert (VERSION, digest[:16]) == (1, "536054fa47ed3286")
