@@ -74,9 +74,13 @@ def test_names_that_lead_nowhere_are_refused(file: str, change: Change, message:
     values = yaml.safe_load(path.read_text(encoding="utf-8"))
     change(values)
     path.write_text(yaml.safe_dump(values), encoding="utf-8")
-    with pytest.raises(RecipeError, match=message):
+
+    def resolve() -> None:
         row = load_row(tmp_path, "alarm", tmp_path / "params" / "alarm" / "rows" / "qa-alarm.yaml")
         Scale(tmp_path, "testbed").row(row, 0)
+
+    with pytest.raises(RecipeError, match=message):
+        resolve()
 
 
 @pytest.mark.parametrize(
