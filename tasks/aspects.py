@@ -132,15 +132,20 @@ def selected_aspects(
     return {name: load_aspect(name, AspectSpec(**compared[name]["spec"]), known, tokenizer) for name in names}
 
 
-def aspect_normaliser(spec: AspectSpec, facts: Mapping[str, Any]) -> Normaliser:
+def aspect_normaliser(aspect: LoadedAspect, facts: Mapping[str, Any]) -> Normaliser:
     """The normaliser of an aspect's rewards, from the statistics that the selection recorded.
 
     Raises:
         RecipeError: a constant aspect, which has no deviation to divide by.
     """
-    if spec.normaliser == "z":
-        return Scalar(float(facts["mean"]), float(facts["std"]))
-    return Scalar(0.0, float(facts["training_mean"])) if spec.normaliser == "mean" else NoNormaliser()
+    if aspect.spec.normaliser == "none":
+        return NoNormaliser()
+    z = aspect.spec.normaliser == "z"
+    mean, std = (facts["mean"], facts["std"]) if z else (0.0, facts["training_mean"])
+    if not std > 0:
+        what = "constant over the initial policy's samples" if z else "0 on average over the training answers"
+        raise RecipeError(f"aspect '{aspect.name}' is {what}: it has nothing to normalise by; leave it out")
+    return Scalar(float(mean), float(std))
 
 
 def holistic_values(reward_model: Path, encoder: Encoder, rows: Sequence[Row], responses: Sequence[str]) -> list[float]:

@@ -37,6 +37,7 @@ from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, RolloutSource
 from rlhf_core.recipe import Recipe, parse_recipe, useless_shaping
+from rlhf_core.rewards.aspect_scorer import prefetching
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.signals import Segments
@@ -322,6 +323,7 @@ def run_optimiser(
             seed=seed,
             clock=clock,
             generation_batch=scale.generation_batch,
+            on_generated=prefetching(reward),
         )
     auxiliary = None if solved is None else solved.imitation
     optimiser = PolicyOptimiser(

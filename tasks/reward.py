@@ -152,7 +152,7 @@ def _aspect_components(
                 name=part.name if part.name not in ("", SELECTED) else name,
                 scorer=AspectScorer(found.aspect, tokenizer),
                 credit=build_credit(part.credit or SIGNALS[found.aspect.density][1]),
-                normaliser=aspect_normaliser(found.spec, selected["aspects"][name]),
+                normaliser=aspect_normaliser(found, selected["aspects"][name]),
                 shaping=None if shaping is None else build_shaping(shaping),
                 weight=part.weight,
             )

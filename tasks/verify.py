@@ -43,7 +43,7 @@ TOLERANCES: Mapping[str, float] = {
     "table-*lc*": 15.0,
 }
 #: Kinds of stages whose metrics the reference keeps; of the tables, what stands in no run's own metrics.
-KINDS = ("sft", "reward_model", "policy", "tables-demo")
+KINDS = ("sft", "reward_model", "aspect_model", "selection", "policy", "tables-demo")
 
 
 @dataclass(frozen=True)

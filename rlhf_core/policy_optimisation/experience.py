@@ -64,10 +64,12 @@ def collect(
     group_size: int = 1,
     clock: PhaseClock | None = None,
     generation_batch: int | None = None,
+    on_generated: Callable[[Generated], None] | None = None,
 ) -> RolloutBatch:
     """Samples `group_size` responses per prompt, side by side, and scores them under the reference.
 
-    Responses are sampled `generation_batch` at a time, over all ranks, where the cache of all would be too large.
+    Responses are sampled `generation_batch` at a time, over all ranks, where the cache of all would be too large;
+    `on_generated` sees each part before the next one is sampled, so that tools can work beside generation.
     The sampling-time log-probabilities are the policy's at temperature 1, so that no forward pass is repeated;
     the reference's entropies come from the same pass as its log-probabilities.
     """
@@ -77,8 +79,13 @@ def collect(
     prompt_ids, prompt_mask = prompt_ids.to(policy.device), prompt_mask.to(policy.device)
     size = generation_batch or len(prompts)
     parts = zip(prompt_ids.split(size), prompt_mask.split(size), strict=True)
+    made = []
     with clock.phase("generate"):
-        generated = joined([generate(policy, ids, mask, sampling, generator) for ids, mask in parts], policy.pad_id)
+        for ids, mask in parts:
+            made.append(generate(policy, ids, mask, sampling, generator))
+            if on_generated is not None:
+                on_generated(made[-1])
+        generated = joined(made, policy.pad_id)
     with clock.phase("score"):
         logprobs, entropies = score(reference, prompt_ids, prompt_mask, generated.ids, generated.mask, microbatch)
     responses = Responses(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.errors import DataError
-from rlhf_core.models.generation import Sampling
+from rlhf_core.models.generation import Generated, Sampling
 from rlhf_core.models.policy import Policy
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect, score, slice_rows
 from rlhf_core.policy_optimisation.phases import PhaseClock
@@ -75,6 +75,7 @@ class OnPolicy:
         seed: of the order of the prompts.
         clock: times sampling and scoring.
         generation_batch: responses sampled at a time over all ranks, None for the whole batch.
+        on_generated: sees each part of a batch as soon as it is sampled.
     """
 
     def __init__(
@@ -91,8 +92,9 @@ class OnPolicy:
         seed: int = 0,
         clock: PhaseClock | None = None,
         generation_batch: int | None = None,
+        on_generated: Callable[[Generated], None] | None = None,
     ) -> None:
-        self.generation_batch = generation_batch
+        self.generation_batch, self.on_generated = generation_batch, on_generated
         self.policy, self.reference, self.tokenizer = policy, reference, tokenizer
         self.prompts, self.sampling = prompts, sampling
         self.group_size, self.microbatch, self.clock = group_size, microbatch, clock
@@ -103,7 +105,7 @@ class OnPolicy:
         return collect(
             self.policy, self.reference, self.tokenizer, prompts, self.sampling, generator,
             microbatch=self.microbatch, group_size=self.group_size, clock=self.clock,
-            generation_batch=self.generation_batch,
+            generation_batch=self.generation_batch, on_generated=self.on_generated,
         )  # fmt: skip
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,6 +8,7 @@ where there are none (EOS included), so that a shaping of zero still reaches it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from collections.abc import Sequence as Several
 from dataclasses import dataclass
 
@@ -16,7 +17,10 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
 from rlhf_core.aspects import Aspect, Density, Scored, checked_scores
+from rlhf_core.aspects.aspect import prefetch
 from rlhf_core.data.tokenizers import token_spans
+from rlhf_core.models.generation import Generated
+from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch, Spelling
 from rlhf_core.segmentation.boundary_tokens import boundary_tokens
@@ -114,3 +118,20 @@ class AspectScorer:
             padded[row, : len(found)] = torch.tensor(one.values[: len(found)])
         ends, count, index = (part.to(device) for part in (segmentation.ends, segmentation.count, segmentation.index))
         return Segments(padded.to(device), Segmentation(ends, count, index))
+
+
+def prefetching(reward: Reward) -> Callable[[Generated], None] | None:
+    """What lets the tools behind a reward's aspects start on responses as they are sampled; None without such tools."""
+    scorers = [part.scorer for part in reward.components if isinstance(part.scorer, AspectScorer)]
+    asking = [scorer for scorer in scorers if hasattr(scorer.aspect, "prefetch")]
+    if not asking:
+        return None
+
+    def start(generated: Generated) -> None:
+        if distributed.rank():
+            return
+        rows = [ids[mask].tolist() for ids, mask in zip(generated.ids.cpu(), generated.mask.cpu(), strict=True)]
+        texts = [token_spans(asking[0].tokenizer, row)[0] for row in rows]
+        prefetch([scorer.aspect for scorer in asking], texts)
+
+    return start

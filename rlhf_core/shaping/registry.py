@@ -28,6 +28,7 @@ from rlhf_core.shaping.steps import (
     Polynomial,
     Running,
     SgFc,
+    ShortResponse,
     Sigmoid,
     SigmoidCentered,
     Tanh,
@@ -110,6 +111,7 @@ SHAPINGS: dict[str, tuple[type[Elementwise], Mapping[str, Any]]] = {
     "minmax": (MinMax, {}),
     "length_penalty": (LengthPenalty, {}),
     "outcome_probability": (OutcomeProbability, {}),
+    "short_response": (ShortResponse, {}),
 }
 
 

@@ -284,6 +284,24 @@ class LengthPenalty(Elementwise):
 
 
 @dataclass
+class ShortResponse(Elementwise):
+    """Gives `value` to responses of at most `tokens` tokens, EOS included, whatever they would earn. Source: ALARM."""
+
+    tokens: int = 2
+    value: float = -10.0
+    takes: ClassVar[tuple[SignalType, ...]] = (Sequence,)
+
+    def __post_init__(self) -> None:
+        _finite("short_response", value=self.value)
+        if self.tokens < 1:
+            raise RecipeError(f"shaping 'short_response': tokens is {self.tokens}; it must be at least 1")
+
+    def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
+        short = batch.responses.lengths.to(values.device)[:, None] <= self.tokens
+        return torch.where(short, self.value, values.float())
+
+
+@dataclass
 class Running(Elementwise):
     """A shaping by statistics of all training rewards so far, which take in each batch before it is shaped."""
 

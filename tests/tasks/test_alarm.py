@@ -127,8 +127,8 @@ class Run:
         import_module(f"tasks.{module}").main(line)
         return self.result(place)
 
-    def policy(self, row: str, place: str | None = None, **changed: Any) -> Path:
-        return self.stage("policy", place or f"alarm/policy/{row}/0", **{**self.policy_inputs(row), **changed})
+    def policy(self, of: str, place: str | None = None, **changed: Any) -> Path:
+        return self.stage("policy", place or f"alarm/policy/{of}/0", **{**self.policy_inputs(of), **changed})
 
     def policy_inputs(self, row: str) -> dict[str, Any]:
         read = {
@@ -186,8 +186,10 @@ def test_the_selection_names_what_it_chose_and_by_what(run: Run) -> None:
     told = {
         name: facts["inconsistency"]["estimate"] for name, facts in found["aspects"].items() if not facts["constant"]
     }
-    assert found["chosen"] == [min(told, key=lambda name: told[name])]
-    assert [one["density"] for one in found["aspects"].values()] == ["sentence", "span", "sequence", "sequence"]
+    (chosen,) = found["chosen"]
+    assert told[chosen] == min(told.values())
+    densities = {name: facts["density"] for name, facts in found["aspects"].items()}
+    assert densities == dict(zip(ASPECTS, ("sentence", "span", "sequence", "sequence"), strict=True))
     pure = found["holistic"]["pure"]
     assert len(pure) == 16
     assert sum(pure) / 16 == pytest.approx(0, abs=1e-6)
@@ -253,13 +255,59 @@ def test_rows_are_held_against_each_other_in_the_tables(run: Run) -> None:
     assert figure["panels"][0]["title"] == "Inconsistency with the holistic reward"
 
 
+T5 = {
+    "model_type": "t5",
+    "d_model": 16,
+    "d_kv": 8,
+    "d_ff": 32,
+    "num_layers": 1,
+    "num_decoder_layers": 1,
+    "num_heads": 2,
+    "tie_word_embeddings": False,
+}
+TRANSLATION: dict[str, dict[str, Any]] = {
+    "data": {
+        **DATA,
+        "source": "testbed-translation",
+        "limits": {"prompt": 64, "total": 128},
+        "rows": {name: count for name, count in DATA["rows"].items() if "labelled" not in name},
+    },
+    "backbone": {**TINY["backbone"], "architecture": T5},
+    "selection": {**FILES["selection"], "aspects": ["grammar", "length"]},
+    "aspects/grammar": {"aspect": {"kind": "testbed-grammar"}},
+    "qa-alarm": {**ROW, "components": [HOLISTIC, {"aspect": "grammar"}], "lora": {"rank": 2, "alpha": 4}},
+}
+
+
+def test_an_encoder_decoder_translates_behind_a_gate_of_token_rewards(tmp_path: Path) -> None:
+    made = Run(tmp_path)
+    for name, values in TRANSLATION.items():
+        made.settings(name).write_text(yaml.safe_dump(values), encoding="utf-8")
+    data = {"data": made.stage("prepare", "shared/data/longform", spec=made.settings("data"))}
+    words = made.stage("tokenizer", "shared/tokenizer/longform", spec=made.settings("tokenizer"), **data)
+    files = {"spec": made.settings("backbone"), "evaluation": made.settings("evaluation")}
+    sft = {"sft": made.stage("sft", "shared/sft/alarm-qa/0", **files, **data, tokenizer=words, seed=0)}
+    scale, spec = {"scale": made.settings("training")}, {"spec": made.settings("reward_model")}
+    model = made.stage("reward_model", "alarm/reward_model/holistic/0", **spec, **scale, **data, **sft, seed=0)
+    fit = {"scale": made.settings("normaliser"), "reward_model": model}
+    made.stage("normaliser", "alarm/normaliser/holistic/0", **fit, **data, **sft)
+    inputs = {**made.selection_inputs(), "aspect": tuple(made.settings(f"aspects/{n}") for n in ("grammar", "length"))}
+    made.stage("selection", "alarm/selection/qa/0", **{k: v for k, v in inputs.items() if k != "aspect_model"})
+    given = {k: v for k, v in made.policy_inputs("qa-alarm").items() if k != "aspect_model"}
+    made.stage("policy", "alarm/policy/qa-alarm/0", **given)
+    assert "bleu" in made.read("shared/sft/alarm-qa/0", "metrics.json")
+    assert made.read("alarm/policy/qa-alarm/0", "judge.json")["lower_is_better"] == ["grammar"]
+    for rollout in made.read("alarm/policy/qa-alarm/0", "rollouts.jsonl"):
+        paid = {round(value, 4) for value in rollout["breakdown"]["grammar"]}
+        assert paid <= ({0.5, 0.2689} if sum(rollout["breakdown"]["holistic"]) >= 0 else {0.0})
+
+
 def refused(run: Run, row: str, change: Mapping[str, Any], tmp_path: Path, **inputs: Any) -> str:
     """The message with which a policy stage refuses a changed row."""
     file = tmp_path / "row.yaml"
     file.write_text(yaml.safe_dump({**ROWS[row], **change}), encoding="utf-8")
-    with pytest.raises(SystemExit) as stopped:
+    with pytest.raises(RecipeError) as stopped:
         run.policy(row, "alarm/policy/refused/0", row=file, **inputs)
-    assert stopped.value.code == 2
     return str(stopped.value)
 
 
@@ -281,26 +329,21 @@ def refused(run: Run, row: str, change: Mapping[str, Any], tmp_path: Path, **inp
     ],
 )
 def test_rows_that_cannot_be_rewarded_are_refused(
-    run: Run, change: dict[str, Any], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    run: Run, change: dict[str, Any], message: str, tmp_path: Path
 ) -> None:
-    refused(run, "qa-alarm", change, tmp_path)
-    assert message in capsys.readouterr().err
+    assert message in refused(run, "qa-alarm", change, tmp_path)
 
 
-def test_a_selection_that_chose_nothing_is_refused_by_the_row_that_asks_for_it(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_selection_that_chose_nothing_is_refused_by_the_row_that_asks_for_it(run: Run, tmp_path: Path) -> None:
     empty = tmp_path / "result"
     shutil.copytree(run.result("alarm/selection/qa/0"), empty)
     known = json.loads((empty / "selection.json").read_text())
     (empty / "selection.json").write_text(json.dumps({**known, "chosen": []}))
-    refused(run, "qa-alarm-selected", {}, tmp_path, selection=empty)
-    assert "the selection chose no aspect" in capsys.readouterr().err
+    message = refused(run, "qa-alarm-selected", {}, tmp_path, selection=empty)
+    assert "the selection chose no aspect" in message
 
 
-def test_a_constant_aspect_is_not_chosen_and_cannot_be_normalised(
-    run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_constant_aspect_is_not_chosen_and_cannot_be_normalised(run: Run, tmp_path: Path) -> None:
     run.settings("aspects/constant").write_text(
         yaml.safe_dump({"aspect": {"kind": "testbed-completeness"}, "normaliser": "z"}), encoding="utf-8"
     )
@@ -319,8 +362,8 @@ def test_a_constant_aspect_is_not_chosen_and_cannot_be_normalised(
     assert found["aspects"]["constant"]["constant"]
     assert found["chosen"] == ["length"]
     change = {"components": [HOLISTIC, {"aspect": "constant"}]}
-    refused(run, "qa-alarm", change, tmp_path, selection=run.result("alarm/selection/constant/0"))
-    assert "constant" in capsys.readouterr().err
+    message = refused(run, "qa-alarm", change, tmp_path, selection=run.result("alarm/selection/constant/0"))
+    assert "aspect 'constant' is constant" in message
 
 
 def test_a_selection_and_its_row_belong_together(run: Run) -> None:

@@ -31,6 +31,7 @@ def test_records_of_seeds_are_pooled_for_the_binomial_test() -> None:
 def test_means_are_compared_by_a_paired_t_test_in_the_direction_of_the_reward() -> None:
     own, other = [1.0, 2.0, 3.5, 4.0], [0.5, 1.6, 2.9, 3.5]
     found = outcome_of_means(own, other)
-    assert (found.word, found.p_value) == ("Win", pytest.approx(stats.ttest_rel(own, other).pvalue))
+    assert found.word == "Win"
+    assert found.p_value == pytest.approx(stats.ttest_rel(own, other).pvalue)
     assert outcome_of_means(own, other, higher_is_better=False).word == "Lose"
     assert outcome_of_means([1.0, 2.0], [1.0, 2.0]).word == "Tie"

@@ -356,3 +356,9 @@ def test_the_declared_order_and_affinity_hold(kind: str, steps: list[int]) -> No
         slopes = rises / rewards.double().diff()
         assert float(slopes[0]) == pytest.approx(float(slopes[1]), rel=1e-3)
         assert float(slopes[0]) > 0
+
+
+def test_a_short_response_has_its_own_value() -> None:
+    of = batch(5)
+    shaped = build_shaping({"kind": "short_response", "tokens": 3})(Sequence(torch.ones(5)), of, update=True)
+    assert shaped.values.tolist() == [1, -10, 1, 1, -10]

@@ -1,0 +1,95 @@
+"""ALARM's rows as files: what they parse to, which stages they need, and what is refused."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.recipe import parse_recipe
+from tasks.aspects import AspectSpec
+from tasks.matrix import Scale
+from tasks.rows import load_row, load_rows
+from tasks.selection import SelectionFile, SelectionScale
+from tasks.settings import read_settings, typed
+
+ROOT = Path(__file__).parents[2]
+ROWS = sorted((ROOT / "params" / "alarm" / "rows").glob("*.yaml"))
+SCALES = [path.parent for path in sorted((ROOT / "params" / "scales").glob("*/selection.yaml"))]
+
+
+@pytest.mark.parametrize("path", ROWS, ids=lambda path: path.stem)
+def test_every_row_weighs_the_holistic_reward_alike_and_clamps_nothing(path: Path) -> None:
+    recipe = parse_recipe(read_settings(path), str(path))
+    weights = {part.name: part.weight for part in recipe.components}
+    assert weights.pop("holistic", None) in (None, 5 if path.stem.startswith("qa") else 3)
+    assert set(weights.values()) <= {1.0}
+    assert recipe.clamp is None
+    assert (recipe.combination.kind == "gate") == ("alarm" in path.stem)
+
+
+@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
+def test_selections_and_aspects_of_a_scale_parse(scale: Path) -> None:
+    typed(SelectionScale, read_settings(scale / "selection.yaml"), scale.name)
+    for path in (scale / "aspects").glob("*.yaml"):
+        typed(AspectSpec, read_settings(path), str(path))
+    for path in (ROOT / "params" / "alarm" / "selections").glob("*.yaml"):
+        typed(SelectionFile, read_settings(path), str(path))
+    rows = load_rows(ROOT, "alarm")
+    own = Scale(ROOT, scale.name)
+    found = {name: own.row(row, 0) for name, row in rows.items() if own.has(row.backbone)}
+    assert {name for name in rows if not name.startswith("mt-t5")} <= set(found)
+    (item,) = [item for item in found["qa-alarm"] if item.module == "selection"]
+    assert len(item.arguments["aspect"]) == 4  # type: ignore[arg-type]
+    policy = found["qa-alarm"][-1].arguments
+    assert policy["selection"] == f"{item.out}/result"
+    assert policy["holistic"] == item.arguments["reward_model"]
+    assert policy["aspect_model"] == item.arguments["aspect_model"]
+    assert "reward_model" not in found["qa-factuality"][-1].arguments
+
+
+Change = Callable[[dict[str, Any]], None]
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("alarm/rows/qa-alarm", lambda row: row.update(selection="qaa"), "unknown selection 'qaa'. Did you mean 'qa'"),
+        ("alarm/rows/qa-alarm", lambda row: row.update(selection="mt"), "selection 'mt' is of 'alarm-mt'"),
+        ("alarm/selections/qa", lambda spec: spec.update(aspects=["honesty"]), "no aspect 'honesty' at scale testbed"),
+        ("alarm/selections/qa", lambda spec: spec.update(aspects=[]), "'aspects' must list names"),
+        ("alarm/selections/qa", lambda spec: spec.update(aspects=["length", "length"]), "twice"),
+        ("alarm/selections/qa", lambda spec: spec.pop("holistic"), "name the initial policy and the holistic"),
+        ("scales/testbed/aspects/factuality", lambda spec: spec.update(model="fact"), "unknown aspect model 'fact'"),
+    ],
+)
+def test_names_that_lead_nowhere_are_refused(file: str, change: Change, message: str, tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "params", tmp_path / "params")
+    path = tmp_path / "params" / f"{file}.yaml"
+    values = yaml.safe_load(path.read_text(encoding="utf-8"))
+    change(values)
+    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+
+    def resolve() -> None:
+        row = load_row(tmp_path, "alarm", tmp_path / "params" / "alarm" / "rows" / "qa-alarm.yaml")
+        Scale(tmp_path, "testbed").row(row, 0)
+
+    with pytest.raises(RecipeError, match=message):
+        resolve()
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"aspect": {"kind": "length"}, "normaliser": "location_aware"}, "it is one of none, mean, z"),
+        ({"aspect": "length"}, "must be a mapping"),
+    ],
+)
+def test_an_aspect_file_that_means_nothing_is_refused(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        typed(AspectSpec, values, "aspect")
