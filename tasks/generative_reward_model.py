@@ -93,8 +93,8 @@ class GenerativeModelScale:
             raise RecipeError(f"header is '{self.header}'; known: {', '.join(TEMPLATES)}")
         if not 0 < self.held_out < 1 or not 0 <= self.least_accuracy <= 1:
             raise RecipeError(
-                f"held_out is {self.held_out} and least_accuracy {self.least_accuracy}; held_out must lie between 0 and "
-                "1, least_accuracy within"
+                f"held_out is {self.held_out} and least_accuracy {self.least_accuracy}; the first must lie between 0 "
+                "and 1, the second must not lie outside"
             )
 
 

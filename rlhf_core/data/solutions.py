@@ -102,7 +102,8 @@ def read_samples(rows: Iterable[Mapping[str, Any]], file: str) -> list[Sample]:
         DataError: no row, a field missing or of another type, or an id that comes twice.
     """
     samples = [
-        Sample(*_fields(row, _SAMPLE, file, number), row.get("token_ids")) for number, row in enumerate(rows, start=1)
+        Sample(*[*_fields(row, _SAMPLE, file, number), row.get("token_ids")])
+        for number, row in enumerate(rows, start=1)
     ]
     if not samples:
         raise DataError("there is no sampled solution", file=file, remedy="Sample more questions")

@@ -42,8 +42,8 @@ def extract_answer(prediction: str, question: Mapping[str, Any]) -> str | None:
 
     Args:
         prediction: a solution.
-        question: `answer`; with `choices` the answer is the text of one of them, otherwise a number, or an
-            expression where the gold answer is no number.
+        question: `answer`; with `choices` the answer is the text of one of them, otherwise a number (a fraction in
+            LaTeX is one), or an expression where the gold answer is no number.
     """
     choices = question.get("choices")
     if choices:
@@ -53,9 +53,10 @@ def extract_answer(prediction: str, question: Mapping[str, Any]) -> str | None:
                 return str(choice)
         index = extract_choice(prediction, len(choices), choices)
         return None if index is None else str(choices[index])
-    if parse_number(str(question["answer"])) is not None:
-        return extract_number(prediction)
-    return _told(prediction)
+    told = _told(prediction)
+    if parse_number(str(question["answer"])) is None or (told is not None and parse_number(told) is not None):
+        return told
+    return extract_number(prediction)
 
 
 def is_right(extracted: str | None, question: Mapping[str, Any]) -> bool:

@@ -31,6 +31,11 @@ KEY_METRICS: dict[str, tuple[str, ...]] = {
     "ppo": ("reward", "entropy", "response_length", "mean_segment_length", "true_reward", "alpaca_chars"),
     "references": ("responses", "reward_mean", "reward_std", "reward_std_within_prompts", "length", "truncated"),
     "par": ("reward", "entropy", "response_length", "true_reward", "shaping/segment/length_penalty_beyond"),
+    "question_tokenizer": ("vocabulary",),
+    "question_sft": ("validation_nll", "parameters", "seen", "unseen"),
+    "samples": ("questions", "erroneous", "without_answer", "tokens"),
+    "teacher": ("accepted", "edit_distance", "located", "refused/same_text", "locating_accuracy"),
+    "generative_reward_model": ("rewriting_rows", "held_out_wrong", "rewrite_accuracy", "fidelity/mistaken"),
     "dpo": ("dpo_loss", "dpo_accuracy", "true_reward", "alpaca_chars"),
 }
 
@@ -38,11 +43,11 @@ KEY_METRICS: dict[str, tuple[str, ...]] = {
 def measured(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """Version and key metrics of a run; of prepared data, the rows of each set and a digest of their ids and texts."""
     version = import_module(f"tasks.{RUNS[name][0]}").VERSION
-    if name == "data":
-        facts = json.loads((pipeline.result("data") / "data.json").read_text(encoding="utf-8"))
+    if RUNS[name][0] == "prepare":
+        facts = json.loads((pipeline.result(name) / "data.json").read_text(encoding="utf-8"))
         texts = {
             f"{path.stem}_letters": len(path.read_text(encoding="utf-8"))
-            for path in sorted(pipeline.result("data").rglob("*.jsonl"))
+            for path in sorted(pipeline.result(name).rglob("*.jsonl"))
         }
         return {"version": version, "metrics": {**{f"{k}_rows": v for k, v in facts["rows"].items()}, **texts}}
     metrics = pipeline.metrics(name)

@@ -109,10 +109,32 @@ SETTINGS: dict[str, dict[str, Any]] = {
         "credit": "even_split",
         "optimiser": {"kind": "ppo", "value_clip": 0.25},
     },
+    "questions": {
+        "source": "testbed",
+        "task": "mathematics",
+        "template": "plain",
+        "limits": {"prompt": 96, "total": 240},
+        "difficulty": {"arithmetic": {"seen_start": [2, 9], "unseen_start": [3, 9], "operand": [1, 5]}},
+        "rows": {"sft": 24, "sft_validation": 4, "questions": 6, "test": 2},
+    },
+    "question_tokenizer": {"vocabulary": 400},
+    "question_evaluation": {"max_new_tokens": 8, "task_tokens": 8},
+    "samples": {"samples": 2, "sampling": {"max_new_tokens": 12, "temperature": 0.7, "top_p": 0.95}},
+    "teacher": {"kind": "oracle", "options": {"noise": 0.1}, "limits": {"most_edits": 1.0}},
+    "generative_reward_model": {"title": "Generative reward model", "backbone": "tiny"},
+    "generative_reward_model_scale": {
+        "training": {**SUPERVISED, "batch": 4},
+        "limits": {"prompt": 400, "total": 480},
+        "max_new_tokens": 12,
+        "header": "short",
+        "held_out": 0.3,
+        "least_accuracy": 0.0,
+    },
     "dpo_row": {"title": "DPO", "kind": "supervised", "backbone": "tiny", "optimiser": {"kind": "dpo"}},
 }
 
-#: Runs of the tiny pipeline in order: name, stage module, arguments that name settings, and upstream runs.
+#: Runs of the tiny pipeline in order: name, stage module, arguments that name settings, and upstream runs; an
+#: argument that another run than the one of its name gives is `argument=run`.
 RUNS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
     "data": ("prepare", {"spec": "data"}, ()),
     "tokenizer": ("tokenizer", {"spec": "tokenizer"}, ("data",)),
@@ -136,8 +158,32 @@ RUNS: dict[str, tuple[str, dict[str, str], tuple[str, ...]]] = {
         ("data", "sft", "entropies", "reward_model", "normaliser", "references"),
     ),
     "dpo": ("policy", {"row": "dpo_row", "scale": "dpo", "evaluation": "evaluation"}, ("data", "sft")),
+    "questions": ("prepare", {"spec": "questions"}, ()),
+    "question_tokenizer": ("tokenizer", {"spec": "question_tokenizer"}, ("data=questions",)),
+    "question_sft": (
+        "sft",
+        {"spec": "backbone", "evaluation": "question_evaluation"},
+        ("data=questions", "tokenizer=question_tokenizer"),
+    ),
+    "samples": ("samples", {"spec": "samples"}, ("data=questions", "sft=question_sft")),
+    "teacher": ("teacher", {"spec": "teacher"}, ("data=questions", "sft=question_sft", "samples")),
+    "generative_reward_model": (
+        "generative_reward_model",
+        {"spec": "generative_reward_model", "scale": "generative_reward_model_scale"},
+        ("data=questions", "sft=question_sft", "samples", "teacher"),
+    ),
 }
-SEEDED = ("sft", "reward_model", "references", "ppo", "par", "dpo")
+SEEDED = (
+    "question_sft",
+    "samples",
+    "generative_reward_model",
+    "sft",
+    "reward_model",
+    "references",
+    "ppo",
+    "par",
+    "dpo",
+)
 
 
 def changed(settings: dict[str, Any], path: str, value: Any) -> dict[str, Any]:
@@ -187,13 +233,18 @@ class Pipeline:
     def rows(self, name: str, file: str) -> list[dict[str, Any]]:
         return [json.loads(line) for line in (self.result(name) / file).read_text().splitlines()]
 
+    def upstream(self, name: str) -> dict[str, Path]:
+        """Results that a run reads, by argument."""
+        parts = (each.partition("=") for each in RUNS[name][2])
+        return {argument: self.result(run or argument) for argument, _, run in parts}
+
     def arguments(
         self, name: str, out: Path, seed: int = 0, settings: dict[str, Path] | None = None
     ) -> tuple[str, list[str]]:
         """(stage module, its command line) of a run; `settings` replaces settings files by argument."""
-        stage, files, upstream = RUNS[name]
+        stage, files, _ = RUNS[name]
         given = {argument: self.settings(file) for argument, file in files.items()} | (settings or {})
-        paths = given | {run: self.result(run) for run in upstream} | {"out": out}
+        paths = given | self.upstream(name) | {"out": out}
         line = [part for key, path in paths.items() for part in (f"--{key.replace('_', '-')}", str(path))]
         return f"tasks.{stage}", line + (["--seed", str(seed)] if name in SEEDED else [])
 

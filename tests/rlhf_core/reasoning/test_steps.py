@@ -1,0 +1,82 @@
+"""Steps of solutions: where they are cut, their labels, and how a named step is read."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_core.reasoning.steps import (
+    Located,
+    kept_before,
+    labelled,
+    locating_target,
+    parse_located,
+    split_steps,
+    step_spans,
+)
+
+TEXTS = st.text(st.sampled_from("ab1.? \n["), max_size=24)
+
+
+@pytest.mark.parametrize(
+    ("text", "steps"),
+    [
+        ("1 + 2 = 3.\n3 * 2 = 6.\nThe answer is 6.", ["1 + 2 = 3.", "3 * 2 = 6.", "The answer is 6."]),
+        ("It costs 1.25. Is it much? No.", ["It costs 1.25.", "Is it much?", "No."]),
+        ("First. Second.\nThird.", ["First. Second.", "Third."]),
+        ("no end", ["no end"]),
+        ("one.\n\n \ntwo", ["one.", "two"]),
+        ("", []),
+        (" \n ", []),
+    ],
+)
+def test_lines_are_steps_and_sentences_where_there_is_one_line(text: str, steps: list[str]) -> None:
+    assert split_steps(text) == steps
+
+
+@given(TEXTS)
+def test_steps_lie_in_order_and_leave_out_white_space_only(text: str) -> None:
+    ends = [0, *(place for span in step_spans(text) for place in span)]
+    assert ends == sorted(ends)
+    assert "".join("".join(split_steps(text)).split()) == "".join(text.split())
+
+
+@given(TEXTS, st.integers(0, 8))
+def test_what_is_kept_before_a_step_is_the_steps_before_it(text: str, step: int) -> None:
+    assert "".join(kept_before(text, step).split()) == "".join("".join(split_steps(text)[:step]).split())
+
+
+def test_behind_the_last_step_all_is_kept_and_a_new_one_begins() -> None:
+    assert kept_before("a.\nb.", 2) == "a.\nb.\n"
+    assert kept_before("a. b.", 7) == "a. b. "
+    assert kept_before("a.\nb.", 0) == ""
+
+
+def test_labels_count_from_zero() -> None:
+    assert labelled("a.\nb.") == "[0] a.\n[1] b."
+    assert labelled("\n".join("x" * 11)).endswith("[10] x")
+    assert labelled("") == ""
+
+
+@pytest.mark.parametrize("step", [None, 0, 1, 10, 123])
+def test_what_is_taught_is_what_is_read(step: int | None) -> None:
+    assert parse_located(locating_target(step)) == Located(True, step)
+
+
+@pytest.mark.parametrize(
+    ("text", "located"),
+    [
+        ("[2]", Located(True, 2)),
+        ("2", Located(True, 2)),
+        ("[10]", Located(True, 10)),
+        ("Correct.", Located(True, None)),
+        ("It is step [3], I think.", Located(True, 3)),
+        ("[1] or [2]", Located(False)),
+        ("not correct", Located(False)),
+        ("I cannot say.", Located(False)),
+        ("", Located(False)),
+    ],
+)
+def test_a_step_is_read_only_where_exactly_one_is_named(text: str, located: Located) -> None:
+    assert parse_located(text) == located

@@ -1,0 +1,150 @@
+"""The three teachers behind one interface."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.templates import chat_template
+from rlhf_core.data.tokenizers import train_byte_level_bpe
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import DataError, JudgeError, RecipeError
+from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
+from rlhf_core.models.loading import build_language_model
+from rlhf_core.models.policy import policy_of
+from rlhf_core.reasoning.grading import extract_answer, is_right
+from rlhf_core.reasoning.rewriting import Correction, Teacher, WrongSolution
+from rlhf_core.reasoning.steps import parse_located, split_steps
+from rlhf_core.teachers.endpoint import EndpointTeacher
+from rlhf_core.teachers.local import LocalTeacher
+from rlhf_core.teachers.oracle import OracleTeacher
+from rlhf_core.teachers.prompts import LOCATE, REWRITE, exemplars, teacher_prompt
+
+QUESTION: dict[str, Any] = {
+    "id": "q",
+    "prompt": "1 and 2?",
+    "solution": "1 + 2 = 3.\nThe answer is 3.",
+    "answer": "3",
+    "meta": {"steps": [["1 + 2 = 3.", "2 + 1 = 3."], ["The answer is 3."]]},
+}
+WRONG = WrongSolution("q/0", QUESTION, "2 + 1 = 4.\nThe answer is 4.")
+MANY = [WrongSolution(f"q/{i}", QUESTION, WRONG.prediction) for i in range(200)]
+
+
+def test_the_oracle_makes_the_true_minimal_edit() -> None:
+    assert OracleTeacher().correct([WRONG]) == [
+        Correction("The first error step is [0]", "2 + 1 = 3.\nThe answer is 3.")
+    ]
+
+
+def test_the_oracle_errs_as_often_as_told_and_the_same_way_again() -> None:
+    teacher = OracleTeacher(noise=0.5)
+    said = teacher.correct(MANY)
+    assert said == OracleTeacher(noise=0.5).correct(MANY)
+    right = [is_right(extract_answer(one.rewrite, QUESTION), QUESTION) for one in said]
+    assert 0.4 < sum(right) / len(right) < 0.6
+    assert {"", WRONG.prediction} <= {one.rewrite for one in said}
+
+
+def test_the_oracle_needs_to_know_the_right_steps() -> None:
+    unknown = WrongSolution("r/0", {**QUESTION, "id": "r", "meta": {}}, "The answer is 4.")
+    with pytest.raises(DataError, match="'r' does not list its right steps"):
+        OracleTeacher().correct([unknown])
+    with pytest.raises(RecipeError, match=r"noise is 2; it must lie in \[0, 1\]"):
+        OracleTeacher(noise=2)
+
+
+def test_prompts_show_solved_exemplars_of_the_task_and_end_with_the_question() -> None:
+    prompt = teacher_prompt(LOCATE, WRONG)
+    assert prompt.count("Given the problem") == len(exemplars("mathematics")) + 1
+    assert "waiter" in prompt
+    assert "Prediction: [0] 2 + 1 = 4.\n[1] The answer is 4.\nWhich step" in prompt
+    assert teacher_prompt(REWRITE, WRONG).endswith("Prediction: 2 + 1 = 4.\nThe answer is 4.\nCorrect prediction:")
+    choice = WrongSolution("c", {**QUESTION, "choices": ["3", "4"]}, WRONG.prediction)
+    assert "interview" in teacher_prompt(REWRITE, choice)
+
+
+@pytest.mark.parametrize("task", ["mathematics", "multiple_choice"])
+def test_exemplars_are_right_and_edit_little(task: str) -> None:
+    for item in exemplars(task):
+        right, wrong = split_steps(item["rewrite"]), split_steps(item["prediction"])
+        assert right[-1] == split_steps(item["solution"])[-1] != wrong[-1]
+        assert right[: item["step"]] == wrong[: item["step"]]
+        assert right[item["step"]] != wrong[item["step"]]
+
+
+@pytest.fixture
+def endpoint(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[str, list[str]]]:
+    """A chat endpoint that names step 0 and rewrites rightly: (its address, user messages so far)."""
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    asked: list[str] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+            asked.append(body["messages"][-1]["content"])
+            text = (
+                "[0]" if asked[-1].rstrip().endswith("words.") else "Correct prediction: 2 + 1 = 3.\nThe answer is 3."
+            )
+            usage = {"prompt_tokens": 100, "completion_tokens": 10}
+            content = json.dumps({"choices": [{"message": {"content": text}}], "usage": usage}).encode()
+            self.send_response(200)
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+        def log_message(self, *arguments: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True).start()
+    yield f"http://127.0.0.1:{server.server_port}/v1", asked
+    server.shutdown()
+
+
+def test_an_endpoint_is_asked_both_and_paid_for_once(endpoint: tuple[str, list[str]], tmp_path: Path) -> None:
+    url, asked = endpoint
+    config = EndpointConfig(
+        url, "teacher", api_key_variable=None, cache_path=tmp_path / "cache.jsonl", input_price=1.0, output_price=2.0
+    )
+    first = EndpointTeacher(config)
+    assert first.correct([WRONG]) == [Correction("[0]", "2 + 1 = 3.\nThe answer is 3.")]
+    assert first.costs()["calls"] == 2 == len(asked)
+    assert first.costs()["cost"] == pytest.approx(2 * (100 * 1.0 + 10 * 2.0) / 1e6)
+    again = EndpointTeacher(config)
+    assert again.correct([WRONG]) == first.correct([WRONG])
+    assert (again.costs()["calls"], again.costs()["from_cache"], again.costs()["cost"]) == (0, 2, 0)
+    assert len(asked) == 2
+
+
+def test_an_endpoint_that_is_not_there_says_so(tmp_path: Path) -> None:
+    config = EndpointConfig("http://127.0.0.1:9/v1", "teacher", api_key_variable=None, retries=0)
+    with pytest.raises(JudgeError, match=r"failed: .*0 of 2 answered"):
+        EndpointTeacher(config).correct([WRONG])
+
+
+def test_a_local_model_answers_from_its_cache_the_second_time(tmp_path: Path) -> None:
+    tokenizer = train_byte_level_bpe([teacher_prompt(LOCATE, WRONG)] * 4, 320)
+    encoder = Encoder(tokenizer, chat_template("plain"), Limits(prompt=1200, total=1240))
+    shape = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    architecture = {"model_type": "llama", "max_position_embeddings": 1300, **shape}
+    policy = policy_of(build_language_model(architecture, tokenizer, 0), pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+    teachers = [LocalTeacher(policy, encoder, "small", tmp_path / "cache.jsonl", 4) for _ in range(2)]
+    said = [teacher.correct([WRONG]) for teacher in teachers[:1]]
+    teachers[1] = LocalTeacher(policy, encoder, "small", tmp_path / "cache.jsonl", 4)
+    assert teachers[1].correct([WRONG]) == said[0]
+    assert teachers[0].costs()["calls"] == 2
+    assert (teachers[1].costs()["calls"], teachers[1].costs()["from_cache"]) == (0, 2)
+
+
+def test_all_are_teachers() -> None:
+    teacher: Teacher = OracleTeacher()
+    assert teacher.name == "oracle"
+    assert not parse_located("prose without a step").valid
