@@ -77,7 +77,7 @@ def rewriting(tree: ResultTree) -> FigureData:
     figure = published_figure(
         "rlmec/4",
         "Wrong solutions to held-out questions: tokens edited where both rewrites are right, and the share of rewrites "
-        "that reach the right answer. Ground truths are right by definition; their distance is over all wrong solutions "
+        "that reach the right answer. Ground truths are right by definition; their distance is over wrong solutions "
         "whose teacher rewrite is accepted. Means over seeds with one standard error.",
     )
     models = {task: tree.outputs("rlmec", "generative_reward_model", task) for task in TASKS}
