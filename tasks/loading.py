@@ -111,7 +111,8 @@ def load_judge(spec: Mapping[str, Any] | None, world: World | None) -> Judge | N
     if kind == "endpoint":
         from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 
-        given = {name: expanded(name, value) for name, value in options.items()}
+        hint = "set it, or set the evaluation's judge to null to leave judged metrics out"
+        given = {name: expanded(f"judge: '{name}'", value, hint) for name, value in options.items()}
         return EndpointJudge(typed(EndpointConfig, given, "judge"))
     raise RecipeError(f"unknown judge kind '{kind}'; known: gold, endpoint")
 
@@ -119,14 +120,15 @@ def load_judge(spec: Mapping[str, Any] | None, world: World | None) -> Judge | N
 _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
-def expanded(name: str, value: Any) -> Any:
-    """A text with each `${NAME}` replaced by that environment variable's value; other values as they are."""
+def expanded(where: str, value: Any, hint: str = "set it") -> Any:
+    """A text with each `${NAME}` replaced by that environment variable's value; other values as they are.
+
+    Raises:
+        RecipeError: a variable that is not set, with `where` it is read and a `hint`.
+    """
     if not isinstance(value, str):
         return value
     for variable in _VARIABLE.findall(value):
         if not os.environ.get(variable):
-            raise RecipeError(
-                f"judge: '{name}' reads the environment variable {variable}, which is not set; set it, or set the "
-                "evaluation's judge to null to leave judged metrics out"
-            )
+            raise RecipeError(f"{where} reads the environment variable {variable}, which is not set; {hint}")
     return _VARIABLE.sub(lambda match: os.environ[match[1]], value)

@@ -54,7 +54,7 @@ def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
     Raises:
         RecipeError: an unknown kind or option.
     """
-    options = {name: expanded(name, value) for name, value in spec.options.items()}
+    options = {name: expanded(f"{where}: '{name}'", value) for name, value in spec.options.items()}
     if spec.kind == "oracle":
         from rlhf_core.teachers.oracle import OracleTeacher
 

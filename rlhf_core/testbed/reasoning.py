@@ -3,7 +3,8 @@
 Every row's meta lists, for each step, the lines that are right there (`steps`), so the truth about any text is known:
 its first wrong step and the least edit that corrects it (`rlhf_core.testbed.oracle`).
 
-Seen and unseen sets stand for the tasks of RLMEC, Table 3. Unseen ones use other names, wordings and combinations.
+Seen and unseen sets stand for the tasks of RLMEC, Table 3. Unseen ones use other wordings, numbers and combinations of
+animals. Names are those of training: a small model spells a new one letter by letter and loses the thread.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed.arithmetic import ArithmeticConfig, problem
+from rlhf_core.testbed.arithmetic import SEEN_NAMES, UNSEEN_NAMES, ArithmeticConfig, problem
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase, stream
 
 VERSION = 1
@@ -169,6 +170,8 @@ class Reasoning:
         if test == "svamp":
             config = ArithmeticConfig(**{**vars(config), "unseen_start": config.seen_start})
         item = problem(split, config, rng)
+        for unseen, seen in zip(UNSEEN_NAMES, SEEN_NAMES, strict=True):
+            item["question"] = item["question"].replace(unseen, seen)
         equations = str(item["solution"]).split("\n")[:-1]
         steps = [tuple(p.replace("{e}", e) for e in _commuted(equation) for p in _EQUATION) for equation in equations]
         steps.append((_ANSWER.replace("{v}", item["answer"]),))

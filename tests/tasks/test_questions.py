@@ -1,0 +1,122 @@
+"""Data of questions: generated ones, real ones from a folder, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.reasoning.grading import extract_answer, is_right
+from tasks import prepare
+from tasks.artifacts import read_jsonl
+from tasks.solving import averages, graded
+
+SPEC: dict[str, Any] = {
+    "source": "directory",
+    "task": "mathematics",
+    "template": "plain",
+    "limits": {"prompt": 64, "total": 128},
+    "train": ["sums"],
+    "tests": {"sums": "seen"},
+    "rows": {"sft": 6, "sft_validation": 2, "questions": 4, "test": 2},
+}
+
+
+def sums(count: int, solution: str | None = "It is {n} + 1 = {m}.") -> list[dict[str, Any]]:
+    return [
+        {
+            "id": f"sum-{n}",
+            "question": f"What is {n} + 1?",
+            "solution": solution and solution.format(n=n, m=n + 1),
+            "answer": str(n + 1),
+            "source": "made up",
+        }
+        for n in range(count)
+    ]
+
+
+def prepared(root: Path, train: list[dict[str, Any]], changes: dict[str, Any]) -> Path:
+    files = root / "files"
+    files.mkdir(exist_ok=True)
+    for split, rows in (("train", train), ("test", sums(3))):
+        (files / f"sums.{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    spec = root / "spec.yaml"
+    spec.write_text(yaml.safe_dump({**SPEC, "directory": str(files), **changes}), encoding="utf-8")
+    prepare.main(["--spec", str(spec), "--out", str(root / "out")])
+    return root / "out" / "result"
+
+
+def test_a_folder_gives_every_set(tmp_path: Path) -> None:
+    made = prepared(tmp_path, sums(10), {})
+    facts = json.loads((made / "data.json").read_text())
+    assert facts["rows"] | {"texts": 0} == {
+        "sft": 6, "sft.validation": 2, "questions": 4, "prompts": 4, "tests/sums": 2, "texts": 0
+    }  # fmt: skip
+    assert facts["tests"] == {"sums": "seen"}
+    learnt = {row["id"] for row in read_jsonl(made / "sft.jsonl")}
+    assert {row["id"] for row in read_jsonl(made / "questions.jsonl")} <= learnt
+    assert not learnt & {row["id"] for row in read_jsonl(made / "sft.validation.jsonl")}
+    assert read_jsonl(made / "sft.jsonl")[0]["response"].endswith("\nThe answer is 3")
+
+
+def test_questions_without_steps_are_left_out_and_counted(tmp_path: Path) -> None:
+    made = prepared(tmp_path, [*sums(8), *({**row, "id": f"bare-{row['id']}"} for row in sums(5, None))], {})
+    assert json.loads((made / "data.json").read_text())["without_steps"] == 5
+    assert not any(row["id"].startswith("bare") for row in read_jsonl(made / "questions.jsonl"))
+
+
+def test_a_set_without_steps_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="field 'solution': 0 of 10 questions have a solution with steps"):
+        prepared(tmp_path, sums(10, ""), {})
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"task": "poetry"}, "task is 'poetry'; known: mathematics, multiple_choice"),
+        ({"source": "huggingface"}, "questions come from testbed or directory"),
+        ({"source": "testbed"}, "name the sets of a directory, and only of one"),
+        ({"tests": {"sums": "known"}}, "tests: sums is 'known'; it must be seen or unseen"),
+        ({"rows": {"sft": 6}}, "rows: missing .*questions"),
+        ({"difficulty": {"slip": 2.0}, "source": "testbed", "train": [], "tests": {}}, "slip must lie in"),
+    ],
+)
+def test_unusable_specs_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        prepared(tmp_path, sums(10), changes)
+
+
+REAL = {
+    "mathematics": (["gsm8k"], {"gsm8k": "seen", "math": "unseen", "svamp": "unseen"}),
+    "multiple_choice": (["ecqa", "qasc"], {"ecqa": "seen", "qasc": "seen", "openbookqa": "unseen", "arc": "unseen"}),
+}
+
+
+@pytest.mark.parametrize("task", REAL)
+def test_true_solutions_of_real_sets_are_graded_right(task: str, real_data: Path, tmp_path: Path) -> None:
+    train, tests = REAL[task]
+    rows = {"sft": 60, "sft_validation": 10, "questions": 40, "test": 40}
+    changes = {"task": task, "train": train, "tests": tests, "directory": str(real_data), "rows": rows}
+    made = prepared(tmp_path, sums(3), changes)
+    for name in ("questions", *(f"tests/{test}" for test in tests)):
+        found = read_jsonl(made / f"{name}.jsonl")
+        right = [is_right(extract_answer(row["solution"], row), row) for row in found]
+        assert len(right) == 40
+        assert sum(right) >= (38 if name == "tests/math" else 40)
+
+
+def test_predictions_are_graded_with_their_first_wrong_step() -> None:
+    question = {"answer": "3", "meta": {"steps": [["1 + 2 = 3."], ["The answer is 3."]]}}
+    assert graded(question, "1 + 2 = 3.\nThe answer is 4.") == {
+        "extracted": "4", "right": False, "steps": 2, "first_error": 1
+    }  # fmt: skip
+    assert graded({"answer": "3"}, "") == {"extracted": None, "right": False, "steps": 0}
+
+
+def test_averages_are_means_over_sets() -> None:
+    sets = {"a": "seen", "b": "seen", "c": "unseen"}
+    assert averages({"a": 10.0, "b": 20.0, "c": 60.0}, sets) == {"seen": 15.0, "unseen": 60.0, "average": 30.0}
