@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.encoding import Encoder
+from rlhf_core.edits import edit_distance
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.reasoning.rewriting import REASONS, RewriteLimits, Teacher, WrongSolution, judged
 from rlhf_core.reasoning.steps import parse_located
@@ -143,6 +144,21 @@ def rewrite_metrics(rows: Sequence[Row], wrong: Sequence[WrongSolution]) -> dict
     return metrics
 
 
+def ground_truth_distance(rows: Sequence[Row], wrong: Sequence[WrongSolution], encoder: Encoder) -> dict[str, float]:
+    """How far the true solutions lie from the predictions whose rewrite is accepted, in tokens (Figure 4)."""
+
+    def tokens(text: str) -> list[int]:
+        ids: list[int] = encoder.tokenizer.encode(text, add_special_tokens=False)
+        return ids
+
+    distances = [
+        edit_distance(tokens(each.prediction), tokens(str(each.question["solution"])))
+        for row, each in zip(rows, wrong, strict=True)
+        if row["accepted"]
+    ]
+    return {"ground_truth_edit_distance": sum(distances) / len(distances)} if distances else {}
+
+
 def _steps(wrong: WrongSolution) -> bool:
     return bool(wrong.question.get("meta", {}).get("steps"))
 
@@ -170,7 +186,8 @@ def make_rewrites(
             for each, said in zip(wrong, teacher.correct(wrong), strict=True)
         ]
         write_jsonl(result / "rewrites.jsonl", rows)
-        write_json(result / "metrics.json", rewrite_metrics(rows, wrong))
+        metrics = rewrite_metrics(rows, wrong) | ground_truth_distance(rows, wrong, encoder)
+        write_json(result / "metrics.json", metrics)
         write_json(record_folder(result) / "costs.json", {"teacher": teacher.name, **teacher.costs()})
 
 

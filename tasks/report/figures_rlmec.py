@@ -23,11 +23,12 @@ CREDIT = (
     ("credit_precision", "Precision"),
     ("credit_recall", "Recall"),
 )
+GROUND_TRUTH = "GT (ground truth)"
 #: Who refines wrong solutions in Figure 4, and the metrics of a generative reward model that tell.
 REFINED = {
     "TM (teacher)": ("teacher_edit_distance", "teacher_rewrite_accuracy"),
     "GRM (generative reward model)": ("edit_distance", "rewrite_accuracy"),
-    "GT (ground truth)": ("ground_truth_edit_distance", ""),
+    GROUND_TRUTH: ("ground_truth_edit_distance", ""),
 }
 CASES = 2
 
@@ -76,14 +77,18 @@ def rewriting(tree: ResultTree) -> FigureData:
     figure = published_figure(
         "rlmec/4",
         "Wrong solutions to held-out questions: tokens edited where both rewrites are right, and the share of rewrites "
-        "that reach the right answer. Ground truths are right by definition. Means over seeds with one standard error.",
+        "that reach the right answer. Ground truths are right by definition; their distance is over wrong solutions "
+        "whose teacher rewrite is accepted. Means over seeds with one standard error.",
     )
     models = {task: tree.outputs("rlmec", "generative_reward_model", task) for task in TASKS}
     figure.missing = [f"generative_reward_model/{task}" for task, outputs in models.items() if not outputs]
     for place, (title, unit) in enumerate((("Edit distance", "tokens"), ("Right rewrites", "share"))):
         panel = Panel(title, "", unit, [])
         for slot, (label, metrics) in enumerate(REFINED.items()):
-            found = {TASKS[task]: metric_by_seed(outputs, metrics[place]) for task, outputs in models.items()}
+            sources = models
+            if label == GROUND_TRUTH:
+                sources = {task: tree.outputs("shared", "teacher", f"rlmec-{task}") for task in TASKS}
+            found = {TASKS[task]: metric_by_seed(outputs, metrics[place]) for task, outputs in sources.items()}
             known = {task: value for task, value in found.items() if value}
             if not metrics[place]:
                 known = {TASKS[task]: (1.0, None) for task, outputs in models.items() if outputs}

@@ -19,7 +19,7 @@ def answer(
 
 
 def result(root: Path, kind: str, name: str, metrics: dict[str, float], **files: list[dict[str, Any]]) -> None:
-    folder = root / ("shared" if kind == "sft" else "rlmec") / kind / name / "0" / "result"
+    folder = root / ("shared" if kind in ("sft", "teacher") else "rlmec") / kind / name / "0" / "result"
     folder.mkdir(parents=True)
     (folder / "metrics.json").write_text(json.dumps(metrics))
     for file, rows in files.items():
@@ -48,13 +48,15 @@ def test_figures_draw_what_was_run_and_name_what_was_not(tmp_path: Path) -> None
     result(tmp_path, "policy", "math-vanilla-ppo", {"credit_auc": 0.5}, credit=credit)
     grm = {"edit_distance": 2.0, "teacher_edit_distance": 1.5, "rewrite_accuracy": 0.8, "teacher_rewrite_accuracy": 0.9}
     result(tmp_path, "generative_reward_model", "math", grm)
+    result(tmp_path, "teacher", "rlmec-math", {"ground_truth_edit_distance": 6.0})
     drawn = {figure.key: figure.to_json() for figure in figures(ResultTree(tmp_path, (0,)))}
     (curve,) = drawn["figure-3"]["panels"]
     assert curve["series"][0]["y"] == [40.0, 60.0]
     assert "qa-rlmec" in drawn["figure-3"]["missing"]
-    assert [series["label"] for series in drawn["figure-4"]["panels"][0]["series"]][:2] == [
-        "TM (teacher)",
-        "GRM (generative reward model)",
+    assert [(series["label"], series["y"]) for series in drawn["figure-4"]["panels"][0]["series"]] == [
+        ("TM (teacher)", [1.5]),
+        ("GRM (generative reward model)", [2.0]),
+        ("GT (ground truth)", [6.0]),
     ]
     assert drawn["figure-5"]["panels"][0]["series"][0]["y"][1] == 1.0
     (block,) = drawn["table-8"]["blocks"]

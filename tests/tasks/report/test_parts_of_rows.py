@@ -35,7 +35,7 @@ def test_each_part_fills_its_own_columns(tree: ResultTree) -> None:
     assert rows["math-rft"]["gsm8k"]["difference"] == -10.0
     assert rows["math-rft"]["ecqa"]["difference"] is None
     assert rows["math-sft"]["gsm8k"]["status"] == "not run"
-    assert verdict_counts([table])["measured"] == 5
+    assert verdict_counts([table])["measured"] == 6
 
 
 def test_a_cell_that_the_paper_does_not_have_says_so(tree: ResultTree) -> None:
