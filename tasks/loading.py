@@ -78,9 +78,11 @@ def load_policy(model_folder: Path, encoder: Encoder) -> Policy:
 
 
 def load_world(data: Path) -> GoldWorld | None:
-    """The world behind a testbed data set, None for real data."""
+    """The world behind a testbed data set, None for real data and for questions, which know their answers."""
     facts = read_json(data / "data.json")
-    return WORLDS[facts["source"]](int(facts["world"]["seed"])) if facts["source"] in WORLDS else None
+    if facts["source"] not in WORLDS or "world" not in facts:
+        return None
+    return WORLDS[facts["source"]](int(facts["world"]["seed"]))
 
 
 def _dialogue_world(seed: int) -> GoldWorld:

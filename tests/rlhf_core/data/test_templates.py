@@ -134,7 +134,7 @@ def test_a_template_without_what_it_needs_is_refused(tokenizer: Any) -> None:
         TokenizerTemplate().prompt_ids(tokenizer, USER)
     with pytest.raises(RecipeError, match=r"has no token '<\|begin_of_text\|>'"):
         chat_template("llama3").check_tokenizer(tokenizer)
-    with pytest.raises(RecipeError, match="phi3, llama3, plain"):
+    with pytest.raises(RecipeError, match="phi3, llama3, gemma, plain"):
         chat_template("phi-3")
     with pytest.raises(DataError, match="no system turn"):
         chat_template("plain").prompt_ids(tokenizer, [{"role": "system", "content": "x"}, *USER])

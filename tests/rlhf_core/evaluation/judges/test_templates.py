@@ -158,7 +158,8 @@ def test_no_text_makes_a_parser_fail_or_leave_its_range(text):
         verdict = template.parse(text)
         if verdict.valid and verdict.value is not None:
             assert 1.0 <= verdict.value <= 10.0
-        assert verdict.valid == (verdict.value is not None or verdict.label is not None)
+        if template.n_answers:  # a teacher's answer is no verdict
+            assert verdict.valid == (verdict.value is not None or verdict.label is not None)
 
 
 def test_rendering_keeps_texts_whole_whatever_they_hold():
@@ -166,7 +167,7 @@ def test_rendering_keeps_texts_whole_whatever_they_hold():
     for template in TEMPLATES.values():
         answers = (hostile, "plain")[: template.n_answers]
         _, user = render(JudgeRequest("1", hostile, answers, template.name))
-        assert user.count(hostile) == 2
+        assert user.count(hostile) == (2 if template.n_answers else 1)
 
 
 def test_reference_reaches_the_judge_only_through_the_prompt():
