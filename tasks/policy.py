@@ -333,6 +333,10 @@ def run_optimiser(
     label = f"{recipe.optimiser['kind']} {recipe.title} seed {seed}"
 
     planned = sum(scale.evaluated(step, config.iterations, last=True) for step in range(1, config.iterations + 1))
+    if scale.peak and not run.scored:
+        raise RecipeError(
+            f"{label}: peak keeps the weights with the highest win rate, but nothing judges; set a judge or peak: false"
+        )
     watch = HackingWatch(alarm, planned, run.policy.model, judged=run.scored, label=label, keeps=scale.peak)
     if scale.checkpoint_proxy:
         parts = run.reference, run.encoder, run.evaluator, run.baseline
