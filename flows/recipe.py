@@ -168,7 +168,7 @@ def recipe(
     Args:
         name: of the new row.
         start: the row to start from, as paper/row.
-        reward_model: another reward model of the paper, or <paper>/<name>; empty keeps the row's.
+        reward_model: another reward model of the paper, or PAPER/NAME; empty keeps the row's.
         read: what is read of it.
         normaliser: of the read values.
         shaping: of the normalised values.
