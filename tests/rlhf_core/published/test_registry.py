@@ -84,8 +84,8 @@ def test_sentence_rows_are_those_of_the_experiment_matrix() -> None:
     assert all(mapped.recipe for mapped in rows)
     policies = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "policy"}
     assert len(policies) == len(registry.paper("sentence").experiment_matrix["policy_trainings"]) == 18
-    models = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "reward_model"}
-    assert models == {"da", "va", "vw", "sentence"}
+    benches = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "reward_bench"}
+    assert benches == {"bench-da", "bench-va", "bench-vw", "bench-sentence"}
 
 
 def test_the_same_cell_in_two_tables_is_the_same_row() -> None:
