@@ -25,6 +25,8 @@ from tasks.tokenizer import TokenizerSpec
 
 PARAMS = Path(__file__).parents[2] / "params"
 SCALES = sorted(path for path in (PARAMS / "scales").iterdir() if path.is_dir())
+#: Scales that hold the dialogue data of the Segment rows.
+DIALOGUE_SCALES = [scale for scale in SCALES if (scale / "data" / "dialogue.yaml").exists()]
 ROWS = sorted((PARAMS / "segment" / "rows").glob("*.yaml"))
 REWARD_MODELS = {path.stem: path for path in (PARAMS / "segment" / "reward_models").glob("*.yaml")}
 TYPES = {
@@ -55,7 +57,7 @@ def test_every_settings_file_of_a_scale_parses(scale: Path) -> None:
                 spec.training_config(path.stem)
 
 
-@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
+@pytest.mark.parametrize("scale", DIALOGUE_SCALES, ids=lambda scale: scale.name)
 def test_every_row_fits_every_scale(scale: Path) -> None:
     cutoffs = settings(scale / "entropies.yaml", EntropySpec)
     assert isinstance(cutoffs, EntropySpec)
