@@ -150,13 +150,14 @@ class Reward:
 
 @dataclass(frozen=True)
 class Comparison:
-    """Everything that the page shows."""
+    """Everything that the page shows; `order` has every mitigation there is, so that each keeps its colour."""
 
     scale: str
     seeds: list[int]
     mitigations: dict[str, str]
     rewards: list[Reward]
     provenance: Provenance
+    order: list[str]
 
     @property
     def nowhere(self) -> dict[str, str]:
@@ -295,7 +296,7 @@ def compare(
         measured = read_json(model) if model.exists() else {}
         found.append(Reward(reward.reward, describe(root, scale, reward.reward), measured, cells))
     records = [run.path for reward in found for cell in reward.cells for run in cell.runs]
-    return Comparison(scale, list(seeds), titles, found, _provenance(root, records))
+    return Comparison(scale, list(seeds), titles, found, _provenance(root, records), list(every))
 
 
 def _provenance(root: Path, outs: Sequence[str]) -> Provenance:
@@ -315,7 +316,7 @@ def verdict(cell: Cell) -> str:
 
 def render(comparison: Comparison) -> str:
     """The page as a string."""
-    colours = colours_of(comparison.mitigations)
+    colours = colours_of(comparison.order)
     ranges: dict[int, tuple[Range, Range]] = {}
     for reward in comparison.rewards:
         proxies = [cell.curve("proxy") for cell in reward.measured]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
@@ -105,6 +105,6 @@ def span(curves: Sequence[Points], place: int) -> tuple[float, float]:
     return (min(values), max(values)) if values else (0.0, 1.0)
 
 
-def colours_of(mitigations: Mapping[str, str]) -> dict[str, str]:
+def colours_of(mitigations: Sequence[str]) -> dict[str, str]:
     """The colour of every mitigation, by its place."""
     return {name: colour(place) for place, name in enumerate(mitigations)}
