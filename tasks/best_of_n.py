@@ -127,8 +127,8 @@ def choose(
             own = {size: [best[i] for i in places] for size, best in chosen.items()}
             rates = win_rates([rows[i] for i in places], own, judges, spec.template, world)
             for key, value in rates.items():
-                judge, _, size = key.partition("/")
-                metrics[f"{judge}/{name}/{size}"] = value
+                judge, _, over = key.partition("/")
+                metrics[f"{judge}/{name}/{over}"] = value
             for size, best in own.items():
                 taken = [float(rewards[i, j]) for i, j in zip(places, best, strict=True)]
                 metrics[f"reward/{name}/{size}"] = sum(taken) / len(taken)

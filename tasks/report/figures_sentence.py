@@ -90,7 +90,9 @@ def recorded_figures(tree: ResultTree) -> list[FigureData]:
         "share its cores.",
     )
     panel = Panel("training time", "", "seconds", [])
-    names, means, errors = [], [], []
+    names: list[str] = []
+    means: list[float | None] = []
+    errors: list[float | None] = []
     for label, row in SEGMENTERS.items():
         outputs = tree.outputs(PAPER, "policy", row)
         seconds = [found for found in map(_seconds, outputs.values()) if found is not None]
@@ -102,7 +104,7 @@ def recorded_figures(tree: ResultTree) -> list[FigureData]:
         means.append(mean)
         errors.append(error)
     if names:
-        panel.series = [Series("training time", names, list(means), errors, style="bars", colour=0)]
+        panel.series = [Series("training time", names, means, errors, style="bars", colour=0)]
     figure.panels = [panel]
     return [figure]
 

@@ -72,7 +72,7 @@ def test_the_best_of_n_come_from_one_pool_and_the_reward_never_falls(
     rows = [json.loads(line) for line in (tmp_path / "out" / "result" / "choices.jsonl").read_text().splitlines()]
     samples = [json.loads(line)["samples"] for line in (drawn / "responses.jsonl").read_text().splitlines()]
     for row, own in zip(rows, samples, strict=True):
-        assert row["best"]["4"] == own[max(range(4), key=lambda i, r=row: (r["rewards"][i], -i))]
+        assert row["best"]["4"] == own[row["rewards"].index(max(row["rewards"]))]
         assert row["best"]["1"] == own[0]
 
 
