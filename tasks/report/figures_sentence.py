@@ -120,7 +120,8 @@ def _bars(label: str, outputs: Mapping[int, StageOutput], metrics: Mapping[str, 
     found = {name: value for name, value in values.items() if value}
     if not found:
         return []
-    means, errors = [mean for mean, _ in found.values()], [error for _, error in found.values()]
+    means: list[float | None] = [mean for mean, _ in found.values()]
+    errors = [error for _, error in found.values()]
     return [Series(label, list(found), means, errors, style="bars", colour=colour)]
 
 
