@@ -66,7 +66,7 @@ install: requirements ## Create .venv and install; does nothing while the constr
 	if [ "$(TORCH)" = cuda ]; then "$(PY)" -c 'import sys, torch; sys.exit(None if torch.version.cuda else "error: the package index gave a torch without CUDA; set PIP_INDEX_URL or TORCH_INDEX")'; fi; \
 	echo "$(SUM)" > "$(STAMP)"; echo "installed; check this machine with .venv/bin/rewardsmith doctor"
 
-demo: install ## Table 1 of the Segment paper end to end, in its own clone .demo (about 15 minutes on two cores)
+demo: install ## Headline rows of every paper end to end, in their own clone .demo (about 20 minutes on two cores)
 	@git diff --quiet HEAD 2>/dev/null || echo "note: the demo runs the last commit; uncommitted changes are not in it"
 	@if [ -d .demo/.git ]; then git -C .demo fetch -q origin HEAD && git -C .demo reset -q --hard FETCH_HEAD; \
 	else git clone -q . .demo; fi
