@@ -14,7 +14,7 @@ from __future__ import annotations
 import math
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,11 +26,10 @@ from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking import AlarmSettings
 from rlhf_core.models.generation import Sampling
-from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
-from rlhf_core.models.policy import Policy
+from rlhf_core.models.lora import LoraSettings
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware
-from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
+from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
@@ -42,21 +41,21 @@ from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.signals import Segments
 from rlhf_core.stepper import freeze
-from rlhf_core.supervised.dpo import reference_logprobs
 from rlhf_core.supervised.objectives import objective
 from rlhf_core.supervised.recipes import PREFERENCE, Sources, SupervisedRecipe, Weighted
-from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
 from tasks.answering import Opened, question_accuracies
 from tasks.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl
 from tasks.aspects import lower_is_better, write_scores
-from tasks.benchmarks import Evaluation, EvaluationConfig, Evaluator, win_rates_over_reference
+from tasks.benchmarks import Evaluation, EvaluationConfig
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.evaluations import ProxyReader, lost_after_peak, peak_evaluation
 from tasks.hacking import HackingWatch, hindsight, scores_over_sft
 from tasks.launch import join_processes
-from tasks.loading import load_encoder, load_judge, load_policy, load_world
+from tasks.loading import load_policy
+from tasks.policy_run import Run, start_run
+from tasks.policy_settings import PolicyScale
 from tasks.progress import progress
 from tasks.reward import build_reward, check_referenced, shaping_constants
 from tasks.settings import read_settings, typed
@@ -68,7 +67,6 @@ from tasks.solutions import (
     needed_solutions,
     solved_samples,
 )
-from tasks.solving import test_sets
 from tasks.stage import command_line, device, run_stage, training_on
 from tasks.supervised import train_resumably
 
@@ -76,100 +74,6 @@ VERSION = 5
 STAGE = "policy"
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class PolicyScale:
-    """Settings of one optimiser at one scale.
-
-    Args:
-        optimiser: `OptimiserConfig`, or `TrainingConfig` and a supervised recipe's own settings; a row's `optimiser`
-            overrides single values, by numbers or as `{times: 2}` of the scale's.
-        sampling: `Sampling` of rollouts; supervised recipes and fixed samples have none.
-        prompts: training prompts that are used, from the first on, None for all.
-        checkpoints: parts into which evaluation while training divides the run.
-        checkpoint_every: iterations between evaluations instead, so that a longer run has more of them.
-        checkpoint_prompts: prompts of each such evaluation, 0 for none.
-        checkpoint_proxy: whether evaluations read the proxy reward and the preference score, too.
-        peak: whether the weights of the evaluation with the highest win rate are kept and evaluated at the end.
-        rollout_samples: rollouts kept of the first and the last iteration.
-        prompt_limit: most tokens of a rollout's prompt, None for the data's own limit.
-        alarm: `AlarmSettings` of the hacking alarm; a row's `alarm` overrides single values.
-        generation_batch: responses sampled at a time, None for a whole rollout batch; what the cache has room for.
-        measure_hacking: write hacking.jsonl and the metrics of `rlhf_core.evaluation.overoptimisation`.
-        imitation: `ImitationSettings` of rows that imitate beside their reward.
-    """
-
-    optimiser: Mapping[str, Any]
-    sampling: Mapping[str, Any] | None = None
-    prompts: int | None = None
-    checkpoints: int = 1
-    checkpoint_every: int | None = None
-    checkpoint_prompts: int = 0
-    checkpoint_proxy: bool = False
-    peak: bool = False
-    rollout_samples: int = 0
-    prompt_limit: int | None = None
-    alarm: Mapping[str, Any] = field(default_factory=dict)
-    generation_batch: int | None = None
-    measure_hacking: bool = False
-    imitation: Mapping[str, Any] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        if self.measure_hacking and self.checkpoint_prompts < 1:
-            raise RecipeError("measure_hacking compares evaluations while training: set checkpoint_prompts")
-        if self.generation_batch is not None and self.generation_batch < 1:
-            raise RecipeError(f"generation_batch is {self.generation_batch}; it must be at least 1, or null")
-        for name in ("prompts", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise RecipeError(f"{name} is {value}; it must be at least 1, or null")
-        if (self.peak or self.checkpoint_proxy) and not self.checkpoint_prompts:
-            raise RecipeError("peak and checkpoint_proxy read evaluations while training: set checkpoint_prompts")
-
-    def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:
-        """Whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
-        every = self.checkpoint_every or max(1, iterations // self.checkpoints)
-        return self.checkpoint_prompts > 0 and (step % every == 0 if step < iterations else last)
-
-    def optimiser_config(self, optimiser: Mapping[str, Any], where: str) -> OptimiserConfig:
-        kind = str(optimiser["kind"])
-        try:
-            made = composed(kind, {**self.optimiser, **_overrides(optimiser, self.optimiser)})
-        except RecipeError as error:
-            raise RecipeError(f"{where}: {kind}: {error}") from None
-        return typed(OptimiserConfig, made, f"{where}: {kind}")
-
-    def sampling_config(self, where: str) -> Sampling:
-        return typed(Sampling, self.sampling or {}, f"{where}: sampling")
-
-    def supervised_config(self, optimiser: Mapping[str, Any], where: str) -> tuple[TrainingConfig, SupervisedRecipe]:
-        """Training settings and what is learned."""
-        kind = str(optimiser["kind"])
-        options = {**self.optimiser, **_overrides(optimiser, self.optimiser)}
-        own = {f.name for f in fields(SUPERVISED[kind])} & set(options)
-        recipe: SupervisedRecipe = typed(
-            SUPERVISED[kind], {name: options.pop(name) for name in own}, f"{where}: {kind}"
-        )
-        return typed(TrainingConfig, options, f"{where}: {kind}"), recipe
-
-
-def _overrides(optimiser: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:
-    """A row's own settings; `{times: 2}` is twice the scale's value."""
-    return {name: _multiple(name, value, scale) for name, value in optimiser.items() if name != "kind"}
-
-
-def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    times, own = value.get("times"), scale.get(name)
-    for number, whose in ((times, "the row"), (own, "the scale")):
-        if set(value) != {"times"} or isinstance(number, bool) or not isinstance(number, int | float):
-            raise RecipeError(
-                f"{name} is {dict(value)}, {whose} gives {number}; state a number, or {{times: 2}} of the scale's"
-            )
-    found = times * own  # type: ignore[operator]
-    return round(found) if isinstance(own, int) else found
 
 
 #: What the last evaluation adds to the metrics of a run.
@@ -180,86 +84,6 @@ PROXIES = (
     "judged_win_rate_vs_sft",
     "judged_unparsable",
 )
-_NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
-
-
-@dataclass
-class Run:
-    """What training and its periodic evaluation share.
-
-    Attributes:
-        policy: being trained.
-        reference: the frozen SFT model; with an adapter the policy without it.
-        encoder: tokenizer and template.
-        evaluator: benchmarks.
-        baseline: the SFT model's generations.
-        history, checkpoints, rollouts: what is written at the end.
-        lengths: tokens per segment in the last rollout batch.
-        phases: speed and memory of each step.
-        adapter: the policy's low-rank adapters, if only those are trained.
-        proxies: reads proxy rewards of evaluations, where they are asked for.
-    """
-
-    policy: Policy
-    reference: Policy
-    encoder: Encoder
-    evaluator: Evaluator
-    baseline: list[Row]
-    history: list[Row]
-    checkpoints: list[Row]
-    rollouts: list[Row]
-    lengths: list[int]
-    phases: list[Row]
-    adapter: Adapter | None = None
-    proxies: ProxyReader | None = None
-
-    def state_dict(self) -> State:
-        """What training has noted so far."""
-        return {name: getattr(self, name) for name in _NOTED}
-
-    def load_state_dict(self, state: State) -> None:
-        for name in _NOTED:
-            setattr(self, name, state[name])
-
-    @torch.no_grad()
-    def kl(self, rows: list[Row], batch: int = 64) -> float:
-        """Nats per response: mean of log pi - log pi_ref over first-turn answers that the policy just gave."""
-        items = {item["id"]: item for item in self.evaluator.items("benchmarks/alpaca")}
-        sequences = []
-        for row in rows:
-            known = items.get(row["id"], {})
-            asked = {"prompt": row["prompt"], **{k: v for k, v in known.items() if k == "messages"}}
-            sequences.append(self.evaluator.encoder.sequence(asked, row["response"]))
-        policy, reference = (reference_logprobs(model, sequences, batch) for model in (self.policy, self.reference))
-        return float((policy - reference).mean())
-
-    @property
-    def kl_sets(self) -> tuple[str, ...]:
-        """Benchmarks whose answers the KL is of: AlpacaEval's prompts, else the questions."""
-        return ("alpaca",) if self.evaluator.items("benchmarks/alpaca") else tuple(test_sets(self.evaluator.data))
-
-    @property
-    def scored(self) -> bool:
-        """Whether answers can be compared with the SFT model's: by true rewards, or by a judge."""
-        return self.evaluator.world is not None or self.evaluator.judge is not None
-
-    def checkpoint(self, step: int, prompts: int) -> dict[str, float]:
-        """Win rate over the SFT model on some prompts, and the KL of those very answers; returns each one's score."""
-        return self.note(step, self.evaluator.generate_dialogue(self.policy, "alpaca", prompts))
-
-    def note(self, step: int, rows: list[Row]) -> dict[str, float]:
-        """Notes an evaluation's answers; returns each one's score."""
-        kl = self.kl(rows)
-        rates = win_rates_over_reference(rows, self.baseline)
-        chars = {row["id"]: row["n_chars"] for row in self.baseline if row["benchmark"] == "alpaca"}
-        longer = sum(row["n_chars"] - chars[row["id"]] for row in rows) / max(1, len(rows))
-        scores = scores_over_sft(self.evaluator, rows, self.baseline)
-        if self.evaluator.world is None and scores:
-            rates["judged_win_rate_vs_sft"] = 100 * sum(scores.values()) / len(scores)
-            rates["judged_unparsable"] = len(rows) - len(scores)
-        proxies = {} if self.proxies is None else self.proxies.read(rows)
-        self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates, **proxies})
-        return scores
 
 
 def encoded_prompts(rows: list[Row], encoder: Encoder) -> list[EncodedPrompt]:
@@ -479,34 +303,6 @@ def run_supervised(
     if isinstance(examples, Weighted):
         summary |= {"examples": len(examples.sequences), "examples_too_long": examples.too_long}
     return summary
-
-
-def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> Run:
-    """A run at its start: policy and frozen reference from the SFT model, and the evaluator.
-
-    With LoRA settings both are one model, whose adapters alone are trained and switched off for the reference.
-    """
-    encoder = load_encoder(data, sft / "model")
-    world = load_world(data)
-    policy = load_policy(sft / "model", encoder)
-    adapter = None if lora is None else Adapter(policy.model, lora, seed)
-    run = Run(
-        policy=policy,
-        reference=load_policy(sft / "model", encoder) if adapter is None else AdapterOff(policy, adapter),
-        encoder=encoder,
-        evaluator=Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world),
-        baseline=read_jsonl(sft / "generations.jsonl"),
-        history=[],
-        checkpoints=[],
-        rollouts=[],
-        lengths=[],
-        phases=[],
-        adapter=adapter,
-    )
-    if adapter is None:
-        freeze(run.reference.model)
-    run.policy.model.eval()
-    return run
 
 
 def train_policy(

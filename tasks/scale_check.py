@@ -17,7 +17,7 @@ from rlhf_core.models.memory import GIB, OVERHEAD, Sharding, known_configuration
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.supervised.training import TrainingConfig
-from tasks.policy import PolicyScale
+from tasks.policy_settings import PolicyScale
 from tasks.rows import load_rows
 from tasks.settings import read_settings, typed
 from tasks.sft import BackboneSpec

@@ -15,7 +15,7 @@ from rlhf_core.models.lora import LoraSettings
 from tasks.artifacts import digest
 from tasks.benchmarks import EvaluationConfig
 from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
-from tasks.policy import start_run
+from tasks.policy_run import start_run
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 LORA = {"rank": 2, "alpha": 4.0, "dropout": 0.0}

@@ -10,7 +10,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry, row_map
 from rlhf_core.recipe import parse_recipe
 from tasks.matrix import Scale
-from tasks.policy import PolicyScale
+from tasks.policy_settings import PolicyScale
 from tasks.rows import RowSpec, load_rows
 from tasks.settings import read_settings, typed
 from tasks.solutions import imitation_settings, needed_solutions

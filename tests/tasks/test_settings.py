@@ -16,7 +16,7 @@ from tasks.benchmarks import EvaluationConfig
 from tasks.entropies import EntropySpec
 from tasks.loading import load_judge
 from tasks.normaliser import CalibrationSpec
-from tasks.policy import PolicyScale
+from tasks.policy_settings import PolicyScale
 from tasks.prepare import RealSpec, data_spec
 from tasks.reward_model import RewardModelSpec
 from tasks.segmenter import SegmenterSpec
