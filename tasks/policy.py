@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -54,7 +54,7 @@ from tasks.evaluations import ProxyReader, lost_after_peak, peak_evaluation
 from tasks.hacking import HackingWatch, hindsight, scores_over_sft
 from tasks.launch import join_processes
 from tasks.loading import load_policy
-from tasks.policy_run import Run, start_run
+from tasks.policy_run import Run, Upstream, start_run
 from tasks.policy_settings import PolicyScale
 from tasks.progress import progress
 from tasks.reward import build_reward, check_referenced, shaping_constants
@@ -305,6 +305,87 @@ def run_supervised(
     return summary
 
 
+#: What trains a started run: returns its metrics, and what watched for hacking if anything did.
+Learn = Callable[[Run, RunCheckpoints], tuple[Row, HackingWatch | None]]
+
+
+def _by_reward(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, where: str) -> Learn:
+    """Training by a reward; settings are checked before anything is loaded."""
+    config = scale.optimiser_config(recipe.optimiser, where)
+    sampling = scale.sampling_config(where) if config.source == "on_policy" else Sampling(1)
+    alarm = typed(AlarmSettings, {**scale.alarm, **recipe.alarm}, f"{where}: alarm")
+    folders = above.solutions
+    folders.need(needed_solutions(recipe), where)
+
+    def learn(run: Run, checkpoints: RunCheckpoints) -> tuple[Row, HackingWatch | None]:
+        rewards = folders.rewards()
+        reward = build_reward(
+            recipe, above.entropies, above.reward_models, above.normalisers, above.references, config.microbatch,
+            run.encoder.tokenizer, above.sentences, above.selection, above.aspect_models, rewards,
+        )  # fmt: skip
+        file = above.data / "prompts.jsonl" if folders.samples is None else folders.samples / SAMPLES_FILE
+        with training_on(file):
+            solved = None
+            if folders.samples is not None:
+                settings = imitation_settings(scale.imitation, recipe.imitation, where)
+                solved = solved_samples(folders, run.encoder, rewards, settings, config.microbatch, seed)
+            prompts = read_jsonl(file)[: scale.prompts] if solved is None else solved.prompts
+            check_referenced(reward, prompts, file)
+            head = next((part.readout.head for part in recipe.components if part.readout), "reward")
+            critic = build_critic(config, above.sft, run.encoder, above.reward_models, seed, head)
+            summary, watch = run_optimiser(
+                run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints, alarm, solved
+            )
+        if solved is not None:
+            run.credit = solved.credit
+        return summary | shaping_constants(reward), watch
+
+    return learn
+
+
+def _supervised(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, where: str) -> Learn:
+    """Training on given texts; settings are checked before anything is loaded."""
+    training, learned = scale.supervised_config(recipe.optimiser, where)
+    folders = above.solutions
+    folders.need(learned.needs, where)
+
+    def learn(run: Run, checkpoints: RunCheckpoints) -> tuple[Row, HackingWatch | None]:
+        file = above.data / "preference.train.jsonl" if folders.samples is None else folders.samples / SAMPLES_FILE
+        with training_on(file):
+            sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
+            freeze(run.reference.model)
+            return run_supervised(run, recipe, training, learned, sources, scale, seed, checkpoints), None
+
+    return learn
+
+
+def _in_hindsight(
+    run: Run, watch: HackingWatch, scale: PolicyScale, evaluation: Evaluation, summary: Row, result: Path
+) -> Row:
+    """What the last evaluation adds to those while training; writes the best weights' answers and hacking.jsonl."""
+    found: Row = {}
+    last = int(run.history[-1]["step"])
+    if scale.checkpoint_prompts and not watch.stops:
+        rows = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
+        watch.evaluated(last, scores_over_sft(run.evaluator, rows[: scale.checkpoint_prompts], run.baseline))
+        if run.proxies is not None:
+            run.note(last, rows)
+            found |= {k: v for k, v in run.checkpoints[-1].items() if k in PROXIES}
+    found |= watch.metrics()
+    if scale.peak:
+        with watch.best_weights() as step:
+            peak, answers = peak_evaluation(run.evaluator, run.policy, run.baseline)
+        found |= {"peak_step": step, **peak, **lost_after_peak({**peak, **evaluation.metrics})}
+        write_jsonl(result / "peak_generations.jsonl", answers)
+    if scale.measure_hacking:
+        kl = {row["step"]: row["kl"] for row in run.checkpoints} | {last: summary["kl"]}
+        measured, points = hindsight(watch.alarm, kl, run.evaluator.world, run.baseline, evaluation.generations)
+        found |= measured
+        if points:
+            write_jsonl(result / "hacking.jsonl", points)
+    return found
+
+
 def train_policy(
     row_path: Annotated[Path, "row file (YAML)"],
     scale_path: Annotated[Path, "optimiser settings (YAML)"],
@@ -334,90 +415,32 @@ def train_policy(
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    reward_models, normalisers = reward_model or (), normaliser or ()
-    known = references or ()
-    cut_by = [path for path in (entropies, sentences) if path is not None]
-    if (selection is None) != (holistic is None):
-        raise RecipeError("--selection and --holistic belong together: the selection and the reward model it names")
-    aspects = [*(path for path in (selection, holistic) if path is not None), *(aspect_model or ())]
-    folders = SolutionFolders(samples, teacher, token_rewards)
-    given = [*cut_by, *reward_models, *normalisers, *known, *aspects, *folders.given]
-    where = f"{row_path} on {scale_path}"
-    if recipe.kind == "reward":
-        config = scale.optimiser_config(recipe.optimiser, where)
-        sampling = scale.sampling_config(where) if config.source == "on_policy" else Sampling(1)
-        alarm = typed(AlarmSettings, {**scale.alarm, **recipe.alarm}, f"{where}: alarm")
-        folders.need(needed_solutions(recipe), str(row_path))
-    else:
-        training, learned = scale.supervised_config(recipe.optimiser, where)
-        folders.need(learned.needs, str(row_path))
+    above = Upstream(
+        data, sft, entropies, sentences, reward_model or (), normaliser or (), references or (), selection, holistic,
+        aspect_model or (), SolutionFolders(samples, teacher, token_rewards),
+    )  # fmt: skip
+    train = _by_reward if recipe.kind == "reward" else _supervised
+    learn = train(recipe, scale, above, seed, f"{row_path} on {scale_path}")
     lora = None if recipe.lora is None else typed(LoraSettings, recipe.lora, f"{row_path}: lora")
     if useless := useless_shaping(recipe):
         print(f"note: {row_path}: {useless}", file=sys.stderr)
-    inputs = [row_path, scale_path, evaluation_path, data, sft, *given]
+    inputs = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         run = start_run(data, sft, evaluation_spec, lora, seed)
         if scale.measure_hacking and not run.scored:
-            raise RecipeError(f"{where}: measure_hacking needs a judge, or data with true rewards")
-        watch: HackingWatch | None = None
-        points: list[Row] = []
-        if recipe.kind == "reward":
-            words = run.encoder.tokenizer
-            rewards, file = folders.rewards(), data / "prompts.jsonl" if samples is None else samples / SAMPLES_FILE
-            reward = build_reward(
-                recipe, entropies, reward_models, normalisers, known, config.microbatch, words, sentences, selection,
-                aspect_model or (), rewards,
-            )  # fmt: skip
-            with training_on(file):
-                solved = None
-                if samples is not None:
-                    settings = imitation_settings(scale.imitation, recipe.imitation, where)
-                    solved = solved_samples(folders, run.encoder, rewards, settings, config.microbatch, seed)
-                prompts = read_jsonl(file)[: scale.prompts] if solved is None else solved.prompts
-                check_referenced(reward, prompts, file)
-                head = next((part.readout.head for part in recipe.components if part.readout), "reward")
-                critic = build_critic(config, sft, run.encoder, reward_models, seed, head)
-                summary, watch = run_optimiser(
-                    run, recipe, reward, critic, scale, config, sampling, prompts, seed, checkpoints, alarm, solved
-                )
-                summary |= shaping_constants(reward)
-                if solved is not None:
-                    write_jsonl(result / "credit.jsonl", solved.credit)
-        else:
-            file = data / "preference.train.jsonl" if samples is None else samples / SAMPLES_FILE
-            with training_on(file):
-                sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
-                freeze(run.reference.model)
-                summary = run_supervised(run, recipe, training, learned, sources, scale, seed, checkpoints)
+            raise RecipeError(f"{scale_path}: measure_hacking needs a judge, or data with true rewards")
+        summary, watch = learn(run, checkpoints)
         run.policy.model.eval()
         evaluation = run.evaluator.evaluate(run.policy, run.baseline)
         summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in run.kl_sets])
         if watch is not None:
-            if scale.checkpoint_prompts and run.history[-1]["step"] == config.iterations and not watch.stops:
-                rows = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
-                scores = scores_over_sft(run.evaluator, rows[: scale.checkpoint_prompts], run.baseline)
-                watch.evaluated(config.iterations, scores)
-                if run.proxies is not None:
-                    run.note(config.iterations, rows)
-                    summary |= {k: v for k, v in run.checkpoints[-1].items() if k in PROXIES}
-            summary |= watch.metrics()
-            if scale.peak:
-                with watch.best_weights() as step:
-                    peak, answers = peak_evaluation(run.evaluator, run.policy, run.baseline)
-                summary |= {"peak_step": step, **peak, **lost_after_peak({**peak, **evaluation.metrics})}
-                write_jsonl(result / "peak_generations.jsonl", answers)
-            if scale.measure_hacking:
-                kl = {row["step"]: row["kl"] for row in run.checkpoints} | {config.iterations: summary["kl"]}
-                measured, points = hindsight(watch.alarm, kl, run.evaluator.world, run.baseline, evaluation.generations)
-                summary |= measured
-        if selection is not None and holistic is not None:
+            summary |= _in_hindsight(run, watch, scale, evaluation, summary, result)
+        if above.selection is not None and above.holistic is not None:
             tests = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
-            summary |= write_scores(result, tests, run.encoder, selection, holistic, aspect_model or ())
-            between = {"data": data.parent.name, "lower_is_better": lower_is_better(selection)}
+            summary |= write_scores(result, tests, run.encoder, above.selection, above.holistic, above.aspect_models)
+            between = {"data": data.parent.name, "lower_is_better": lower_is_better(above.selection)}
             write_json(result / "judge.json", {**between, **evaluation_spec.between_rows()})
         _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
-        if points:
-            write_jsonl(result / "hacking.jsonl", points)
 
 
 def _write(result: Path, run: Run, evaluation: Evaluation, summary: Row, alarms: list[Row]) -> None:
@@ -431,6 +454,8 @@ def _write(result: Path, run: Run, evaluation: Evaluation, summary: Row, alarms:
     write_jsonl(result / "alarms.jsonl", alarms)
     write_jsonl(result / "generations.jsonl", evaluation.generations)
     write_jsonl(result / "judgements.jsonl", evaluation.judgements)
+    if run.credit is not None:
+        write_jsonl(result / "credit.jsonl", run.credit)
     write_json(result / "metrics.json", {k: float(v) for k, v in {**summary, **evaluation.metrics}.items()})
     if run.phases and not distributed.rank():
         write_jsonl(record_folder(result) / "phases.jsonl", run.phases)

@@ -1,4 +1,4 @@
-"""A policy run: its models, its evaluator, and what it notes while it trains."""
+"""A policy run: what it reads, its models, its evaluator, and what it notes while it trains."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from rlhf_core.data.encoding import Encoder
+from rlhf_core.errors import RecipeError
 from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.stepper import freeze
@@ -19,10 +20,49 @@ from tasks.benchmarks import EvaluationConfig, Evaluator, win_rates_over_referen
 from tasks.evaluations import ProxyReader
 from tasks.hacking import scores_over_sft
 from tasks.loading import load_encoder, load_judge, load_policy, load_world
+from tasks.solutions import SolutionFolders
 from tasks.solving import test_sets
 
 Row = dict[str, Any]
 _NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Results of the stages above a row.
+
+    Attributes:
+        data, sft: of its backbone.
+        entropies, sentences: which segmenters need.
+        reward_models, normalisers: of the models that it names, in order.
+        references: of the models whose reference rewards its shapings need.
+        selection, holistic, aspect_models: of a row with aspects.
+        solutions: of rows that learn from sampled solutions.
+    """
+
+    data: Path
+    sft: Path
+    entropies: Path | None
+    sentences: Path | None
+    reward_models: tuple[Path, ...]
+    normalisers: tuple[Path, ...]
+    references: tuple[Path, ...]
+    selection: Path | None
+    holistic: Path | None
+    aspect_models: tuple[Path, ...]
+    solutions: SolutionFolders
+
+    def __post_init__(self) -> None:
+        if (self.selection is None) != (self.holistic is None):
+            raise RecipeError("--selection and --holistic belong together: the selection and the reward model it names")
+
+    @property
+    def paths(self) -> list[Path]:
+        """All that are given."""
+        single = (self.data, self.sft, self.entropies, self.sentences)
+        several = (*self.reward_models, *self.normalisers, *self.references)
+        aspects = (self.selection, self.holistic, *self.aspect_models)
+        return [path for path in (*single, *several, *aspects, *self.solutions.given) if path is not None]
 
 
 @dataclass
@@ -40,6 +80,7 @@ class Run:
         phases: speed and memory of each step.
         adapter: the policy's low-rank adapters, if only those are trained.
         proxies: reads proxy rewards of evaluations, where they are asked for.
+        credit: what tokens of wrong sampled solutions are credited with, where there are any.
     """
 
     policy: Policy
@@ -54,6 +95,7 @@ class Run:
     phases: list[Row]
     adapter: Adapter | None = None
     proxies: ProxyReader | None = None
+    credit: list[Row] | None = None
 
     def state_dict(self) -> State:
         """What training has noted so far."""
