@@ -42,7 +42,7 @@ def test_selections_and_aspects_of_a_scale_parse(scale: Path) -> None:
         typed(SelectionFile, read_settings(path), str(path))
     rows = load_rows(ROOT, "alarm")
     own = Scale(ROOT, scale.name)
-    found = {name: own.row(row, 0) for name, row in rows.items() if own.has(row.backbone)}
+    found = {name: own.row(row, 0) for name, row in rows.items() if own.has(row)}
     assert {name for name in rows if not name.startswith("mt-t5")} <= set(found)
     (item,) = [item for item in found["qa-alarm"] if item.module == "selection"]
     assert len(item.arguments["aspect"]) == 4  # type: ignore[arg-type]

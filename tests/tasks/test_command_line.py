@@ -81,7 +81,7 @@ def test_unknown_paper_of_sync_is_refused(repository: Path) -> None:
 
 
 def test_names_are_papers_and_rows(repository: Path) -> None:
-    assert split_names(repository, []) == ("segment", [])
+    assert split_names(repository, []) == split_names(repository, ["all"]) == ("suite", [])
     assert split_names(repository, ["bandit", "dpo"]) == ("segment", ["bandit", "dpo"])
     assert split_names(repository, ["phi3-mini"]) == ("segment", ["phi3-mini"])
     assert split_names(repository, ["segment"]) == ("segment", [])
