@@ -107,7 +107,7 @@ def test_the_study_resolves_into_stages_of_its_own(study: Path) -> None:
     from tasks.graph import build
 
     graph = build(study)[Path("pipelines/testbed/my-study")]
-    policies = {item.name: item for item in graph.items() if item.module == "policy"}
+    policies = {item.name: item for item in graph.items() if (item.module, item.seed) == ("policy", 0)}
     assert set(policies) == {"brevity", "preferences", "polite"}
     assert "reward_model" not in policies["brevity"].arguments
     assert policies["polite"].arguments["selection"] == "results/testbed/my-study/selection/my-aspects/0/result"

@@ -219,13 +219,12 @@ def test_job_templates_are_work_pools_that_prefect_takes(name: str) -> None:
     Draft202012Validator(template["variables"]).validate(defaults)
 
 
-RUN = SimpleNamespace(id=uuid4(), name="calm-owl", labels={}, job_variables=None)
-
-
 def resolved(configuration: Any, name: str, **values: Any) -> Any:
-    """What a worker makes of a run by its own class."""
-    made = asyncio.run(configuration.from_template_and_values(TEMPLATES[name], values))
-    made.prepare_for_flow_run(RUN)
+    """What a worker makes of a run by its own class; the templates name no blocks, so no server is asked."""
+    from prefect.client.schemas.objects import FlowRun
+
+    made = asyncio.run(configuration.from_template_and_values(TEMPLATES[name], values, client=SimpleNamespace()))
+    made.prepare_for_flow_run(FlowRun(flow_id=uuid4(), name="calm-owl"))
     return made
 
 
@@ -251,7 +250,8 @@ def test_the_docker_worker_makes_containers_with_gpus(gpus: int) -> None:
     from prefect_docker.worker import DockerWorker, DockerWorkerJobConfiguration
 
     made = resolved(DockerWorkerJobConfiguration, "docker", gpus=gpus)
-    settings = DockerWorker._build_container_settings(DockerWorker.__new__(DockerWorker), SimpleNamespace(), made)
+    daemon = SimpleNamespace(version=lambda: {"Version": "28.0.0"})
+    settings = DockerWorker._build_container_settings(DockerWorker.__new__(DockerWorker), daemon, made)
     arguments = _create_container_args({**settings, "version": "1.43"})
     (request,) = arguments["host_config"]["DeviceRequests"]
     assert (request["Driver"], request["Count"], request["Capabilities"]) == ("nvidia", gpus, [["gpu"]])
