@@ -1,11 +1,14 @@
 """A paper's flow: its stages brought up to date, its report, its runs in MLflow.
 
+    python -m flows.paper my-study    rows of one's own, params/my-study/rows/, which have no module of their own here
+
 Without PREFECT_API_URL a temporary Prefect server is started for the run.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -69,6 +72,8 @@ def run_paper(
     published = paper in registry.PAPERS
     if report and published and not any(path.exists() for path in made) and (rows or seeds):
         log.info("no report: some rows alone make no tables; `python -m tasks.tables` makes them of what exists")
+    elif report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
+        log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", paper, paper)
     elif report:
         results, out = str(folder / "results" / scale), str(folder / "report")
         module = "tasks.report" if published else f"tasks.report.{paper}"
@@ -145,3 +150,8 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
         return 2
     print(line)
     return 0
+
+
+if __name__ == "__main__":
+    study, *given = sys.argv[1:] or [""]
+    sys.exit(command_line(paper_flow(study, f"The rows of {study}"), study, given))

@@ -130,7 +130,9 @@ def run_flow(
         os.environ["REWARDSMITH_PROGRESS"] = "true"
     project = str(Path(__file__).resolve().parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
-    call = [sys.executable, "-P", "-m", f"flows.{paper}", "--scale", scale, *options]
+    own = Path(project, "flows", f"{paper}.py").exists()
+    call = [sys.executable, "-P", "-m", *([f"flows.{paper}"] if own else ["flows.paper", paper])]
+    call += ["--scale", scale, *options]
     call += ["--rows", *rows] if rows else []
     call += ["--seeds", *map(str, seeds)] if seeds else []
     process = subprocess.Popen(call)
@@ -222,15 +224,26 @@ def _scale_costs(root: Path, scale: str, paper: str) -> None:
 
 @commands.command()
 def table(
-    name: Annotated[str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1.")],
+    name: Annotated[
+        str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1; or a study of one's own.")
+    ],
     scale: Scale = "testbed",
     demo: Annotated[
         bool, typer.Option("--demo", help="The demo-sized results even where the full ones exist.")
     ] = False,
 ) -> None:
-    """Print a table of a paper: published and measured side by side, with direction verdicts."""
+    """Print a table of a paper: published and measured side by side, with direction verdicts.
+
+    The name of a study of one's own (`params/my-study/rows/`) sets its rows side by side: means over seeds.
+    """
+    from rlhf_core.published import registry
     from tasks.tables import print_table
 
+    if name not in registry.PAPERS and Path("params", name, "rows").is_dir():
+        from tasks.comparison import print_comparison
+
+        print_comparison(Path.cwd(), scale, name)
+        return
     folder = Path("results") / scale / name.split("/")[0]
     paths = [
         folder / part / "result" / "tables.json" for part in (["tables-demo"] if demo else ["tables", "tables-demo"])

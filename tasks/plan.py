@@ -224,13 +224,15 @@ def select(
     Raises:
         RecipeError: a row that no stage has, with the nearest known ones.
     """
+    own = [a for a, s in states.items() if s.owner == paper or a.rpartition(":")[2] == f"tables-{paper}"]
+    mine = dict(states) if paper is None else closure(states, own)
     if not rows and not seeds:
-        own = [a for a, s in states.items() if s.owner == paper or a.rpartition(":")[2] == f"tables-{paper}"]
-        return dict(states) if paper is None else closure(states, own)
+        return mine
     ends = {
         address: (stage.name, stage.seed)
         for address, stage in states.items()
-        if stage.kind in ROW_STAGES and stage.seed is not None and (not paper or stage.owner in (paper, SHARED))
+        if stage.kind in ROW_STAGES and stage.seed is not None
+        if (not paper or stage.owner in (paper, SHARED)) and (rows or address in mine)
     }
     for row in rows:
         if row not in {name for name, _ in ends.values()}:

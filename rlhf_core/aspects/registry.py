@@ -1,4 +1,7 @@
-"""The aspects that a recipe names. A new one is a class with `score` and a line here."""
+"""The aspects that a recipe names. A new one is a class with `score` and a line here.
+
+One of the user's own needs no line: `{kind: my_aspects:Politeness}` imports it by name.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from rlhf_core.aspects.length import Length
 from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.aspects.truth import TrueCompleteness, TrueGrammar, true_factuality, true_relevance
 from rlhf_core.errors import RecipeError
+from rlhf_core.named import import_named
 
 #: Each aspect's factory; its keyword arguments are the options that a recipe may give.
 ASPECTS: dict[str, Callable[..., Aspect]] = {
@@ -38,7 +42,7 @@ def build_aspect(spec: Mapping[str, Any], **provided: Any) -> Aspect:
     """The aspect that a specification says.
 
     Args:
-        spec: `kind`, one of `ASPECTS`, and its options.
+        spec: `kind`, one of `ASPECTS` or `package.module:name` of the user's own, and its options.
         provided: what no file can hold, given to those aspects that take it: `offsets`, the character spans of the
             policy's tokens.
 
@@ -46,9 +50,9 @@ def build_aspect(spec: Mapping[str, Any], **provided: Any) -> Aspect:
         RecipeError: an unknown kind or option, with the nearest known; an option that is missing or out of range.
     """
     kind = str(spec.get("kind"))
-    if kind not in ASPECTS:
+    if kind not in ASPECTS and ":" not in kind:
         raise RecipeError(f"unknown aspect '{kind}'{_hint(kind, list(ASPECTS))}")
-    factory = ASPECTS[kind]
+    factory = ASPECTS[kind] if kind in ASPECTS else import_named(kind, "aspect")
     known = list(inspect.signature(factory).parameters)
     options = {str(name): value for name, value in spec.items() if name != "kind"}
     for name in options:

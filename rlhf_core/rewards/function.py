@@ -8,9 +8,6 @@ Naming it in a recipe is asking for that module to be imported: recipes are code
 
 from __future__ import annotations
 
-import importlib
-import os
-import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -19,6 +16,7 @@ from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.named import import_named
 from rlhf_core.rewards.signals import Sequence, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch
 
@@ -57,30 +55,9 @@ class FunctionScorer:
         return Sequence(values) if self.gives is Sequence else Tokens(torch.where(mask, values, 0.0))
 
 
-def import_function(name: str) -> Callable[[RolloutBatch], Tensor]:
-    """The callable of a name; the working directory is searched, too.
-
-    Raises:
-        RecipeError: a name of another form, a module that cannot be imported, or nothing callable in it.
-    """
-    module, colon, attribute = name.partition(":")
-    if not colon or not module or not attribute:
-        raise RecipeError(f"reward function '{name}': name it as 'package.module:function'")
-    if os.getcwd() not in sys.path:
-        sys.path.append(os.getcwd())
-    try:
-        found = getattr(importlib.import_module(module), attribute, None)
-    except ImportError as error:
-        raise RecipeError(f"reward function '{name}': {error}") from None
-    if not callable(found):
-        raise RecipeError(f"reward function '{name}': module {module} has no callable '{attribute}'")
-    function: Callable[[RolloutBatch], Tensor] = found
-    return function
-
-
 def build_function_scorer(name: str, gives: str) -> FunctionScorer:
     """The scorer of a named callable."""
-    return FunctionScorer(import_function(name), GIVES[gives])
+    return FunctionScorer(import_named(name, "reward function"), GIVES[gives])
 
 
 def signal_type(gives: str) -> SignalType:

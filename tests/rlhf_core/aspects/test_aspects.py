@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -132,11 +134,32 @@ def test_length_is_tokens_over_the_mean() -> None:
         ({"kind": "length", "mean_tokens": 0}, "must be above 0"),
         ({"kind": "trained"}, "folder"),
         ({}, "unknown aspect 'None'"),
+        ({"kind": "no_such_module_here:Politeness"}, "aspect 'no_such_module_here:Politeness': No module named"),
+        ({"kind": "math:sqrt"}, "aspect 'math:sqrt'"),
     ],
 )
 def test_a_wrong_specification_is_refused_by_name(spec: dict[str, Any], said: str) -> None:
     with pytest.raises(RecipeError, match=said):
         build_aspect(spec)
+
+
+def test_an_aspect_of_ones_own_is_imported_by_name_with_its_options(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_aspects.py").write_text(
+        "from rlhf_core.aspects import Density, Scored\n\n\n"
+        "class Shouting:\n"
+        "    name, density, higher_is_better = 'shouting', Density.SEQUENCE, True\n\n"
+        "    def __init__(self, mark='!'):\n        self.mark = mark\n\n"
+        "    def score(self, records, responses):\n"
+        "        return [Scored(((0, len(text)),), (float(text.count(self.mark)),)) for text in responses]\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    aspect = build_aspect({"kind": "own_aspects:Shouting", "mark": "?"}, offsets=None)
+    assert checked_scores(aspect, [{}], ["What? No!"])[0].values == (1.0,)
+    with pytest.raises(RecipeError, match="unknown option 'marks'; did you mean 'mark'"):
+        build_aspect({"kind": "own_aspects:Shouting", "marks": "?"})
 
 
 def test_truth_of_a_record_without_it_is_refused() -> None:

@@ -12,7 +12,7 @@ from tiny_models import batch_of, random_rows
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.function import FunctionScorer, build_function_scorer, import_function
+from rlhf_core.rewards.function import FunctionScorer, build_function_scorer
 from rlhf_core.rewards.signals import Sequence, Tokens
 from rlhf_core.rollout import RolloutBatch
 
@@ -50,7 +50,7 @@ def test_a_function_is_found_in_the_working_directory(tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("brevity", "name it as 'package.module:function'"),
+        ("brevity", "name it as 'package.module:name'"),
         ("no_such_module_here:f", "No module named 'no_such_module_here'"),
         ("math:no_such_function", "module math has no callable 'no_such_function'"),
         ("math:pi", "module math has no callable 'pi'"),
@@ -58,4 +58,4 @@ def test_a_function_is_found_in_the_working_directory(tmp_path: Path, monkeypatc
 )
 def test_what_cannot_be_imported_is_named(name: str, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        import_function(name)
+        build_function_scorer(name, "sequence")

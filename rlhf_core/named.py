@@ -1,0 +1,38 @@
+"""Things of the user's own that a recipe names as `package.module:name`.
+
+Naming one is asking for that module to be imported: recipes are code as far as trust goes.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+
+
+def import_named(name: str, what: str) -> Callable[..., Any]:
+    """The callable of a name; the working directory is searched, too.
+
+    Args:
+        name: `package.module:name`.
+        what: its noun in errors, as in 'reward function'.
+
+    Raises:
+        RecipeError: a name of another form, a module that cannot be imported, or nothing callable in it.
+    """
+    module, colon, attribute = name.partition(":")
+    if not colon or not module or not attribute:
+        raise RecipeError(f"{what} '{name}': name it as 'package.module:name'")
+    if os.getcwd() not in sys.path:
+        sys.path.append(os.getcwd())
+    try:
+        found: Callable[..., Any] | None = getattr(importlib.import_module(module), attribute, None)
+    except ImportError as error:
+        raise RecipeError(f"{what} '{name}': {error}") from None
+    if found is None or not callable(found):
+        raise RecipeError(f"{what} '{name}': module {module} has no callable '{attribute}'")
+    return found
