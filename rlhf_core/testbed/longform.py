@@ -22,7 +22,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Located, read
 from rlhf_core.testbed.knowledge import ENTITIES, VALUES, stream
-from rlhf_core.testbed.responses import garble, ramble
+from rlhf_core.testbed.responses import draw_quality, garble, ramble
 from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, total
 
 VERSION = 1
@@ -234,7 +234,7 @@ class LongFormWorld:
         for index in range(n):
             rng = self._stream("sft", seed, index)
             made = self.question(rng, "train")
-            response = self.answer(made["meta"], rng, rng.betavariate(2.0, 1.2))
+            response = self.answer(made["meta"], rng, draw_quality(rng))
             rows.append({"id": f"testbed-longform-sft-{seed}-{index}", "response": response, "source": SOURCE, **made})
         return rows
 
@@ -304,7 +304,7 @@ class LongFormWorld:
         return rows
 
     def _candidate(self, meta: Meta, rng: random.Random) -> str:
-        text = self.answer(meta, rng, rng.random())
+        text = self.answer(meta, rng, draw_quality(rng))
         draw = rng.random()
         if draw < self.config.rambling:
             return ramble(text, self.answer(meta, rng, 0.2), rng)
