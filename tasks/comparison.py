@@ -41,7 +41,7 @@ def compared_rows(root: Path, scale: str, study: str) -> list[Compared]:
             metrics[name] = {seed: output.metrics for seed, output in found.items()}
             titles[name] = str(load_yaml(root / row.path).get("title", name))
     if not metrics:
-        raise RecipeError(f"no row of {study} was run at scale {scale}: rewardsmith run {study} --full")
+        raise RecipeError(f"no row of {study} was run at scale {scale}: rewardsmith run {study}")
     every = [set(measured) for runs in metrics.values() for measured in runs.values()]
     common = sorted(set.intersection(*every))
     several = len(metrics) > 1

@@ -140,3 +140,12 @@ def test_the_page_gives_a_comparison_table(study: Path) -> None:
     assert list((study / "results" / "testbed" / "my-study" / "policy").glob("*/0/result/metrics.json"))
     selection = study / "results" / "testbed" / "my-study" / "selection" / "my-aspects" / "0" / "result"
     assert set(json.loads((selection / "selection.json").read_text())["aspects"]) == {"politeness"}
+
+
+def test_a_study_that_was_not_run_says_how_to_run_it(study: Path, tmp_path: Path) -> None:
+    from rlhf_core.errors import RecipeError
+    from tasks.comparison import compared_rows
+
+    shutil.copytree(study / "params", tmp_path / "params")
+    with pytest.raises(RecipeError, match="no row of my-study was run at scale testbed: rewardsmith run my-study"):
+        compared_rows(tmp_path, "testbed", "my-study")

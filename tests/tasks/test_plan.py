@@ -145,3 +145,11 @@ def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(finished_copy: P
     assert dpo.upstream == ("prepare@dialogue", "sft@phi3-mini-0")
     assert found["sft@phi3-mini-0"].state == "current"
     assert dpo.needs == {"cores": 1, "gpus": 0, "memory_gb": 2}
+
+
+def test_a_seed_of_a_paper_takes_no_other_papers_models() -> None:
+    shared = [replace(stage(f"sft@{name}-0", "prepare"), owner="shared") for name in ("own", "other")]
+    policy = replace(stage("policy@sentence-segment-0", "sft@own-0"), owner="sentence")
+    known = {s.address: s for s in (*chain().values(), *shared, policy)}
+    assert "sft@own-0" in plan.select(known, seeds=[0], paper="sentence")
+    assert "sft@other-0" not in plan.select(known, seeds=[0], paper="sentence")
