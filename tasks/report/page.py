@@ -31,6 +31,10 @@ from tasks.tables import format_number
 TEMPLATES = Path(__file__).parent / "templates"
 
 
+#: Papers whose short name is an acronym.
+ACRONYMS = ("par", "alarm", "rlmec")
+
+
 @dataclass(frozen=True)
 class PaperReport:
     """What the report shows of one paper.
@@ -46,6 +50,11 @@ class PaperReport:
     counts: dict[str, int]
     tables: list[dict[str, Any]]
     figures: list[dict[str, Any]]
+
+    @property
+    def label(self) -> str:
+        """Its short name: acronyms in capitals."""
+        return self.key.upper() if self.key in ACRONYMS else self.key.capitalize()
 
     @property
     def result_tables(self) -> list[dict[str, Any]]:
