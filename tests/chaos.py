@@ -203,7 +203,8 @@ def look(platform: Platform, reference: Path, report: Report) -> None:
     report.problems += [f"a part of an output is left: {p}" for p in root.glob("results/**/.partial-*")]
     report.problems += [f"an orphan is left: {line}" for line in processes_of(root)]
     if "up to date" not in command("dvc", "status", root=root).stdout:
-        report.problems.append("DVC would run something again")
+        found = command("dvc", "status", root=root).stdout
+        report.problems.append(f"DVC would run something again: {found}")
     if platform.held_slots():
         report.problems.append(f"{platform.held_slots()} slot(s) are held")
     report.problems += [f"run {name} looks alive" for name in runs_alive(platform)]

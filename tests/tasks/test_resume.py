@@ -13,6 +13,7 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
+from unittest.mock import patch
 
 import pytest
 
@@ -40,6 +41,7 @@ STAGES = {
     "dpo": ("scale", "dpo"),
 }
 SEED = 2
+ROOT = Path(__file__).parents[2]
 
 
 class Running(Protocol):
@@ -58,7 +60,8 @@ class Forked:
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["tests.tasks.test_resume", "tasks.sft", "tasks.reward_model", "tasks.policy"])
         self.process = context.Process(target=run_in, args=(module, line, str(folder)))
-        self.process.start()
+        with patch.dict(os.environ, PYTHONPATH=str(ROOT)):  # the server does not take this process's sys.path
+            self.process.start()
 
     def kill(self) -> None:
         self.process.kill()

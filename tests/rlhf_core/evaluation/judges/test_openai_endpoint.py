@@ -43,6 +43,8 @@ class FakeEndpoint:
                 if callable(step):
                     step = step(body)
                 time.sleep(outer.delay)
+                with outer.lock:  # before the client knows that it may ask again
+                    outer.active -= 1
                 status, content, headers = step
                 try:
                     self.send_response(status)
@@ -53,8 +55,6 @@ class FakeEndpoint:
                     self.wfile.write(content)
                 except OSError:
                     pass
-                with outer.lock:
-                    outer.active -= 1
 
             def log_message(self, *args):
                 pass
