@@ -257,10 +257,9 @@ def test_a_regression_is_an_event_a_tag_a_post_and_a_record_under_dvc(
     model = registry.resolve("segment-policy-bandit", "champion")
     tags = registry.client.get_model_version(model.name, model.version).tags
     assert tags["alert"] == "segment-policy-bandit lost 0.2"
-    found = platform.client._client.post(
-        "/events/filter", json={"filter": {"event": {"name": ["rewardsmith.regression"]}}}
-    )
-    assert found.json()["total"] == 1
+    wanted = {"filter": {"event": {"name": ["rewardsmith.regression"]}}}
+    found = platform.client._client  # Prefect writes events some seconds after they are sent
+    wait_for(lambda: found.post("/events/filter", json=wanted).json()["total"] == 1, 60)
 
 
 def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> None:
