@@ -348,13 +348,6 @@ def test_a_cron_schedule_with_a_timezone_fires_within_five_seconds(platform: Pla
     assert "own" not in command("git", "status", "--short", root=platform.root).stdout
 
 
-def test_a_recipe_that_ran_is_adopted_as_a_row(platform: Platform) -> None:
-    done = command(sys.executable, "-P", "-m", "flows.recipe", "own", root=platform.root, PYTHONPATH=str(PROJECT))
-    assert "params/segment/rows/own.yaml" in done.stdout
-    (platform.root / "params/segment/rows/own.yaml").unlink()
-    command(sys.executable, "-P", "-m", "tasks.graph", root=platform.root, PYTHONPATH=str(PROJECT))
-
-
 def test_three_kills_lose_nothing(root: Path, tmp_path: Path) -> None:
     reference = small_repository.create(tmp_path, demo=("bandit",), seeds=(0,))
     command("dvc", "repro", "-q", root=reference)
@@ -364,6 +357,13 @@ def test_three_kills_lose_nothing(root: Path, tmp_path: Path) -> None:
     chaos.look(Platform(root), reference, report)
     assert report.problems == []
     assert sum(report.kills.values()) == 3
+
+
+def test_a_recipe_that_ran_is_adopted_as_a_row(platform: Platform) -> None:
+    done = command(sys.executable, "-P", "-m", "flows.recipe", "own", root=platform.root, PYTHONPATH=str(PROJECT))
+    assert "params/segment/rows/own.yaml" in done.stdout
+    (platform.root / "params/segment/rows/own.yaml").unlink()
+    command(sys.executable, "-P", "-m", "tasks.graph", root=platform.root, PYTHONPATH=str(PROJECT))
 
 
 def test_a_taken_port_is_named_with_who_holds_it(tmp_path: Path) -> None:
