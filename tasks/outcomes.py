@@ -67,8 +67,8 @@ def table_metrics(root: Path, paper: str, scale: str, table: str) -> TableMetric
         runs: dict[tuple[str, int], dict[str, float]] = {}
         for key, value in numbers(read_json(out / "result" / "metrics.json")).items():
             parts = key.removeprefix(anchor).split("/") if key.startswith(anchor) else []
-            if len(parts) == 3:
-                runs.setdefault((parts[0], int(parts[1])), {})[parts[2]] = value
+            if len(parts) > 2 and parts[1].isdigit():  # row/seed/metric; a mean's metric may have a slash, too
+                runs.setdefault((parts[0], int(parts[1])), {})["/".join(parts[2:])] = value
             elif parts:
                 means["/".join(parts)] = value
         record = out / "record" / "record.json"

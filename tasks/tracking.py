@@ -154,6 +154,11 @@ def _chunks(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
     return (items[start : start + size] for start in range(0, len(items), size))
 
 
+def allowed(name: str) -> str:
+    """A metric's name as MLflow takes it: `qa-alarm@factuality-rate/...` becomes `qa-alarm by factuality-rate/...`."""
+    return name.replace("@", " by ")
+
+
 def step_metrics(out: Path, begin: int) -> list[Any]:
     """Metrics of every file in STEP_FILES, per step."""
     from mlflow.entities import Metric
@@ -328,7 +333,8 @@ class Mirror:
         from mlflow.entities import Metric
 
         run = self.existing[f"{self.scale}/{table}/{outcome.row}/{outcome.seed}"]
-        changed = {name: value for name, value in values.items() if run.data.metrics.get(name) != value}
+        named = {allowed(name): value for name, value in values.items()}
+        changed = {name: value for name, value in named.items() if run.data.metrics.get(name) != value}
         if changed:
             now = int(time.time() * 1000)
             self.client.log_batch(run.info.run_id, metrics=[Metric(n, v, now, 0) for n, v in changed.items()])
@@ -350,7 +356,7 @@ class Mirror:
         means = {name: mean(found) for name, found in values.items()}
         means |= {f"{n}_se": stdev(v) / math.sqrt(len(v)) for n, v in values.items() if len(v) > 1}
         now = int(time.time() * 1000)
-        metrics = [Metric(name, value, now, version) for name, value in {**means, **more}.items()]
+        metrics = [Metric(allowed(name), value, now, version) for name, value in {**means, **more}.items()]
         for chunk in _chunks(metrics, METRICS_PER_CALL):
             self.client.log_batch(run.info.run_id, metrics=chunk)
         seeds = " ".join(str(seed) for seed in sorted({o.seed for o in members}))

@@ -159,3 +159,13 @@ def test_unreachable_database_is_one_clear_error(root: Path, monkeypatch: pytest
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root}/dvc.yaml/mlflow.db")
     with pytest.raises(RewardsmithError, match="cannot be prepared"):
         tracking.sync(root, "segment")
+
+
+def test_a_row_by_several_evaluators_has_names_that_mlflow_takes() -> None:
+    from mlflow.utils.validation import _validate_metric_name
+
+    from tasks.tracking import allowed
+
+    name = allowed("table-1/qa-alarm@factuality-rate/vs_holistic")
+    assert name == "table-1/qa-alarm by factuality-rate/vs_holistic"
+    _validate_metric_name(name)
