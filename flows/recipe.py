@@ -20,7 +20,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.runtime import deployment
 from pydantic import Field
 
-from flows.deployments import commit_of
+from tasks.commit import commit_of
 from flows.paper import page_link
 from flows.run_notes import noted
 from flows.scheduler import RunFailed, follow_up, run_stale
