@@ -42,6 +42,8 @@ def run_paper(
     report: bool,
     sync: bool,
     root: str,
+    remote: str = "",
+    pull: bool = True,
 ) -> str:
     """Brings a paper's results up to date and reports them. Call it inside a flow.
 
@@ -53,6 +55,8 @@ def run_paper(
         report: write the report page afterwards.
         sync: mirror the results into MLflow afterwards.
         root: the repository.
+        remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
+        pull: bring the results of other machines here.
 
     Returns:
         one line that says what became of the stages.
@@ -63,7 +67,7 @@ def run_paper(
     log = get_run_logger()
     folder = Path(root).resolve()
     files = plan.pipeline_files(folder, paper, scale=scale, full=full)
-    summary = run_stale(folder, files, paper=paper, rows=rows, seeds=seeds)
+    summary = run_stale(folder, files, paper=paper, rows=rows, seeds=seeds, remote=remote, pull=pull)
     log.info("%s", summary.line())
     after = []
     if sync:
@@ -102,6 +106,8 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
         report: bool = True,
         sync: bool = True,
         root: str = ".",
+        remote: str = "",
+        pull: bool = True,
     ) -> str:
         """Brings the paper's results up to date.
 
@@ -113,11 +119,22 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             report: write the report page afterwards.
             sync: mirror the results into MLflow afterwards.
             root: the repository.
+            remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
+            pull: bring the results of other machines here.
         """
         check_pinned(Path(root))
         page_link(create_link_artifact)
         return run_paper(
-            paper, full=full, rows=rows or (), seeds=seeds or (), scale=scale, report=report, sync=sync, root=root
+            paper,
+            full=full,
+            rows=rows or (),
+            seeds=seeds or (),
+            scale=scale,
+            report=report,
+            sync=sync,
+            root=root,
+            remote=remote,
+            pull=pull,
         )
 
     return run
@@ -132,6 +149,8 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     parser.add_argument("--scale", default="testbed", help="testbed (default), hh, small or paper")
     parser.add_argument("--no-report", action="store_true", help="do not write the report page")
     parser.add_argument("--no-sync", action="store_true", help="do not mirror the results into MLflow")
+    parser.add_argument("--remote", default="", help="share the work with other machines by this DVC remote")
+    parser.add_argument("--no-pull", action="store_true", help="leave the results of other machines on the remote")
     options = parser.parse_args(arguments)
     try:
         line = made(
@@ -141,6 +160,8 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
             scale=options.scale,
             report=not options.no_report,
             sync=not options.no_sync,
+            remote=options.remote,
+            pull=not options.no_pull,
         )
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)

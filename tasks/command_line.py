@@ -49,6 +49,11 @@ Scale = Annotated[
     typer.Option(help="How big: testbed (CPU minutes), hh (real pairs), small (a GPU), paper (8 GPUs)."),
 ]
 
+Remote = Annotated[
+    str, typer.Option(metavar="NAME", help="Share the work with other machines by this DVC remote (docs/cluster.md).")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")]
+
 
 def papers_here(root: Path) -> tuple[str, ...]:
     """The papers that have rows in this repository.
@@ -105,7 +110,8 @@ def run(
     scale: Scale = "testbed",
     report: Annotated[bool, typer.Option(help="Write the report page afterwards.")] = True,
     sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")] = False,
+    remote: Remote = "",
+    verbose: Verbose = False,
 ) -> None:
     """Train and evaluate what is not up to date, side by side within this machine's cores and GPUs.
 
@@ -117,6 +123,27 @@ def run(
     paper, rows = split_names(root, names or [])
     options = ["--full"] if full or names == [ALL] else []
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
+    options += ["--remote", remote] if remote else []
+    raise typer.Exit(run_flow(paper, scale, rows, seed or [], options, verbose=verbose))
+
+
+@commands.command()
+def worker(
+    remote: Annotated[str, typer.Option(metavar="NAME", help="The DVC remote that the machines share.")],
+    names: Names = None,
+    full: Full = False,
+    seed: Seeds = None,
+    scale: Scale = "testbed",
+    verbose: Verbose = False,
+) -> None:
+    """Help other machines with a run: take stages of it, push their results, and leave the rest where it is.
+
+    The same names and options as the run that is to be helped, in a clone at the same commit, with PREFECT_API_URL at
+    the server that all use. It ends when nothing is left. Example: `rewardsmith worker segment --full --remote team`.
+    """
+    paper, rows = split_names(Path.cwd(), names or [])
+    options = ["--full"] if full or names == [ALL] else []
+    options += ["--no-report", "--no-sync", "--no-pull", "--remote", remote]
     raise typer.Exit(run_flow(paper, scale, rows, seed or [], options, verbose=verbose))
 
 
@@ -279,7 +306,7 @@ def hackability(
     out: Annotated[Path, typer.Option(help="Folder for hackability.html and hackability.json.")] = Path("report"),
     train: Annotated[bool, typer.Option(help="Train what is missing; else show what there is.")] = True,
     sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Find out whether a reward can be hacked, and which mitigation helps: one page.
 

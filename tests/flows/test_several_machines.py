@@ -1,0 +1,153 @@
+"""Two machines on one run: clones of their own, one Prefect server, one DVC remote, and a kill in mid-stage."""
+
+from __future__ import annotations
+
+import hashlib
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from rlhf_core.errors import RewardsmithError
+from tests import small_repository
+from tests.small_repository import PROJECT, clean_environment, command
+
+SEEDS = (0, 1)
+#: Seconds that a stand-in stage takes, so that there is a middle to be killed in.
+STAGE_SECONDS = "6"
+
+
+def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited too long"
+        time.sleep(0.1)
+
+
+def calls(root: Path) -> list[str]:
+    """Output folders of the stages that ran in a clone, in their order."""
+    path = root / ".work" / "calls"
+    return [line.split(" ")[1] for line in path.read_text().splitlines()] if path.exists() else []
+
+
+def locked(root: Path) -> dict[str, object]:
+    return dict(yaml.safe_load((root / "dvc.lock").read_text())["stages"])
+
+
+class Team:
+    """A repository, its remote and clones of it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.remote = folder, folder / "remote"
+        self.origin = small_repository.create(folder / "origin", demo=("bandit",), seeds=SEEDS)
+        self.remote.mkdir()
+        command("dvc", "remote", "add", "team", str(self.remote), root=self.origin)
+        command("git", "commit", "-qam", "remote", root=self.origin)
+
+    def clone(self, name: str) -> Path:
+        command("git", "clone", "-q", str(self.origin), str(self.folder / name), root=self.folder)
+        return self.folder / name
+
+    def start(self, root: Path, *arguments: str, seconds: str = "0") -> subprocess.Popen[str]:
+        """A machine of the team: its flow in a clone."""
+        call = [sys.executable, "-P", "-m", "flows.segment", "--no-report", "--no-sync", "--remote", "team", *arguments]
+        return subprocess.Popen(
+            call,
+            cwd=root,
+            env=clean_environment(PYTHONPATH=str(PROJECT), STAND_IN_SECONDS=seconds),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+
+def kill_machine(process: subprocess.Popen[str]) -> None:
+    """What a power cut does: every process at once, without a word."""
+    members = [*psutil.Process(process.pid).children(recursive=True), psutil.Process(process.pid)]
+    for member in members:
+        with suppress(psutil.NoSuchProcess):
+            member.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    from prefect.settings import PREFECT_API_URL
+    from prefect.testing.utilities import prefect_test_harness
+
+    import flows  # noqa: F401  (its environment comes before Prefect's import)
+
+    with prefect_test_harness(server_startup_timeout=120), pytest.MonkeyPatch.context() as patch:
+        url = PREFECT_API_URL.value()
+        assert url
+        patch.setenv("PREFECT_API_URL", url)
+        yield
+
+
+@pytest.mark.platform
+def test_two_machines_one_killed_in_mid_stage_end_like_one_that_ran_alone(tmp_path: Path, server: None) -> None:
+    team = Team(tmp_path)
+    first, second = team.clone("first"), team.clone("second")
+    victim = team.start(first, seconds=STAGE_SECONDS)
+    survivor = None
+    try:
+        wait_for(lambda: calls(first))
+        survivor = team.start(second, seconds=STAGE_SECONDS)
+        # past the first stages, which hang on each other, so that both have work
+        wait_for(lambda: len(calls(first)) >= 3 and len(calls(second)) >= 2)
+        there = len(calls(first))
+        wait_for(lambda: len(calls(first)) > there)
+        cut = calls(first)[-1]
+        kill_machine(victim)
+        output, _ = survivor.communicate(timeout=400)
+        assert survivor.returncode == 0, output
+    finally:
+        for process in (victim, survivor):
+            if process is not None and process.poll() is None:
+                kill_machine(process)
+
+    alone = team.clone("alone")
+    command("dvc", "repro", "-q", root=alone)
+    assert set(calls(first)) | set(calls(second)) == set(calls(alone))
+    both = set(calls(first)) & set(calls(second))
+    assert both == {cut}, "a stage ran on both machines although its result was there"
+    for path in sorted(alone.glob("results/**/result/*")):
+        if path.is_file():
+            assert (second / path.relative_to(alone)).read_bytes() == path.read_bytes()
+    assert "up to date" in command("dvc", "status", root=second).stdout
+
+    third = team.clone("third")
+    command("dvc", "repro", "-q", "--pull", root=third)
+    assert not calls(third), "the remote holds every result and run-cache entry"
+    assert locked(third) == locked(second)
+    for path in team.remote.glob("files/md5/*/*"):
+        digest = hashlib.md5(path.read_bytes()).hexdigest()
+        assert path.parent.name + path.name.removesuffix(".dir") == digest, "something half-written is on the remote"
+
+    helper = team.clone("helper")
+    line, _ = team.start(helper, "--no-pull").communicate(timeout=200)
+    assert locked(helper) == locked(second), line
+    assert not calls(helper)
+    assert not (helper / "results").exists()
+
+
+@pytest.mark.platform
+def test_machines_need_a_common_server_and_a_committed_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from flows.several_machines import check_clean, check_server
+
+    monkeypatch.delenv("PREFECT_API_URL", raising=False)
+    with pytest.raises(RewardsmithError, match="set PREFECT_API_URL"):
+        check_server()
+    root = Team(tmp_path).clone("mine")
+    assert len(check_clean(root)) == 40
+    row = root / "params" / "segment" / "rows" / "bandit.yaml"
+    row.write_text(row.read_text() + "title: other\n")
+    with pytest.raises(RewardsmithError, match=r"bandit\.yaml: other machines would run something else"):
+        check_clean(root)
