@@ -205,11 +205,11 @@ class _Run:
         self._advance()
         state = self.futures[address].state
         result = state.result(raise_on_failure=False) if state.is_final() else None
-        completed = state.is_completed() and isinstance(result, StageDone)
+        completed = result if state.is_completed() and isinstance(result, StageDone) else None
         if self.machines is not None:
-            self.machines.finished(address, done=completed)
-        if completed:
-            self.done(address, result)
+            self.machines.finished(address, done=completed is not None)
+        if completed is not None:
+            self.done(address, completed)
             return
         self.summary.failed[address] = str(result or state.message)
         log.error("%s", self.summary.failed[address])

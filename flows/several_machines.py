@@ -154,10 +154,8 @@ class Machines:
     def _lease(self, limit: str) -> UUID | None:
         from prefect.exceptions import ObjectAlreadyExists
 
-        try:
+        with suppress(ObjectAlreadyExists):
             self.leases.client.upsert_global_concurrency_limit_by_name(limit, 1)
-        except ObjectAlreadyExists:
-            pass
         try:
             return self.leases.take(limit)
         except LookupError:  # its last holder has just removed it

@@ -4,7 +4,7 @@
 
 runs one stage as a machine among several does:
 
-1. The stage's inputs are pulled by the digests in dvc.lock, and their contents are hashed anew: what differs is refused.
+1. The stage's inputs are pulled by the digests in dvc.lock, and their content is hashed anew: what differs is refused.
 2. `dvc repro --single-item` runs the stage alone.
 3. A file that the stage reads, or the code, that changed in the meantime: the result is discarded, nothing is pushed.
 4. The outputs are pushed, and after them the entry of DVC's run cache, by which other machines know the result. So an
@@ -110,7 +110,7 @@ class Remote:
         except Exception as error:  # each kind of store has errors of its own
             kind = RemoteFailed if isinstance(error, ConnectionError | TimeoutError) else RewardsmithError
             raise kind(
-                f"remote '{self.name}' ({self.path}) cannot be written from this machine: {error or type(error).__name__}. "
+                f"remote '{self.name}' ({self.path}) cannot be written from here: {error or type(error).__name__}. "
                 "Get permission to read and write there (or its keys, `dvc remote modify --local`), then run the same "
                 "again; what is done is kept in this clone"
             ) from None
@@ -223,8 +223,8 @@ class Remote:
                 raise DataError(
                     f"its content is not what dvc.lock says ({out.hash_info.value})",
                     file=out.def_path,
-                    remedy=f"The copy here was removed and nothing was run. Run the same again; if remote '{self.name}' "
-                    "holds the damaged file, remove it there and push it again from the clone that made it",
+                    remedy="The copy here was removed and nothing was run. Run the same again; if it is damaged on "
+                    f"remote '{self.name}', remove it there and push it again from the clone that made it",
                 )
 
     def _bring(self, outs: Sequence[Any]) -> None:
@@ -270,7 +270,7 @@ class Remote:
                     path.unlink()
 
     def _objects(self, outs: Sequence[Any]) -> set[Any]:
-        """Digests of everything in outputs: the lists of directories, which are pulled when they are not here, and files."""
+        """Digests of files, and of lists of directories, which are pulled when they are not here."""
         found = [out.get_used_objs(remote=self.name, force=True) for out in outs]
         return {info for each in found for infos in each.values() for info in infos}
 
