@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import copy
 import sys
+import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
@@ -297,20 +298,23 @@ class Remote:
                     yield entry
 
     def _push_entry(self, stage: Any) -> None:
-        from dvc.fs import generic
+        """Writes a stage's run-cache entry to the remote, whole or not at all."""
+        from dvc.fs import generic, localfs
         from dvc.stage.serialize import to_single_stage_lockfile
+        from dvc.utils.serialize import dump_yaml
 
-        cache = self.repo.stage_cache
-        cache.save(stage)
         entry = to_single_stage_lockfile(stage)
-        parts = _key_of(entry), _value_of(entry)
-        target = self.fs.join(self.path, "runs", parts[0][:2], *parts)
-        if not self.fs.exists(target):
-            try:
-                generic.copy(self.repo.cache.legacy.fs, cache._get_cache_path(*parts), self.fs, target)
-            except Exception as error:  # each kind of store has errors of its own
-                self.check()
-                raise RemoteFailed(f"pushing to remote '{self.name}' failed: {error}") from None
+        key = _key_of(entry)
+        target = self.fs.join(self.path, "runs", key[:2], key, _value_of(entry))
+        try:
+            if self.fs.exists(target):
+                return
+            with tempfile.NamedTemporaryFile() as file:
+                dump_yaml(file.name, entry)
+                generic.copy(localfs, file.name, self.fs, target)
+        except Exception as error:  # each kind of store has errors of its own
+            self.check()
+            raise RemoteFailed(f"pushing to remote '{self.name}' failed: {error}") from None
 
     def discard(self, address: str) -> None:
         """Takes a stage's result out of dvc.lock and of the run cache of this clone."""

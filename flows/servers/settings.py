@@ -93,6 +93,8 @@ class Settings:
             "PREFECT_SERVER_API_AUTH_STRING": f"{USER}:{self.password}",
             "PREFECT_API_DATABASE_CONNECTION_URL": self.prefect_database(),
             "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
+            # leases outlive a killed server, else their slots stay taken for good
+            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
             "PREFECT_UI_API_URL": f"{self.url('prefect')}/api",
             "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             "DO_NOT_TRACK": "true",
