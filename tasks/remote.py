@@ -55,14 +55,19 @@ def content_digest(path: Path) -> str:
     return str(tree.hash_info.value)
 
 
-def locked_stage(root: Path, address: str) -> dict[str, Any]:
-    """A stage's entry in its dvc.lock; empty when there is none."""
-    file, _, name = address.rpartition(":")
-    path = (root / (file or ROOT_FILE)).with_suffix(".lock")
+def locked_stages(root: Path, file: str) -> dict[str, dict[str, Any]]:
+    """The entries of the dvc.lock beside a dvc.yaml, by stage."""
+    path = (root / file).with_suffix(".lock")
     if not path.exists():
         return {}
     content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return dict(((content or {}).get("stages") or {}).get(name) or {})
+    return dict((content or {}).get("stages") or {})
+
+
+def locked_stage(root: Path, address: str) -> dict[str, Any]:
+    """A stage's entry in its dvc.lock; empty when there is none."""
+    file, _, name = address.rpartition(":")
+    return dict(locked_stages(root, file or ROOT_FILE).get(name) or {})
 
 
 class Remote:
@@ -91,6 +96,7 @@ class Remote:
         entries = self.repo.cloud.get_remote_odb(name, hash_name="md5-dos2unix")
         self.fs, self.path = entries.fs, entries.path
         self.stages: dict[str, Any] = {}
+        self._locked: dict[str, dict[str, Any]] = {}
         self._makers: dict[str, Any] = {}
         self._learned: list[Any] = []
 
@@ -123,10 +129,12 @@ class Remote:
         """Reads stages, and what dvc.lock says about them."""
         wanted = set(addresses)
         for file in {address.rpartition(":")[0] for address in wanted}:
+            locked = locked_stages(self.root, file or ROOT_FILE)
             for stage in self.repo.stage.load_all(str(self.root / (file or ROOT_FILE))):
                 address = f"{file}:{stage.name}" if file else stage.name
                 if address in wanted:
                     self.stages[address] = stage
+                    self._locked[address] = locked.get(stage.name, {})
                     self._makers |= {out.fs_path: out for out in stage.outs}
 
     def key(self, address: str) -> str:
@@ -153,7 +161,7 @@ class Remote:
     def learn(self, address: str) -> bool:
         """Whether the remote has the stage's result; its digests are then known here, see `write_locks`."""
         stage, key = self.stages[address], self.key(address)
-        own = locked_stage(self.root, address)
+        own = self._locked[address]
         if own and _key_of(own) == key and self._has(own):
             self._fill(stage, own)
             self._push_entry(stage)
@@ -167,7 +175,8 @@ class Remote:
 
     def note(self, address: str) -> None:
         """Takes over what dvc.lock says about a stage that ran here."""
-        self._fill(self.stages[address], locked_stage(self.root, address))
+        self._locked[address] = locked_stage(self.root, address)
+        self._fill(self.stages[address], self._locked[address])
 
     def write_locks(self) -> None:
         """Writes what was learned into dvc.lock."""
@@ -189,7 +198,7 @@ class Remote:
         stages = [self.stages[address] for address in addresses]
         outs = [out for stage in stages for out in stage.outs]
         try:
-            failed = self.repo.cloud.push(self._objects(outs), remote=self.name).failed
+            failed = self._transfer(self.repo.cache.local, self.store, outs)
             reason = f"it did not take {len(failed)} file(s)" if failed else ""
         except Exception as error:  # each kind of store has errors of its own
             reason = str(error) or type(error).__name__
@@ -235,7 +244,7 @@ class Remote:
         if not outs:
             return
         try:
-            failed = self.repo.cloud.pull(self._objects(outs), remote=self.name).failed
+            failed = self._transfer(self.store, self.repo.cache.local, outs)
         except Exception as error:  # each kind of store has errors of its own
             raise RemoteFailed(f"pulling from remote '{self.name}' failed: {error or type(error).__name__}") from None
         for out in outs:
@@ -270,10 +279,13 @@ class Remote:
                     path.chmod(0o644)
                     path.unlink()
 
-    def _objects(self, outs: Sequence[Any]) -> set[Any]:
-        """Digests of files, and of lists of directories, which are pulled when they are not here."""
+    def _transfer(self, source: Any, target: Any, outs: Sequence[Any]) -> set[Any]:
+        """Copies what the target lacks; returns what failed. Looks itself, as DVC's notes of a remote may be old."""
+        from dvc_data.hashfile.transfer import transfer
+
         found = [out.get_used_objs(remote=self.name, force=True) for out in outs]
-        return {info for each in found for infos in each.values() for info in infos}
+        objects = {info for each in found for infos in each.values() for info in infos}
+        return set(transfer(source, target, objects).failed)
 
     def _has(self, entry: Mapping[str, Any]) -> bool:
         return all("md5" in out and self.store.exists(out["md5"]) for out in entry.get("outs", []))
@@ -284,7 +296,6 @@ class Remote:
         StageLoader.fill_from_lock(stage, dict(entry))
         for out in stage.outs:
             out.obj = None
-        stage.md5 = stage.compute_md5()
 
     def _entries(self, key: str) -> Iterator[dict[str, Any]]:
         """The remote's run-cache entries of a key, in an order that is the same everywhere."""

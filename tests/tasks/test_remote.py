@@ -130,7 +130,9 @@ def test_a_damaged_file_of_the_remote_is_refused_and_pulled_again_once_it_is_who
         use(folder / "second")
     assert not calls(folder / "second")
     assert not (folder / "second" / "out").exists()
-    file.write_text("hello\n")
+    file.unlink()
+    with remote_of(folder / "first", "make") as remote:
+        remote.push(["make"])
     assert use(folder / "second") == 0
 
 
@@ -188,7 +190,7 @@ def test_a_permission_lost_in_mid_run_keeps_the_result_and_the_next_run_pushes_i
     first, before = folder / "first", objects(folder)
     monkeypatch.chdir(first)
     with monkeypatch.context() as patch:
-        patch.setattr("dvc.data_cloud.DataCloud.push", refused)
+        patch.setattr("dvc_data.hashfile.transfer.transfer", refused)
         patch.setattr("dvc_objects.fs.local.LocalFileSystem.pipe_file", refused)
         with pytest.raises(RewardsmithError, match=r"Access Denied.*what is done is kept in this clone") as caught:
             run_one(first, "use", upstream=["make"], name="team", commit=commit_of(first))
