@@ -19,6 +19,7 @@ from prefect.artifacts import create_link_artifact
 
 from flows.deployments import check_pinned
 from flows.scheduler import RunFailed, follow_up, run_stale
+from flows.several_machines import check_server
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
 from tasks import plan
@@ -153,6 +154,8 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     parser.add_argument("--no-pull", action="store_true", help="leave the results of other machines on the remote")
     options = parser.parse_args(arguments)
     try:
+        if options.remote:
+            check_server()
         line = made(
             full=options.full,
             rows=options.rows,

@@ -198,20 +198,20 @@ class Remote:
         stages = [self.stages[address] for address in addresses]
         outs = [out for stage in stages for out in stage.outs]
         try:
-            failed = self._transfer(self.repo.cache.local, self.store, outs)
-            reason = f"it did not take {len(failed)} file(s)" if failed else ""
+            failed, missing = self._transfer(self.repo.cache.local, self.store, outs)
+            reason = f"it did not take {failed} file(s)" if failed else ""
         except Exception as error:  # each kind of store has errors of its own
-            reason = str(error) or type(error).__name__
+            missing, reason = 0, str(error) or type(error).__name__
         if reason:
             self.check()
             raise RemoteFailed(f"pushing to remote '{self.name}' failed: {reason}. The results are kept in this clone")
-        for out in outs:
-            if not self.store.exists(out.hash_info.value):
-                raise DataError(
-                    f"its content is neither in this clone's cache nor on remote '{self.name}'",
-                    file=out.def_path,
-                    remedy="Push from the clone that made it (`dvc push --run-cache`), or remove it to run it again",
-                )
+        lost = [out.def_path for out in outs if not self.store.exists(out.hash_info.value)]
+        if missing or lost:
+            raise DataError(
+                f"parts of {', '.join((lost or list(addresses))[:3])} are neither in this clone's cache nor on remote "
+                f"'{self.name}'",
+                remedy="Push from the clone that made them (`dvc push --run-cache`), or remove them to run the stage again",
+            )
         for stage in stages:
             self._push_entry(stage)
 
@@ -244,7 +244,7 @@ class Remote:
         if not outs:
             return
         try:
-            failed = self._transfer(self.store, self.repo.cache.local, outs)
+            failed = any(self._transfer(self.store, self.repo.cache.local, outs))
         except Exception as error:  # each kind of store has errors of its own
             raise RemoteFailed(f"pulling from remote '{self.name}' failed: {error or type(error).__name__}") from None
         for out in outs:
@@ -279,13 +279,18 @@ class Remote:
                     path.chmod(0o644)
                     path.unlink()
 
-    def _transfer(self, source: Any, target: Any, outs: Sequence[Any]) -> set[Any]:
-        """Copies what the target lacks; returns what failed. Looks itself, as DVC's notes of a remote may be old."""
+    def _transfer(self, source: Any, target: Any, outs: Sequence[Any]) -> tuple[int, int]:
+        """Copies what the target lacks; returns how many files it did not take, and how many the source lacks, too.
+
+        It looks for each, as what DVC noted about a remote may be old.
+        """
         from dvc_data.hashfile.transfer import transfer
 
         found = [out.get_used_objs(remote=self.name, force=True) for out in outs]
         objects = {info for each in found for infos in each.values() for info in infos}
-        return set(transfer(source, target, objects).failed)
+        missing: set[Any] = set()
+        failed = transfer(source, target, objects, validate_status=lambda status: missing.update(status.missing)).failed
+        return len(failed), len(missing)
 
     def _has(self, entry: Mapping[str, Any]) -> bool:
         return all("md5" in out and self.store.exists(out["md5"]) for out in entry.get("outs", []))
