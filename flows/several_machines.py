@@ -31,6 +31,8 @@ from tasks.remote import Remote
 LOOK_SECONDS = 5.0
 #: What the names of the limits begin with; the rest is the key of the stage's result.
 LIMIT = "stage"
+#: What the tag of a flow run begins with that names its machine.
+MACHINE = "machine:"
 
 
 def check_clean(root: Path) -> str:
@@ -98,9 +100,11 @@ class Machines:
 
     def close(self) -> None:
         """Lets other machines have what this one was at work on."""
-        self.remote.write_locks()
-        self.remote.close()
-        self.leases.close()
+        try:
+            self.remote.write_locks()
+        finally:
+            self.remote.close()
+            self.leases.close()
 
     def call(self, address: str) -> list[str]:
         """The command that runs a stage for all machines."""
@@ -127,7 +131,7 @@ class Machines:
             self._say_where(address)
             return "elsewhere"
         if self.remote.learn(address):  # another machine pushed it since the first look
-            self.leases.give_back(lease)
+            self._give_up(limit, lease)
             return "known"
         self._held[address] = limit, lease
         self._next_look.pop(address)
@@ -136,15 +140,12 @@ class Machines:
 
     def finished(self, address: str, *, done: bool) -> None:
         """Gives up a stage that this machine held; `done` when its result is pushed."""
-        from prefect.exceptions import ObjectNotFound
-
         limit, lease = self._held.pop(address)
         if done:
             self.remote.note(address)
-        self.leases.give_back(lease)
-        if done:
-            with suppress(ObjectNotFound):
-                self.leases.client.delete_global_concurrency_limit_by_name(limit)
+            self._give_up(limit, lease)
+        else:
+            self.leases.give_back(lease)
 
     def bring(self, addresses: list[str]) -> None:
         """Brings results into this clone, whichever machine made them."""
@@ -161,17 +162,30 @@ class Machines:
         except LookupError:  # its last holder has just removed it
             return None
 
-    def _sign(self) -> None:
-        """Tags the flow run, by which other machines name this one."""
-        from prefect.runtime import flow_run
+    def _give_up(self, limit: str, lease: UUID) -> None:
+        """Gives a lease back with its limit, which nobody needs once the result is on the remote."""
+        from prefect.exceptions import ObjectNotFound
 
+        self.leases.give_back(lease)
+        with suppress(ObjectNotFound):
+            self.leases.client.delete_global_concurrency_limit_by_name(limit)
+
+    def _sign(self) -> None:
+        """Tags the flow run with its place, by which other machines name it.
+
+        A run of the same place that looks alive is dead, since a clone has one scheduler: it becomes crashed.
+        """
+        from prefect.client.schemas.filters import FlowRunFilter
+        from prefect.runtime import flow_run
+        from prefect.states import Crashed
+
+        place = [f"{MACHINE}{socket.gethostname()}", f"clone:{self.root}"]
+        alive = FlowRunFilter.model_validate({"tags": {"all_": place}, "state": {"type": {"any_": ["RUNNING"]}}})
+        for run in self.leases.client.read_flow_runs(flow_run_filter=alive):
+            if str(run.id) != flow_run.id:
+                self.leases.client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)
         if flow_run.id:
-            tags = [
-                *flow_run.tags,
-                f"machine:{socket.gethostname()}",
-                f"clone:{self.root}",
-                f"commit:{self.commit[:10]}",
-            ]
+            tags = [*flow_run.tags, *place, f"commit:{self.commit[:10]}"]
             self.leases.client.update_flow_run(UUID(flow_run.id), tags=tags)
 
     def _say_where(self, address: str) -> None:
@@ -188,17 +202,9 @@ class Machines:
 
 def at_work(client: Any, address: str) -> str:
     """Where a stage is at work, in words, as Prefect knows it."""
-    from prefect.client.schemas.filters import (
-        FlowRunFilter,
-        TaskRunFilter,
-        TaskRunFilterName,
-        TaskRunFilterState,
-        TaskRunFilterStateType,
-    )
-    from prefect.client.schemas.objects import StateType
+    from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 
-    running = TaskRunFilterState(type=TaskRunFilterStateType(any_=[StateType.RUNNING]))
-    wanted = TaskRunFilter(name=TaskRunFilterName(any_=[address]), state=running)
+    wanted = TaskRunFilter.model_validate({"name": {"any_": [address]}, "state": {"type": {"any_": ["RUNNING"]}}})
     for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(), task_run_filter=wanted, limit=5):
         tags = dict(tag.split(":", 1) for tag in run.tags if ":" in tag)
         if "machine" in tags:

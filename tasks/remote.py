@@ -210,7 +210,7 @@ class Remote:
             raise DataError(
                 f"parts of {', '.join((lost or list(addresses))[:3])} are neither in this clone's cache nor on remote "
                 f"'{self.name}'",
-                remedy="Push from the clone that made them (`dvc push --run-cache`), or remove them to run the stage again",
+                remedy="Push from the clone that made them (`dvc push --run-cache`), or remove them to run it again",
             )
         for stage in stages:
             self._push_entry(stage)

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import httpx
 import psutil
@@ -147,11 +148,13 @@ def test_two_machines_one_killed_in_mid_stage_end_like_one_that_ran_alone(tmp_pa
         digest = hashlib.md5(path.read_bytes()).hexdigest()
         assert path.parent.name + path.name.removesuffix(".dir") == digest, "something half-written is on the remote"
 
-    helper = team.clone("helper")
-    line, _ = team.start(helper, "--no-pull").communicate(timeout=200)
-    assert locked(helper) == locked(second), line
-    assert not calls(helper)
-    assert not (helper / "results").exists()
+    before = calls(first)
+    line, _ = team.start(first, "--no-pull").communicate(timeout=200)
+    assert locked(first) == locked(second), line
+    assert calls(first) == before, "the machine that died is back, and finds all done"
+    assert not (first / "results/testbed/segment/tables-demo").exists(), "what it does not need stays on the remote"
+    alive = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
+    assert httpx.post(f"{os.environ['PREFECT_API_URL']}/flow_runs/filter", json=alive).json() == []
 
 
 @pytest.mark.platform
@@ -167,3 +170,17 @@ def test_machines_need_a_common_server_and_a_committed_clone(tmp_path: Path, mon
     row.write_text(row.read_text() + "title: other\n")
     with pytest.raises(RewardsmithError, match=r"bandit\.yaml: other machines would run something else"):
         check_clean(root)
+
+
+@pytest.mark.parametrize(
+    ("tags", "noted", "ours"),
+    [([], False, True), (["machine:other", "clone:/there"], False, False), (["machine:other"], True, True)],
+)
+def test_only_runs_of_this_platform_are_repaired_here(tmp_path: Path, tags: list[str], noted: bool, ours: bool) -> None:
+    """A run that shares its work with others lives on a machine that this one cannot look at."""
+    from flows.servers.recovery import _of_this_machine
+
+    run = SimpleNamespace(id="1", tags=tags, infrastructure_pid=None)
+    if noted:
+        (tmp_path / "1.json").touch()
+    assert _of_this_machine(run, tmp_path) is ours
