@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.sources import DirectorySource, Screening
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, RecipeError
 from tasks.artifacts import digest
 
 #: Directory that a `directory` source reads when its spec names none.
@@ -32,6 +32,35 @@ class DataSpec(Protocol):
 
     def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         """The sets, and facts about them for data.json; bad rows go to `quarantine`."""
+
+
+@dataclass(frozen=True)
+class DrawnSpec:
+    """What specs of generated data share; `Rows`, a dataclass, names the sizes of the sets.
+
+    Args:
+        source: names the kind.
+        template: chat template.
+        limits: `Limits` in tokens.
+        world_seed: of the world.
+        seed: of the draws.
+        annotator: `Annotator` of preference pairs.
+        rows: `Rows`.
+    """
+
+    Rows: ClassVar[type[Any]]
+
+    source: str
+    template: str
+    limits: Mapping[str, Any]
+    world_seed: int
+    seed: int
+    annotator: Mapping[str, Any]
+    rows: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        if odd := {f.name for f in fields(self.Rows)} ^ set(self.rows):
+            raise RecipeError(f"rows: {sorted(odd)} are missing or unknown")
 
 
 def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str], metas: list[Any]) -> dict[str, Any]:

@@ -124,6 +124,8 @@ def format_number(value: float, decimals: int) -> str:
 
 def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
     """A measured cell in short: mean, significance star, standard error and direction mark."""
+    if cell["status"] == "elsewhere":
+        return ""
     if cell["status"] != "measured":
         return str(cell["status"])
     if cell["outcome"] is not None:
@@ -216,6 +218,8 @@ def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], 
         return Text(printed)
     text = Text(f"{printed}\n" if column["published"] else "", style="dim")
     cell = row["cells"][column["key"]]
+    if cell["status"] == "elsewhere":
+        return text
     if cell["status"] != "measured":
         return text.append(str(cell["status"]), style="dim italic")
     mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""
