@@ -29,7 +29,7 @@ SEEDS = (0, 1)
 STAGE_SECONDS = "3"
 
 
-def wait_for(condition: Callable[[], object], seconds: float = 240) -> None:
+def wait_for(condition: Callable[[], object], seconds: float = 400) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "waited too long"
@@ -89,7 +89,8 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    environment = clean_environment(PREFECT_HOME=str(tmp_path / "prefect"), PREFECT_UI_ENABLED="false")
+    services = {"PREFECT_UI_ENABLED": "false", "PREFECT_SERVER_SERVICES_REPOSSESSOR_LOOP_SECONDS": "2"}
+    environment = clean_environment(PREFECT_HOME=str(tmp_path / "prefect"), **services)
     call = [sys.executable, "-m", "prefect", "server", "start", "--host", "127.0.0.1", "--port", str(port)]
     with (tmp_path / "server.log").open("w") as log:
         process = subprocess.Popen(call, env=environment, stdout=log, stderr=subprocess.STDOUT)
