@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -134,6 +135,28 @@ def test_a_metric_that_is_no_number_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="field 'alpaca_wr': 'high' is not a number"):
         tables.build(results, "segment", (0,), tmp_path / "out")
     assert not (tmp_path / "out" / "result").exists()
+
+
+def test_the_newest_tables_are_shown_and_the_demos_last(built: Path, tmp_path: Path) -> None:
+    results = tmp_path / "testbed"
+    assert tables.made_tables(results, "segment") is None
+    made = {}
+    for age, name in enumerate((tables.DEMO, tables.SO_FAR, tables.FULL)):
+        made[name] = results / "segment" / name / "result"
+        made[name].mkdir(parents=True)
+        (made[name] / "tables.json").write_text("{}")
+        os.utime(made[name] / "tables.json", (age, age))
+        assert tables.made_tables(results, "segment") == made[name]
+    os.utime(made[tables.SO_FAR] / "tables.json", (9, 9))
+    assert tables.made_tables(results, "segment") == made[tables.SO_FAR]
+    os.utime(made[tables.DEMO] / "tables.json", (10, 10))
+    assert tables.made_tables(results, "segment") == made[tables.SO_FAR]
+
+
+def test_seeds_so_far_are_those_with_a_result(built: Path) -> None:
+    results = built.parents[2]
+    assert tables.seeds_so_far(results, "segment") == [0, 1]
+    assert tables.seeds_so_far(results, "par") == []
 
 
 def test_a_table_in_the_terminal(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
