@@ -237,7 +237,9 @@ class Scale:
 
     def _trained(self, spec: ModelSpec, seed: int, made: Mapping[str, Argument]) -> Item:
         """The stage of one reward model, from what is made for it."""
-        given: dict[str, Argument] = {"spec": spec.path, "scale": f"{self.params}/reward_model.yaml", **made}
+        own = self._file("reward_model", spec.paper)
+        scale = own if (self.root / own).exists() else f"{self.params}/reward_model.yaml"
+        given: dict[str, Argument] = {"spec": spec.path, "scale": scale, **made}
         return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
 
     def _own_data(self, spec: ModelSpec) -> list[Item]:
