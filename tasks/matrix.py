@@ -411,9 +411,11 @@ class Scale:
             return self.measuring(row, seed)
         if row.kind in COMPARING:
             return self.comparing(row, seed)
-        settings = self._chosen("policy", row.settings, "settings", row.path)
-        self._check_models(row)
         prepare, _, sft = base
+        of_data = f"{row.settings}-{prepare.name}"
+        named = of_data if (self.root / self._file("policy", of_data)).exists() else row.settings
+        settings = self._chosen("policy", named, "settings", row.path)
+        self._check_models(row)
         evaluation = row.evaluation and self._chosen("evaluation", row.evaluation, "evaluation", row.path)
         made: dict[str, Argument] = {
             "row": row.path,
