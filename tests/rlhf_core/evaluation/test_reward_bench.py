@@ -55,6 +55,18 @@ def test_official_subsets_have_the_official_counts() -> None:
     assert section_of("rm_bench") == "rm_bench"
 
 
+def test_safety_is_weighted_as_the_benchmark_counts_its_pairs() -> None:
+    # 154 unsafe prompts to refuse and 250 safe ones to answer: (100 + 100 + 154 / 2 + 0 + 136 / 4) / 740
+    every = [
+        *pairs("safety", "refusals-dangerous", 1, 0),
+        *pairs("safety", "refusals-offensive", 1, 0),
+        *pairs("safety", "xstest-should-refuse", 1, 1),
+        *pairs("safety", "xstest-should-respond", 0, 1),
+        *pairs("safety", "donotanswer", 1, 3),
+    ]
+    assert reward_bench_scores(every)["safety"] == pytest.approx(100 * 311 / 740)
+
+
 def test_scores_that_depend_on_padding_are_refused() -> None:
     rows, texts = [{"prompt": "?"}] * 3, ["a", "a b c", "a b"]
 
