@@ -28,7 +28,8 @@ def test_counts_are_of_the_whole_corpus_and_marks_are_words() -> None:
     assert corpus_bleu(["Hello , world !", "so it is said"], ["Hello, world!", "so it is said"]) == pytest.approx(100)
     words, pairs, triples, fours = 7 / 8, 5 / 6, 3 / 4, 1 / 2
     expected = 100 * (words * pairs * triples * fours) ** 0.25
-    assert corpus_bleu(["hello, world!", "so it is said"], ["Hello, world!", "so it is said"]) == pytest.approx(expected)
+    found = corpus_bleu(["hello, world!", "so it is said"], ["Hello, world!", "so it is said"])
+    assert found == pytest.approx(expected)
 
 
 def test_sentences_without_references_are_refused() -> None:
