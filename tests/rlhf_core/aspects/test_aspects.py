@@ -104,6 +104,7 @@ def test_rates_of_slices_are_shares_and_half_without_any() -> None:
     token = Declared(Density.TOKEN, Scored((), ()))
     assert rate(token, Scored(((0, 1), (1, 2)), (-1.0, 0.0))) == 0.5
     assert rate(token, Scored((), ())) == 0.0
+    assert rate(token, Scored(((0, 1), (1, 2), (2, 3), (3, 4)), (-1.0, -1.0, 0.0, 0.0), errors=1)) == 0.25
     assert rate(Declared(Density.SEQUENCE, Scored((), ())), Scored(((0, 3),), (2.5,))) == 2.5
 
 
