@@ -16,7 +16,7 @@ from tasks.benchmarks import EvaluationConfig
 from tasks.entropies import EntropySpec
 from tasks.loading import load_judge
 from tasks.matrix import Scale
-from tasks.normaliser import CalibrationSpec
+from tasks.normaliser import CalibrationSpec, calibration_places
 from tasks.policy_settings import PolicyScale
 from tasks.prepare import RealSpec, data_spec
 from tasks.reward_model import RewardModelSpec
@@ -113,6 +113,16 @@ def test_the_paper_scale_has_the_papers_numbers() -> None:
     assert (ppo.rollout_batch, ppo.minibatch, ppo.actor_lr, ppo.critic_lr, ppo.kl_coef) == (1024, 128, 5e-7, 9e-6, 0.01)
     assert (policy.prompt_limit, policy.sampling_config("paper").max_new_tokens) == (1024, 1024)
     assert calibration.pairs == 60_000
+    assert calibration.drawn
+
+
+def test_a_calibration_set_is_drawn_from_all_pairs_and_the_same_each_time() -> None:
+    drawn = calibration_places(CalibrationSpec(200, drawn=True), 10_000)
+    assert drawn == sorted(set(drawn)) == calibration_places(CalibrationSpec(200, drawn=True), 10_000)
+    assert len(drawn) == 200
+    assert 4_000 < sum(drawn) / 200 < 6_000
+    assert calibration_places(CalibrationSpec(3), 10) == [0, 1, 2]
+    assert calibration_places(CalibrationSpec(30, drawn=True), 4) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(
