@@ -8,12 +8,15 @@ import os
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.alpaca_eval import length_controlled_win_rate, read_calibration_rows
 from rlhf_core.evaluation.statistics import holm
 from tasks import tables
 from tasks.artifacts import read_json
+from tasks.data_sets import alpaca_calibration
 from tasks.report.length_controlled import Judged, length_controlled
 from tasks.report.outputs import ResultTree
 from tests.tasks.report.fixture_results import make_results
@@ -189,6 +192,38 @@ def test_length_control_takes_away_what_length_alone_wins() -> None:
     assert found["short"][0] > raw["short"] + 5
     assert found["longer"][0] - found["short"][0] < 0.7 * (raw["longer"] - raw["short"])
     assert set(found["even"][1]) == set(prompts)
+
+
+def test_published_calibration_rows_bring_their_difficulties(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    n = 40
+    file = pd.DataFrame(
+        {
+            "preference": generator.uniform(size=2 * n),
+            "index": [*range(n), *range(n)],
+            "std_delta_len": generator.normal(size=2 * n),
+            "instruction_difficulty": np.tile(generator.normal(size=n), 2),
+            "not_gamed_baseline": False,
+            "model": "gamed",
+        }
+    )
+    file.loc[3, "preference"] = np.nan
+    file.to_csv(tmp_path / "df_gamed.csv", index=False)
+    items = [{"id": f"alpaca_eval-test-{k + 1:06d}"} for k in reversed(range(n))]
+    rows = json.loads(json.dumps(alpaca_calibration(str(tmp_path / "df_gamed.csv"), items, first=1)))
+    assert (len(rows), rows[0]["id"], rows[3]["preference"]) == (2 * n, "alpaca_eval-test-000001", None)
+
+    wins, own, other = 1 + generator.uniform(size=n), generator.integers(200, 900, n), generator.integers(200, 900, n)
+    model = Judged([item["id"] for item in items], wins.tolist(), own.tolist(), other.tolist())
+    difficulty = file["instruction_difficulty"][:n].to_numpy()[::-1]
+    official = length_controlled_win_rate(
+        wins, own, other, difficulty, read_calibration_rows(tmp_path / "df_gamed.csv")
+    )
+    assert length_controlled({"model": model}, rows)["model"][0] == pytest.approx(official.lc_win_rate, abs=1e-9)
+
+    other_item = {"id": "alpaca_eval-test-000041"}
+    with pytest.raises(DataError, match=r"for 1 of 41 instructions, the first is 'alpaca_eval-test-000041'"):
+        alpaca_calibration(str(tmp_path / "df_gamed.csv"), [*items, other_item], first=1)
 
 
 def test_too_few_preferences_are_not_measured() -> None:
