@@ -45,7 +45,7 @@ def read_json(path: Path | str) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
 
 
@@ -64,11 +64,18 @@ def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     """Rows of a stage's own output (user data goes through `rlhf_core.data.sources`)."""
+    rows: list[dict[str, Any]] = []
     try:
         with Path(path).open(encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+            for line in file:
+                rows.append(json.loads(line))
     except FileNotFoundError:
         raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"not valid JSON ({error})", file=str(path), row=len(rows) + 1, remedy="Re-run its stage"
+        ) from None
+    return rows
 
 
 def _git(*arguments: str) -> str:

@@ -44,9 +44,27 @@ Names = Annotated[
 ]
 Full = Annotated[bool, typer.Option("--full", help="Every row and seed of the paper, not the demo-sized set.")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="Only this seed (may be repeated).")]
+
+
+def known_scale(scale: str) -> str:
+    """The scale, where params/scales/ has it.
+
+    Raises:
+        RecipeError: it has not, with the nearest known ones.
+    """
+    folder = Path("params", "scales")
+    if folder.is_dir() and not (folder / scale).is_dir():
+        from tasks.rows import nearest
+
+        raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, (path.name for path in folder.glob('*/')))}")
+    return scale
+
+
 Scale = Annotated[
     str,
-    typer.Option(help="How big: testbed (CPU minutes), hh (real pairs), small (a GPU), paper (8 GPUs)."),
+    typer.Option(
+        help="How big: testbed (CPU minutes), hh (real pairs), small (a GPU), paper (8 GPUs).", callback=known_scale
+    ),
 ]
 
 
@@ -163,7 +181,7 @@ def plan(
     paper, rows = split_names(root, names or [])
     if paper == SUITE:
         whole = full or names == [ALL]
-        parts = [planning.pipeline_files(root, name, scale=scale, full=whole) for name in papers]
+        parts = [planning.pipeline_files(root, name, scale=scale, full=True) for name in papers if whole]
         files = list(dict.fromkeys(file for part in parts for file in part)) if whole else [planning.ROOT_FILE]
         stages = planning.select(planning.read_state(root, files), [], seed or [])
     else:

@@ -26,7 +26,7 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from tasks.artifacts import check_version, stage_output, write_json, write_jsonl
-from tasks.data_sets import DataSpec, Sets, benchmark_row, data_directory, file_digests, screened
+from tasks.data_sets import DataSpec, Sets, benchmark_row, data_directory, file_digests, screened, together
 from tasks.long_form_data import LONG_FORM_SPECS
 from tasks.questions import questions_spec
 from tasks.settings import read_settings, typed
@@ -309,8 +309,7 @@ def _source(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSo
 def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     source = _source(spec, quarantine)
     kind = record_type("preference").name
-    train = [row for name in spec.preference for row in source.load(name, "train", kind)]
-    test = [row for name in spec.preference for row in source.load(name, "test", kind)]
+    train, test = (together(source, spec.preference, split, kind) for split in ("train", "test"))
     removed: dict[str, dict[str, int]] = {}
     if spec.filters is not None:
         train, test, removed = _filtered(spec, train, test)

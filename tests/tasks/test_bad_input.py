@@ -223,6 +223,17 @@ def test_a_bad_data_spec_is_refused(
     assert (folder.prepare() / "data.json").exists()
 
 
+def test_an_id_of_two_sets_is_refused(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    for split in ("train", "test"):
+        rows = [{**row, "id": f"other-{row['id']}"} for row in pairs(20)]
+        rows[1]["id"] = "pair-1" if split == "train" else rows[1]["id"]
+        (folder.data / f"others.{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder.describe({"preference": ["pairs", "others"]})
+    error = exits(capsys, folder.prepare)
+    assert "file others.train, field 'id': 'pair-1' is an id of 'pairs', too. Give the rows of each set" in error
+    assert folder.leftovers() <= {"quarantine"}
+
+
 def long_prompt(folder: Folder, on_long_prompt: str, limit: int = 24) -> Path:
     rows = pairs(20)
     rows[2]["prompt"] = "Where, oh where, is it? " * 20

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -78,6 +79,24 @@ def test_unknown_paper_of_sync_is_refused(repository: Path) -> None:
     done = rewardsmith("sync", "segmint", root=repository)
     assert done.returncode == 2
     assert "Did you mean 'segment'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["sync", "segment"], ["table", "segment/1"], ["report"], ["plan"], ["run", "bandit"]]
+)
+def test_unknown_scale_suggests_the_nearest(repository: Path, words: list[str]) -> None:
+    done = rewardsmith(*words, "--scale", "testbett", root=repository)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: unknown scale 'testbett'. Did you mean 'testbed'?"
+
+
+def test_a_plan_of_the_demo_writes_nothing(repository: Path) -> None:
+    small_repository.write_yaml(repository / "params/own/rows/mine.yaml", small_repository.DEFAULT_ROWS["dpo"])
+    try:
+        assert rewardsmith("plan", root=repository).returncode == 0
+        assert not (repository / "pipelines").exists(), "plain `dvc status` would list a matrix as never run"
+    finally:
+        shutil.rmtree(repository / "params/own")
 
 
 def test_names_are_papers_and_rows(repository: Path) -> None:

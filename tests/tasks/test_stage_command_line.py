@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
@@ -40,6 +41,17 @@ def test_arguments_reach_the_function_with_their_types() -> None:
     shown = argument_parser(stage).format_help()
     assert "Does something." in shown
     assert "spec (YAML)" in shown
+
+
+@pytest.mark.parametrize(
+    ("out", "seen"), [("results/testbed/segment/policy/x/0", ""), ("results/small/segment/policy/x/0", "0")]
+)
+def test_the_testbed_runs_on_the_cpu_whoever_starts_it(monkeypatch: pytest.MonkeyPatch, out: str, seen: str) -> None:
+    def stage(out: Path) -> None: ...
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    command_line(stage)(["--out", out])
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
 
 
 def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:
