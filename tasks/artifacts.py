@@ -78,6 +78,19 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     return rows
 
 
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Tensors of an artifact file by name; a missing or damaged one is named with its remedy."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
+    except SafetensorError as error:
+        raise DataError(f"not valid safetensors ({error})", file=str(path), remedy="Re-run its stage") from None
+
+
 def _git(*arguments: str) -> str:
     try:
         return subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=20).stdout.strip()

@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, path_error
 from tasks.platform_state import join_platform
 
 USER_ERROR = 2
@@ -347,7 +347,9 @@ def hackability(
 
 @commands.command()
 def sync(
-    paper: Annotated[str, typer.Argument(help="The paper whose results to mirror.")] = "segment",
+    paper: Annotated[
+        str | None, typer.Argument(help="The paper whose results to mirror; every paper's without it.")
+    ] = None,
     scale: Scale = "testbed",
 ) -> None:
     """Mirror stage outputs into MLflow (MLFLOW_TRACKING_URI, else mlflow.db here); repeating it changes nothing.
@@ -358,12 +360,13 @@ def sync(
 
     known = papers_here(Path.cwd())
     join_platform(Path.cwd())
-    if paper not in known:
+    if paper is not None and paper not in known:
         from tasks.rows import nearest
 
         raise RecipeError(f"unknown paper '{paper}'. {nearest(paper, known)}")
-    counts = tracking.sync(Path.cwd(), paper, scale)
-    print(f"MLflow ({tracking.tracking_uri(Path.cwd()).split('@')[-1]}): {counts.line()}")
+    print(f"MLflow: {tracking.tracking_uri(Path.cwd()).split('@')[-1]}")
+    for name in [paper] if paper else [name for name in known if Path("results", scale, name).is_dir()]:
+        print(f"{name}: {tracking.sync(Path.cwd(), name, scale).line()}")
 
 
 def trained_reward_model(model: str, seed: int, scale: str) -> Path:
@@ -410,10 +413,12 @@ def explain(
         raise RecipeError("explain needs --prompt and --response, or --rows")
     folder = trained_reward_model(model, seed, scale)
     from rich.console import Console
+    from transformers.utils import logging
 
     from tasks.explain import explain as score
     from tasks.report.colour import coloured_text, pieces
 
+    logging.disable_progress_bar()
     scored = score(folder, sys.stdin.read() if prompt == "-" else prompt, response)
     parts = [scored["tokens"], scored["rewards"], scored.get("segments")]
     console = Console()
@@ -599,8 +604,8 @@ def app() -> None:
     """Entry point: an error of the user's prints one line and exits with 2."""
     try:
         commands()
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (RewardsmithError, *PATH_ERRORS) as error:
+        print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
-from rlhf_core.errors import NumericsError, RecipeError, RewardsmithError
+from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
 from tasks.rows import ROOT_SCALE
 
 if TYPE_CHECKING:
@@ -140,6 +140,6 @@ def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: boo
             from rlhf_core import distributed
 
             distributed.leave()
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (RewardsmithError, *PATH_ERRORS) as error:
+        print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         sys.exit(USER_ERROR)

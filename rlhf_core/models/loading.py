@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
     AutoConfig,
@@ -59,7 +60,7 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype = torch.float3
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         return kind.from_pretrained(str(source), dtype=dtype, use_safetensors=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"model cannot be loaded ({str(error).splitlines()[0]})",
             file=str(source),

@@ -10,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks import command_line
 from tasks.command_line import split_names
+from tasks.stage import run_stage
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment
 
@@ -88,6 +90,21 @@ def test_unknown_scale_suggests_the_nearest(repository: Path, words: list[str]) 
     done = rewardsmith(*words, "--scale", "testbett", root=repository)
     assert done.returncode == 2
     assert done.stderr.strip() == "error: unknown scale 'testbett'. Did you mean 'testbed'?"
+
+
+def test_a_path_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken"
+    taken.touch()
+    monkeypatch.setattr(command_line, "commands", taken.mkdir)
+    for run in (command_line.app, lambda: run_stage(lambda _: (taken / "below").mkdir())):
+        with pytest.raises(SystemExit) as stopped:
+            run()
+        assert stopped.value.code == 2
+        error = capsys.readouterr().err.strip()
+        assert error.startswith(f"error: file {taken}")
+        assert error.endswith("Check the path and its permissions")
 
 
 def test_a_plan_of_the_demo_writes_nothing(repository: Path) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
 from tasks import prepare
-from tasks.artifacts import digest, read_json, read_jsonl
+from tasks.artifacts import digest, read_json, read_jsonl, read_tensors
 from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
 
 RECORDED = {
@@ -217,6 +217,9 @@ def test_a_damaged_upstream_result_is_named_with_its_row(tmp_path: Path) -> None
     (tmp_path / "metrics.json").write_bytes(b"\xff\xfe")
     with pytest.raises(DataError, match=r"metrics\.json: not valid JSON .*Re-run its stage"):
         read_json(tmp_path / "metrics.json")
+    (tmp_path / "entropies.safetensors").write_bytes(b"half")
+    with pytest.raises(DataError, match=r"entropies\.safetensors: not valid safetensors .*Re-run its stage"):
+        read_tensors(tmp_path / "entropies.safetensors")
 
 
 def test_another_stage_version_is_refused_with_exit_code_2(pipeline: Pipeline, tmp_path: Path) -> None:

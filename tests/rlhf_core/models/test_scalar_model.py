@@ -88,6 +88,23 @@ def test_what_is_no_reward_model_is_refused(tmp_path: Path) -> None:
         load_language_model(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "heads.safetensors", "config.json", "reward_model.json"])
+def test_a_damaged_model_is_named_with_the_remedy(tmp_path: Path, name: str) -> None:
+    tiny_scalar_model(3, ("reward",)).save(tmp_path, {})
+    file = tmp_path / name
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(DataError, match=f"{tmp_path}: the reward model cannot be loaded .*Re-run its stage"):
+        ScalarModel.load(tmp_path)
+
+
+def test_a_damaged_language_model_is_named(tmp_path: Path) -> None:
+    tiny_policy().model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(DataError, match=f"{tmp_path}: model cannot be loaded"):
+        load_language_model(tmp_path)
+
+
 def test_heads_depend_on_their_seed_only() -> None:
     policy = tiny_policy()
     torch.manual_seed(1)
