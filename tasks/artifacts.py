@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import resource
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core import distributed
-from rlhf_core.errors import DataError, RewardsmithError
+from rlhf_core.errors import DataError, NumericsError, RewardsmithError
 
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn")
 
@@ -50,10 +51,25 @@ def read_json(path: Path | str) -> Any:
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    Path(path).write_text(
-        json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
-        encoding="utf-8",
-    )
+    """Writes a value as JSON.
+
+    Raises:
+        NumericsError: numbers in it that are not finite, by name.
+    """
+    if names := list(_not_finite(value, "")):
+        raise NumericsError(f"{Path(path).name}: {', '.join(names)} not finite")
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def _not_finite(value: Any, name: str) -> Iterator[str]:
+    """Names of the numbers that JSON cannot hold, as in `rows/3/reward`."""
+    if isinstance(value, Mapping | list | tuple):
+        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, part in items:
+            yield from _not_finite(part, f"{name}/{key}" if name else str(key))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield name
 
 
 def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:

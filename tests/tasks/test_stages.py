@@ -15,7 +15,7 @@ import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
 from tasks import prepare
-from tasks.artifacts import digest, read_json, read_jsonl, read_tensors
+from tasks.artifacts import digest, read_json, read_jsonl, read_tensors, write_json
 from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
 
 RECORDED = {
@@ -220,6 +220,12 @@ def test_a_damaged_upstream_result_is_named_with_its_row(tmp_path: Path) -> None
     (tmp_path / "entropies.safetensors").write_bytes(b"half")
     with pytest.raises(DataError, match=r"entropies\.safetensors: not valid safetensors .*Re-run its stage"):
         read_tensors(tmp_path / "entropies.safetensors")
+
+
+def test_a_metric_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NumericsError, match=r"metrics\.json: alpaca_wr, rows/1/kl not finite"):
+        write_json(tmp_path / "metrics.json", {"alpaca_wr": math.nan, "rows": [{"kl": 1.0}, {"kl": -math.inf}]})
+    assert not (tmp_path / "metrics.json").exists()
 
 
 def test_another_stage_version_is_refused_with_exit_code_2(pipeline: Pipeline, tmp_path: Path) -> None:
