@@ -56,6 +56,11 @@ class WorldRows:
     arithmetic: int
     functions: int
 
+    def __post_init__(self) -> None:
+        for name, count in vars(self).items():
+            if count < 1:
+                raise RecipeError(f"{name} is {count}; it must be at least 1")
+
 
 @dataclass(frozen=True)
 class WorldSpec:

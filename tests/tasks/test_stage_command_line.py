@@ -10,9 +10,10 @@ from typing import Annotated, Any
 
 import pytest
 
+from rlhf_core.errors import RecipeError
 from tasks.graph import STAGES, graph_file, pipeline_file
 from tasks.matrix import build
-from tasks.stage import argument_parser, command_line
+from tasks.stage import argument_parser, command_line, set_threads
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -52,6 +53,13 @@ def test_the_testbed_runs_on_the_cpu_whoever_starts_it(monkeypatch: pytest.Monke
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
     command_line(stage)(["--out", out])
     assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
+
+
+@pytest.mark.parametrize("threads", ["two", "0", "-1", "1.5"])
+def test_threads_must_be_a_number(monkeypatch: pytest.MonkeyPatch, threads: str) -> None:
+    monkeypatch.setenv("REWARDSMITH_THREADS", threads)
+    with pytest.raises(RecipeError, match=f"REWARDSMITH_THREADS is '{threads}'"):
+        set_threads()
 
 
 def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:

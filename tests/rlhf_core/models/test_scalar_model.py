@@ -130,3 +130,18 @@ def test_built_models_depend_on_their_seed_only() -> None:
     assert a.config.vocab_size == 50
     with pytest.raises(RecipeError, match="model_type"):
         build_language_model({}, Special(), 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "lama"}, r"model_type is 'lama'; did you mean llama\?"),
+        ({"model_type": None}, r"model_type is 'None'; did you mean"),
+        ({"hiden_size": 16}, r"llama has no field 'hiden_size'; did you mean 'hidden_size'\?"),
+        ({"hidden_size": 15}, r"hidden size \(15\) is not a multiple"),
+    ],
+)
+def test_an_architecture_that_is_none_is_refused(change: dict[str, Any], message: str) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    with pytest.raises(RecipeError, match=message):
+        build_language_model({"model_type": "llama", **sizes, **change}, ToyTokenizer(), 0)  # type: ignore[arg-type]
