@@ -58,8 +58,9 @@ class WorldRows:
 
     def __post_init__(self) -> None:
         for name, count in vars(self).items():
-            if count < 1:
-                raise RecipeError(f"{name} is {count}; it must be at least 1")
+            least = 0 if name in ("tasks", "choices", "arithmetic", "functions") else 1
+            if count < least:
+                raise RecipeError(f"{name} is {count}; it must be at least {least}")
 
 
 @dataclass(frozen=True)
