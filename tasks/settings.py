@@ -29,9 +29,10 @@ class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen = set()
         for key, _ in node.value:
-            if key.value in seen and isinstance(key, yaml.ScalarNode):
-                raise _Twice(key.value, key.start_mark.line + 1)
-            seen.add(key.value if isinstance(key, yaml.ScalarNode) else None)
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _Twice(key.value, key.start_mark.line + 1)
+                seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 
