@@ -147,11 +147,13 @@ def print_table(tables_json: Path, name: str) -> None:
         RecipeError: an unknown paper or table.
     """
     from rich.console import Console
+    from rich.measure import Measurement
 
     console = Console()
     for table in rich_tables(tables_json, name):
-        # A narrow terminal may break the lines; cropping would take digits from the last column.
-        console.print(table, crop=False)
+        # A narrow terminal may break the lines; fitting the table to it would take digits from its columns.
+        needed = Measurement.get(console, console.options, table).minimum
+        console.print(table, width=max(console.width, needed), crop=False)
     if tables_json.exists():
         console.print(
             "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), "
