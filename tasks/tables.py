@@ -152,8 +152,8 @@ def print_table(tables_json: Path, name: str) -> None:
     console = Console()
     for table in rich_tables(tables_json, name):
         # A narrow terminal may break the lines; fitting the table to it would take digits from its columns.
-        needed = Measurement.get(console, console.options, table).minimum
-        console.print(table, width=max(console.width, needed), crop=False)
+        words = Measurement.get(console, console.options.update_width(1000), table).minimum
+        Console(width=max(console.width, words + len(table.columns) + 1)).print(table, crop=False)
     if tables_json.exists():
         console.print(
             "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -143,5 +144,7 @@ def test_built_models_depend_on_their_seed_only() -> None:
 )
 def test_an_architecture_that_is_none_is_refused(change: dict[str, Any], message: str) -> None:
     sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokenizer: Any = MagicMock(bos_token_id=None, eos_token_id=1, pad_token_id=0)
+    tokenizer.__len__.return_value = 8
     with pytest.raises(RecipeError, match=message):
-        build_language_model({"model_type": "llama", **sizes, **change}, ToyTokenizer(), 0)  # type: ignore[arg-type]
+        build_language_model({"model_type": "llama", **sizes, **change}, tokenizer, 0)
