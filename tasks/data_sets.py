@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from rlhf_core.data.quarantine import Summary
-from rlhf_core.data.sources import DirectorySource, Screening
+from rlhf_core.data.sources import DirectorySource, Screening, Source
 from rlhf_core.errors import DataError, RecipeError
 from tasks.artifacts import digest
 
@@ -158,3 +158,25 @@ def split_off(rows: list[dict[str, Any]], share: float, what: str) -> tuple[list
             remedy="Give more rows or a smaller validation_share",
         )
     return rows[:-held_out], rows[-held_out:]
+
+
+def together(source: Source, names: Sequence[str], split: str, kind: str) -> list[dict[str, Any]]:
+    """The rows of several sets one after the other.
+
+    Raises:
+        DataError: two of them have the same id, by which references and answers are kept.
+    """
+    rows: list[dict[str, Any]] = []
+    owners: dict[str, str] = {}
+    for name in names:
+        for row in source.load(name, split, kind):
+            if row["id"] in owners:
+                raise DataError(
+                    f"'{row['id']}' is an id of '{owners[row['id']]}', too",
+                    file=f"{name}.{split}",
+                    field="id",
+                    remedy="Give the rows of each set ids of their own",
+                )
+            owners[row["id"]] = name
+            rows.append(row)
+    return rows

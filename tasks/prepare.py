@@ -34,6 +34,7 @@ from tasks.data_sets import (
     data_directory,
     file_digests,
     screened,
+    together,
 )
 from tasks.long_form_data import LONG_FORM_SPECS
 from tasks.questions import questions_spec
@@ -63,6 +64,12 @@ class WorldRows:
     choices: int
     arithmetic: int
     functions: int
+
+    def __post_init__(self) -> None:
+        for name, count in vars(self).items():
+            least = 0 if name in ("tasks", "choices", "arithmetic", "functions") else 1
+            if count < least:
+                raise RecipeError(f"{name} is {count}; it must be at least {least}")
 
 
 @dataclass(frozen=True)
@@ -322,8 +329,7 @@ def _source(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSo
 def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     source = _source(spec, quarantine)
     kind = record_type("preference").name
-    train = [row for name in spec.preference for row in source.load(name, "train", kind)]
-    test = [row for name in spec.preference for row in source.load(name, "test", kind)]
+    train, test = (together(source, spec.preference, split, kind) for split in ("train", "test"))
     removed: dict[str, dict[str, int]] = {}
     if spec.filters is not None:
         train, test, removed = _filtered(spec, train, test)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -170,10 +171,13 @@ def print_table(tables_json: Path, name: str) -> None:
         RecipeError: an unknown paper or table.
     """
     from rich.console import Console
+    from rich.measure import Measurement
 
     console = Console()
     for table in rich_tables(tables_json, name):
-        console.print(table)
+        # A narrow terminal may break the lines; fitting the table to it would take digits from its columns.
+        words = Measurement.get(console, console.options.update_width(1000), table).minimum
+        Console(width=max(console.width, words + len(table.columns) + 1)).print(table, crop=False)
     if tables_json.exists():
         console.print(
             "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), "
@@ -191,7 +195,9 @@ def rich_tables(tables_json: Path, name: str) -> list[Any]:
     measured = read_json(tables_json)["tables"] if tables_json.exists() else []
     data = next((table for table in measured if table["name"] == published.name), None)
     if data is None:
-        columns = [{"key": c.key, "printed": c.printed, "published": True} for c in published.columns]
+        columns = [
+            {"key": c.key, "printed": c.printed, "published": True, "benchmark": c.benchmark} for c in published.columns
+        ]
         return [_rich_table(published, columns, None, f"{published.name}  {published.title}")]
     title = f"{published.name}  {published.title}"
     own = [column for column in data["columns"] if column["published"]]
@@ -210,8 +216,8 @@ def _rich_table(
     several = len({row.backbone for row in published.rows}) > 1
     evaluators = {row.extra.get("evaluator") for row in published.rows} - {None}
     table.add_column("", min_width=14)
-    for column in columns:
-        table.add_column(column["printed"], justify="right")
+    for header in _headers(columns):
+        table.add_column(header, justify="right")
 
     def label(condition: str, backbone: str | None, extra: Mapping[str, Any]) -> str:
         name = " · ".join(part for part in (condition, backbone if several else None) if part)
@@ -230,6 +236,17 @@ def _rich_table(
         name = label(row["condition"], row["backbone"], row["extra"])
         table.add_row(name, *shown, style="bold" if row["is_main"] else None)
     return table
+
+
+def _headers(columns: list[dict[str, Any]]) -> list[str]:
+    """The columns' printed names; where they are of several benchmarks, under the first of each its name."""
+    if len({column["benchmark"] for column in columns}) < 2:
+        return [column["printed"] for column in columns]
+    headers = []
+    for benchmark, run in itertools.groupby(columns, key=lambda column: column["benchmark"]):
+        first, *others = (column["printed"] for column in run)
+        headers += [f"{benchmark or ''}\n{first}", *(f"\n{other}" for other in others)]
+    return headers
 
 
 def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], is_result: bool) -> Any:

@@ -206,10 +206,44 @@ def test_a_missing_setting_is_named() -> None:
 def test_an_unreadable_settings_file_is_named(tmp_path: Path) -> None:
     for content, message in ((b"a: [", "not valid YAML"), (b"\xff\xfea", "not valid YAML"), (b"- a\n", "a mapping")):
         (tmp_path / "x.yaml").write_bytes(content)
-        with pytest.raises(DataError, match=rf"x.yaml: .*{message}"):
+        with pytest.raises(DataError, match=rf"x.yaml.*: .*{message}") as caught:
             read_settings(tmp_path / "x.yaml")
-    with pytest.raises(DataError, match=r"none.yaml: cannot be read \(No such file"):
+        assert "\n" not in str(caught.value), "a log keeps the line that begins with error:"
+    with pytest.raises(DataError, match=r"none.yaml: file does not exist\. Check the path"):
         read_settings(tmp_path / "none.yaml")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_settings(tmp_path)
+
+
+def test_a_broken_settings_file_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: 1\nb: c: 2\n")
+    with pytest.raises(DataError, match=r"x\.yaml, row 2: not valid YAML \(mapping values are not allowed here\)"):
+        read_settings(tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["normaliser: global\ncredit: repeat\nnormaliser: none\n", "a: {x: 1}\nb:\n  normaliser: 1\n  normaliser: 1\n"],
+)
+def test_a_setting_that_stands_twice_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(DataError, match=r"x\.yaml, row [34], field 'normaliser': stands twice\. Keep the one"):
+        read_settings(tmp_path / "x.yaml")
+
+
+def test_anchors_and_merged_mappings_stay_possible(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n")
+    assert read_settings(tmp_path / "x.yaml")["b"] == {"x": 1, "y": 3}
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [("64", r"the text '64' \(write a number without quotes\)"), ("1e-3", r"with a decimal point, such as 1\.0e-03")],
+)
+def test_a_number_that_yaml_reads_as_text_has_a_hint(value: str, hint: str) -> None:
+    values = {"epochs": 1, "batch": value, "microbatch": 8, "learning_rate": 1e-3}
+    with pytest.raises(RecipeError, match=hint):
+        typed(TrainingConfig, values, "x.yaml")
 
 
 def test_an_endpoint_judge_is_built_from_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:

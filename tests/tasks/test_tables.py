@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -169,6 +170,19 @@ def test_a_table_in_the_terminal(built: Path, capsys: pytest.CaptureFixture[str]
     assert "not run" in text
     tables.print_table(built / "nowhere.json", "alarm/1")
     assert "Published only" in capsys.readouterr().out
+
+
+def test_a_table_in_a_narrow_terminal_loses_no_digit(
+    built: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = {}
+    for columns in ("60", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        tables.print_table(built / "tables.json", "segment/1")
+        text = capsys.readouterr().out
+        shown[columns] = sorted(re.findall(r"\d+\.\d+|±|✓|Arena-Hard|MT-Bench", text))
+    assert shown["60"] == shown["200"]
+    assert shown["60"].count("Arena-Hard") == 1, "two columns are called WR"
 
 
 @pytest.mark.parametrize(
