@@ -27,7 +27,7 @@ from tasks.report.drawing import panels_svg
 from tasks.report.measured import verdict_counts
 from tasks.report.outputs import ResultTree
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
-from tasks.tables import format_number
+from tasks.tables import format_number, made_tables
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -97,16 +97,14 @@ class Report:
 
 
 def read_report(results: Path) -> Report:
-    """Collects the tables stages under `<results>/<paper>/tables`, in the registry's order of papers; the demo's
-    tables where the full ones do not exist.
+    """Collects each paper's tables (`made_tables`), in the registry's order of papers.
 
     Raises:
         DataError: no paper has its tables yet.
     """
     papers = []
     for key in registry.PAPERS:
-        made = [results / key / name / "result" for name in ("tables", "tables-demo")]
-        folder = next((path for path in made if (path / "tables.json").exists()), None)
+        folder = made_tables(results, key)
         if folder is None:
             continue
         data = read_json(folder / "tables.json")
