@@ -16,12 +16,14 @@ from pathlib import Path
 
 from prefect import Flow, flow, get_run_logger
 from prefect.artifacts import create_link_artifact
+from prefect.futures import PrefectFuture
 
 from flows.deployments import check_pinned
 from flows.scheduler import RunFailed, follow_up, run_stale
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
 from tasks import plan
+from tasks.tables import SO_FAR, seeds_so_far
 
 
 def page_link(create: Callable[..., object]) -> None:
@@ -50,7 +52,7 @@ def run_paper(
         full: every row and seed of the paper instead of the demo-sized set.
         rows, seeds: only these, with the models they need; none means all.
         scale: testbed, hh, small or paper.
-        report: write the report page afterwards.
+        report: write the report page afterwards (and, of some rows or seeds, the tables so far).
         sync: mirror the results into MLflow afterwards.
         root: the repository.
 
@@ -65,27 +67,32 @@ def run_paper(
     files = plan.pipeline_files(folder, paper, scale=scale, full=full)
     summary = run_stale(folder, files, paper=paper, rows=rows, seeds=seeds)
     log.info("%s", summary.line())
+    published, results = paper in registry.PAPERS, Path("results", scale)
+    problems = list(summary.failed.values())
+    if report and published and (rows or seeds) and (found := seeds_so_far(folder / results, paper)):
+        out = results / paper / SO_FAR  # the tables stage waits for every row
+        call = ["--results", str(results), "--paper", paper, "--out", str(out), "--seeds", *map(str, found)]
+        problems += problems_of([follow_up.submit("tasks.tables", call, folder)])
     after = []
     if sync:
-        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale, "--root", str(folder)]))
-    made = [folder / "results" / scale / paper / name / "result" for name in ("tables", "tables-demo")]
-    published = paper in registry.PAPERS
-    if report and published and not any(path.exists() for path in made) and (rows or seeds):
-        log.info("no report: some rows alone make no tables; `python -m tasks.tables` makes them of what exists")
-    elif report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
+        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], folder))
+    if report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
         log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", paper, paper)
     elif report:
-        results, out = str(folder / "results" / scale), str(folder / "report")
         module = "tasks.report" if published else f"tasks.report.{paper}"
-        after.append(follow_up.submit(module, ["--results", results, "--out", out]))
-    problems = list(summary.failed.values())
-    for future in after:
-        future.wait()
-        if not future.state.is_completed():
-            problems.append(str(future.state.result(raise_on_failure=False)))
+        after.append(follow_up.submit(module, ["--results", str(results), "--out", "report"], folder))
+    problems += problems_of(after)
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     return summary.line()
+
+
+def problems_of(futures: Sequence[PrefectFuture[str]]) -> list[str]:
+    """What went wrong in tasks, once all have ended."""
+    for future in futures:
+        future.wait()
+    ended = [future.state for future in futures if not future.state.is_completed()]
+    return [str(state.result(raise_on_failure=False)) for state in ended]
 
 
 def paper_flow(paper: str, title: str) -> Flow[..., str]:
@@ -110,7 +117,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             rows: only these rows, with the models they need.
             seeds: only these seeds.
             scale: testbed, hh, small or paper.
-            report: write the report page afterwards.
+            report: write the report page afterwards (and, of some rows or seeds, the tables so far).
             sync: mirror the results into MLflow afterwards.
             root: the repository.
         """

@@ -212,7 +212,7 @@ def recipe(
             raise RunFailed(f"{summary.line()}. " + "; ".join(summary.failed.values()))
         if sync:
             os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{tree / 'mlflow.db'}")
-            follow_up("tasks.tracking", ["--paper", paper, "--rows", name, "--root", str(path)])
+            follow_up("tasks.tracking", ["--paper", paper, "--rows", name], path)
         report_result(path, "testbed", paper, name, chosen)
     return summary.line()
 

@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 import sys
@@ -259,15 +260,19 @@ def run_stale(
 
 
 @task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
-def follow_up(module: str, arguments: Sequence[str]) -> str:
-    """Runs a module after the stages (report, tracking) in a process of its own; returns its last line.
+def follow_up(module: str, arguments: Sequence[str], root: Path) -> str:
+    """Runs a module of the project in a repository after the stages (tables, report, tracking), in its own process.
+
+    Returns:
+        the last line that it printed.
 
     Raises:
         RunFailed: it ended badly.
     """
-    call = [sys.executable, "-m", module, *arguments]
-    project = Path(plan.__file__).parent.parent
-    done = subprocess.run(call, cwd=project, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    call = [sys.executable, "-P", "-m", module, *arguments]
+    project = str(Path(plan.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))}
+    done = subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     log = get_run_logger()
     for line in (done.stdout + done.stderr).splitlines():
         log.info("%s", line)

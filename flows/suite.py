@@ -15,7 +15,7 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_link_artifact
 
 from flows.deployments import check_pinned
-from flows.paper import command_line, page_link
+from flows.paper import command_line, page_link, problems_of
 from flows.scheduler import RunFailed, follow_up, run_stale
 from rlhf_core.errors import RecipeError
 from tasks import graph, plan
@@ -52,15 +52,10 @@ def run_suite(root: Path, *, full: bool, scale: str, seeds: Sequence[int], repor
     log.info("%s", summary.line())
     after = []
     for paper in papers(root) if sync else ():
-        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale, "--root", str(root)]))
+        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], root))
     if report:
-        call = ["--results", str(root / "results" / scale), "--out", str(root / "report")]
-        after.append(follow_up.submit("tasks.report", call))
-    problems = list(summary.failed.values())
-    for future in after:
-        future.wait()
-        if not future.state.is_completed():
-            problems.append(str(future.state.result(raise_on_failure=False)))
+        after.append(follow_up.submit("tasks.report", ["--results", f"results/{scale}", "--out", "report"], root))
+    problems = [*summary.failed.values(), *problems_of(after)]
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     return summary.line()

@@ -246,27 +246,23 @@ def table(
         str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1; or a study of one's own.")
     ],
     scale: Scale = "testbed",
-    demo: Annotated[
-        bool, typer.Option("--demo", help="The demo-sized results even where the full ones exist.")
-    ] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="The demo-sized results even where others exist.")] = False,
 ) -> None:
     """Print a table of a paper: published and measured side by side, with direction verdicts.
 
     The name of a study of one's own (`params/my-study/rows/`) sets its rows side by side: means over seeds.
     """
     from rlhf_core.published import registry
-    from tasks.tables import print_table
+    from tasks.tables import DEMO, FULL, made_tables, print_table
 
     if name not in registry.PAPERS and Path("params", name, "rows").is_dir():
         from tasks.comparison import print_comparison
 
         print_comparison(Path.cwd(), scale, name)
         return
-    folder = Path("results") / scale / name.split("/")[0]
-    paths = [
-        folder / part / "result" / "tables.json" for part in (["tables-demo"] if demo else ["tables", "tables-demo"])
-    ]
-    print_table(next((path for path in paths if path.exists()), paths[-1]), name)
+    results, paper = Path("results") / scale, name.split("/")[0]
+    folder = results / paper / DEMO / "result" if demo else made_tables(results, paper)
+    print_table((folder or results / paper / FULL / "result") / "tables.json", name)
 
 
 @commands.command()

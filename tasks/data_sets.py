@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.sources import DirectorySource, Screening, Source
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, RecipeError
 from tasks.artifacts import digest
 
 #: Directory that a `directory` source reads when its spec names none.
@@ -34,10 +34,73 @@ class DataSpec(Protocol):
         """The sets, and facts about them for data.json; bad rows go to `quarantine`."""
 
 
+@dataclass(frozen=True)
+class DrawnSpec:
+    """What specs of generated data share; `Rows`, a dataclass, names the sizes of the sets.
+
+    Args:
+        source: names the kind.
+        template: chat template.
+        limits: `Limits` in tokens.
+        world_seed: of the world.
+        seed: of the draws.
+        annotator: `Annotator` of preference pairs.
+        rows: `Rows`.
+    """
+
+    Rows: ClassVar[type[Any]]
+
+    source: str
+    template: str
+    limits: Mapping[str, Any]
+    world_seed: int
+    seed: int
+    annotator: Mapping[str, Any]
+    rows: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        if odd := {f.name for f in fields(self.Rows)} ^ set(self.rows):
+            raise RecipeError(f"rows: {sorted(odd)} are missing or unknown")
+
+
 def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str], metas: list[Any]) -> dict[str, Any]:
     """One benchmark item: user turns, the baseline's answer per turn, and what the gold judge knows of each."""
     history = {"messages": row["messages"]} if "messages" in row else {}
     return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
+
+
+def alpaca_calibration(file: str, items: Sequence[Mapping[str, Any]], first: int) -> list[dict[str, Any]]:
+    """AlpacaEval's published calibration rows (`df_gamed.csv`) under the ids of a benchmark's items.
+
+    Args:
+        file: a path, or a hub address such as hf://datasets/tatsu-lab/alpaca_eval/df_gamed.csv.
+        items: the benchmark, whose ids end in the instruction's number.
+        first: the number of the first instruction in these ids; the file counts from 0.
+
+    Raises:
+        DataError: a file that cannot be read, or that says nothing of an item.
+    """
+    from rlhf_core.evaluation.alpaca_calibration import official_index, read_calibration_rows
+
+    ids = {official_index(item["id"]) - first: str(item["id"]) for item in items}
+    frame = read_calibration_rows(file)
+    known = frame[frame["index"].isin(list(ids))]
+    missing = sorted(set(ids) - set(known["index"].tolist()))
+    if missing:
+        raise DataError(
+            f"no calibration row for {len(missing)} of {len(ids)} instructions, the first is '{ids[missing[0]]}'",
+            file=file, field="index", remedy="Use the benchmark's published instructions, or leave the file out",
+        )  # fmt: skip
+    return [
+        {
+            "id": ids[int(row["index"])],
+            "preference": None if row["preference"] != row["preference"] else float(row["preference"]),
+            "std_delta_len": float(row["std_delta_len"]),
+            "instruction_difficulty": float(row["instruction_difficulty"]),
+            "not_gamed_baseline": bool(row["not_gamed_baseline"]),
+        }
+        for row in known.to_dict("records")
+    ]
 
 
 def data_directory(named: str | None) -> Path:

@@ -18,7 +18,7 @@ from typing import Any
 from rlhf_core.data.schemas import record_type
 from rlhf_core.data.slices import sentences, sub_sentences
 from rlhf_core.errors import RecipeError
-from tasks.data_sets import Sets, benchmark_row, directory_facts, open_directory, split_off
+from tasks.data_sets import DrawnSpec, Sets, benchmark_row, directory_facts, open_directory, split_off
 
 Row = dict[str, Any]
 
@@ -46,31 +46,10 @@ class LongFormRows:
 
 
 @dataclass(frozen=True)
-class LongFormWorldSpec:
-    """Long-form questions of the testbed.
+class LongFormWorldSpec(DrawnSpec):
+    """Long-form questions of the testbed; `source` is 'testbed-longform'."""
 
-    Args:
-        source: 'testbed-longform'.
-        template: chat template.
-        limits: `Limits` in tokens.
-        world_seed: of the world.
-        seed: of the draws.
-        annotator: `Annotator` of preference pairs.
-        rows: `LongFormRows`.
-    """
-
-    source: str
-    template: str
-    limits: Mapping[str, Any]
-    world_seed: int
-    seed: int
-    annotator: Mapping[str, Any]
-    rows: Mapping[str, int]
-
-    def __post_init__(self) -> None:
-        missing = set(LongFormRows.__dataclass_fields__) ^ set(self.rows)
-        if missing:
-            raise RecipeError(f"rows: {sorted(missing)} are missing or unknown")
+    Rows = LongFormRows
 
     def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         return _testbed(self)

@@ -38,6 +38,28 @@ CURVE_METRICS = (
     "value_loss",
 )
 MARKS = {"confirmed": "✓", "contradicted": "✗", "undecided": "·"}
+#: Folders of a paper's tables: of the full matrix, of what was run of it so far, of the demo-sized rows.
+FULL, SO_FAR, DEMO = "tables", "tables-so-far", "tables-demo"
+
+
+def made_tables(results: Path, paper: str) -> Path | None:
+    """The `result` folder of a paper's tables: the newer of the full ones and those so far, else the demo's.
+
+    Args:
+        results: the scale's results, such as `results/testbed`.
+    """
+    known = {name: results / paper / name / "result" for name in (FULL, SO_FAR, DEMO)}
+    there = {name: path for name, path in known.items() if (path / "tables.json").exists()}
+    newer = [there[name] for name in (FULL, SO_FAR) if name in there]
+    if newer:
+        return max(newer, key=lambda path: (path / "tables.json").stat().st_mtime)
+    return there.get(DEMO)
+
+
+def seeds_so_far(results: Path, paper: str) -> list[int]:
+    """The seeds at which any stage of a paper has a result."""
+    found = results.glob(f"{paper}/*/*/[0-9]*/result")
+    return sorted({int(path.parent.name) for path in found if path.parent.name.isdigit()})
 
 
 def paper_tables(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
@@ -125,6 +147,8 @@ def format_number(value: float, decimals: int) -> str:
 
 def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
     """A measured cell in short: mean, significance star, standard error and direction mark."""
+    if cell["status"] == "elsewhere":
+        return ""
     if cell["status"] != "measured":
         return str(cell["status"])
     if cell["outcome"] is not None:
@@ -233,6 +257,8 @@ def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], 
         return Text(printed)
     text = Text(f"{printed}\n" if column["published"] else "", style="dim")
     cell = row["cells"][column["key"]]
+    if cell["status"] == "elsewhere":
+        return text
     if cell["status"] != "measured":
         return text.append(str(cell["status"]), style="dim italic")
     mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""

@@ -16,7 +16,7 @@ from typing import Any
 
 from rlhf_core.data.schemas import record_type
 from rlhf_core.errors import DataError, RecipeError
-from tasks.data_sets import Sets, benchmark_row, directory_facts, open_directory, split_off
+from tasks.data_sets import DrawnSpec, Sets, benchmark_row, directory_facts, open_directory, split_off
 
 Row = dict[str, Any]
 
@@ -35,31 +35,10 @@ class TranslationRows:
 
 
 @dataclass(frozen=True)
-class TranslationWorldSpec:
-    """Translation of the testbed.
+class TranslationWorldSpec(DrawnSpec):
+    """Translation of the testbed; `source` is 'testbed-translation'."""
 
-    Args:
-        source: 'testbed-translation'.
-        template: chat template.
-        limits: `Limits` in tokens.
-        world_seed: of the world.
-        seed: of the draws.
-        annotator: `Annotator` of preference pairs.
-        rows: `TranslationRows`.
-    """
-
-    source: str
-    template: str
-    limits: Mapping[str, Any]
-    world_seed: int
-    seed: int
-    annotator: Mapping[str, Any]
-    rows: Mapping[str, int]
-
-    def __post_init__(self) -> None:
-        missing = set(TranslationRows.__dataclass_fields__) ^ set(self.rows)
-        if missing:
-            raise RecipeError(f"rows: {sorted(missing)} are missing or unknown")
+    Rows = TranslationRows
 
     def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         return _testbed(self)

@@ -235,9 +235,10 @@ def duplicates(root: Path, environment: dict[str, str]) -> list[str]:
 
 def forget(root: Path) -> None:
     """Removes every result and DVC's memory of them, so that the next run begins from nothing."""
-    for path in (root / "results", root / ".dvc" / "cache", root / ".dvc" / "tmp"):
-        shutil.rmtree(path, ignore_errors=True)
-    (root / "dvc.lock").unlink(missing_ok=True)
+    for name in ("results", "reevaluations", ".dvc/cache", ".dvc/tmp"):
+        shutil.rmtree(root / name, ignore_errors=True)
+    for name in ("dvc.lock", "reevaluations.dvc"):
+        (root / name).unlink(missing_ok=True)
 
 
 def chaos(folder: Path, kills: int, seed: int, targets: Sequence[str] = TARGETS) -> Report:

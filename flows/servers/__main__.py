@@ -46,6 +46,7 @@ def _settings(root: Path, asked: dict[str, int | None]) -> Settings:
         if running and before:
             ports[name] = int(before)
         else:
+            processes.stop(root / FOLDER, name)
             ports[name] = choose_port(host, name, asked.get(name), before)
     return load(root, ports)
 

@@ -9,8 +9,11 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+import psutil
 
 from flows.servers.databases import explained
 from flows.servers.settings import USER, Settings
@@ -124,8 +127,25 @@ def stop(folder: Path, name: str) -> bool:
     state = read_state(folder)
     note = state["processes"].pop(name, None)
     there = alive(note)
-    if there:
+    if there or (name in HEALTH and survivors(note)):
         end_group(int(note["pid"]))
     if note is not None:
         write_private(folder / STATE, state)
     return there
+
+
+def survivors(note: Mapping[str, Any] | None) -> list[int]:
+    """Processes that outlived the noted leader of their session; a server's would keep its port."""
+    if not note or alive(note):
+        return []
+    with suppress(psutil.NoSuchProcess):
+        if abs(psutil.Process(int(note["pid"])).create_time() - float(note["created"])) >= 1.0:
+            return []  # the id is another process's by now
+    return [pid for pid in psutil.pids() if _session(pid) == int(note["pid"]) and pid != int(note["pid"])]
+
+
+def _session(pid: int) -> int | None:
+    try:
+        return os.getsid(pid)
+    except (ProcessLookupError, PermissionError):
+        return None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from flows.run_notes import process_of
 from flows.servers.settings import Settings, slots_name
 from flows.working_tree import end_group, only_scheduler, tidy
@@ -80,13 +82,13 @@ def _free_slots(client: Any) -> list[str]:
 
 
 def _end_stages(root: Path) -> list[str]:
-    """Tidies a tree, unless a scheduler is at work there."""
+    """Tidies a tree, unless it is gone or a scheduler is at work there."""
+    if not root.is_dir():
+        return []
     try:
         with only_scheduler(root):
             return tidy(root)
-    except RewardsmithError:
-        return []
-    except OSError:
+    except RewardsmithError:  # another scheduler
         return []
 
 
@@ -100,6 +102,6 @@ def end_runs(settings: Settings) -> int:
             ended += 1
             try:
                 process.wait(60)
-            except Exception:
+            except psutil.TimeoutExpired:
                 end_group(process.pid)
     return ended

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
 import stat
@@ -9,11 +10,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import psutil
 import pytest
 import yaml
 
 from flows import deployments
-from flows.servers import databases, page, settings
+from flows.servers import databases, page, processes, settings
 from flows.stage_run import MemoryWatch, StageFailed, explain_failure
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks import platform_state
@@ -117,6 +119,25 @@ def test_a_reused_process_id_is_not_alive(tmp_path: Path) -> None:
     assert not platform_state.alive(note | {"created": note["created"] - 100})
     assert not platform_state.alive({})
     assert platform_state.client_environment(tmp_path) == {}
+
+
+def test_what_outlives_a_killed_server_is_ended_before_its_port_is_chosen(tmp_path: Path) -> None:
+    """A server whose leader alone is killed leaves children that hold the port."""
+    child = "import subprocess, sys; p = subprocess.Popen(['sleep', '600']); print(p.pid, flush=True); p.wait()"
+    leader = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    note = platform_state.note_of(leader.pid)
+    assert leader.stdout is not None
+    left = psutil.Process(int(leader.stdout.readline()))
+    assert processes.survivors(note) == []
+    leader.kill()
+    leader.wait()
+    assert processes.survivors(note) == [left.pid]
+    (tmp_path / "state.json").write_text(json.dumps({"ports": {}, "processes": {"mlflow": note}}))
+    assert not processes.stop(tmp_path, "mlflow")
+    psutil.wait_procs([left], timeout=10)
+    assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
+    reused = platform_state.note_of(os.getpid())
+    assert processes.survivors(reused | {"created": reused["created"] - 100}) == []
 
 
 def test_prefect_yaml_is_current_and_names_every_paper() -> None:
