@@ -65,7 +65,7 @@ def write_json(path: Path | str, value: Any) -> None:
 def _not_finite(value: Any, name: str) -> Iterator[str]:
     """Names of the numbers that JSON cannot hold, as in `rows/3/reward`."""
     if isinstance(value, Mapping | list | tuple):
-        items = value.items() if isinstance(value, Mapping) else enumerate(value)
+        items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, part in items:
             yield from _not_finite(part, f"{name}/{key}" if name else str(key))
     elif isinstance(value, float) and not math.isfinite(value):

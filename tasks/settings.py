@@ -27,7 +27,7 @@ class _Loader(yaml.SafeLoader):
     """Refuses what YAML would settle silently by the later one: two values of one setting."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        seen: set[str] = set()
         for key, _ in node.value:
             if isinstance(key, yaml.ScalarNode):
                 if key.value in seen:

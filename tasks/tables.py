@@ -242,7 +242,7 @@ def _headers(columns: list[dict[str, Any]]) -> list[str]:
     """The columns' printed names; where they are of several benchmarks, under the first of each its name."""
     if len({column["benchmark"] for column in columns}) < 2:
         return [column["printed"] for column in columns]
-    headers = []
+    headers: list[str] = []
     for benchmark, run in itertools.groupby(columns, key=lambda column: column["benchmark"]):
         first, *others = (column["printed"] for column in run)
         headers += [f"{benchmark or ''}\n{first}", *(f"\n{other}" for other in others)]
