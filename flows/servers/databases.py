@@ -150,8 +150,8 @@ def refuse_unknown(settings: Settings) -> None:
             here = f"{TOOLS[name]} {metadata.version(TOOLS[name])}"
             raise RewardsmithError(
                 f"the {TOOLS[name]} database {settings.shown_database(name)} has the schema {found}, which the installed "
-                f"{here} does not know: a newer version has written it. Install that version (constraints.txt), or use "
-                "another database; nothing was changed"
+                f"{here} does not know: a newer version has written it. Install that version, or use another database; "
+                "nothing was changed"
             )
 
 
