@@ -21,6 +21,7 @@ from typing import Any
 from flows.servers import databases, processes, stores
 from flows.servers.settings import POOL, PORTS, Settings, choose_port, load, slots_name
 from rlhf_core.errors import RewardsmithError
+from tasks import machine
 from tasks.platform_state import CLIENT, FOLDER, STATE, alive, write_private
 
 
@@ -60,7 +61,7 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
     """
     began = time.monotonic()
     settings = _settings(root, asked)
-    _check(settings)
+    check_stores(settings)
     folder = settings.folder
     noted = processes.read_state(folder)["processes"]
     ends = [name for name in PORTS if alive(noted.get(name)) and not processes.answers(settings, name, timeout=10)]
@@ -95,7 +96,7 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
     print(f"up in {time.monotonic() - began:.1f} s")
 
 
-def _check(settings: Settings) -> None:
+def check_stores(settings: Settings) -> None:
     """Looks at every store before anything is started, stopped or written.
 
     Raises:
@@ -124,7 +125,6 @@ def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
     from flows.servers.recovery import repair
     from flows.shared_slots import limits
     from flows.slots import Slots
-    from tasks import machine
 
     with get_client(sync_client=True) as client:
         try:
@@ -224,7 +224,7 @@ def main(arguments: list[str] | None = None) -> int:
     except OSError as error:
         if error.errno != errno.ENOSPC:
             raise
-        print(f"error: {stores.full_disk(f'{error.filename or root} cannot be written')}", file=sys.stderr)
+        print(f"error: {machine.full_disk(f'{error.filename or root} cannot be written')}", file=sys.stderr)
         return 2
     return 0
 

@@ -147,11 +147,10 @@ def refuse_unknown(settings: Settings) -> None:
                 re.findall(r"^revision\s*(?::.*)?=\s*[\"'](\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
             )
         if found not in known:
-            here = f"{TOOLS[name]} {metadata.version(TOOLS[name])}"
+            here, shown = f"{TOOLS[name]} {metadata.version(TOOLS[name])}", settings.shown_database(name)
             raise RewardsmithError(
-                f"the {TOOLS[name]} database {settings.shown_database(name)} has the schema {found}, which the installed "
-                f"{here} does not know: a newer version has written it. Install that version, or use another database; "
-                "nothing was changed"
+                f"the {TOOLS[name]} database {shown} has the schema {found}, which the installed {here} does not know: "
+                "a newer version has written it. Install that version, or use another database; nothing was changed"
             )
 
 

@@ -4,11 +4,11 @@ stores are those of the last time."""
 from __future__ import annotations
 
 import os
-import shutil
 from urllib.parse import urlsplit
 
 from flows.servers.settings import Settings
 from rlhf_core.errors import RewardsmithError
+from tasks import machine
 from tasks.platform_state import read_private, write_private
 
 #: Databases and logs need this much to begin with.
@@ -51,16 +51,10 @@ def refuse_full_disk(settings: Settings) -> None:
     Raises:
         RewardsmithError: with what is free.
     """
-    free = shutil.disk_usage(settings.root).free / 2**20
+    free = machine.free_disk_gb(settings.root) * 1024
     if free < FREE_MB:
-        raise RewardsmithError(
-            full_disk(f"{settings.root} has {free:.0f} MB free, and the platform needs {FREE_MB} MB")
-        )
-
-
-def full_disk(what: str) -> str:
-    """A full disk in words."""
-    return f"the disk is full: {what}. Free some space and run the same command again; what is finished is kept"
+        text = f"{settings.root} has {free:.0f} MiB free, and the platform needs {FREE_MB} to begin with"
+        raise RewardsmithError(machine.full_disk(text))
 
 
 def check_artifacts(settings: Settings) -> None:
