@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import importlib.util
+import json
 import os
 import socket
 import sqlite3
@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from flows import deployments
-from flows.servers import databases, page, processes, settings
+from flows.servers import databases, page, processes, settings, stores
 from flows.stage_run import MemoryWatch, StageFailed, explain_failure
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks import platform_state
