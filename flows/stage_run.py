@@ -200,11 +200,12 @@ def run_stage(
         errors="replace",
         start_new_session=True,
     )
-    note = record_process(root, name, process.pid)
     running.add(process.pid)
     memory = MemoryWatch(process.pid, memory_gb)
     tail: deque[str] = deque(maxlen=TAIL)
+    note: Path | None = None
     try:
+        note = record_process(root, name, process.pid)
         assert process.stdout is not None
         with log_path.open("w", encoding="utf-8") as log:
             for line in process.stdout:
@@ -225,7 +226,8 @@ def run_stage(
         if process.poll() is None:
             end_group(process.pid)
             process.wait()
-        note.unlink(missing_ok=True)
+        if note:
+            note.unlink(missing_ok=True)
     text = "".join(tail)
     if status != 0:
         failure = memory.explained(address, explain_failure(address, status, text))

@@ -116,7 +116,7 @@ def revision(settings: Settings, name: str) -> str | None:
             raise RewardsmithError(f"the database {shown} cannot be read: {_first_line(error)}") from None
     elif path.exists():
         try:
-            with closing(sqlite3.connect(path)) as connection:
+            with closing(sqlite3.connect(path, timeout=60)) as connection:
                 rows = connection.execute(query).fetchall()
         except sqlite3.DatabaseError as error:
             if "no such table" in str(error):

@@ -75,7 +75,7 @@ def check_artifacts(settings: Settings) -> None:
     limits = Config(connect_timeout=5, read_timeout=20, retries={"total_max_attempts": 2})
     doing = "write to"
     try:
-        client = boto3.client("s3", endpoint_url=address, config=limits)
+        client = boto3.Session().client("s3", endpoint_url=address, config=limits)
         client.put_object(Bucket=bucket, Key=key, Body=b"")
         doing = "read from"
         client.get_object(Bucket=bucket, Key=key)

@@ -40,26 +40,29 @@ def fill(root: Path, left: int) -> Path:
 
 
 def stage(root: Path) -> None:
-    """A stage that runs out of disk, and once more when there is room: prints both outcomes and the result."""
+    """A stage that finds little room and then none, and once more when there is some: prints what came of it."""
     from flows.stage_run import Running, StageFailed, run_stage
+    from flows.working_tree import tidy
+    from tests.chaos import processes_of
 
     small_repository.create(root, demo=("bandit",), seeds=(0,))
     stages = command("dvc", "stage", "list", "--name-only", root=root).stdout.split()
     before, address = (next(name for name in stages if name.startswith(kind)) for kind in ("prepare", "tokenizer"))
-    said: list[str] = []
-    how = {"environment": {}, "running": Running(), "say": said.append}
+    how = {"environment": {}, "running": Running(), "say": print}
     run_stage(root, address=before, name="prepare", out="", **how)  # type: ignore[arg-type]
-    filler = fill(root, left=0)
-    try:
-        run_stage(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
-        message = ""
-    except StageFailed as error:
-        message = str(error)
-    parts = [str(path) for path in root.glob("results/**/.partial-*")]
-    filler.unlink()
+    messages = []
+    for left in (16 << 10, 0):
+        filler = fill(root, left)
+        try:
+            run_stage(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
+        except StageFailed as error:
+            messages.append(str(error))
+        filler.unlink()
+    alive = processes_of(root)
+    tidy(root)
     done = run_stage(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
     status = command("dvc", "status", before, address, root=root).stdout
-    print(json.dumps({"message": message, "parts": parts, "then": done.outcome, "status": status, "said": said}))
+    print(json.dumps({"messages": messages, "alive": alive, "then": done.outcome, "status": status}))
 
 
 def up(root: Path) -> None:
@@ -79,9 +82,11 @@ def test_a_stage_on_a_full_disk_says_so_and_runs_when_there_is_room(disk: Path) 
     done = on_a_small_disk(disk, "stage")
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
-    assert "the disk is full" in told["message"]
-    assert "Free some space and run the same command again" in told["message"]
-    assert told["parts"] == []
+    assert len(told["messages"]) == 2
+    for message in told["messages"]:
+        assert "the disk is full: " in message
+        assert "Free some space and run the same command again" in message
+    assert told["alive"] == []
     assert told["then"] == "ran"
     assert "up to date" in told["status"]
 
