@@ -22,7 +22,7 @@ def on_a_small_disk(folder: Path, what: str) -> subprocess.CompletedProcess[str]
     mount = f'mount -t tmpfs -o size=16m tmpfs "$1" && exec "$2" -P -m tests.flows.test_full_disk {what} "$1"'
     words = [*ALONE, "sh", "-c", mount, "sh", str(folder), sys.executable]
     environment = clean_environment(PYTHONPATH=str(PROJECT))
-    return subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=300)
+    return subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=550)
 
 
 @pytest.fixture
