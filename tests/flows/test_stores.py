@@ -68,7 +68,6 @@ def variables(database: PostgreSQL, objects: Moto, key: tuple[str, str] | None =
         "MLFLOW_S3_ENDPOINT_URL": objects.url,
         "AWS_ACCESS_KEY_ID": key[0],
         "AWS_SECRET_ACCESS_KEY": key[1],
-        "AWS_DEFAULT_REGION": "us-east-1",
     }
 
 
@@ -102,8 +101,8 @@ client = mlflow.MlflowClient()
 experiment = client.get_experiment_by_name("segment")
 runs = {}
 for run in client.search_runs([experiment.experiment_id]):
-    if "result.json" in [entry.path for entry in client.list_artifacts(run.info.run_id)]:
-        runs[run.info.run_id] = mlflow.artifacts.load_dict(run.info.artifact_uri + "/result.json")
+    if "pointer.json" in [entry.path for entry in client.list_artifacts(run.info.run_id)]:
+        runs[run.info.run_id] = mlflow.artifacts.load_dict(run.info.artifact_uri + "/pointer.json")
 print(json.dumps({"where": experiment.artifact_location, "runs": runs}))
 """
 
@@ -142,7 +141,7 @@ def test_runs_are_in_postgresql_and_artifacts_in_the_bucket(
     assert found["where"].startswith("mlflow-artifacts:/")
     assert found["runs"]
     stored = objects.names("runs/")
-    assert all(any(run in name for name in stored) for run in found["runs"])
+    assert all(any(tracked_run in name for name in stored) for tracked_run in found["runs"])
     assert not [path for name in ("mlflow.db", "*/*/prefect.db", "*/*/auth.db", "mlruns") for path in root.glob(name)]
 
 
