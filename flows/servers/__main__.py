@@ -18,6 +18,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import httpx
+
 from flows.servers import databases, processes, stores
 from flows.servers.settings import POOL, PORTS, Settings, choose_port, load, slots_name
 from rlhf_core.errors import RewardsmithError
@@ -85,7 +87,16 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
         worker_alive = False
     _import_prefect()
     processes.wait_until_ready(settings, started)
-    for line in _bring_in_line(settings, worker_alive=worker_alive):
+    try:
+        done = _bring_in_line(settings, worker_alive=worker_alive)
+    except httpx.HTTPError as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        log = folder / "logs" / "prefect.log"
+        raise RewardsmithError(
+            f"the Prefect server failed while it was set up: {why} (log: {log}). Look whether its database answers, then "
+            "`rewardsmith up` again: it goes on from here"
+        ) from None
+    for line in done:
         print(line)
     if not worker_alive:
         processes.stop(folder, "worker")

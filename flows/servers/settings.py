@@ -100,6 +100,9 @@ class Settings:
             "prefect": {
                 "PREFECT_SERVER_API_AUTH_STRING": f"{USER}:{self.password}",
                 "PREFECT_API_DATABASE_CONNECTION_URL": self.prefect_database(),
+                # trainings fill the cores beside it: its own 5 and 10 s pass before PostgreSQL has answered
+                "PREFECT_API_DATABASE_CONNECTION_TIMEOUT": "60",
+                "PREFECT_API_DATABASE_TIMEOUT": "60",
                 "PREFECT_UI_API_URL": f"{self.url('prefect')}/api",
                 "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             },
