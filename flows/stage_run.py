@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -28,6 +29,8 @@ PASSING = re.compile(
     r"|CUDA error: (?:device|unspecified)|NCCL|is busy, it is being blocked|Unable to acquire lock|database is locked",
     re.IGNORECASE,
 )
+#: Words of a full disk: the system's, SQLite's and a quota's.
+FULL = re.compile(r"No space left on device|database or disk is full|Disk quota exceeded")
 EXITED = re.compile(r"exited with (-?\d+)\s*$", re.MULTILINE)
 #: Advice of DVC's that a log of hundreds of stages does not need.
 ADVICE = re.compile(
@@ -130,6 +133,9 @@ def explain_failure(address: str, status: int, tail: str) -> StageFailed:
     messages = [line for line in tail.splitlines() if line.startswith("error:")]
     errors = [line for line in tail.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
     last = (messages or errors or tail.strip().splitlines() or ["no output"])[-1].removeprefix("error: ")
+    if FULL.search(tail):
+        text = next(line for line in reversed(tail.splitlines()) if FULL.search(line))
+        return StageFailed(f"stage {address} failed: {machine.full_disk(text.strip())}", exit_code=code, retry=False)
     retry = code != USER_ERROR and (code in SIGNALS or code == TEMPORARY or bool(PASSING.search(tail)))
     hint = " (ended by the system: out of memory?)" if code in (-9, 137) else ""
     return StageFailed(f"stage {address} failed with exit code {code}{hint}: {last}", exit_code=code, retry=retry)
@@ -195,11 +201,12 @@ def run_stage(
         errors="replace",
         start_new_session=True,
     )
-    note = record_process(root, name, process.pid)
     running.add(process.pid)
     memory = MemoryWatch(process.pid, memory_gb)
     tail: deque[str] = deque(maxlen=TAIL)
+    note: Path | None = None
     try:
+        note = record_process(root, name, process.pid)
         assert process.stdout is not None
         with log_path.open("w", encoding="utf-8") as log:
             for line in process.stdout:
@@ -209,17 +216,26 @@ def run_stage(
                     tail.append(line)
                     say(line.rstrip())
         status = process.wait()
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        full = machine.full_disk(f"{error.filename or log_path} cannot be written")
+        raise StageFailed(f"stage {address} was ended: {full}", exit_code=1, retry=False) from None
     finally:
         memory.close()
         running.remove(process.pid)
         if process.poll() is None:
             end_group(process.pid)
             process.wait()
-        note.unlink(missing_ok=True)
+        if note:
+            note.unlink(missing_ok=True)
     text = "".join(tail)
     if status != 0:
         failure = memory.explained(address, explain_failure(address, status, text))
-        write_failure(root, name, address=address, out=out, failure=failure)
+        try:
+            write_failure(root, name, address=address, out=out, failure=failure)
+        except OSError as error:
+            say(f"the failure of {address} cannot be noted: {error}")
         raise failure
     (root / WORK / "failures" / f"{name}.json").unlink(missing_ok=True)
     outcome = "restored" if "is cached - skipping run" in text else "unchanged" if "didn't change" in text else "ran"

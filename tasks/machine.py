@@ -70,6 +70,11 @@ def free_disk_gb(path: Path) -> float:
     return shutil.disk_usage(path).free / 2**30
 
 
+def full_disk(what: str) -> str:
+    """A full disk in words, with what to do."""
+    return f"the disk is full: {what}. Free some space and run the same command again; what is finished is kept"
+
+
 def out_of_memory_kills(cgroup: Path = CGROUP) -> int:
     """Processes of this control group that the system ended for want of memory so far; 0 where it does not say."""
     try:

@@ -19,9 +19,13 @@ def write_private(path: Path, value: Any) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}")
     descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
-        file.write(json.dumps(value, indent=1) + "\n")
-    partial.rename(path)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(value, indent=1) + "\n")
+        partial.rename(path)
+    except OSError:
+        partial.unlink(missing_ok=True)
+        raise
 
 
 def read_private(path: Path) -> dict[str, Any]:

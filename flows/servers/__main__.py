@@ -8,6 +8,7 @@ python -m flows.servers status  says what runs
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import os
 import sys
@@ -17,9 +18,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from flows.servers import databases, processes
+import httpx
+
+from flows.servers import databases, processes, stores
 from flows.servers.settings import POOL, PORTS, Settings, choose_port, load, slots_name
 from rlhf_core.errors import RewardsmithError
+from tasks import machine
 from tasks.platform_state import CLIENT, FOLDER, STATE, alive, write_private
 
 
@@ -59,6 +63,7 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
     """
     began = time.monotonic()
     settings = _settings(root, asked)
+    check_stores(settings)
     folder = settings.folder
     noted = processes.read_state(folder)["processes"]
     ends = [name for name in PORTS if alive(noted.get(name)) and not processes.answers(settings, name, timeout=10)]
@@ -72,7 +77,8 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
     write_private(folder / CLIENT, settings.client())
     databases.write_auth_file(settings)
     for name in databases.prepare(settings) if missing else []:
-        print(f"prepared the {name} database: {settings.database_of(name).split('@')[-1]}")
+        print(f"prepared the {name} database: {settings.shown_database(name)}")
+    stores.remember(settings)
     started = {name: processes.start(settings, name) for name in missing}
     os.environ.update(settings.client())
     worker_alive = alive(noted.get("worker"))
@@ -81,7 +87,16 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
         worker_alive = False
     _import_prefect()
     processes.wait_until_ready(settings, started)
-    for line in _bring_in_line(settings, worker_alive=worker_alive):
+    try:
+        done = _bring_in_line(settings, worker_alive=worker_alive)
+    except httpx.HTTPError as error:
+        why = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        log = folder / "logs" / "prefect.log"
+        raise RewardsmithError(
+            f"the Prefect server failed while it was set up: {why} (log: {log}). Look whether its database answers, "
+            "then `rewardsmith up` again: it goes on from here"
+        ) from None
+    for line in done:
         print(line)
     if not worker_alive:
         processes.stop(folder, "worker")
@@ -90,6 +105,19 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
     print(f"page     {settings.url('page')}   ({folder / 'credentials.json'} holds user and password)")
     print(f"Prefect  {settings.url('prefect')}\nMLflow   {settings.url('mlflow')}")
     print(f"up in {time.monotonic() - began:.1f} s")
+
+
+def check_stores(settings: Settings) -> None:
+    """Looks at every store before anything is started, stopped or written.
+
+    Raises:
+        RewardsmithError: one cannot be used.
+    """
+    stores.refuse_others(settings)
+    stores.refuse_full_disk(settings)
+    databases.create_missing(settings)
+    databases.refuse_unknown(settings)
+    stores.check_artifacts(settings)
 
 
 def _import_prefect() -> None:
@@ -108,7 +136,6 @@ def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
     from flows.servers.recovery import repair
     from flows.shared_slots import limits
     from flows.slots import Slots
-    from tasks import machine
 
     with get_client(sync_client=True) as client:
         try:
@@ -204,6 +231,11 @@ def main(arguments: list[str] | None = None) -> int:
                 down(root)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
+        return 2
+    except OSError as error:
+        if error.errno != errno.ENOSPC:
+            raise
+        print(f"error: {machine.full_disk(f'{error.filename or root} cannot be written')}", file=sys.stderr)
         return 2
     return 0
 

@@ -1,4 +1,4 @@
-"""The platform's databases, brought to the installed versions before any server or client opens them.
+"""The platform's databases, looked at and brought to the installed versions before any server or client opens them.
 
 MLflow's two are prepared here, in one process: several first writers of one database crash. Prefect's has a single
 opener, its server, which prepares it while it starts.
@@ -7,26 +7,36 @@ opener, its server, which prepares it while it starts.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import os
+import re
+import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from importlib import metadata
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 from flows.servers.settings import USER, Settings
 from rlhf_core.errors import RewardsmithError
 
 #: Every database, and what writes it.
 TOOLS = {"prefect": "prefect", "mlflow": "mlflow", "auth": "mlflow"}
+#: Where its tool keeps the revisions of its schema, and the table that names the database's own.
+REVISIONS = {
+    "prefect": ("server/database/_migrations/versions", "alembic_version"),
+    "mlflow": ("store/db_migrations/versions", "alembic_version"),
+    "auth": ("server/auth/db/migrations/versions", "alembic_version_auth"),
+}
 PREPARED = ("mlflow", "auth")
-#: Run with MLflow's database and that of its authentication.
+#: Addresses come by the environment: a command line is everybody's to read.
 UPGRADE = """
-import sys
+import os
 from mlflow.db import commands as runs
 from mlflow.server.auth.db.cli import commands as auth
-runs(["upgrade", sys.argv[1]], standalone_mode=False)
-auth(["upgrade", "--url", sys.argv[2]], standalone_mode=False)
+runs(["upgrade", os.environ["UPGRADE_MLFLOW"]], standalone_mode=False)
+auth(["upgrade", "--url", os.environ["UPGRADE_AUTH"]], standalone_mode=False)
 """
 
 
@@ -36,9 +46,15 @@ def _mark(settings: Settings, name: str) -> str:
     return f"{TOOLS[name]} {metadata.version(TOOLS[name])} {place}\n"
 
 
-def _is_there(settings: Settings, name: str) -> bool:
+def _file(settings: Settings, name: str) -> Path | None:
+    """The file of a SQLite database; None for PostgreSQL."""
     kind, _, place = settings.database_of(name).partition(":///")
-    return kind != "sqlite" or os.path.exists(place)
+    return Path(place) if kind == "sqlite" else None
+
+
+def _is_there(settings: Settings, name: str) -> bool:
+    path = _file(settings, name)
+    return path is None or path.exists()
 
 
 def create_missing(settings: Settings) -> None:
@@ -50,25 +66,92 @@ def create_missing(settings: Settings) -> None:
     if settings.database is None:
         return
     import psycopg2
-    from psycopg2 import sql
+    from psycopg2 import errors, sql
 
     parts = urlsplit(settings.database)
-    shown = f"{parts.hostname}:{parts.port or 5432}"
+    shown = f"the database server {parts.hostname}:{parts.port or 5432}"
+    wanted = [unquote(urlsplit(settings.database_of(name)).path.lstrip("/")) for name in TOOLS]
     try:
-        connection = psycopg2.connect(urlunsplit(parts._replace(path="/postgres")), connect_timeout=10)
-        connection.autocommit = True
-        with connection.cursor() as cursor:
-            for name in TOOLS:
-                wanted = urlsplit(settings.database_of(name)).path.lstrip("/")
-                cursor.execute("select 1 from pg_database where datname = %s", (wanted,))
-                if cursor.fetchone() is None:
-                    cursor.execute(sql.SQL("create database {}").format(sql.Identifier(wanted)))
-        connection.close()
+        with closing(psycopg2.connect(urlunsplit(parts._replace(path="/postgres")), connect_timeout=10)) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                cursor.execute("select datname from pg_database")
+                there = {name for (name,) in cursor.fetchall()}
+                for name in (name for name in wanted if name not in there):
+                    cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+    except errors.InsufficientPrivilege:
+        statements = " ".join(f'create database "{name}" owner "{parts.username}";' for name in wanted)
+        raise RewardsmithError(
+            f"{shown} does not let the user {parts.username} create databases. Its administrator can: {statements}"
+        ) from None
     except psycopg2.Error as error:
         raise RewardsmithError(
-            f"the database server {shown} cannot be used: {str(error).strip().splitlines()[0]}. "
-            "Check REWARDSMITH_DATABASE, and that its user may create databases"
+            f"{shown} cannot be used: {_first_line(error)}. Start it, or correct REWARDSMITH_DATABASE; "
+            "nothing was changed"
         ) from None
+
+
+def revision(settings: Settings, name: str) -> str | None:
+    """The revision of a database's schema; None before its tool has made one.
+
+    Raises:
+        RewardsmithError: it cannot be read.
+    """
+    query = f"select version_num from {REVISIONS[name][1]}"
+    path = _file(settings, name)
+    rows: list[tuple[str]] = []
+    if path is None:
+        import psycopg2
+        from psycopg2 import errors
+
+        try:
+            with closing(psycopg2.connect(settings.database_of(name), connect_timeout=10)) as connection:
+                cursor = connection.cursor()
+                cursor.execute(query)
+                rows = cursor.fetchall()
+        except errors.UndefinedTable:
+            return None
+        except psycopg2.Error as error:
+            shown = settings.shown_database(name)
+            raise RewardsmithError(f"the database {shown} cannot be read: {_first_line(error)}") from None
+    elif path.exists():
+        try:
+            with closing(sqlite3.connect(path, timeout=60)) as connection:
+                rows = connection.execute(query).fetchall()
+        except sqlite3.DatabaseError as error:
+            if "no such table" in str(error):
+                return None
+            remedy = "Move it away, or bring it back from a copy"
+            raise RewardsmithError(f"the database {path} cannot be read: {error}. {remedy}") from None
+    return str(rows[0][0]) if rows else None
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def refuse_unknown(settings: Settings) -> None:
+    """Refuses a database whose schema the installed tool does not know: a newer version has written it.
+
+    Raises:
+        RewardsmithError: with the database, the revision and what can be done.
+    """
+    for name, (folder, _) in REVISIONS.items():
+        found = revision(settings, name)
+        tool = importlib.util.find_spec(TOOLS[name])
+        if found is None or tool is None or tool.origin is None:
+            continue
+        known: set[str] = set()
+        for path in (Path(tool.origin).parent / folder).rglob("*.py"):
+            known |= set(
+                re.findall(r"^revision\s*(?::.*)?=\s*[\"'](\w+)", path.read_text(encoding="utf-8"), re.MULTILINE)
+            )
+        if found not in known:
+            here, shown = f"{TOOLS[name]} {metadata.version(TOOLS[name])}", settings.shown_database(name)
+            raise RewardsmithError(
+                f"the {TOOLS[name]} database {shown} has the schema {found}, which the installed {here} does not know: "
+                "a newer version has written it. Install that version, or use another database; nothing was changed"
+            )
 
 
 def write_auth_file(settings: Settings) -> None:
@@ -87,12 +170,11 @@ def write_auth_file(settings: Settings) -> None:
 
 
 def prepare(settings: Settings) -> list[str]:
-    """Creates and upgrades what is not at the installed version; returns the names of the databases touched.
+    """Upgrades what is not at the installed version; returns the names of the databases touched.
 
     Raises:
-        RewardsmithError: a database that cannot be reached, or that a newer version has written.
+        RewardsmithError: a database cannot be prepared.
     """
-    create_missing(settings)
     notes = settings.folder / "databases"
     notes.mkdir(parents=True, exist_ok=True)
     stale = [
@@ -106,34 +188,27 @@ def prepare(settings: Settings) -> list[str]:
         return []
     # a new file gets its name when it is whole: a half-made one could not be upgraded
     places = {name: settings.database_of(name) for name in PREPARED}
-    new = {name: Path(places[name].removeprefix("sqlite:///")) for name in PREPARED if not _is_there(settings, name)}
+    new = {name: path for name in PREPARED if (path := _file(settings, name)) and not path.exists()}
     for name, path in new.items():
         Path(f"{path}.new").unlink(missing_ok=True)
         places[name] += ".new"
+    addresses = {f"UPGRADE_{name.upper()}": place for name, place in places.items()}
     done = subprocess.run(
-        [sys.executable, "-P", "-c", UPGRADE, *places.values()],
-        env={**os.environ, **settings.server()},
+        [sys.executable, "-P", "-c", UPGRADE],
+        env={**os.environ, **settings.environment("mlflow"), **addresses},
         cwd=settings.folder,
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
     )
     if done.returncode:
-        raise RewardsmithError(explained(settings, "mlflow", done.stdout + done.stderr))
+        lines = [
+            line for line in (done.stdout + done.stderr).splitlines() if "rror" in line and "sqlalche.me" not in line
+        ]
+        shown = " and ".join(settings.shown_database(name) for name in PREPARED)
+        raise RewardsmithError(f"MLflow cannot prepare its databases {shown}: {(lines or ['no output'])[-1]}")
     for path in new.values():
         Path(f"{path}.new").rename(path)
     for name in PREPARED:
         (notes / name).write_text(_mark(settings, name), encoding="utf-8")
     return stale
-
-
-def explained(settings: Settings, name: str, output: str) -> str:
-    """A tool's refusal of its database, in words."""
-    place = settings.database_of(name).split("@")[-1]
-    lines = [line for line in output.strip().splitlines() if "rror" in line and "sqlalche.me" not in line]
-    if "Can't locate revision" in output:
-        return (
-            f"the {TOOLS[name]} database {place} was written by another version than the installed "
-            f"{metadata.version(TOOLS[name])}. Install that version (constraints.txt), or move the database away"
-        )
-    return f"the {TOOLS[name]} database {place} cannot be prepared: {(lines or ['no output'])[-1]}"

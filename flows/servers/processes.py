@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 
-from flows.servers.databases import explained
 from flows.servers.settings import USER, Settings
 from flows.working_tree import end_group
 from rlhf_core.errors import RewardsmithError
@@ -26,12 +25,6 @@ HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}
 #: The worker goes first when the platform stops: one without a server tries again for minutes.
 STOPPING = ("worker", "page", "mlflow", "prefect")
 START_SECONDS = 300.0
-#: The worker looks for work every 2 s and starts a scheduled run's process ahead of its time.
-WORKER = {
-    "PREFECT_WORKER_QUERY_SECONDS": "2",
-    "PREFECT_WORKER_PREFETCH_SECONDS": "30",
-    "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "10",
-}
 
 
 def read_state(folder: Path) -> dict[str, Any]:
@@ -44,16 +37,12 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     """Starts one process and notes it."""
     log = settings.folder / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, **settings.client(), **settings.server(), **(WORKER if name == "worker" else {})}
+    environment = {**os.environ, **settings.environment(name)}
+    environment.pop("REWARDSMITH_DATABASE", None)  # its password is in what the servers get
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [project(), os.environ.get("PYTHONPATH")]))
     environment["PYTHONSAFEPATH"] = "1"  # the project's packages, whatever lies in the tree
     if name == "prefect":
-        environment.pop("PREFECT_API_URL")
-    if name == "worker":
-        environment["PREFECT_LOGGING_LEVEL"] = "INFO"
-        for own in ("PREFECT_SERVER_API_AUTH_STRING", "PREFECT_API_DATABASE_CONNECTION_URL"):
-            environment.pop(own)
-        environment.pop("MLFLOW_FLASK_SERVER_SECRET_KEY")
+        environment.pop("PREFECT_API_URL", None)
     with log.open("ab") as out:
         process = subprocess.Popen(
             settings.commands()[name],
@@ -106,9 +95,6 @@ def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[
             if answers(settings, name):
                 left.remove(name)
             elif started[name].poll() is not None:
-                log = (settings.folder / "logs" / f"{name}.log").read_text(encoding="utf-8", errors="replace")
-                if "Can't locate revision" in log[-20000:]:
-                    raise RewardsmithError(explained(settings, name, log))
                 raise RewardsmithError(f"the {name} server ended: {last_line(settings, name)}")
         if left and time.monotonic() > until:
             raise RewardsmithError(f"the {left[0]} server does not answer: {last_line(settings, left[0])}")

@@ -66,12 +66,17 @@ class Settings:
         parts = urlsplit(self.database)
         return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/') or '/rewardsmith'}_{name}"))
 
+    def shown_database(self, name: str) -> str:
+        """Where the database is, without user and password."""
+        parts = urlsplit(self.database_of(name))
+        return f"{parts.netloc.split('@')[-1]}{parts.path}"
+
     def prefect_database(self) -> str:
         """The same as Prefect's asynchronous drivers want it."""
         url = self.database_of("prefect")
         if url.startswith("sqlite"):
             return url.replace("sqlite://", "sqlite+aiosqlite://", 1)
-        return url.replace("postgresql://", "postgresql+asyncpg://", 1)
+        return url.replace("postgresql://", "postgresql+asyncpg://", 1).replace("sslmode=", "ssl=")
 
     def client(self) -> dict[str, str]:
         """Environment of whoever speaks to the servers."""
@@ -87,30 +92,45 @@ class Settings:
             "REWARDSMITH_PAGE": self.url("page"),
         }
 
-    def server(self) -> dict[str, str]:
-        """Environment of the servers, beside the client's."""
-        return {
-            "PREFECT_SERVER_API_AUTH_STRING": f"{USER}:{self.password}",
-            "PREFECT_API_DATABASE_CONNECTION_URL": self.prefect_database(),
-            "PREFECT_SERVER_ANALYTICS_ENABLED": "false",
-            # leases outlive a killed server, else their slots stay taken for good
-            "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
-            "PREFECT_UI_API_URL": f"{self.url('prefect')}/api",
-            "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
-            "DO_NOT_TRACK": "true",
-            "PREFECT_LOGGING_LEVEL": "WARNING",
-            "MLFLOW_AUTH_CONFIG_PATH": str(self.folder / "mlflow-auth.ini"),
-            "MLFLOW_FLASK_SERVER_SECRET_KEY": self.secret,
-            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
-            "MLFLOW_DISABLE_TELEMETRY": "true",
+    def environment(self, name: str) -> dict[str, str]:
+        """Environment of a process of the platform: each gets the secrets that it needs, and no others."""
+        common = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "true"}
+        common |= {"MLFLOW_DISABLE_TELEMETRY": "true", "PREFECT_LOGGING_LEVEL": "WARNING"}
+        own = {
+            "prefect": {
+                "PREFECT_SERVER_API_AUTH_STRING": f"{USER}:{self.password}",
+                "PREFECT_API_DATABASE_CONNECTION_URL": self.prefect_database(),
+                # trainings fill the cores beside it: its own 5 and 10 s pass before PostgreSQL has answered
+                "PREFECT_API_DATABASE_CONNECTION_TIMEOUT": "60",
+                "PREFECT_API_DATABASE_TIMEOUT": "60",
+                # leases outlive a killed server, else their slots stay taken for good
+                "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
+                "PREFECT_UI_API_URL": f"{self.url('prefect')}/api",
+                "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
+            },
+            "mlflow": {
+                "MLFLOW_BACKEND_STORE_URI": self.database_of("mlflow"),
+                "MLFLOW_AUTH_CONFIG_PATH": str(self.folder / "mlflow-auth.ini"),
+                "MLFLOW_FLASK_SERVER_SECRET_KEY": self.secret,
+                "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+            },
+            # the worker looks for work every 2 s and starts a scheduled run's process ahead of its time
+            "worker": {
+                "PREFECT_WORKER_QUERY_SECONDS": "2",
+                "PREFECT_WORKER_PREFETCH_SECONDS": "30",
+                "PREFECT_WORKER_CANCELLATION_POLL_SECONDS": "10",
+                "PREFECT_LOGGING_LEVEL": "INFO",
+            },
         }
+        client = {key: value for key, value in self.client().items() if (name, key) != ("prefect", "PREFECT_API_URL")}
+        return {**client, **common, **own.get(name, {})}
 
     def commands(self) -> dict[str, list[str]]:
         """How each process is started, in the order of starting."""
         python = sys.executable
         where = ["--host", self.host, "--port"]
         mlflow = [python, "-m", "mlflow", "server", *where, str(self.ports["mlflow"]), "--workers", "1"]
-        mlflow += ["--app-name", "basic-auth", "--backend-store-uri", self.database_of("mlflow")]
+        mlflow += ["--app-name", "basic-auth"]
         if self.artifacts.startswith("s3://"):
             mlflow += ["--artifacts-destination", self.artifacts]
         else:
@@ -182,6 +202,29 @@ def credentials(folder: Path) -> dict[str, str]:
     return {name: str(value) for name, value in known.items()}
 
 
+def _check_database(url: str) -> None:
+    """Whether the variable is an address of PostgreSQL that every tool reads alike; never shows what may be a password.
+
+    Raises:
+        RecipeError: what is wrong with it.
+    """
+    form = "postgresql://user:password@host:5432/name, or not set for SQLite"
+    scheme, there, rest = url.partition("://")
+    if scheme != "postgresql" or not there:
+        shown = f"begins with {scheme}://" if there else "is not an address"
+        raise RecipeError(f"REWARDSMITH_DATABASE {shown}; it must be {form}")
+    try:
+        parts = urlsplit(url)
+        whole = bool(parts.hostname and parts.username) and rest.count("@") == 1 and (parts.port or 1) > 0
+    except ValueError:
+        whole = False
+    if not whole or parts.fragment:
+        raise RecipeError(
+            f"REWARDSMITH_DATABASE cannot be read; it must be {form}. In user and password, write @ as %40, / as %2F, "
+            ": as %3A, # as %23, ? as %3F, % as %25"
+        )
+
+
 def load(root: Path, ports: Mapping[str, int]) -> Settings:
     """The settings of a tree's platform on given ports.
 
@@ -190,11 +233,8 @@ def load(root: Path, ports: Mapping[str, int]) -> Settings:
     """
     root = root.resolve()
     database, artifacts = os.environ.get("REWARDSMITH_DATABASE"), os.environ.get("REWARDSMITH_ARTIFACTS")
-    if database and urlsplit(database).scheme != "postgresql":
-        raise RecipeError(
-            f"REWARDSMITH_DATABASE is {database.split('@')[-1]}; it must be postgresql://user:password@host:5432/name, "
-            "or not set for SQLite"
-        )
+    if database:
+        _check_database(database)
     if artifacts and not artifacts.startswith("s3://"):
         raise RecipeError(f"REWARDSMITH_ARTIFACTS is {artifacts}; it must be s3://bucket/prefix, or not set")
     known = credentials(root / FOLDER)

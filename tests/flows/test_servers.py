@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import socket
+import sqlite3
 import stat
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -15,7 +18,7 @@ import pytest
 import yaml
 
 from flows import deployments
-from flows.servers import databases, page, processes, settings
+from flows.servers import databases, page, processes, settings, stores
 from flows.stage_run import MemoryWatch, StageFailed, explain_failure
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks import platform_state
@@ -39,10 +42,13 @@ def test_credentials_are_made_once_for_the_owner_alone(tmp_path: Path, made: set
     assert settings.load(tmp_path, PORTS).password != made.password
 
 
-def test_no_command_line_holds_a_secret(made: settings.Settings) -> None:
+def test_no_command_line_holds_a_secret(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:db-word@db/lab")
+    made = settings.load(tmp_path, PORTS)
     words = " ".join(word for call in made.commands().values() for word in call)
     assert made.password not in words
     assert made.secret not in words
+    assert "db-word" not in words
 
 
 def test_defaults_are_sqlite_and_local_folders(made: settings.Settings, tmp_path: Path) -> None:
@@ -64,7 +70,12 @@ def test_postgresql_and_s3_come_from_the_environment(tmp_path: Path, monkeypatch
 @pytest.mark.parametrize(
     ("name", "value", "message"),
     [
-        ("REWARDSMITH_DATABASE", "mysql://me:word@db/lab", r"REWARDSMITH_DATABASE is db/lab; it must be postgresql://"),
+        ("REWARDSMITH_DATABASE", "mysql://me:word@db/lab", r"begins with mysql://; it must be postgresql://"),
+        ("REWARDSMITH_DATABASE", "me:word", r"is not an address; it must be postgresql://"),
+        ("REWARDSMITH_DATABASE", "postgresql://me:wo/word@db:1/lab", r"cannot be read; .*/ as %2F"),
+        ("REWARDSMITH_DATABASE", "postgresql://me:wo@word@db/lab", r"cannot be read; .*write @ as %40"),
+        ("REWARDSMITH_DATABASE", "postgresql://me:word#@db/lab", r"cannot be read; .*# as %23"),
+        ("REWARDSMITH_DATABASE", "postgresql://db/lab", r"cannot be read; it must be postgresql://user"),
         ("REWARDSMITH_ARTIFACTS", "gs://bucket", "REWARDSMITH_ARTIFACTS is gs://bucket; it must be s3://"),
     ],
 )
@@ -83,15 +94,52 @@ def test_a_database_server_that_is_not_there_is_named_without_its_password(
     pytest.importorskip("psycopg2")
     monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@127.0.0.1:1/lab")
     with pytest.raises(RewardsmithError, match=r"server 127\.0\.0\.1:1 cannot be used.*REWARDSMITH_DATABASE") as caught:
-        databases.prepare(settings.load(tmp_path, PORTS))
+        databases.create_missing(settings.load(tmp_path, PORTS))
     assert "me:word" not in str(caught.value)
 
 
-def test_a_database_of_another_schema_version_is_explained(made: settings.Settings) -> None:
-    text = databases.explained(
-        made, "mlflow", "alembic.util.exc.CommandError: Can't locate revision identified by 'ff'"
-    )
-    assert "was written by another version than the installed" in text
+@pytest.mark.parametrize("name", ["prefect", "mlflow", "auth"])
+def test_a_database_of_a_newer_version_is_left_alone(made: settings.Settings, name: str) -> None:
+    folder, table = databases.REVISIONS[name]
+    tool = importlib.util.find_spec(databases.TOOLS[name])
+    assert tool is not None
+    assert list((Path(str(tool.origin)).parent / folder).rglob("*.py")), "the tool keeps its revisions elsewhere"
+    path = Path(made.database_of(name).removeprefix("sqlite:///"))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with closing(sqlite3.connect(path)) as database, database:
+        database.execute(f"create table {table} (version_num text)")
+        database.execute(f"insert into {table} values ('ffffffffffff')")
+    with pytest.raises(RewardsmithError, match=r"has the schema ffffffffffff, which .* does not know: a newer version"):
+        databases.refuse_unknown(made)
+    path.unlink()
+    databases.refuse_unknown(made)
+
+
+def test_a_file_that_is_no_database_is_named(made: settings.Settings, tmp_path: Path) -> None:
+    (tmp_path / "mlflow.db").write_text("cut" * 1000)
+    with pytest.raises(RewardsmithError, match=r"mlflow\.db cannot be read: file is not a database\. Move it away"):
+        databases.refuse_unknown(made)
+
+
+def test_stores_that_are_no_longer_named_are_refused(
+    tmp_path: Path, made: settings.Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@db:5433/lab")
+    stores.remember(settings.load(tmp_path, PORTS))
+    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://you:other@db:5433/lab")
+    stores.refuse_others(settings.load(tmp_path, PORTS))
+    monkeypatch.delenv("REWARDSMITH_DATABASE")
+    with pytest.raises(RewardsmithError, match=r"keeps its database in db:5433/lab, and REWARDSMITH_DATABASE now says"):
+        stores.refuse_others(settings.load(tmp_path, PORTS))
+
+
+def test_every_process_gets_the_secrets_that_it_needs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:w%40rd@db/lab?sslmode=require")
+    made = settings.load(tmp_path, PORTS)
+    holding = {name for name in made.commands() if "w%40rd" in str(made.environment(name))}
+    assert holding == {"prefect", "mlflow"}
+    assert made.prefect_database() == "postgresql+asyncpg://me:w%40rd@db/lab_prefect?ssl=require"
+    assert made.shown_database("auth") == "db/lab_auth"
 
 
 def test_the_usual_port_else_a_free_one_and_a_chosen_one_must_be_free() -> None:

@@ -40,3 +40,19 @@ def test_exception_is_found_in_a_traceback() -> None:
 
 def test_kill_by_the_system_suggests_memory() -> None:
     assert "out of memory?" in str(explain_failure("a", 255, DVC.format(-9)))
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "OSError: [Errno 28] No space left on device: 'results/x'",
+        'Error while serializing: IoError(Os { code: 28, kind: StorageFull, message: "No space left on device" })',
+        "sqlite3.OperationalError: database or disk is full",
+    ],
+)
+def test_a_full_disk_says_what_to_do_and_is_not_tried_again(line: str) -> None:
+    failure = explain_failure("policy@a-0", 255, f"step 3\n{line}\n" + DVC.format(1))
+    assert not failure.retry
+    assert str(failure).startswith(
+        f"stage policy@a-0 failed: the disk is full: {line}. Free some space and run the same"
+    )

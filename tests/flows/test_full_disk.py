@@ -1,0 +1,106 @@
+"""A disk that is really full: a small tmpfs in a mount namespace of its own, which ends with its processes."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import small_repository
+from tests.small_repository import PROJECT, clean_environment, command
+
+pytestmark = pytest.mark.platform
+ALONE = ["unshare", "--map-root-user", "--mount"]
+
+
+def on_a_small_disk(folder: Path, what: str) -> subprocess.CompletedProcess[str]:
+    """One of the functions below on a tmpfs of 16 MiB in `folder`."""
+    mount = f'mount -t tmpfs -o size=16m tmpfs "$1" && exec "$2" -P -m tests.flows.test_full_disk {what} "$1"'
+    words = [*ALONE, "sh", "-c", mount, "sh", str(folder), sys.executable]
+    environment = clean_environment(PYTHONPATH=str(PROJECT))
+    return subprocess.run(words, cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=550)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Path:
+    if not shutil.which("unshare") or subprocess.run([*ALONE, "true"], capture_output=True).returncode:
+        pytest.skip("no mount namespace here: `unshare --map-root-user --mount true` must work")
+    return tmp_path
+
+
+def fill(root: Path, left: int) -> Path:
+    """Fills the disk but for some bytes; returns the file to remove."""
+    path = root / "filler"
+    path.write_bytes(b"x" * (shutil.disk_usage(root).free - left))
+    return path
+
+
+def stage(root: Path) -> None:
+    """A stage that finds little room and then none, and once more when there is some: prints what came of it."""
+    from flows.stage_run import Running, StageFailed, run_stage
+    from flows.working_tree import tidy
+    from tests.chaos import processes_of
+
+    small_repository.create(root, demo=("bandit",), seeds=(0,))
+    stages = command("dvc", "stage", "list", "--name-only", root=root).stdout.split()
+    before, address = (next(name for name in stages if name.startswith(kind)) for kind in ("prepare", "tokenizer"))
+    how = {"environment": {}, "running": Running(), "say": print}
+    run_stage(root, address=before, name="prepare", out="", **how)  # type: ignore[arg-type]
+    messages = []
+    for left in (16 << 10, 0):
+        filler = fill(root, left)
+        try:
+            run_stage(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
+        except StageFailed as error:
+            messages.append(str(error))
+        filler.unlink()
+    alive = processes_of(root)
+    tidy(root)
+    done = run_stage(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
+    status = command("dvc", "status", before, address, root=root).stdout
+    print(json.dumps({"messages": messages, "alive": alive, "then": done.outcome, "status": status}))
+
+
+def up(root: Path) -> None:
+    """`rewardsmith up` on a disk with little room, and on a full one: prints both endings and what was left."""
+    endings = []
+    for left in (4 << 20, 0):
+        filler = fill(root, left)
+        call = [sys.executable, "-P", "-m", "flows.servers", "up"]
+        done = subprocess.run(call, cwd=root, capture_output=True, text=True)
+        endings.append([done.returncode, done.stdout + done.stderr])
+        filler.unlink()
+    left_behind = sorted(path.name for path in root.rglob("*") if path.is_file())
+    print(json.dumps({"endings": endings, "files": left_behind}))
+
+
+def test_a_stage_on_a_full_disk_says_so_and_runs_when_there_is_room(disk: Path) -> None:
+    done = on_a_small_disk(disk, "stage")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    assert len(told["messages"]) == 2
+    for message in told["messages"]:
+        assert "the disk is full: " in message
+        assert "Free some space and run the same command again" in message
+    assert told["alive"] == []
+    assert told["then"] == "ran"
+    assert "up to date" in told["status"]
+
+
+def test_up_on_a_full_disk_says_so_and_leaves_nothing_broken(disk: Path) -> None:
+    done = on_a_small_disk(disk, "up")
+    assert done.returncode == 0, done.stdout + done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    for code, text in told["endings"]:
+        assert code == 2
+        assert "error: the disk is full: " in text
+        assert "Traceback" not in text
+    assert set(told["files"]) <= {"credentials.json", "lock"}
+
+
+if __name__ == "__main__":
+    {"stage": stage, "up": up}[sys.argv[1]](Path(sys.argv[2]))
