@@ -10,7 +10,6 @@ server in line with the same list; `prefect deploy --all` does it from prefect.y
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RecipeError, RewardsmithError
+from tasks.commit import changed_since, commit_of
 from tasks.rows import load_yaml, papers
 
 FILE = "prefect.yaml"
@@ -30,8 +30,6 @@ SLUG = "schedule"
 TREE_QUEUE = "tree"
 #: Every deployment's own name; its flow's name tells them apart.
 NAME = "rewardsmith"
-#: What a run executes: a deployment stays at the commit of these.
-CODE = ("flows", "tasks", "rlhf_core", "params", "params.yaml", "dvc.yaml", "graph.yaml", "constraints.txt")
 SCHEDULE = Path("params") / "reevaluation.yaml"
 HEADER = "# Written by `python -m flows.deployments` from params/ and params/reevaluation.yaml.\n"
 
@@ -110,23 +108,6 @@ def as_file(root: Path) -> dict[str, Any]:
             entry["schedules"] = [{**one.schedule, "active": True, "slug": SLUG}]
         made.append(entry)
     return {"name": "rewardsmith", "deployments": made}
-
-
-def commit_of(root: Path) -> str:
-    """The tree's commit; empty outside git."""
-    call = ["git", "-C", str(root), "rev-parse", "HEAD"]
-    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def changed_since(root: Path, commit: str) -> list[str]:
-    """Files of CODE that differ in the tree from those of a commit."""
-    known = [path for path in CODE if (root / path).exists()]
-    call = ["git", "-C", str(root), "diff", "--name-only", commit, "--", *known]
-    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise RewardsmithError(f"commit {commit[:10]} is not in this repository: {done.stderr.strip()}")
-    return done.stdout.split()
 
 
 def check_pinned(root: Path) -> str:

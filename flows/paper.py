@@ -16,12 +16,15 @@ from pathlib import Path
 
 from prefect import Flow, flow, get_run_logger
 from prefect.artifacts import create_link_artifact
+from prefect.futures import PrefectFuture
 
 from flows.deployments import check_pinned
 from flows.scheduler import RunFailed, follow_up, run_stale
+from flows.several_machines import check_server
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
 from tasks import plan
+from tasks.tables import SO_FAR, seeds_so_far
 
 
 def page_link(create: Callable[..., object]) -> None:
@@ -42,6 +45,8 @@ def run_paper(
     report: bool,
     sync: bool,
     root: str,
+    remote: str = "",
+    pull: bool = True,
 ) -> str:
     """Brings a paper's results up to date and reports them. Call it inside a flow.
 
@@ -50,9 +55,11 @@ def run_paper(
         full: every row and seed of the paper instead of the demo-sized set.
         rows, seeds: only these, with the models they need; none means all.
         scale: testbed, hh, small or paper.
-        report: write the report page afterwards.
+        report: write the report page afterwards (and, of some rows or seeds, the tables so far).
         sync: mirror the results into MLflow afterwards.
         root: the repository.
+        remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
+        pull: bring the results of other machines here.
 
     Returns:
         one line that says what became of the stages.
@@ -63,29 +70,34 @@ def run_paper(
     log = get_run_logger()
     folder = Path(root).resolve()
     files = plan.pipeline_files(folder, paper, scale=scale, full=full)
-    summary = run_stale(folder, files, paper=paper, rows=rows, seeds=seeds)
+    summary = run_stale(folder, files, paper=paper, rows=rows, seeds=seeds, remote=remote, pull=pull)
     log.info("%s", summary.line())
+    published, results = paper in registry.PAPERS, Path("results", scale)
+    problems = list(summary.failed.values())
+    if report and published and (rows or seeds) and (found := seeds_so_far(folder / results, paper)):
+        out = results / paper / SO_FAR  # the tables stage waits for every row
+        call = ["--results", str(results), "--paper", paper, "--out", str(out), "--seeds", *map(str, found)]
+        problems += problems_of([follow_up.submit("tasks.tables", call, folder)])
     after = []
     if sync:
-        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale, "--root", str(folder)]))
-    made = [folder / "results" / scale / paper / name / "result" for name in ("tables", "tables-demo")]
-    published = paper in registry.PAPERS
-    if report and published and not any(path.exists() for path in made) and (rows or seeds):
-        log.info("no report: some rows alone make no tables; `python -m tasks.tables` makes them of what exists")
-    elif report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
+        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], folder))
+    if report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
         log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", paper, paper)
     elif report:
-        results, out = str(folder / "results" / scale), str(folder / "report")
         module = "tasks.report" if published else f"tasks.report.{paper}"
-        after.append(follow_up.submit(module, ["--results", results, "--out", out]))
-    problems = list(summary.failed.values())
-    for future in after:
-        future.wait()
-        if not future.state.is_completed():
-            problems.append(str(future.state.result(raise_on_failure=False)))
+        after.append(follow_up.submit(module, ["--results", str(results), "--out", "report"], folder))
+    problems += problems_of(after)
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     return summary.line()
+
+
+def problems_of(futures: Sequence[PrefectFuture[str]]) -> list[str]:
+    """What went wrong in tasks, once all have ended."""
+    for future in futures:
+        future.wait()
+    ended = [future.state for future in futures if not future.state.is_completed()]
+    return [str(state.result(raise_on_failure=False)) for state in ended]
 
 
 def paper_flow(paper: str, title: str) -> Flow[..., str]:
@@ -102,6 +114,8 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
         report: bool = True,
         sync: bool = True,
         root: str = ".",
+        remote: str = "",
+        pull: bool = True,
     ) -> str:
         """Brings the paper's results up to date.
 
@@ -110,14 +124,25 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             rows: only these rows, with the models they need.
             seeds: only these seeds.
             scale: testbed, hh, small or paper.
-            report: write the report page afterwards.
+            report: write the report page afterwards (and, of some rows or seeds, the tables so far).
             sync: mirror the results into MLflow afterwards.
             root: the repository.
+            remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
+            pull: bring the results of other machines here.
         """
         check_pinned(Path(root))
         page_link(create_link_artifact)
         return run_paper(
-            paper, full=full, rows=rows or (), seeds=seeds or (), scale=scale, report=report, sync=sync, root=root
+            paper,
+            full=full,
+            rows=rows or (),
+            seeds=seeds or (),
+            scale=scale,
+            report=report,
+            sync=sync,
+            root=root,
+            remote=remote,
+            pull=pull,
         )
 
     return run
@@ -132,8 +157,12 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     parser.add_argument("--scale", default="testbed", help="testbed (default), hh, small or paper")
     parser.add_argument("--no-report", action="store_true", help="do not write the report page")
     parser.add_argument("--no-sync", action="store_true", help="do not mirror the results into MLflow")
+    parser.add_argument("--remote", default="", help="share the work with other machines by this DVC remote")
+    parser.add_argument("--no-pull", action="store_true", help="leave the results of other machines on the remote")
     options = parser.parse_args(arguments)
     try:
+        if options.remote:
+            check_server()
         line = made(
             full=options.full,
             rows=options.rows,
@@ -141,6 +170,8 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
             scale=options.scale,
             report=not options.no_report,
             sync=not options.no_sync,
+            remote=options.remote,
+            pull=not options.no_pull,
         )
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)

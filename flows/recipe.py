@@ -20,7 +20,6 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.runtime import deployment
 from pydantic import Field
 
-from flows.deployments import commit_of
 from flows.paper import page_link
 from flows.run_notes import noted
 from flows.scheduler import RunFailed, follow_up, run_stale
@@ -31,6 +30,7 @@ from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.rewards.signals import READS
 from rlhf_core.shaping.registry import SHAPINGS
 from tasks import graph, plan
+from tasks.commit import commit_of
 from tasks.matrix import SHARED
 from tasks.rows import NAME, load_yaml, nearest
 
@@ -212,7 +212,7 @@ def recipe(
             raise RunFailed(f"{summary.line()}. " + "; ".join(summary.failed.values()))
         if sync:
             os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{tree / 'mlflow.db'}")
-            follow_up("tasks.tracking", ["--paper", paper, "--rows", name, "--root", str(path)])
+            follow_up("tasks.tracking", ["--paper", paper, "--rows", name], path)
         report_result(path, "testbed", paper, name, chosen)
     return summary.line()
 

@@ -9,11 +9,12 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from prefect.tasks import exponential_backoff
 
 from flows.progress import Silent, progress
 from flows.run_notes import noted
+from flows.several_machines import Machines
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import Running, StageDone, StageFailed, run_stage
@@ -92,6 +94,7 @@ def stage_task(
     environment: Mapping[str, str],
     memory_gb: float,
     running: Running,
+    call: Sequence[str] = (),
 ) -> StageDone:
     """Runs one stage, its log streamed into Prefect's."""
     log = get_run_logger()
@@ -104,6 +107,7 @@ def stage_task(
         memory_gb=memory_gb,
         running=running,
         say=log.info,
+        call=call,
     )
 
 
@@ -131,8 +135,10 @@ class _Run:
         slots: Slots,
         expected: Mapping[str, float | None],
         show: Silent,
+        machines: Machines | None = None,
     ) -> None:
         self.root, self.stale, self.slots, self.expected, self.show = root, stale, slots, expected, show
+        self.machines = machines
         self.waiting = {a: {u for u in s.upstream if u in stale} for a, s in stale.items()}
         self.order = weights(stale, expected)
         self.futures: dict[str, PrefectFuture[StageDone]] = {}
@@ -144,21 +150,47 @@ class _Run:
         if stale:
             self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages")
 
-    def start_ready(self) -> None:
+    def start_ready(self) -> bool:
+        """Starts what can start; returns whether results came from another machine, so that more may be ready."""
+        came = False
         ready = [a for a, left in self.waiting.items() if not left]
         for address in sorted(ready, key=lambda a: -self.order[a]):
             stage = self.stale[address]
             grant = self.slots.take(stage.needs)
-            if grant is None:
+            if grant is None and (self.machines is None or self.slots.hold(stage.needs)):
                 continue
-            del self.waiting[address]
-            self.show.started(address)
-            self.grants[address] = grant
-            future = stage_task.submit(
-                self.root, address, stage.file_name, stage.out, grant.environment(), grant.memory_gb, self.running
-            )
-            self.futures[address] = future
-            future.add_done_callback(partial(self.ended, address))
+            whose = "ours" if self.machines is None else self.machines.take(address, able=grant is not None)
+            if grant is not None and whose == "ours":
+                self.start(address, grant)
+            elif grant is not None:
+                self.slots.give_back(grant)
+            if whose == "known":
+                del self.waiting[address]
+                self.show.started(address)
+                self.done(address, StageDone(address, "restored", 0.0))
+                came = True
+        return came
+
+    def start(self, address: str, grant: Grant) -> None:
+        stage = self.stale[address]
+        del self.waiting[address]
+        self.show.started(address)
+        self.grants[address] = grant
+        call = self.machines.call(address) if self.machines else ()
+        future = stage_task.submit(
+            self.root, address, stage.file_name, stage.out, grant.environment(), grant.memory_gb, self.running, call
+        )
+        self.futures[address] = future
+        future.add_done_callback(partial(self.ended, address))
+
+    def done(self, address: str, done: StageDone) -> None:
+        """A stage whose result is there, ran or not: what reads from it may start."""
+        self.summary.done[address] = done
+        for left in self.waiting.values():
+            left.discard(address)
+        count = len(self.summary.done) + len(self.summary.failed)
+        get_run_logger().info("%s %s in %.1f s (%d of %d)", address, done.outcome, done.seconds, count, len(self.stale))
+        self.show.finished(address, f"{done.outcome} in {done.seconds:.1f} s", self.seconds_left())
 
     def ended(self, address: str, _future: Any) -> None:
         self.finished.put(address)
@@ -174,13 +206,11 @@ class _Run:
         self._advance()
         state = self.futures[address].state
         result = state.result(raise_on_failure=False) if state.is_final() else None
-        if state.is_completed() and isinstance(result, StageDone):
-            self.summary.done[address] = result
-            for left in self.waiting.values():
-                left.discard(address)
-            count = len(self.summary.done) + len(self.summary.failed)
-            log.info("%s %s in %.1f s (%d of %d)", address, result.outcome, result.seconds, count, len(self.stale))
-            self.show.finished(address, f"{result.outcome} in {result.seconds:.1f} s", self.seconds_left())
+        completed = result if state.is_completed() and isinstance(result, StageDone) else None
+        if self.machines is not None:
+            self.machines.finished(address, done=completed is not None)
+        if completed is not None:
+            self.done(address, completed)
             return
         self.summary.failed[address] = str(result or state.message)
         log.error("%s", self.summary.failed[address])
@@ -211,8 +241,8 @@ class _Run:
     def run(self, log: Any) -> Summary:
         try:
             while self.waiting or self.grants:
-                self.start_ready()
-                self.finish_one(log)
+                if not self.start_ready():
+                    self.finish_one(log)
         finally:
             self.running.end_all()
             for future in self.futures.values():
@@ -222,7 +252,14 @@ class _Run:
 
 
 def run_stale(
-    root: Path, files: Sequence[str], *, paper: str | None = None, rows: Sequence[str] = (), seeds: Sequence[int] = ()
+    root: Path,
+    files: Sequence[str],
+    *,
+    paper: str | None = None,
+    rows: Sequence[str] = (),
+    seeds: Sequence[int] = (),
+    remote: str = "",
+    pull: bool = True,
 ) -> Summary:
     """Brings the chosen stages up to date. Call it inside a flow.
 
@@ -231,9 +268,11 @@ def run_stale(
         files: dvc.yaml files relative to the root.
         paper: whose stages; None means those of all papers in the files.
         rows, seeds: only these rows and seeds, with everything they need; none means all.
+        remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
+        pull: bring the results of other machines here at the end.
 
     Raises:
-        RewardsmithError: another scheduler is at work here, or an unknown row or seed.
+        RewardsmithError: another scheduler is at work here, an unknown row or seed, or a remote that cannot be used.
     """
     log = get_run_logger()
     with only_scheduler(root), noted(root):
@@ -244,14 +283,24 @@ def run_stale(
         expected = plan.expected_seconds(root, stale.values())
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
         for address, stage in stale.items():
-            slots.check(address, stage.needs)
-        if stale:
-            slots = machine_slots(slots)
-        log.info(
-            "%d of %d stages are stale; %d core(s), %d GPU(s)", len(stale), len(chosen), slots.cores, len(slots.gpus)
-        )
-        with progress(len(stale)) as show, closing(slots):
-            summary = _Run(root, stale, slots, expected, show).run(log)
+            if not remote:
+                slots.check(address, stage.needs)
+        with ExitStack() as held:
+            machines = held.enter_context(closing(Machines(root, remote, chosen, log))) if remote else None
+            if stale:
+                slots = machine_slots(slots)
+            held.enter_context(closing(slots))
+            log.info(
+                "%d of %d stages are stale; %d core(s), %d GPU(s)",
+                len(stale),
+                len(chosen),
+                slots.cores,
+                len(slots.gpus),
+            )
+            show = held.enter_context(progress(len(stale)))
+            summary = _Run(root, stale, slots, expected, show, machines).run(log)
+            if machines and pull:
+                machines.bring([a for a, done in summary.done.items() if done.outcome == "restored"])
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
     if summary.rows():
         create_table_artifact(key="stages", table=summary.rows(), description=summary.line())
@@ -259,15 +308,19 @@ def run_stale(
 
 
 @task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
-def follow_up(module: str, arguments: Sequence[str]) -> str:
-    """Runs a module after the stages (report, tracking) in a process of its own; returns its last line.
+def follow_up(module: str, arguments: Sequence[str], root: Path) -> str:
+    """Runs a module of the project in a repository after the stages (tables, report, tracking), in its own process.
+
+    Returns:
+        the last line that it printed.
 
     Raises:
         RunFailed: it ended badly.
     """
-    call = [sys.executable, "-m", module, *arguments]
-    project = Path(plan.__file__).parent.parent
-    done = subprocess.run(call, cwd=project, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    call = [sys.executable, "-P", "-m", module, *arguments]
+    project = str(Path(plan.__file__).parent.parent)
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))}
+    done = subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     log = get_run_logger()
     for line in (done.stdout + done.stderr).splitlines():
         log.info("%s", line)

@@ -1,23 +1,20 @@
 """Slots that all runs of a machine share: Prefect limits, one of all cores, one of its memory, one per GPU.
 
 `rewardsmith up` creates them; a run of a platform takes them strictly: a limit that is missing stops it. They are
-leases: what a killed run held is free again after LEASE_SECONDS, or at the next `rewardsmith up`.
+leases: what a killed run held is free again after a minute, or at the next `rewardsmith up`.
 """
 
 from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Mapping
-from typing import Any
 from uuid import UUID
 
+from flows.leases import Leases
 from flows.slots import Grant, Slots
 from rlhf_core.errors import RewardsmithError
 
-LEASE_SECONDS = 60.0
-RENEW_SECONDS = 15.0
 #: Seconds between looks at limits that other runs hold.
 POLL_SECONDS = 1.0
 
@@ -36,23 +33,18 @@ class SharedSlots(Slots):
     """
 
     def __init__(self, slots: Slots, name: str) -> None:
-        from prefect.client.orchestration import get_client
-
         super().__init__(slots.cores, slots.gpus, slots.memory_gb)
         self.name = name
-        self._client = get_client(sync_client=True)
-        self._leases: dict[int, list[UUID]] = {}
-        self._held = threading.Lock()
-        self._end = threading.Event()
+        self._leases = Leases()
+        self._of_grants: dict[int, list[UUID]] = {}
         self._check_limits(limits(name, slots))
-        threading.Thread(target=self._renew, daemon=True).start()
 
     def _check_limits(self, wanted: Mapping[str, int]) -> None:
         from prefect.exceptions import ObjectNotFound
 
         for name in wanted:
             try:
-                self._client.read_global_concurrency_limit_by_name(name)
+                self._leases.client.read_global_concurrency_limit_by_name(name)
             except ObjectNotFound:
                 raise RewardsmithError(
                     f"the limit '{name}' does not exist on the Prefect server, so nothing would keep jobs apart. "
@@ -79,12 +71,11 @@ class SharedSlots(Slots):
             got = len(given) == len(grant.gpus)
         if not got:
             for lease in leases:
-                self._release(lease)
+                self._leases.give_back(lease)
             super().give_back(grant)
             return None
         grant = self._exchanged(grant, tuple(given))
-        with self._held:
-            self._leases[id(grant)] = leases
+        self._of_grants[id(grant)] = leases
         return grant
 
     def _exchanged(self, grant: Grant, given: tuple[str, ...]) -> Grant:
@@ -95,58 +86,23 @@ class SharedSlots(Slots):
         return Grant(grant.cores, given, grant.memory_gb)
 
     def give_back(self, grant: Grant) -> None:
-        with self._held:
-            leases = self._leases.pop(id(grant), [])
-        for lease in leases:
-            self._release(lease)
+        for lease in self._of_grants.pop(id(grant), []):
+            self._leases.give_back(lease)
         super().give_back(grant)
 
     def close(self) -> None:
         """Gives everything back."""
-        self._end.set()
-        with self._held:
-            held, self._leases = self._leases, {}
-        for leases in held.values():
-            for lease in leases:
-                self._release(lease)
+        self._leases.close()
 
     def _lease(self, name: str, count: int, leases: list[UUID]) -> bool:
-        import httpx
-
         try:
-            answer = self._client.increment_concurrency_slots_with_lease(
-                [name], slots=count, mode="concurrency", lease_duration=LEASE_SECONDS
-            )
-        except httpx.HTTPStatusError as error:
-            if error.response.status_code == httpx.codes.LOCKED:
-                return False
-            raise
-        made: dict[str, Any] = answer.json()
-        if not made.get("limits"):
-            raise RewardsmithError(f"the limit '{name}' has gone. Run `rewardsmith up`, which creates it")
-        leases.append(UUID(str(made["lease_id"])))
+            lease = self._leases.take(name, count)
+        except LookupError:
+            raise RewardsmithError(f"the limit '{name}' has gone. Run `rewardsmith up`, which creates it") from None
+        if lease is None:
+            return False
+        leases.append(lease)
         return True
-
-    def _release(self, lease: UUID) -> None:
-        """Gives a lease back; one that cannot be reached ends by itself."""
-        import httpx
-
-        try:
-            self._client.release_concurrency_slots_with_lease(lease)
-        except httpx.HTTPError:
-            return
-
-    def _renew(self) -> None:
-        import httpx
-
-        while not self._end.wait(RENEW_SECONDS):
-            with self._held:
-                leases = [lease for held in self._leases.values() for lease in held]
-            for lease in leases:
-                try:
-                    self._client.renew_concurrency_lease(lease, LEASE_SECONDS)
-                except httpx.HTTPError:
-                    continue
 
 
 def machine_slots(slots: Slots) -> Slots:

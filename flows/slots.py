@@ -33,13 +33,17 @@ class Slots:
         self._free_cores, self._free_gpus, self._free_memory = cores, list(gpus), memory_gb
         self._lock = threading.Lock()
 
+    def hold(self, needs: Mapping[str, float]) -> bool:
+        """Whether this machine can ever run a stage with these needs."""
+        return needs.get("gpus", 0) <= len(self.gpus)
+
     def check(self, stage: str, needs: Mapping[str, float]) -> None:
         """Refuses a stage that this machine can never run.
 
         Raises:
             RewardsmithError: it needs more GPUs than there are.
         """
-        if needs.get("gpus", 0) > len(self.gpus):
+        if not self.hold(needs):
             raise RewardsmithError(
                 f"stage {stage} needs {needs['gpus']} GPU(s), this machine has {len(self.gpus)}. "
                 "Run it on another machine, or declare less in params/scales/<scale>/resources.yaml"

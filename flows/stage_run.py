@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -167,6 +167,7 @@ def run_stage(
     running: Running,
     say: Callable[[str], None],
     memory_gb: float = 0.0,
+    call: Sequence[str] = (),
 ) -> StageDone:
     """Runs one stage by DVC and waits for it.
 
@@ -178,6 +179,7 @@ def run_stage(
         running: where the process group is noted while it runs.
         say: receives each line of the log.
         memory_gb: what it declared; one that holds more is ended. 0 means no bound.
+        call: the command, where it is not `dvc repro --single-item`.
 
     Raises:
         StageFailed: it ended badly.
@@ -187,10 +189,9 @@ def run_stage(
     binaries = str(Path(sys.executable).parent)
     path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    call = [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", address]
     started = time.monotonic()
     process = subprocess.Popen(
-        call,
+        list(call) or [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", address],
         cwd=root,
         env={**inherited, **environment, "PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"},
         stdin=subprocess.DEVNULL,

@@ -10,12 +10,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from prefect import flow, get_run_logger
 from prefect.artifacts import create_link_artifact
 
 from flows.deployments import check_pinned
-from flows.paper import command_line, page_link
+from flows.paper import command_line, page_link, problems_of
 from flows.scheduler import RunFailed, follow_up, run_stale
 from rlhf_core.errors import RecipeError
 from tasks import graph, plan
@@ -41,26 +42,31 @@ def suite_files(root: Path, scale: str, *, full: bool) -> list[str]:
     return files + [f"{folder}/dvc.yaml" for folder in known]
 
 
-def run_suite(root: Path, *, full: bool, scale: str, seeds: Sequence[int], report: bool, sync: bool) -> str:
+def run_suite(
+    root: Path,
+    *,
+    full: bool,
+    scale: str,
+    seeds: Sequence[int],
+    report: bool,
+    sync: bool,
+    remote: str = "",
+    pull: bool = True,
+) -> str:
     """Brings all papers up to date and reports them. Call it inside a flow.
 
     Raises:
         RunFailed: at least one stage failed, or what follows them.
     """
     log = get_run_logger()
-    summary = run_stale(root, suite_files(root, scale, full=full), seeds=seeds)
+    summary = run_stale(root, suite_files(root, scale, full=full), seeds=seeds, remote=remote, pull=pull)
     log.info("%s", summary.line())
     after = []
     for paper in papers(root) if sync else ():
-        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale, "--root", str(root)]))
+        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], root))
     if report:
-        call = ["--results", str(root / "results" / scale), "--out", str(root / "report")]
-        after.append(follow_up.submit("tasks.report", call))
-    problems = list(summary.failed.values())
-    for future in after:
-        future.wait()
-        if not future.state.is_completed():
-            problems.append(str(future.state.result(raise_on_failure=False)))
+        after.append(follow_up.submit("tasks.report", ["--results", f"results/{scale}", "--out", "report"], root))
+    problems = [*summary.failed.values(), *problems_of(after)]
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     return summary.line()
@@ -74,6 +80,8 @@ def suite(
     report: bool = True,
     sync: bool = True,
     root: str = ".",
+    remote: str = "",
+    pull: bool = True,
 ) -> str:
     """Brings every paper up to date.
 
@@ -84,18 +92,22 @@ def suite(
         report: write the report page afterwards.
         sync: mirror the results into MLflow afterwards.
         root: the repository.
+        remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
+        pull: bring the results of other machines here.
     """
     folder = Path(root).resolve()
     check_pinned(folder)
     page_link(create_link_artifact)
-    return run_suite(folder, full=full, scale=scale, seeds=seeds or (), report=report, sync=sync)
+    return run_suite(
+        folder, full=full, scale=scale, seeds=seeds or (), report=report, sync=sync, remote=remote, pull=pull
+    )
 
 
-def _suite(*, full: bool, rows: Sequence[str], seeds: Sequence[int], scale: str, report: bool, sync: bool) -> str:
+def _suite(*, rows: Sequence[str], **options: Any) -> str:
     """The suite behind the papers' command line: it has no rows to choose."""
     if rows:
         raise RecipeError("the suite takes no rows; run a paper for some of its rows")
-    return suite(full=full, seeds=list(seeds), scale=scale, report=report, sync=sync)
+    return suite(**options)
 
 
 if __name__ == "__main__":

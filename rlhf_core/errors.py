@@ -43,6 +43,17 @@ class DataError(RewardsmithError):
         self.problem, self.file, self.row, self.field, self.remedy = problem, file, row, field, remedy
 
 
+#: What the file system refuses for a reason that the caller can mend.
+PATH_ERRORS = (FileExistsError, IsADirectoryError, NotADirectoryError, PermissionError)
+
+
+def path_error(error: OSError) -> DataError:
+    """One of PATH_ERRORS as an error that names the path and the remedy."""
+    return DataError(
+        f"cannot be used ({error.strerror})", file=str(error.filename), remedy="Check the path and its permissions"
+    )
+
+
 class RecipeError(RewardsmithError):
     """A recipe or setting that is unknown, contradictory or of the wrong type."""
 

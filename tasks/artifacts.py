@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import platform
 import resource
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core import distributed
-from rlhf_core.errors import DataError, RewardsmithError
+from rlhf_core.errors import DataError, NumericsError, RewardsmithError
 
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn")
 
@@ -45,15 +46,30 @@ def read_json(path: Path | str) -> Any:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
-    except json.JSONDecodeError as error:
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
 
 
 def write_json(path: Path | str, value: Any) -> None:
-    Path(path).write_text(
-        json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n",
-        encoding="utf-8",
-    )
+    """Writes a value as JSON.
+
+    Raises:
+        NumericsError: numbers in it that are not finite, by name.
+    """
+    if names := list(_not_finite(value, "")):
+        raise NumericsError(f"{Path(path).name}: {', '.join(names)} not finite")
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def _not_finite(value: Any, name: str) -> Iterator[str]:
+    """Names of the numbers that JSON cannot hold, as in `rows/3/reward`."""
+    if isinstance(value, Mapping | list | tuple):
+        items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, part in items:
+            yield from _not_finite(part, f"{name}/{key}" if name else str(key))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield name
 
 
 def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
@@ -64,11 +80,31 @@ def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
     """Rows of a stage's own output (user data goes through `rlhf_core.data.sources`)."""
+    rows: list[dict[str, Any]] = []
     try:
         with Path(path).open(encoding="utf-8") as file:
-            return [json.loads(line) for line in file]
+            for line in file:
+                rows.append(json.loads(line))
     except FileNotFoundError:
         raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"not valid JSON ({error})", file=str(path), row=len(rows) + 1, remedy="Re-run its stage"
+        ) from None
+    return rows
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Tensors of an artifact file by name; a missing or damaged one is named with its remedy."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
+    except SafetensorError as error:
+        raise DataError(f"not valid safetensors ({error})", file=str(path), remedy="Re-run its stage") from None
 
 
 def _git(*arguments: str) -> str:

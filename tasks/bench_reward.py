@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +11,9 @@ from typing import Any
 from rlhf_core.data.sources import DirectorySource, Screening
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError
+from rlhf_core.evaluation.reward_bench import ScoredPair
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
+from rlhf_core.evaluation.rm_bench import StyledPair, rm_bench_scores
 from tasks.data_sets import DATA_VARIABLE
 from tasks.reward_bench import score_pairs
 from tasks.scoring import Scorer, Upstream, load_scorer
@@ -38,7 +40,7 @@ class SetScore:
     Attributes:
         name, part: the set, and the value of its field or `ALL`.
         pairs, ties: how many there are, and how many have equal rewards (which are wrong).
-        accuracy, lower, upper: share with its Wilson interval, 95 %.
+        accuracy, lower, upper: share with its interval, 95 %: Wilson's, of RM-Bench's styles a bootstrap over prompts.
     """
 
     name: str
@@ -56,7 +58,7 @@ def load_set(name: str, directory: Path | None, rows: int | None) -> list[dict[s
     Args:
         name: of `<name>.test.jsonl` or `.jsonl.gz`.
         directory: where it lies, None for the folder that REWARDSMITH_DATA names.
-        rows: the most pairs, evenly spaced; None for all.
+        rows: the most pairs, evenly spaced, those of one `group_id` together; None for all.
 
     Raises:
         DataError: no folder, no such set, too many rows that are no preference pairs.
@@ -68,10 +70,20 @@ def load_set(name: str, directory: Path | None, rows: int | None) -> list[dict[s
         )
     found = DirectorySource(root, Screening(QUARANTINE)).load(name, "test", "preference")
     if rows is not None and rows < len(found):
-        found = [found[place * len(found) // rows] for place in range(rows)]
+        found = _evenly(found, rows)
     by = SETS.get(name)
     parts = [ALL if by is None or by not in row else _part(str(row[by])) for row in found]
     return [{**row, "section": name, "subset": part} for row, part in zip(found, parts, strict=True)]
+
+
+def _evenly(found: Sequence[dict[str, Any]], rows: int) -> list[dict[str, Any]]:
+    """At most `rows` of the rows, groups whole; at least one group."""
+    groups: dict[str, list[dict[str, Any]]] = {}
+    for row in found:
+        groups.setdefault(str(row.get("group_id", row["id"])), []).append(row)
+    several = list(groups.values())
+    count = max(1, rows * len(several) // len(found))
+    return [row for place in range(count) for row in several[place * len(several) // count]]
 
 
 def _part(subset: str) -> str:
@@ -80,7 +92,7 @@ def _part(subset: str) -> str:
 
 
 def set_scores(scorer: Scorer, rows: Sequence[dict[str, Any]], batch: int) -> list[SetScore]:
-    """Accuracy on a set, then on each part of it.
+    """Accuracy on a set, then on each part of it, and RM-Bench's scores over styles.
 
     Raises:
         NumericsError: scores that depend on batch size or padding.
@@ -97,7 +109,21 @@ def set_scores(scorer: Scorer, rows: Sequence[dict[str, Any]], batch: int) -> li
             found = pairwise_accuracy([pair.chosen for pair in own], [pair.rejected for pair in own])
             counts = int(found["n"]), int(found["ties"])
             scores.append(SetScore(own[0].section, part, *counts, found["accuracy"], found["lower"], found["upper"]))
-    return scores
+    return scores + _style_scores(rows, pairs)
+
+
+def _style_scores(rows: Sequence[Mapping[str, Any]], pairs: Sequence[ScoredPair]) -> list[SetScore]:
+    """RM-Bench's own scores, where rows have styles: every chosen response against every rejected one of its prompt."""
+    styled = [
+        StyledPair(str(row["group_id"]), pair.subset, str(row["style"]), pair.chosen, pair.rejected)
+        for row, pair in zip(rows, pairs, strict=True)
+        if "style" in row and "group_id" in row
+    ]
+    return [
+        SetScore(str(rows[0]["section"]), f"styles: {name}", score.comparisons, score.ties, score.accuracy,
+                 score.lower, score.upper)
+        for name, score in rm_bench_scores(styled).items()
+    ]  # fmt: skip
 
 
 def bench_reward(

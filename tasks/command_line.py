@@ -14,7 +14,7 @@ from typing import Annotated
 
 import typer
 
-from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, path_error
 from tasks.platform_state import join_platform
 
 USER_ERROR = 2
@@ -44,10 +44,33 @@ Names = Annotated[
 ]
 Full = Annotated[bool, typer.Option("--full", help="Every row and seed of the paper, not the demo-sized set.")]
 Seeds = Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="Only this seed (may be repeated).")]
+
+
+def known_scale(scale: str) -> str:
+    """The scale, where params/scales/ has it.
+
+    Raises:
+        RecipeError: it has not, with the nearest known ones.
+    """
+    folder = Path("params", "scales")
+    if folder.is_dir() and not (folder / scale).is_dir():
+        from tasks.rows import nearest
+
+        raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, (path.name for path in folder.glob('*/')))}")
+    return scale
+
+
 Scale = Annotated[
     str,
-    typer.Option(help="How big: testbed (CPU minutes), hh (real pairs), small (a GPU), paper (8 GPUs)."),
+    typer.Option(
+        help="How big: testbed (CPU minutes), hh (real pairs), small (a GPU), paper (8 GPUs).", callback=known_scale
+    ),
 ]
+
+Remote = Annotated[
+    str, typer.Option(metavar="NAME", help="Share the work with other machines by this DVC remote (docs/cluster.md).")
+]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")]
 
 
 def papers_here(root: Path) -> tuple[str, ...]:
@@ -105,7 +128,8 @@ def run(
     scale: Scale = "testbed",
     report: Annotated[bool, typer.Option(help="Write the report page afterwards.")] = True,
     sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")] = False,
+    remote: Remote = "",
+    verbose: Verbose = False,
 ) -> None:
     """Train and evaluate what is not up to date, side by side within this machine's cores and GPUs.
 
@@ -117,6 +141,27 @@ def run(
     paper, rows = split_names(root, names or [])
     options = ["--full"] if full or names == [ALL] else []
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
+    options += ["--remote", remote] if remote else []
+    raise typer.Exit(run_flow(paper, scale, rows, seed or [], options, verbose=verbose))
+
+
+@commands.command()
+def worker(
+    remote: Annotated[str, typer.Option(metavar="NAME", help="The DVC remote that the machines share.")],
+    names: Names = None,
+    full: Full = False,
+    seed: Seeds = None,
+    scale: Scale = "testbed",
+    verbose: Verbose = False,
+) -> None:
+    """Help other machines with a run: take stages of it, push their results, and leave the rest where it is.
+
+    The same names and options as the run that is to be helped, in a clone at the same commit, with PREFECT_API_URL at
+    the server that all use. It ends when nothing is left. Example: `rewardsmith worker segment --full --remote team`.
+    """
+    paper, rows = split_names(Path.cwd(), names or [])
+    options = ["--full"] if full or names == [ALL] else []
+    options += ["--no-report", "--no-sync", "--no-pull", "--remote", remote]
     raise typer.Exit(run_flow(paper, scale, rows, seed or [], options, verbose=verbose))
 
 
@@ -163,7 +208,7 @@ def plan(
     paper, rows = split_names(root, names or [])
     if paper == SUITE:
         whole = full or names == [ALL]
-        parts = [planning.pipeline_files(root, name, scale=scale, full=whole) for name in papers]
+        parts = [planning.pipeline_files(root, name, scale=scale, full=True) for name in papers if whole]
         files = list(dict.fromkeys(file for part in parts for file in part)) if whole else [planning.ROOT_FILE]
         stages = planning.select(planning.read_state(root, files), [], seed or [])
     else:
@@ -228,27 +273,23 @@ def table(
         str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1; or a study of one's own.")
     ],
     scale: Scale = "testbed",
-    demo: Annotated[
-        bool, typer.Option("--demo", help="The demo-sized results even where the full ones exist.")
-    ] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="The demo-sized results even where others exist.")] = False,
 ) -> None:
     """Print a table of a paper: published and measured side by side, with direction verdicts.
 
     The name of a study of one's own (`params/my-study/rows/`) sets its rows side by side: means over seeds.
     """
     from rlhf_core.published import registry
-    from tasks.tables import print_table
+    from tasks.tables import DEMO, FULL, made_tables, print_table
 
     if name not in registry.PAPERS and Path("params", name, "rows").is_dir():
         from tasks.comparison import print_comparison
 
         print_comparison(Path.cwd(), scale, name)
         return
-    folder = Path("results") / scale / name.split("/")[0]
-    paths = [
-        folder / part / "result" / "tables.json" for part in (["tables-demo"] if demo else ["tables", "tables-demo"])
-    ]
-    print_table(next((path for path in paths if path.exists()), paths[-1]), name)
+    results, paper = Path("results") / scale, name.split("/")[0]
+    folder = results / paper / DEMO / "result" if demo else made_tables(results, paper)
+    print_table((folder or results / paper / FULL / "result") / "tables.json", name)
 
 
 @commands.command()
@@ -279,7 +320,7 @@ def hackability(
     out: Annotated[Path, typer.Option(help="Folder for hackability.html and hackability.json.")] = Path("report"),
     train: Annotated[bool, typer.Option(help="Train what is missing; else show what there is.")] = True,
     sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")] = False,
+    verbose: Verbose = False,
 ) -> None:
     """Find out whether a reward can be hacked, and which mitigation helps: one page.
 
@@ -329,7 +370,9 @@ def hackability(
 
 @commands.command()
 def sync(
-    paper: Annotated[str, typer.Argument(help="The paper whose results to mirror.")] = "segment",
+    paper: Annotated[
+        str | None, typer.Argument(help="The paper whose results to mirror; every paper's without it.")
+    ] = None,
     scale: Scale = "testbed",
 ) -> None:
     """Mirror stage outputs into MLflow (MLFLOW_TRACKING_URI, else mlflow.db here); repeating it changes nothing.
@@ -340,12 +383,13 @@ def sync(
 
     known = papers_here(Path.cwd())
     join_platform(Path.cwd())
-    if paper not in known:
+    if paper is not None and paper not in known:
         from tasks.rows import nearest
 
         raise RecipeError(f"unknown paper '{paper}'. {nearest(paper, known)}")
-    counts = tracking.sync(Path.cwd(), paper, scale)
-    print(f"MLflow ({tracking.tracking_uri(Path.cwd()).split('@')[-1]}): {counts.line()}")
+    print(f"MLflow: {tracking.tracking_uri(Path.cwd()).split('@')[-1]}")
+    for name in [paper] if paper else [name for name in known if Path("results", scale, name).is_dir()]:
+        print(f"{name}: {tracking.sync(Path.cwd(), name, scale).line()}")
 
 
 def trained_reward_model(model: str, seed: int, scale: str) -> Path:
@@ -392,10 +436,12 @@ def explain(
         raise RecipeError("explain needs --prompt and --response, or --rows")
     folder = trained_reward_model(model, seed, scale)
     from rich.console import Console
+    from transformers.utils import logging
 
     from tasks.explain import explain as score
     from tasks.report.colour import coloured_text, pieces
 
+    logging.disable_progress_bar()
     scored = score(folder, sys.stdin.read() if prompt == "-" else prompt, response)
     parts = [scored["tokens"], scored["rewards"], scored.get("segments")]
     console = Console()
@@ -581,8 +627,8 @@ def app() -> None:
     """Entry point: an error of the user's prints one line and exits with 2."""
     try:
         commands()
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (RewardsmithError, *PATH_ERRORS) as error:
+        print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 

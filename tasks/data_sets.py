@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from rlhf_core.data.quarantine import Summary
-from rlhf_core.data.sources import DirectorySource, Screening
+from rlhf_core.data.sources import DirectorySource, Screening, Source
 from rlhf_core.errors import DataError, RecipeError
 from tasks.artifacts import digest
 
@@ -69,6 +69,40 @@ def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str],
     return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
 
 
+def alpaca_calibration(file: str, items: Sequence[Mapping[str, Any]], first: int) -> list[dict[str, Any]]:
+    """AlpacaEval's published calibration rows (`df_gamed.csv`) under the ids of a benchmark's items.
+
+    Args:
+        file: a path, or a hub address such as hf://datasets/tatsu-lab/alpaca_eval/df_gamed.csv.
+        items: the benchmark, whose ids end in the instruction's number.
+        first: the number of the first instruction in these ids; the file counts from 0.
+
+    Raises:
+        DataError: a file that cannot be read, or that says nothing of an item.
+    """
+    from rlhf_core.evaluation.alpaca_calibration import official_index, read_calibration_rows
+
+    ids = {official_index(item["id"]) - first: str(item["id"]) for item in items}
+    frame = read_calibration_rows(file)
+    known = frame[frame["index"].isin(list(ids))]
+    missing = sorted(set(ids) - set(known["index"].tolist()))
+    if missing:
+        raise DataError(
+            f"no calibration row for {len(missing)} of {len(ids)} instructions, the first is '{ids[missing[0]]}'",
+            file=file, field="index", remedy="Use the benchmark's published instructions, or leave the file out",
+        )  # fmt: skip
+    return [
+        {
+            "id": ids[int(row["index"])],
+            "preference": None if row["preference"] != row["preference"] else float(row["preference"]),
+            "std_delta_len": float(row["std_delta_len"]),
+            "instruction_difficulty": float(row["instruction_difficulty"]),
+            "not_gamed_baseline": bool(row["not_gamed_baseline"]),
+        }
+        for row in known.to_dict("records")
+    ]
+
+
 def data_directory(named: str | None) -> Path:
     """The folder of real data: the one that a data spec names, else that of REWARDSMITH_DATA.
 
@@ -124,3 +158,25 @@ def split_off(rows: list[dict[str, Any]], share: float, what: str) -> tuple[list
             remedy="Give more rows or a smaller validation_share",
         )
     return rows[:-held_out], rows[-held_out:]
+
+
+def together(source: Source, names: Sequence[str], split: str, kind: str) -> list[dict[str, Any]]:
+    """The rows of several sets one after the other.
+
+    Raises:
+        DataError: two of them have the same id, by which references and answers are kept.
+    """
+    rows: list[dict[str, Any]] = []
+    owners: dict[str, str] = {}
+    for name in names:
+        for row in source.load(name, split, kind):
+            if row["id"] in owners:
+                raise DataError(
+                    f"'{row['id']}' is an id of '{owners[row['id']]}', too",
+                    file=f"{name}.{split}",
+                    field="id",
+                    remedy="Give the rows of each set ids of their own",
+                )
+            owners[row["id"]] = name
+            rows.append(row)
+    return rows

@@ -13,13 +13,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.sft import sequence_statistics
-from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
+from tasks.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
 from tasks.loading import encode, load_encoder, load_policy
 from tasks.settings import read_settings, typed
 from tasks.stage import command_line, run_stage, set_threads
@@ -97,7 +97,7 @@ def _flat(split: str, values: list[torch.Tensor]) -> dict[str, torch.Tensor]:
 
 def load_entropies(folder: Path, split: str) -> list[list[float]]:
     """Entropies per response of a split (all chosen, then all rejected) or of the `examples`."""
-    stored = load_file(folder / "entropies.safetensors")
+    stored = read_tensors(folder / "entropies.safetensors")
     return [row.tolist() for row in stored[f"{split}.values"].split(stored[f"{split}.lengths"].tolist())]
 
 

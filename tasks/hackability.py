@@ -1,7 +1,8 @@
 """The hacking laboratory's rows: every mitigation under every reward, written from one file.
 
 params/hackability/mitigations.yaml          what each mitigation changes in the common row
-params/hackability/reward_models/<it>.yaml   the rewards: models of annotators with a known flaw
+params/hackability/reward_models/<it>.yaml   the rewards: models of annotators with a known flaw; and what is written
+                                             here for mitigations that train them another way
 params/hackability/rows/<reward>-<it>.yaml   what is written here, plain rows like any other
 
 A reward of the user's own is a function or a folder with a trained model; its rows are written beside the others. What
@@ -26,6 +27,8 @@ LABORATORY = "hackability"
 FOLDER = Path("params") / LABORATORY
 #: In a mitigation's fields, the name of the reward.
 PLACE = "{reward}"
+#: What a merged reward model has in common with the flaw's; it is not trained, so nothing else.
+OF_A_MERGED = ("title", "backbone", "data", "references")
 HEADER = f"# Written by `rewardsmith {LABORATORY}` from {FOLDER}/mitigations.yaml; change that instead.\n"
 
 
@@ -83,10 +86,9 @@ def mitigations(root: Path) -> dict[str, dict[str, Any]]:
 
 
 def flaws(root: Path) -> list[str]:
-    """The known flaws: reward models that learn from data of their own, without those of a mitigation."""
-    suffixes = tuple(f"-{name}" for name in mitigations(root))
+    """The known flaws: the reward models that were not written here."""
     files = sorted((root / FOLDER / "reward_models").glob("*.yaml"))
-    return [path.stem for path in files if "data" in load_yaml(path) and not path.stem.endswith(suffixes)]
+    return [path.stem for path in files if not path.read_text(encoding="utf-8").startswith(HEADER)]
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
@@ -116,7 +118,7 @@ def row_of(fields: Mapping[str, Any], reward: str, own: OwnReward | None = None)
     Raises:
         RecipeError: the mitigation does not fit a function.
     """
-    row: dict[str, Any] = _filled(dict(fields), reward)
+    row: dict[str, Any] = _filled({name: value for name, value in fields.items() if name != "models"}, reward)
     row["title"] = f"{row.get('title', '')}, reward {reward}"
     if own is not None and own.function is not None:
         if row["reward_model"] != reward:
@@ -143,6 +145,8 @@ def rows_of(root: Path, reward: str, names: Sequence[str], own: OwnReward | None
         _write(root / FOLDER / "reward_models" / f"{reward}.yaml", _given(root, own, every))
     for name in names:
         stem = f"{reward}-{name}"
+        if own is None:
+            _write_models(root, reward, every[name].get("models", {}))
         try:
             row = row_of(every[name], reward, own)
             parse_recipe(row, stem)
@@ -156,6 +160,17 @@ def rows_of(root: Path, reward: str, names: Sequence[str], own: OwnReward | None
         _write(root / FOLDER / "rows" / f"{stem}.yaml", row)
         rows[name] = stem
     return RewardRows(reward, rows, left_out)
+
+
+def _write_models(root: Path, flaw: str, models: Mapping[str, Mapping[str, Any]]) -> None:
+    """The reward models that a mitigation trains on a flaw's data: their own fields over those of the flaw's."""
+    folder = root / FOLDER / "reward_models"
+    for name, fields in models.items():
+        base = load_yaml(folder / f"{flaw}.yaml")
+        if "merge" in fields:
+            base = {key: base[key] for key in OF_A_MERGED if key in base}
+        stem = str(_filled(name, flaw))
+        _write(folder / f"{stem}.yaml", base | {"title": f"{base['title']}, {stem}"} | _filled(fields, flaw))
 
 
 def known_rows(root: Path) -> list[RewardRows]:

@@ -237,7 +237,9 @@ class Scale:
 
     def _trained(self, spec: ModelSpec, seed: int, made: Mapping[str, Argument]) -> Item:
         """The stage of one reward model, from what is made for it."""
-        given: dict[str, Argument] = {"spec": spec.path, "scale": f"{self.params}/reward_model.yaml", **made}
+        own = self._file("reward_model", spec.paper)
+        scale = own if (self.root / own).exists() else f"{self.params}/reward_model.yaml"
+        given: dict[str, Argument] = {"spec": spec.path, "scale": scale, **made}
         return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
 
     def _own_data(self, spec: ModelSpec) -> list[Item]:
@@ -409,9 +411,11 @@ class Scale:
             return self.measuring(row, seed)
         if row.kind in COMPARING:
             return self.comparing(row, seed)
-        settings = self._chosen("policy", row.settings, "settings", row.path)
-        self._check_models(row)
         prepare, _, sft = base
+        of_data = f"{row.settings}-{prepare.name}"
+        named = of_data if (self.root / self._file("policy", of_data)).exists() else row.settings
+        settings = self._chosen("policy", named, "settings", row.path)
+        self._check_models(row)
         evaluation = row.evaluation and self._chosen("evaluation", row.evaluation, "evaluation", row.path)
         made: dict[str, Argument] = {
             "row": row.path,

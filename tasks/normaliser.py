@@ -6,6 +6,7 @@ last, sequence, location-aware by Huber and by least squares), so that their abl
 
 from __future__ import annotations
 
+import random
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -39,15 +40,24 @@ class CalibrationSpec:
         pairs: preference pairs of the calibration set, both responses of each.
         floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
         min_samples: location bins with fewer segments are dropped and counted.
+        drawn: at random from the training pairs, the same ones each time; else the first ones, which serves where
+            their order is random already.
     """
 
     pairs: int
     floor_fraction: float = 0.1
     min_samples: int = 2
+    drawn: bool = False
 
     def __post_init__(self) -> None:
         if self.pairs < 1 or self.min_samples < 1 or not 0 < self.floor_fraction <= 1:
             raise RecipeError(f"calibration settings out of range: {self}")
+
+
+def calibration_places(spec: CalibrationSpec, rows: int) -> list[int]:
+    """Which training pairs calibrate, in order."""
+    count = min(spec.pairs, rows)
+    return sorted(random.Random("calibration").sample(range(rows), count)) if spec.drawn else list(range(count))
 
 
 def fit_normalisers(
@@ -74,13 +84,14 @@ def fit_normalisers(
         model.eval()
         segmenter = load_segmenter(trained["segmenter"], sentences)
         rows = read_jsonl(data / "preference.train.jsonl")
-        count = min(spec.pairs, len(rows))
+        places = calibration_places(spec, len(rows))
         if segmenter.needs_entropies and entropies is None:
             raise RecipeError("the reward model cuts by entropies: give --entropies")
         values = load_entropies(entropies, "train") if entropies and segmenter.needs_entropies else None
         if values is not None:
-            values = values[:count] + values[len(rows) : len(rows) + count]
-        pairs = segment_pairs(rows[:count], encoder, segmenter, values, aggregation=aggregation, end_token=end_token)
+            values = [values[start + i] for start in (0, len(rows)) for i in places]
+        chosen = [rows[i] for i in places]
+        pairs = segment_pairs(chosen, encoder, segmenter, values, aggregation=aggregation, end_token=end_token)
         e, segments = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=trained["heads"][0])
         segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
         padded = torch.zeros(segmentation.ends.shape)

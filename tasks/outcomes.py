@@ -16,6 +16,7 @@ from tasks import graph
 from tasks.artifacts import digest, read_json
 from tasks.matrix import SHARED, module_of
 from tasks.rows import ROOT_SCALE, ROW_STAGES, load_yaml
+from tasks.tables import made_tables
 
 
 @dataclass(frozen=True)
@@ -57,23 +58,21 @@ class TableMetrics:
 
 
 def table_metrics(root: Path, paper: str, scale: str, table: str) -> TableMetrics:
-    """One table's metrics from the tables stage, the demo's where the full one has not run; empty without any."""
+    """One table's metrics from the newest tables (`made_tables`); empty without any."""
     anchor = f"{table.lower().replace(' ', '-')}/"
-    for name in ("tables", "tables-demo"):
-        out = root / "results" / scale / paper / name
-        if not (out / "result" / "metrics.json").exists():
-            continue
-        means: dict[str, float] = {}
-        runs: dict[tuple[str, int], dict[str, float]] = {}
-        for key, value in numbers(read_json(out / "result" / "metrics.json")).items():
-            parts = key.removeprefix(anchor).split("/") if key.startswith(anchor) else []
-            if len(parts) > 2 and parts[1].isdigit():  # row/seed/metric; a mean's metric may have a slash, too
-                runs.setdefault((parts[0], int(parts[1])), {})["/".join(parts[2:])] = value
-            elif parts:
-                means["/".join(parts)] = value
-        record = out / "record" / "record.json"
-        return TableMetrics(means, runs, read_json(record)["inputs"] if record.exists() else {})
-    return TableMetrics()
+    result = made_tables(root / "results" / scale, paper)
+    if result is None:
+        return TableMetrics()
+    means: dict[str, float] = {}
+    runs: dict[tuple[str, int], dict[str, float]] = {}
+    for key, value in numbers(read_json(result / "metrics.json")).items():
+        parts = key.removeprefix(anchor).split("/") if key.startswith(anchor) else []
+        if len(parts) > 2 and parts[1].isdigit():  # row/seed/metric; a mean's metric may have a slash, too
+            runs.setdefault((parts[0], int(parts[1])), {})["/".join(parts[2:])] = value
+        elif parts:
+            means["/".join(parts)] = value
+    record = result.parent / "record" / "record.json"
+    return TableMetrics(means, runs, read_json(record)["inputs"] if record.exists() else {})
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:

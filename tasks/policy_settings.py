@@ -57,6 +57,9 @@ class PolicyScale:
             raise RecipeError("measure_hacking compares evaluations while training: set checkpoint_prompts")
         if self.generation_batch is not None and self.generation_batch < 1:
             raise RecipeError(f"generation_batch is {self.generation_batch}; it must be at least 1, or null")
+        for name, least in {"checkpoints": 1, "checkpoint_prompts": 0, "rollout_samples": 0}.items():
+            if getattr(self, name) < least:
+                raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least {least}")
         for name in ("prompts", "checkpoint_every"):
             value = getattr(self, name)
             if value is not None and value < 1:

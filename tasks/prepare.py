@@ -26,7 +26,16 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from tasks.artifacts import check_version, stage_output, write_json, write_jsonl
-from tasks.data_sets import DataSpec, Sets, benchmark_row, data_directory, file_digests, screened
+from tasks.data_sets import (
+    DataSpec,
+    Sets,
+    alpaca_calibration,
+    benchmark_row,
+    data_directory,
+    file_digests,
+    screened,
+    together,
+)
 from tasks.long_form_data import LONG_FORM_SPECS
 from tasks.questions import questions_spec
 from tasks.settings import read_settings, typed
@@ -55,6 +64,12 @@ class WorldRows:
     choices: int
     arithmetic: int
     functions: int
+
+    def __post_init__(self) -> None:
+        for name, count in vars(self).items():
+            least = 0 if name in ("tasks", "choices", "arithmetic", "functions") else 1
+            if count < least:
+                raise RecipeError(f"{name} is {count}; it must be at least {least}")
 
 
 @dataclass(frozen=True)
@@ -111,6 +126,8 @@ class RealSpec:
         sets: {name: `HubSet`} of a `huggingface` source.
         max_bad_share: the largest tolerated share of bad rows of a file.
         filters: `PreferenceFilter` of the pairs, and the `tokenizer` (hub id or folder) that counts their tokens.
+        alpaca_calibration: AlpacaEval's published `df_gamed.csv`, a path or hub address, where the benchmark `alpaca`
+            is the published one against its baseline; without it, difficulties are fitted to the runs of a table.
     """
 
     source: str
@@ -125,8 +142,11 @@ class RealSpec:
     sets: Mapping[str, Any] = field(default_factory=dict)
     max_bad_share: float = 0.1
     filters: Mapping[str, Any] | None = None
+    alpaca_calibration: str | None = None
 
     def __post_init__(self) -> None:
+        if self.alpaca_calibration and "alpaca" not in self.benchmarks:
+            raise RecipeError("'alpaca_calibration' is of the benchmark 'alpaca', which 'benchmarks' does not name")
         if (self.source == "huggingface") != bool(self.sets):
             raise RecipeError(f"source '{self.source}' with {len(self.sets)} sets: 'sets' belong to huggingface")
         if self.directory and self.source != "directory":
@@ -309,8 +329,7 @@ def _source(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSo
 def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     source = _source(spec, quarantine)
     kind = record_type("preference").name
-    train = [row for name in spec.preference for row in source.load(name, "train", kind)]
-    test = [row for name in spec.preference for row in source.load(name, "test", kind)]
+    train, test = (together(source, spec.preference, split, kind) for split in ("train", "test"))
     removed: dict[str, dict[str, int]] = {}
     if spec.filters is not None:
         train, test, removed = _filtered(spec, train, test)
@@ -341,6 +360,9 @@ def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         name: [benchmark_row(row, [row["prompt"]], [row["response"]], [{}]) for row in rows[: spec.benchmark_rows]]
         for name, rows in benchmarks.items()
     }
+    if spec.alpaca_calibration:
+        first = 1 if spec.source == "huggingface" else 0  # a hub's rows are numbered from 1
+        sets["alpaca_calibration"] = alpaca_calibration(spec.alpaca_calibration, sets["benchmarks/alpaca"], first)
     facts: dict[str, Any] = {
         "quarantine": [screened(summary) for summary in source.summaries],
         "sets": [*spec.preference, *spec.prompts, *spec.benchmarks.values()],

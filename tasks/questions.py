@@ -53,6 +53,7 @@ class QuestionsSpec:
         difficulty: fields of `ReasoningConfig`, and `arithmetic` with those of `ArithmeticConfig`.
         train: real sets whose split `train` is learnt from.
         tests: {real set: seen or unseen}, whose split `test` is measured.
+        columns: {real set: what it is called in tables}, where that differs.
         directory: folder of real sets; without one, the environment variable REWARDSMITH_DATA names it.
         max_bad_share: the largest tolerated share of bad rows of a file.
     """
@@ -67,6 +68,7 @@ class QuestionsSpec:
     difficulty: Mapping[str, Any] = field(default_factory=dict)
     train: tuple[str, ...] = ()
     tests: Mapping[str, str] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
     directory: str | None = None
     max_bad_share: float = 0.1
 
@@ -79,6 +81,8 @@ class QuestionsSpec:
             raise RecipeError(
                 f"source '{self.source}': 'train' and 'tests' name the sets of a directory, and only of one"
             )
+        for name in set(self.columns) - set(self.tests):
+            raise RecipeError(f"columns: {name} is none of the tests ({', '.join(self.tests)})")
         for name, split in self.tests.items():
             if split not in SPLITS:
                 raise RecipeError(f"tests: {name} is '{split}'; it must be {' or '.join(SPLITS)}")
@@ -138,9 +142,9 @@ class QuestionsSpec:
             "questions": fitted[:: max(1, len(fitted) // sizes.questions)][: sizes.questions],
         }
         for name in self.tests:
-            sets[f"tests/{name}"] = _asked(source.load(name, "test", kind))[: sizes.test]
+            sets[f"tests/{self.columns.get(name, name)}"] = _asked(source.load(name, "test", kind))[: sizes.test]
         facts = {
-            "tests": dict(self.tests),
+            "tests": {self.columns.get(name, name): split for name, split in self.tests.items()},
             "without_steps": len(found) - len(learnt),
             "quarantine": [screened(summary) for summary in source.summaries],
             "digests": file_digests(root, {*self.train, *self.tests}),

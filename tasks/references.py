@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 from transformers import PreTrainedTokenizerBase
@@ -32,7 +32,7 @@ from rlhf_core.rewards.signals import Segments
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.shaping.specification import CONSTANTS, Scale
-from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
+from tasks.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
 from tasks.loading import load_encoder, load_policy, load_segmenter
 from tasks.progress import progress
 from tasks.settings import read_settings, typed
@@ -216,7 +216,7 @@ def load_references(
         NumericsError: a reference reward that is not finite.
     """
     facts = read_json(folder / "references.json")
-    stored = load_file(folder / "references.safetensors")
+    stored = read_tensors(folder / "references.safetensors")
     if f"values.{scorer.head}" not in stored:
         raise DataError(
             f"no values of head '{scorer.head}'", file=str(folder), remedy="Re-run the stage for this reward model"

@@ -16,12 +16,11 @@ from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import RecipeError
 from rlhf_core.shaping.specification import needs_references
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
+from tasks.settings import read_settings
 
 ROOT_SCALE = "testbed"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
@@ -118,17 +117,8 @@ class RowSpec:
     generative: ModelSpec | None = None
 
 
-def load_yaml(path: Path) -> dict[str, Any]:
-    """A YAML mapping; a missing, unreadable or differently shaped file is named."""
-    try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise DataError("file does not exist", file=str(path)) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"not valid YAML ({error})", file=str(path)) from None
-    if not isinstance(value, dict):
-        raise DataError("expected a mapping of settings", file=str(path))
-    return value
+#: The graph reads files of params/ as the stages do.
+load_yaml = read_settings
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

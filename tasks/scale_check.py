@@ -103,7 +103,8 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         training = spec.training_config(str(path))
         if training is not None:
             found.append(_supervised(path.stem, "sft", config, training, limits, sharding, rows, scalar=False))
-        where = folder / "reward_model.yaml"
+        own = folder / "reward_model" / f"{paper}.yaml"
+        where = own if own.exists() else folder / "reward_model.yaml"
         reward_training = typed(TrainingConfig, read_settings(where), str(where))
         found.append(
             _supervised(path.stem, "reward_model", config, reward_training, limits, sharding, rows, scalar=True)

@@ -16,16 +16,55 @@ from rlhf_core.errors import DataError, RecipeError
 T = TypeVar("T")
 
 
+class _Twice(yaml.YAMLError):
+    """A setting that stands twice in one mapping."""
+
+    def __init__(self, name: str, row: int) -> None:
+        self.name, self.row = name, row
+
+
+class _Loader(yaml.SafeLoader):
+    """Refuses what YAML would settle silently by the later one: two values of one setting."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    raise _Twice(key.value, key.start_mark.line + 1)
+                seen.add(key.value)
+        return super().construct_mapping(node, deep)
+
+
 def read_settings(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping."""
+    """A YAML file's mapping.
+
+    Raises:
+        DataError: it cannot be read, is no YAML, no mapping, or has a setting twice.
+    """
     try:
-        value = yaml.safe_load(path.read_text(encoding="utf-8"))
+        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
+    except FileNotFoundError:
+        raise DataError("file does not exist", file=str(path), remedy="Check the path") from None
     except OSError as error:
         raise DataError(f"cannot be read ({error.strerror})", file=str(path), remedy="Check the path") from None
+    except _Twice as twice:
+        raise DataError(
+            "stands twice", file=str(path), row=twice.row, field=twice.name, remedy="Keep the one that is meant"
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        row = mark.line + 1 if mark else None
+        raise DataError(
+            f"not valid YAML ({error.problem})", file=str(path), row=row, remedy="Correct it there"
+        ) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise DataError(f"not valid YAML ({error})", file=str(path)) from None
+        reason = " ".join(str(error).split())
+        raise DataError(f"not valid YAML ({reason})", file=str(path), remedy="It must be YAML in UTF-8") from None
     if not isinstance(value, dict):
-        raise DataError("expected a mapping of settings", file=str(path))
+        raise DataError(
+            "expected a mapping of settings", file=str(path), remedy="It needs lines of the form name: value"
+        )
     return value
 
 
@@ -75,10 +114,12 @@ def _described(hint: Any) -> str:
 
 
 def _shown(value: Any) -> str:
-    """The value, with a hint where YAML reads a number without a decimal point as text."""
+    """The value, with a hint where a number is text to YAML: in quotes, or with an exponent but no decimal point."""
     if isinstance(value, str):
         try:
-            return f"the text '{value}' (write a number with a decimal point, such as {float(value):.1e})"
+            number = float(value)
         except ValueError:
             return f"the text '{value}'"
+        hint = f"with a decimal point, such as {number:.1e}" if "e" in value.lower() else "without quotes"
+        return f"the text '{value}' (write a number {hint})"
     return repr(value)

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
 
-from rlhf_core.errors import NumericsError, RecipeError, RewardsmithError
+from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
+from tasks.rows import ROOT_SCALE
 
 if TYPE_CHECKING:
     import torch
@@ -69,11 +70,23 @@ HELP = {
 
 
 def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], None]:
-    """The stage's `main`: parses arguments (the process's own for None) and calls the function with them."""
+    """The stage's `main`: parses arguments (the process's own for None) and calls the function with them.
+
+    The testbed sees no GPU, whoever starts it, so that its results agree with the reference. A recipe error that names
+    no file gets the stage's settings files.
+    """
 
     def main(arguments: list[str] | None = None) -> None:
         given = vars(argument_parser(function).parse_args(arguments))
-        function(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        if given["out"].parts[:2] == ("results", ROOT_SCALE):
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        settings = [str(path) for name, path in given.items() if name.endswith("_path") and path is not None]
+        try:
+            function(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        except RecipeError as error:
+            if any(path in str(error) for path in settings):
+                raise
+            raise RecipeError(f"{error} (settings: {', '.join(settings)})" if settings else str(error)) from None
 
     return main
 
@@ -82,13 +95,16 @@ def set_threads() -> int:
     """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage.
 
     Raises:
-        RecipeError: several processes were started for a stage that runs in one.
+        RecipeError: several processes were started for a stage that runs in one, or a number that is none.
     """
     import torch
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise RecipeError("this stage runs in one process; sft, reward_model and policy run in several")
-    threads = int(os.environ.get("REWARDSMITH_THREADS", "1"))
+    asked = os.environ.get("REWARDSMITH_THREADS", "1")
+    if not asked.isdecimal() or int(asked) < 1:
+        raise RecipeError(f"REWARDSMITH_THREADS is '{asked}'; it must be a whole number, at least 1")
+    threads = int(asked)
     torch.set_num_threads(threads)
     return threads
 
@@ -134,6 +150,6 @@ def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: boo
             from rlhf_core import distributed
 
             distributed.leave()
-    except RewardsmithError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (RewardsmithError, *PATH_ERRORS) as error:
+        print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import csv
 import importlib
 import importlib.util
+import itertools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -37,6 +38,28 @@ CURVE_METRICS = (
     "value_loss",
 )
 MARKS = {"confirmed": "✓", "contradicted": "✗", "undecided": "·"}
+#: Folders of a paper's tables: of the full matrix, of what was run of it so far, of the demo-sized rows.
+FULL, SO_FAR, DEMO = "tables", "tables-so-far", "tables-demo"
+
+
+def made_tables(results: Path, paper: str) -> Path | None:
+    """The `result` folder of a paper's tables: the newer of the full ones and those so far, else the demo's.
+
+    Args:
+        results: the scale's results, such as `results/testbed`.
+    """
+    known = {name: results / paper / name / "result" for name in (FULL, SO_FAR, DEMO)}
+    there = {name: path for name, path in known.items() if (path / "tables.json").exists()}
+    newer = [there[name] for name in (FULL, SO_FAR) if name in there]
+    if newer:
+        return max(newer, key=lambda path: (path / "tables.json").stat().st_mtime)
+    return there.get(DEMO)
+
+
+def seeds_so_far(results: Path, paper: str) -> list[int]:
+    """The seeds at which any stage of a paper has a result."""
+    found = results.glob(f"{paper}/*/*/[0-9]*/result")
+    return sorted({int(path.parent.name) for path in found if path.parent.name.isdigit()})
 
 
 def paper_tables(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
@@ -148,10 +171,13 @@ def print_table(tables_json: Path, name: str) -> None:
         RecipeError: an unknown paper or table.
     """
     from rich.console import Console
+    from rich.measure import Measurement
 
     console = Console()
     for table in rich_tables(tables_json, name):
-        console.print(table)
+        # A narrow terminal may break the lines; fitting the table to it would take digits from its columns.
+        words = Measurement.get(console, console.options.update_width(1000), table).minimum
+        Console(width=max(console.width, words + len(table.columns) + 1)).print(table, crop=False)
     if tables_json.exists():
         console.print(
             "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), "
@@ -169,7 +195,9 @@ def rich_tables(tables_json: Path, name: str) -> list[Any]:
     measured = read_json(tables_json)["tables"] if tables_json.exists() else []
     data = next((table for table in measured if table["name"] == published.name), None)
     if data is None:
-        columns = [{"key": c.key, "printed": c.printed, "published": True} for c in published.columns]
+        columns = [
+            {"key": c.key, "printed": c.printed, "published": True, "benchmark": c.benchmark} for c in published.columns
+        ]
         return [_rich_table(published, columns, None, f"{published.name}  {published.title}")]
     title = f"{published.name}  {published.title}"
     own = [column for column in data["columns"] if column["published"]]
@@ -188,8 +216,8 @@ def _rich_table(
     several = len({row.backbone for row in published.rows}) > 1
     evaluators = {row.extra.get("evaluator") for row in published.rows} - {None}
     table.add_column("", min_width=14)
-    for column in columns:
-        table.add_column(column["printed"], justify="right")
+    for header in _headers(columns):
+        table.add_column(header, justify="right")
 
     def label(condition: str, backbone: str | None, extra: Mapping[str, Any]) -> str:
         name = " · ".join(part for part in (condition, backbone if several else None) if part)
@@ -208,6 +236,17 @@ def _rich_table(
         name = label(row["condition"], row["backbone"], row["extra"])
         table.add_row(name, *shown, style="bold" if row["is_main"] else None)
     return table
+
+
+def _headers(columns: list[dict[str, Any]]) -> list[str]:
+    """The columns' printed names; where they are of several benchmarks, under the first of each its name."""
+    if len({column["benchmark"] for column in columns}) < 2:
+        return [column["printed"] for column in columns]
+    headers: list[str] = []
+    for benchmark, run in itertools.groupby(columns, key=lambda column: column["benchmark"]):
+        first, *others = (column["printed"] for column in run)
+        headers += [f"{benchmark or ''}\n{first}", *(f"\n{other}" for other in others)]
+    return headers
 
 
 def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], is_result: bool) -> Any:

@@ -117,18 +117,18 @@ def _print(comparisons: Iterable[Comparison]) -> None:
     from rich.table import Table
 
     table = Table(title="Demo against the committed reference", caption="largest deviation of each metric")
-    for column in ("metric", "stages", "agree", "largest deviation", "tolerance", "where"):
-        table.add_column(column, justify="left" if column in ("metric", "where") else "right")
+    for column in ("metric", "values", "agree", "largest deviation", "tolerance", "where"):
+        table.add_column(column, justify="left" if column in ("metric", "where") else "right", overflow="fold")
     by_metric: dict[str, list[Comparison]] = {}
     for comparison in comparisons:
-        by_metric.setdefault(comparison.metric, []).append(comparison)
+        by_metric.setdefault(comparison.metric.rpartition("/")[2], []).append(comparison)
     for metric, members in sorted(by_metric.items()):
         worst = max(members, key=lambda c: float("inf") if c.measured is None else abs(c.measured - c.reference))
         gap = "missing" if worst.measured is None else f"{worst.measured - worst.reference:+.4f}"
         agree = sum(c.agrees for c in members)
         style = None if agree == len(members) else "red"
-        row = (metric, str(len(members)), str(agree), gap, f"{worst.tolerance:g}", worst.stage)
-        table.add_row(*row, style=style)
+        where = " ".join(filter(None, [worst.stage, worst.metric.rpartition("/")[0]]))
+        table.add_row(metric, str(len(members)), str(agree), gap, f"{worst.tolerance:g}", where, style=style)
     Console().print(table)
 
 

@@ -15,7 +15,12 @@ FORBIDDEN = {
     "flows": {"mlflow", "dvc", "torch", "transformers"},
 }
 #: The modules of `tasks` whose subject is the tracker or the artifact store.
-ALLOWED = {"tasks/tracking.py": {"mlflow"}, "tasks/registry.py": {"mlflow"}, "tasks/plan.py": {"dvc"}}
+ALLOWED = {
+    "tasks/tracking.py": {"mlflow"},
+    "tasks/registry.py": {"mlflow"},
+    "tasks/plan.py": {"dvc"},
+    "tasks/remote.py": {"dvc"},
+}
 
 
 def imported(path: Path) -> set[str]:

@@ -9,15 +9,21 @@ import psutil
 
 from flows.run_notes import process_of
 from flows.servers.settings import Settings, slots_name
+from flows.several_machines import MACHINE
 from flows.working_tree import end_group, only_scheduler, tidy
 from rlhf_core.errors import RewardsmithError
 from tasks.platform_state import read_private
 
 
 def _of_this_machine(run: Any, folder: Path) -> bool:
-    """Whether the run's process was on this machine: noted here, started by a worker here, or by hand here."""
+    """Whether the run's process was on this machine: noted here, started by a worker here, or by hand here.
+
+    One that shares its work with other machines says where it is, and is made crashed when its clone runs again.
+    """
     place = str(run.infrastructure_pid or "").rpartition(":")[0]
-    return (folder / f"{run.id}.json").exists() or place in ("", slots_name())
+    if (folder / f"{run.id}.json").exists():
+        return True
+    return place in ("", slots_name()) and not any(tag.startswith(MACHINE) for tag in run.tags)
 
 
 def repair(settings: Settings, *, worker_alive: bool) -> list[str]:

@@ -103,6 +103,8 @@ class Settings:
                 # trainings fill the cores beside it: its own 5 and 10 s pass before PostgreSQL has answered
                 "PREFECT_API_DATABASE_CONNECTION_TIMEOUT": "60",
                 "PREFECT_API_DATABASE_TIMEOUT": "60",
+                # leases outlive a killed server, else their slots stay taken for good
+                "PREFECT_SERVER_CONCURRENCY_LEASE_STORAGE": "prefect.server.concurrency.lease_storage.filesystem",
                 "PREFECT_UI_API_URL": f"{self.url('prefect')}/api",
                 "PREFECT_SERVER_UI_SHOW_PROMOTIONAL_CONTENT": "false",
             },

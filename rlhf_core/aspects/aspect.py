@@ -29,10 +29,12 @@ class Scored:
             over the whole response; a token aspect one per character group that the tokenizer's offsets give; a span
             or sentence aspect leaves out what it says nothing about.
         values: one per span.
+        errors: of a token aspect, how many errors there are, where one may lie on several tokens; None counts tokens.
     """
 
     spans: tuple[tuple[int, int], ...]
     values: tuple[float, ...]
+    errors: int | None = None
 
 
 @runtime_checkable
@@ -115,13 +117,15 @@ def rate(aspect: Aspect, scored: Scored) -> float:
     """One number for a whole response, by which responses are compared.
 
     A sequence aspect's value; for span and sentence aspects the share of slices that are right (value above 0), .5
-    when there are none; for a token aspect whose errors count below 0 the share of wrong tokens (lower is better), 0
-    when there are none. Source: ALARM, §3.2 (factuality rate) and §4.2 (grammar error rate).
+    when there are none; for a token aspect its errors over tokens (lower is better), every value below 0 being one
+    unless it says how many there are, 0 without tokens. Source: ALARM, §3.2 (factuality rate) and §4.2 (grammar error
+    rate).
     """
     if aspect.density is Density.SEQUENCE:
         return scored.values[0]
     if aspect.density is Density.TOKEN:
-        return sum(value < 0 for value in scored.values) / max(len(scored.values), 1)
+        errors = sum(value < 0 for value in scored.values) if scored.errors is None else scored.errors
+        return errors / max(len(scored.values), 1)
     if not scored.values:
         return 0.5
     return sum(value > 0 for value in scored.values) / len(scored.values)

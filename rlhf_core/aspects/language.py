@@ -61,19 +61,20 @@ FORMULAS = {
 
 
 class Readability:
-    """How easy the response is to read, by a formula of textstat; higher is easier.
+    """How easy the response is to read, by a formula of textstat; higher is easier, or harder where a recipe says so.
 
     Args:
         formula: one of `FORMULAS`. Those of letters and words (automated_readability_index, coleman_liau_index) need
             nothing else; those of syllables need NLTK's cmudict.
         limit: values beyond +-limit, which a handful of characters can reach, are cut to it.
+        easier: False pays for what is harder to read, as ALARM's released code does with the Flesch-Kincaid grade.
     """
 
     name = "readability"
     density = Density.SEQUENCE
     higher_is_better = True
 
-    def __init__(self, formula: str = "automated_readability_index", limit: float = 100.0) -> None:
+    def __init__(self, formula: str = "automated_readability_index", limit: float = 100.0, easier: bool = True) -> None:
         if formula not in FORMULAS:
             raise RecipeError(f"aspect 'readability': unknown formula '{formula}'; known: {', '.join(FORMULAS)}")
         if not limit > 0:
@@ -82,7 +83,8 @@ class Readability:
             import textstat
         except ImportError:
             raise RecipeError("aspect 'readability' needs textstat: install the extra `tools`") from None
-        self._formula, self._sign, self._limit = getattr(textstat, formula), FORMULAS[formula], limit
+        self._formula, self._limit = getattr(textstat, formula), limit
+        self._sign = FORMULAS[formula] if easier else -FORMULAS[formula]
         try:
             self._formula("A short sentence.")
         except LookupError:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -69,7 +70,11 @@ class LanguageToolGrammar:
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         asked = [text for text in responses if text.strip()]
         found = dict(zip(asked, self.client.answers(asked), strict=True))
-        return [marked(self._offsets(text), found.get(text, [])) for text in responses]
+        errors = [found.get(text, []) for text in responses]
+        return [
+            replace(marked(self._offsets(text), spans), errors=len(spans))
+            for text, spans in zip(responses, errors, strict=True)
+        ]
 
 
 def spans_of(answer: Any, text: str) -> Spans:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 import gzip
 import io
 import json
@@ -17,7 +18,8 @@ from typing import IO, Any
 from rlhf_core.errors import DataError
 
 _GZIP_MAGIC = b"\x1f\x8b"
-_WIDE_MARKS = {b"\xff\xfe": "UTF-16", b"\xfe\xff": "UTF-16"}
+_UTF32_MARKS = (codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)
+_WIDE_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE, *_UTF32_MARKS)
 
 
 @dataclass(frozen=True)
@@ -153,12 +155,13 @@ def _open(path: Path) -> IO[bytes]:
 
 def _without_mark(raw: bytes, path: Path) -> bytes:
     """Strip a UTF-8 byte order mark; refuse encodings in which a line feed byte means nothing."""
-    if raw[:2] in _WIDE_MARKS or raw[1:2] == b"\0":
+    if raw.startswith(_WIDE_MARKS) or b"\0" in raw[:2]:
+        encoding = "UTF-32" if raw.startswith(_UTF32_MARKS) or b"\0\0" in raw[:4] else "UTF-16"
         raise DataError(
-            f"wrong encoding: this is {_WIDE_MARKS.get(raw[:2], 'UTF-16 or UTF-32')}, not UTF-8",
+            f"wrong encoding: this is {encoding}, not UTF-8",
             file=str(path),
             row=1,
-            remedy="Convert it, for example: iconv -f UTF-16 -t UTF-8 FILE",
+            remedy=f"Convert it, for example: iconv -f {encoding} -t UTF-8 FILE",
         )
     return raw.removeprefix(b"\xef\xbb\xbf")
 

@@ -208,6 +208,20 @@ TEMPLATES: dict[str, ChatTemplate] = {
     "plain": MarkerTemplate(
         "plain", {"user": ("<|user|>", ""), "assistant": ("<|assistant|>", "<|end|>")}, eos="<|end|>"
     ),
+    # Stanford Alpaca's words for one instruction, as MAmmoTH reads them.
+    "alpaca": MarkerTemplate(
+        "alpaca",
+        {
+            "user": (
+                "Below is an instruction that describes a task. Write a response that appropriately completes the "
+                "request.\n\n### Instruction:\n",
+                "\n\n### Response:",
+            ),
+            "assistant": ("", "</s>"),
+        },
+        eos="</s>",
+        begin="<s>",
+    ),
     # An encoder reads the request and its EOS; the decoder writes the answer.
     "seq2seq": MarkerTemplate("seq2seq", {"user": ("", "</s>"), "assistant": ("", "</s>")}, eos="</s>"),
 }

@@ -131,15 +131,16 @@ def generate(
         drawn += 1
         chosen = _choose(logits, uniform, sampling)
         log_p = logits.log_softmax(dim=-1)
-        ids[rows[alive], step] = chosen[alive]
-        logprobs[rows[alive], step] = log_p.gather(1, chosen[:, None]).squeeze(1)[alive]
-        entropies[rows[alive], step] = torch.special.entr(log_p.exp()).sum(dim=-1)[alive]
-        mask[rows[alive], step] = True
+        ids[rows, step] = torch.where(alive, chosen, policy.pad_id)
+        logprobs[rows, step] = torch.where(alive, log_p.gather(1, chosen[:, None]).squeeze(1), 0.0)
+        entropies[rows, step] = torch.where(alive, torch.special.entr(log_p.exp()).sum(dim=-1), 0.0)
+        mask[rows, step] = alive
         alive = alive & (chosen != policy.eos_id)
-        if step + 1 == sampling.max_new_tokens or not alive.any():
+        left = int(alive.sum())  # the only wait for the device in a step
+        if step + 1 == sampling.max_new_tokens or not left:
             break
         decoding.append(chosen, alive)
-        if int(alive.sum()) <= 0.75 * len(rows):
+        if left <= 0.75 * len(rows):
             kept = torch.nonzero(alive).squeeze(1)
             decoding.keep(kept)
             rows, alive = rows[kept], alive[kept]

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError
 from torch import nn
 from transformers import (
+    CONFIG_MAPPING,
     AutoConfig,
     AutoModel,
     AutoModelForCausalLM,
@@ -30,19 +34,33 @@ def build_language_model(
         architecture: `{model_type: llama, hidden_size: 96, ...}`, fields of the transformers configuration.
         tokenizer: gives vocabulary size and special token ids.
         seed: of the initial weights.
+
+    Raises:
+        RecipeError: an unknown model type or field, with the nearest known one, or fields that contradict.
     """
     options = dict(architecture)
     model_type = options.pop("model_type", None)
-    if model_type is None:
-        raise RecipeError("architecture names no 'model_type' (llama, gemma2, qwen2, t5, ...)")
-    config = AutoConfig.for_model(
-        model_type,
-        vocab_size=len(tokenizer),
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
-        **options,
-    )
+    if model_type not in CONFIG_MAPPING:
+        near = get_close_matches(str(model_type), CONFIG_MAPPING, n=1) or ["llama, gemma2, qwen2, t5, ..."]
+        raise RecipeError(f"architecture: model_type is '{model_type}'; did you mean {near[0]}?")
+    known = CONFIG_MAPPING[model_type]()
+    for name in options:
+        if not hasattr(known, name):
+            near = get_close_matches(name, vars(known), n=1)
+            raise RecipeError(
+                f"architecture: {model_type} has no field '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")
+            )
+    try:
+        config = AutoConfig.for_model(
+            model_type,
+            vocab_size=len(tokenizer),
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+            **options,
+        )
+    except (StrictDataclassError, ValueError) as error:
+        raise RecipeError(f"architecture: {' '.join(str(error).split())}") from None
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.random.fork_rng():
         torch.manual_seed(seed)
@@ -59,7 +77,7 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype = torch.float3
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
         kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
         return kind.from_pretrained(str(source), dtype=dtype, use_safetensors=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"model cannot be loaded ({str(error).splitlines()[0]})",
             file=str(source),

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
@@ -64,6 +65,14 @@ class Projection(nn.Linear):
 
     def forward(self, states: Tensor) -> Tensor:
         return super().forward(states) * self.out_features**-0.5
+
+
+def _damaged(folder: Path, error: Exception) -> DataError:
+    return DataError(
+        f"the reward model cannot be loaded ({str(error).splitlines()[0]})",
+        file=str(folder),
+        remedy="Re-run its stage, or copy its folder again",
+    )
 
 
 class ScalarModel(nn.Module):
@@ -197,17 +206,24 @@ class ScalarModel(nn.Module):
                 file=str(folder),
                 remedy="Give the `result/model` folder of a reward-model stage",
             )
-        config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        try:
+            config: dict[str, Any] = json.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise _damaged(folder, error) from None
         return config
 
     @classmethod
     def load(cls, folder: Path) -> tuple[ScalarModel, dict[str, Any]]:
         """A saved model and what it was trained on."""
         config = cls.trained_on(folder)
-        backbone = AutoModel.from_pretrained(folder, dtype=torch.float32, use_safetensors=True, trust_remote_code=False)
+        options: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "trust_remote_code": False}
+        try:
+            backbone = AutoModel.from_pretrained(folder, **options)
+            weights = load_file(folder / HEADS_FILE)
+        except (OSError, ValueError, SafetensorError) as error:
+            raise _damaged(folder, error) from None
         projections = config.get("projections", {})
         model = cls(backbone, config["heads"], bias=config.get("bias", False), projections=projections)
-        weights = load_file(folder / HEADS_FILE)
         for heads in (model.heads, model.projections):
             heads.load_state_dict({k: v for k, v in weights.items() if k.partition(".")[0] in heads})
         return model, config

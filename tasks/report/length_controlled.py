@@ -45,7 +45,9 @@ def length_controlled(
 
     Args:
         judged: the models; those with fewer than `FEWEST` valid preferences are left out.
-        calibration: judged variants of the baseline: {id, variant, preference, model_chars, baseline_chars}.
+        calibration: judged variants of the baseline: {id, variant, preference, model_chars, baseline_chars}; or the
+            published rows, which bring each instruction's difficulty with them: {id, preference in [0, 1],
+            std_delta_len, instruction_difficulty, not_gamed_baseline}.
 
     Returns:
         key -> (percent, {prompt: part in [-1, 2]}). Source: Dubois et al. 2024, see
@@ -54,8 +56,15 @@ def length_controlled(
     models = {key: rows for key, rows in judged.items() if rows.enough}
     if not models:
         return {}
-    from rlhf_core.evaluation.alpaca_eval import fit_difficulty
+    from rlhf_core.evaluation.alpaca_eval import difficulty_of_calibration_rows, fit_difficulty
 
+    published = [row for row in calibration if "instruction_difficulty" in row]
+    if published:
+        import pandas as pd
+
+        rows_of = pd.DataFrame([{**row, "index": str(row["id"])} for row in published])
+        known = difficulty_of_calibration_rows(rows_of)
+        return {key: _fit(rows, known, rows_of) for key, rows in models.items()}
     difficulty = fit_difficulty(
         [str(number) for number, rows in enumerate(models.values()) for _ in rows.prompts],
         [prompt for rows in models.values() for prompt in rows.prompts],

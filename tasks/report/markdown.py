@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.report.page import Report
-from tasks.tables import cell_text
+from tasks.report.across import COLUMNS
+from tasks.report.page import Report, label
+from tasks.tables import cell_text, format_number
 
 LEGEND = (
     "Each cell: published / measured (mean ± standard error over seeds). `*` differs from the table's main "
@@ -43,6 +44,23 @@ def _table(table: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def _across(report: Report) -> list[str]:
+    """Rows of all papers by the SFT model that they started from."""
+    headings = ["row", "from", "seeds", *(heading for heading, _ in COLUMNS.values())]
+    lines = ["## Across papers", ""] if report.across else []
+    for backbone, rows in report.across.items():
+        lines += [f"### From {escape(backbone)}", "", _row(headings), "|" + " --- |" * len(headings)]
+        for row in rows:
+            cells = [row.title, label(row.group), str(len(row.runs))]
+            for metric, (_, decimals) in COLUMNS.items():
+                mean, error = row.cells[metric] or (None, None)
+                text = "" if mean is None else format_number(mean, decimals)
+                cells.append(text + ("" if error is None else f" ± {format_number(error, decimals)}"))
+            lines.append(_row(cells))
+        lines.append("")
+    return lines
+
+
 def render(report: Report) -> str:
     """The report as a Markdown string."""
     made = report.provenance
@@ -67,4 +85,4 @@ def render(report: Report) -> str:
         ]
         for table in paper.result_tables:
             lines += _table(table)
-    return "\n".join(lines)
+    return "\n".join([*lines, *_across(report)])

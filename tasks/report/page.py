@@ -21,18 +21,24 @@ from markupsafe import Markup
 from rlhf_core.errors import DataError
 from rlhf_core.published import registry
 from tasks.artifacts import read_json
+from tasks.report import across
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg
 from tasks.report.measured import verdict_counts
 from tasks.report.outputs import ResultTree
-from tasks.report.records import Provenance, Run, provenance, run_anchor, runs_of
-from tasks.tables import format_number
+from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
+from tasks.tables import format_number, made_tables
 
 TEMPLATES = Path(__file__).parent / "templates"
 
 
 #: Papers whose short name is an acronym.
 ACRONYMS = ("par", "alarm", "rlmec")
+
+
+def label(key: str) -> str:
+    """A paper's or study's short name: acronyms in capitals."""
+    return key.upper() if key in ACRONYMS else key.capitalize()
 
 
 @dataclass(frozen=True)
@@ -53,8 +59,7 @@ class PaperReport:
 
     @property
     def label(self) -> str:
-        """Its short name: acronyms in capitals."""
-        return self.key.upper() if self.key in ACRONYMS else self.key.capitalize()
+        return label(self.key)
 
     @property
     def result_tables(self) -> list[dict[str, Any]]:
@@ -76,26 +81,30 @@ class PaperReport:
 
 @dataclass(frozen=True)
 class Report:
-    """Everything that the page and the Markdown show."""
+    """Everything that the page and the Markdown show.
+
+    Attributes:
+        across: rows of all papers and studies by the SFT model that they started from.
+        runs: the run behind each measured cell, by anchor.
+    """
 
     scale: str
     papers: list[PaperReport]
+    across: dict[str, list[across.Row]]
     runs: dict[str, Run]
     provenance: Provenance
     constants: dict[str, Any]
 
 
 def read_report(results: Path) -> Report:
-    """Collects the tables stages under `<results>/<paper>/tables`, in the registry's order of papers; the demo's
-    tables where the full ones do not exist.
+    """Collects each paper's tables (`made_tables`), in the registry's order of papers.
 
     Raises:
         DataError: no paper has its tables yet.
     """
     papers = []
     for key in registry.PAPERS:
-        made = [results / key / name / "result" for name in ("tables", "tables-demo")]
-        folder = next((path for path in made if (path / "tables.json").exists()), None)
+        folder = made_tables(results, key)
         if folder is None:
             continue
         data = read_json(folder / "tables.json")
@@ -108,10 +117,16 @@ def read_report(results: Path) -> Report:
             remedy="Run `python -m tasks.tables` first",
         )
     runs = runs_of(table for paper in papers for table in paper.tables)
+    side_by_side = across.across(results)
+    for row in (row for rows in side_by_side.values() for row in rows):
+        for seed, path in row.runs.items():
+            anchor = run_anchor(row.group, "policy", row.name, seed)
+            runs.setdefault(anchor, read_run(anchor, row.name, seed, path))
     facts = sorted((results / "shared" / "data").glob("*/result/data.json"))
     return Report(
         scale=results.name,
         papers=papers,
+        across=side_by_side,
         runs=runs,
         provenance=provenance(runs.values()),
         constants=flat_facts({path.parent.parent.name: read_json(path) for path in facts}),
@@ -147,8 +162,10 @@ def environment() -> Environment:
     env.filters["number"] = format_number
     env.filters["runs_by_benchmark"] = runs_by_benchmark
     env.globals.update(
+        across_columns=across.COLUMNS,
         coloured=_coloured,
         colour_limit=_limit,
+        label=label,
         scale_legend=scale_legend,
         run_anchor=run_anchor,
         svg=_svg,

@@ -109,6 +109,17 @@ def test_one_row_and_seed_runs_what_it_needs_only(tmp_path: Path) -> None:
     assert [line[0] for line in calls(root)] == ["prepare", "tokenizer", "sft", "policy"]
 
 
+def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: Path) -> None:
+    from flows.segment import segment
+
+    root = small_repository.create(tmp_path)
+    segment(root=str(root), rows=["bandit"], seeds=[0], sync=False)
+    made = json.loads((root / "results/testbed/segment/tables-so-far/result/tables.json").read_text())
+    assert made["seeds"] == [0]
+    run = (root / "report/index.html").read_text().split('id="run-segment-policy-bandit-0"')[1].split("</tr>")[0]
+    assert "0" * 12 in run, "the commit in the run's record"
+
+
 def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path) -> None:
     from flows.scheduler import RunFailed
 

@@ -223,6 +223,17 @@ def test_a_bad_data_spec_is_refused(
     assert (folder.prepare() / "data.json").exists()
 
 
+def test_an_id_of_two_sets_is_refused(folder: Folder, capsys: pytest.CaptureFixture[str]) -> None:
+    for split in ("train", "test"):
+        rows = [{**row, "id": f"other-{row['id']}"} for row in pairs(20)]
+        rows[1]["id"] = "pair-1" if split == "train" else rows[1]["id"]
+        (folder.data / f"others.{split}.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    folder.describe({"preference": ["pairs", "others"]})
+    error = exits(capsys, folder.prepare)
+    assert "file others.train, field 'id': 'pair-1' is an id of 'pairs', too. Give the rows of each set" in error
+    assert folder.leftovers() <= {"quarantine"}
+
+
 def long_prompt(folder: Folder, on_long_prompt: str, limit: int = 24) -> Path:
     rows = pairs(20)
     rows[2]["prompt"] = "Where, oh where, is it? " * 20
@@ -271,6 +282,10 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
         ("ppo", "row", "normaliser", "location", r"unknown normaliser 'location'; did you mean 'location_aware'\?"),
         ("ppo", "row", "readout.segmenter.kind", "entropi", r"unknown segmenter 'entropi'; did you mean 'entropy'\?"),
         ("ppo", "row", "readout.segmenter.cutoff", "9", r"entropy cutoff 9 is not among .*Add it to the scale's"),
+        ("ppo", "row", "readout.segmenter", {"kind": "ngram", "n": 0}, r"n is 0.* \(settings: .*changed\.yaml, .*ppo"),
+        ("ppo", "scale", "checkpoints", 0, r"checkpoints is 0; it must be at least 1"),
+        ("ppo", "scale", "rollout_samples", -1, r"rollout_samples is -1; it must be at least 0"),
+        ("data", "spec", "rows.sft", -5, r"rows: sft is -5; it must be at least 1"),
         ("ppo", "row", "readout.read", "aggregate", r"takes Segments but read-out 'aggregate'"),
         ("ppo", "row", "optimiser.kind", "dpo", r"optimiser 'dpo' does not fit a recipe of kind 'reward'"),
         ("ppo", "row", "optimiser.value_klip", 0.2, r"ppo: unknown setting 'value_klip'; did you mean 'value_clip'\?"),

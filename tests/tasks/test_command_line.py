@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import time
@@ -9,7 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tasks import command_line
 from tasks.command_line import split_names
+from tasks.stage import run_stage
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment
 
@@ -78,6 +81,39 @@ def test_unknown_paper_of_sync_is_refused(repository: Path) -> None:
     done = rewardsmith("sync", "segmint", root=repository)
     assert done.returncode == 2
     assert "Did you mean 'segment'" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "words", [["sync", "segment"], ["table", "segment/1"], ["report"], ["plan"], ["run", "bandit"]]
+)
+def test_unknown_scale_suggests_the_nearest(repository: Path, words: list[str]) -> None:
+    done = rewardsmith(*words, "--scale", "testbett", root=repository)
+    assert done.returncode == 2
+    assert done.stderr.strip() == "error: unknown scale 'testbett'. Did you mean 'testbed'?"
+
+
+def test_a_path_that_cannot_be_used_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "taken"
+    taken.touch()
+    monkeypatch.setattr(command_line, "commands", taken.mkdir)
+    for run in (command_line.app, lambda: run_stage(lambda _: (taken / "below").mkdir())):
+        with pytest.raises(SystemExit) as stopped:
+            run()
+        assert stopped.value.code == 2
+        error = capsys.readouterr().err.strip()
+        assert error.startswith(f"error: file {taken}")
+        assert error.endswith("Check the path and its permissions")
+
+
+def test_a_plan_of_the_demo_writes_nothing(repository: Path) -> None:
+    small_repository.write_yaml(repository / "params/own/rows/mine.yaml", small_repository.DEFAULT_ROWS["dpo"])
+    try:
+        assert rewardsmith("plan", root=repository).returncode == 0
+        assert not (repository / "pipelines").exists(), "plain `dvc status` would list a matrix as never run"
+    finally:
+        shutil.rmtree(repository / "params/own")
 
 
 def test_names_are_papers_and_rows(repository: Path) -> None:

@@ -53,23 +53,31 @@ def test_the_committed_rows_are_those_of_the_mitigations(laboratory: Path) -> No
         hackability.rows_of(laboratory, flaw, names)
     made = {path.name: path.read_text() for path in (laboratory / hackability.FOLDER / "rows").glob("*.yaml")}
     committed = {path.name: path.read_text() for path in (ROOT / hackability.FOLDER / "rows").glob("*.yaml")}
+    for path in (laboratory / hackability.FOLDER / "reward_models").glob("*.yaml"):
+        assert path.read_text() == (ROOT / hackability.FOLDER / "reward_models" / path.name).read_text()
     assert made == committed, "run `rewardsmith hackability --no-train`"
-    assert len(committed) == len(FLAWS) * 9
+    assert len(committed) == len(FLAWS) * len(names)
 
 
 def test_the_known_flaws_are_four() -> None:
     assert tuple(hackability.flaws(ROOT)) == FLAWS
 
 
-def test_a_mitigation_that_trains_the_reward_model_joins_when_there_is_one(laboratory: Path) -> None:
-    assert hackability.rows_of(laboratory, "length", ["warm"]).left_out == {
-        "warm": "there is no reward model 'length-warm'"
-    }
+def test_a_mitigation_that_trains_the_reward_model_brings_its_models(laboratory: Path) -> None:
     folder = laboratory / hackability.FOLDER / "reward_models"
-    shutil.copy(folder / "length.yaml", folder / "length-warm.yaml")
-    assert hackability.rows_of(laboratory, "length", ["warm"]).rows == {"warm": "length-warm"}
+    for path in folder.glob("length-*.yaml"):
+        path.unlink()
+    assert hackability.rows_of(laboratory, "length", ["warm", "odin"]).rows == {
+        "warm": "length-warm",
+        "odin": "length-odin",
+    }
     assert load_yaml(laboratory / hackability.FOLDER / "rows" / "length-warm.yaml")["reward_model"] == "length-warm"
-    assert "length-warm" not in hackability.flaws(laboratory)
+    members = load_yaml(folder / "length-warm.yaml")["merge"]
+    assert members == [f"length-warm-{i}" for i in range(1, 6)]
+    flaw, member = load_yaml(folder / "length.yaml"), load_yaml(folder / "length-warm-2.yaml")
+    assert member == flaw | {"title": member["title"], "learning_rate_share": 0.8, "seed_offset": 2000}
+    assert load_yaml(folder / "length-odin.yaml")["loss"]["kind"] == "odin"
+    assert tuple(hackability.flaws(laboratory)) == FLAWS
 
 
 def test_a_function_has_the_rows_that_need_no_reference_rewards(laboratory: Path) -> None:

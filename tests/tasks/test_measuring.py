@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from tasks import best_of_n, pool, reward_bench, second_judge
-from tasks.bench_reward import bench_reward, load_set
+from tasks.bench_reward import bench_reward, load_set, set_scores
 from tasks.command_line import commands
 from tasks.explain import explain
 from tasks.rows import load_row
@@ -126,6 +127,23 @@ def test_a_scalar_hugging_face_model_is_benched_on_real_sets(classifier: Path, r
     assert [(score.name, score.pairs) for score in whole] == [("hhh_alignment", 6), ("pandalm", 6)]
     assert all(score.lower <= score.accuracy <= score.upper for score in scores)
     assert 0 <= cut <= 1
+
+
+def test_rm_bench_compares_every_style_with_every_other(real_data: Path) -> None:
+    rows = load_set("rm_bench", real_data, 10)
+    assert len(rows) == 9
+    assert {len([row for row in rows if row["group_id"] == group]) for group in {r["group_id"] for r in rows}} == {3}
+
+    def polish(asked: Sequence[Mapping[str, Any]], texts: Sequence[str], batch: int) -> list[float]:
+        style = {text: row["style"] for row in rows for text in (row["chosen"], row["rejected"])}
+        return [float(("concise", "detailed_plain", "detailed_markdown").index(style[text])) for text in texts]
+
+    found = {score.part: score for score in set_scores(polish, rows, 4)}  # type: ignore[arg-type]
+    levels = [found[f"styles: {level}"] for level in ("easy", "normal", "hard")]
+    assert [level.accuracy for level in levels] == [1.0, 0.0, 0.0]
+    assert [level.pairs for level in levels] == [9, 9, 9]
+    assert found["styles: average"].accuracy == pytest.approx(1 / 3)
+    assert found["all"].ties == 9
 
 
 def test_a_model_that_reads_padding_is_refused_before_it_is_benched(

@@ -57,6 +57,9 @@ def test_a_folder_gives_every_set(tmp_path: Path) -> None:
         "sft": 6, "sft.validation": 2, "questions": 4, "prompts": 4, "tests/sums": 2, "texts": 0
     }  # fmt: skip
     assert facts["tests"] == {"sums": "seen"}
+    named = prepared(tmp_path, sums(10), {"columns": {"sums": "gsm8k"}})
+    assert json.loads((named / "data.json").read_text())["tests"] == {"gsm8k": "seen"}
+    assert len(read_jsonl(named / "tests" / "gsm8k.jsonl")) == 2
     learnt = {row["id"] for row in read_jsonl(made / "sft.jsonl")}
     assert {row["id"] for row in read_jsonl(made / "questions.jsonl")} <= learnt
     assert not learnt & {row["id"] for row in read_jsonl(made / "sft.validation.jsonl")}
@@ -78,6 +81,7 @@ def test_a_set_without_steps_is_refused(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"task": "poetry"}, "task is 'poetry'; known: mathematics, multiple_choice"),
+        ({"columns": {"sum": "gsm8k"}}, r"columns: sum is none of the tests \(sums\)"),
         ({"source": "huggingface"}, "questions come from testbed or directory"),
         ({"source": "testbed"}, "name the sets of a directory, and only of one"),
         ({"tests": {"sums": "known"}}, "tests: sums is 'known'; it must be seen or unseen"),

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry, row_map
 from rlhf_core.recipe import parse_recipe
+from rlhf_core.supervised.training import TrainingConfig
+from tasks.generative_reward_model import GenerativeModelScale
 from tasks.matrix import Scale
 from tasks.policy_settings import PolicyScale
 from tasks.rows import RowSpec, load_rows
+from tasks.samples import SamplesSpec
 from tasks.settings import read_settings, typed
+from tasks.sft import BackboneSpec
 from tasks.solutions import imitation_settings, needed_solutions
+from tasks.teacher import TeacherSpec
 from tests import small_repository
 from tests.small_repository import write_yaml
 
@@ -68,6 +74,49 @@ def test_settings_of_every_row_fit(name: str) -> None:
     assert (settings is None) is (recipe.imitation is None)
     if config.objective == "rlmec":
         assert config.clip == (0.4 if "13b" in row.backbone else 0.3)
+
+
+@pytest.mark.parametrize(
+    ("name", "batch", "clip"),
+    [("qa-rlmec", 128, 0.3), ("math-rlmec", 768, 0.3), ("qa-13b-rlmec", 128, 0.4), ("math-13b-rlmec", 768, 0.4)],
+)
+def test_the_paper_scale_has_the_papers_numbers(name: str, batch: int, clip: float) -> None:
+    paper = Scale(ROOT, "paper")
+    items = {item.module: item for item in paper.row(ROWS[name], 0)}
+
+    def stated(module: str, argument: str, cls: type[Any]) -> Any:
+        path = str(items[module].arguments[argument])
+        return typed(cls, read_settings(ROOT / path), path)
+
+    scale = stated("policy", "scale", PolicyScale)
+    recipe = parse_recipe(read_settings(ROOT / ROWS[name].path), name)
+    config = scale.optimiser_config(recipe.optimiser, name)
+    assert (config.rollout_batch, config.minibatch, config.epochs) == (batch, batch, 1)
+    assert (config.actor_lr, config.clip, config.source, config.kl_placement) == (5e-6, clip, "fixed", "none")
+    imitation = imitation_settings(scale.imitation, recipe.imitation, name)
+    assert imitation is not None
+    assert (imitation.gamma, imitation.phi) == (1.0, 0.5)
+    samples = stated("samples", "spec", SamplesSpec)
+    assert (samples.samples, samples.sampling["temperature"], samples.sampling["top_p"]) == (5, 0.7, 0.95)
+    model = stated("generative_reward_model", "scale", GenerativeModelScale)
+    assert (model.header, model.negative, model.positive) == ("paper", (-0.1, 0.0), (0.0, 0.5))
+    trained = typed(TrainingConfig, model.training, "generative reward model")
+    assert (trained.learning_rate, trained.epochs) == (5e-6, 1)
+    assert stated("teacher", "spec", TeacherSpec).kind == "endpoint"
+    backbone = stated("sft", "spec", BackboneSpec)
+    assert ("13b" in name) is ("13b" in backbone.source.lower())
+
+
+@pytest.mark.parametrize("name", sorted(ROWS))
+def test_settings_of_every_row_fit_at_paper_scale(name: str) -> None:
+    last = Scale(ROOT, "paper").row(ROWS[name], 0)[-1]
+    recipe = parse_recipe(read_settings(ROOT / ROWS[name].path), name)
+    scale = typed(PolicyScale, read_settings(ROOT / str(last.arguments["scale"])), name)
+    if recipe.kind == "supervised":
+        training, _ = scale.supervised_config(recipe.optimiser, name)
+        assert (training.batch, training.learning_rate) == (768 if name.startswith("math") else 128, 5e-6)
+    else:
+        assert scale.optimiser_config(recipe.optimiser, name).actor_lr == 5e-6
 
 
 def test_what_a_row_learns_from_is_made_for_it() -> None:

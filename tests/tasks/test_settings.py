@@ -15,16 +15,19 @@ from tasks.aspect_model import AspectModelSpec
 from tasks.benchmarks import EvaluationConfig
 from tasks.entropies import EntropySpec
 from tasks.loading import load_judge
-from tasks.normaliser import CalibrationSpec
+from tasks.matrix import Scale
+from tasks.normaliser import CalibrationSpec, calibration_places
 from tasks.policy_settings import PolicyScale
 from tasks.prepare import RealSpec, data_spec
 from tasks.reward_model import RewardModelSpec
+from tasks.rows import load_rows
 from tasks.segmenter import SegmenterSpec
 from tasks.settings import read_settings, typed
 from tasks.sft import BackboneSpec
 from tasks.tokenizer import TokenizerSpec
 
-PARAMS = Path(__file__).parents[2] / "params"
+ROOT = Path(__file__).parents[2]
+PARAMS = ROOT / "params"
 SCALES = sorted(path for path in (PARAMS / "scales").iterdir() if path.is_dir())
 #: Those with the backbones of the Segment rows; the others serve other papers alone.
 SEGMENT_SCALES = [scale for scale in SCALES if (scale / "backbones" / "phi3-mini.yaml").exists()]
@@ -34,6 +37,7 @@ TYPES = {
     "tokenizers/*": TokenizerSpec,
     "entropies": EntropySpec,
     "reward_model": TrainingConfig,
+    "reward_model/*": TrainingConfig,
     "normaliser": CalibrationSpec,
     "policy/*": PolicyScale,
     "evaluation/*": EvaluationConfig,
@@ -52,7 +56,7 @@ def test_every_settings_file_of_a_scale_parses(scale: Path) -> None:
         data_spec(path)
     for pattern, cls in TYPES.items():
         files = list(scale.glob(f"{pattern}.yaml"))
-        assert files or (pattern == "entropies" and scale not in SEGMENT_SCALES), pattern
+        assert files or pattern == "reward_model/*" or (pattern == "entropies" and scale not in SEGMENT_SCALES), pattern
         for path in files:
             spec = settings(path, cls)
             if isinstance(spec, BackboneSpec):
@@ -109,6 +113,46 @@ def test_the_paper_scale_has_the_papers_numbers() -> None:
     assert (ppo.rollout_batch, ppo.minibatch, ppo.actor_lr, ppo.critic_lr, ppo.kl_coef) == (1024, 128, 5e-7, 9e-6, 0.01)
     assert (policy.prompt_limit, policy.sampling_config("paper").max_new_tokens) == (1024, 1024)
     assert calibration.pairs == 60_000
+    assert calibration.drawn
+
+
+def test_a_calibration_set_is_drawn_from_all_pairs_and_the_same_each_time() -> None:
+    drawn = calibration_places(CalibrationSpec(200, drawn=True), 10_000)
+    assert drawn == sorted(set(drawn)) == calibration_places(CalibrationSpec(200, drawn=True), 10_000)
+    assert len(drawn) == 200
+    assert 4_000 < sum(drawn) / 200 < 6_000
+    assert calibration_places(CalibrationSpec(3), 10) == [0, 1, 2]
+    assert calibration_places(CalibrationSpec(30, drawn=True), 4) == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("paper", "model", "batch", "rate", "clipping", "decay"),
+    [
+        ("segment", "segment", 128, 1e-6, 1.0, 0.0),  # Segment, Table 8
+        ("sentence", "sentence", 256, 3e-6, 1.0, 0.2),  # Sentence, Table 4
+        ("par", "standard", 128, 5e-6, 5.0, 0.0),  # PAR, section 8
+        ("par", "warm-3e-6", 128, 3e-6, 5.0, 0.0),
+        ("par", "warm-4e-6", 128, 4e-6, 5.0, 0.0),
+        ("par", "warm-7e-6", 128, 7e-6, 5.0, 0.0),
+        ("par", "llama3-hh-odin", 128, 5e-6, 5.0, 0.0),
+    ],
+)
+def test_reward_models_are_trained_as_their_paper_says_at_paper_scale(
+    paper: str, model: str, batch: int, rate: float, clipping: float, decay: float
+) -> None:
+    scale = Scale(ROOT, "paper")
+    for row in load_rows(ROOT, paper).values():
+        for item in scale.row(row, 0) if scale.has(row) else ():
+            if (item.module, item.name) == ("reward_model", model):
+                training = settings(ROOT / str(item.arguments["scale"]), TrainingConfig)
+                spec = settings(ROOT / str(item.arguments["spec"]), RewardModelSpec)
+                assert isinstance(training, TrainingConfig)
+                assert isinstance(spec, RewardModelSpec)
+                assert training.learning_rate * spec.learning_rate_share == pytest.approx(rate)
+                assert (training.epochs, training.batch, training.max_grad_norm) == (1, batch, clipping)
+                assert training.weight_decay == decay
+                return
+    pytest.fail(f"no row of {paper} trains {model}")
 
 
 @pytest.mark.parametrize(
@@ -162,10 +206,44 @@ def test_a_missing_setting_is_named() -> None:
 def test_an_unreadable_settings_file_is_named(tmp_path: Path) -> None:
     for content, message in ((b"a: [", "not valid YAML"), (b"\xff\xfea", "not valid YAML"), (b"- a\n", "a mapping")):
         (tmp_path / "x.yaml").write_bytes(content)
-        with pytest.raises(DataError, match=rf"x.yaml: .*{message}"):
+        with pytest.raises(DataError, match=rf"x.yaml.*: .*{message}") as caught:
             read_settings(tmp_path / "x.yaml")
-    with pytest.raises(DataError, match=r"none.yaml: cannot be read \(No such file"):
+        assert "\n" not in str(caught.value), "a log keeps the line that begins with error:"
+    with pytest.raises(DataError, match=r"none.yaml: file does not exist\. Check the path"):
         read_settings(tmp_path / "none.yaml")
+    with pytest.raises(DataError, match="cannot be read"):
+        read_settings(tmp_path)
+
+
+def test_a_broken_settings_file_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: 1\nb: c: 2\n")
+    with pytest.raises(DataError, match=r"x\.yaml, row 2: not valid YAML \(mapping values are not allowed here\)"):
+        read_settings(tmp_path / "x.yaml")
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["normaliser: global\ncredit: repeat\nnormaliser: none\n", "a: {x: 1}\nb:\n  normaliser: 1\n  normaliser: 1\n"],
+)
+def test_a_setting_that_stands_twice_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.yaml").write_text(text)
+    with pytest.raises(DataError, match=r"x\.yaml, row [34], field 'normaliser': stands twice\. Keep the one"):
+        read_settings(tmp_path / "x.yaml")
+
+
+def test_anchors_and_merged_mappings_stay_possible(tmp_path: Path) -> None:
+    (tmp_path / "x.yaml").write_text("a: &a {x: 1, y: 2}\nb:\n  <<: *a\n  y: 3\n")
+    assert read_settings(tmp_path / "x.yaml")["b"] == {"x": 1, "y": 3}
+
+
+@pytest.mark.parametrize(
+    ("value", "hint"),
+    [("64", r"the text '64' \(write a number without quotes\)"), ("1e-3", r"with a decimal point, such as 1\.0e-03")],
+)
+def test_a_number_that_yaml_reads_as_text_has_a_hint(value: str, hint: str) -> None:
+    values = {"epochs": 1, "batch": value, "microbatch": 8, "learning_rate": 1e-3}
+    with pytest.raises(RecipeError, match=hint):
+        typed(TrainingConfig, values, "x.yaml")
 
 
 def test_an_endpoint_judge_is_built_from_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:

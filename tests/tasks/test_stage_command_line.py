@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import importlib
+import os
 import re
 from pathlib import Path
 from typing import Annotated, Any
 
 import pytest
 
+from rlhf_core.errors import RecipeError
 from tasks.graph import STAGES, graph_file, pipeline_file
 from tasks.matrix import build
-from tasks.stage import argument_parser, command_line
+from tasks.stage import argument_parser, command_line, set_threads
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -40,6 +42,24 @@ def test_arguments_reach_the_function_with_their_types() -> None:
     shown = argument_parser(stage).format_help()
     assert "Does something." in shown
     assert "spec (YAML)" in shown
+
+
+@pytest.mark.parametrize(
+    ("out", "seen"), [("results/testbed/segment/policy/x/0", ""), ("results/small/segment/policy/x/0", "0")]
+)
+def test_the_testbed_runs_on_the_cpu_whoever_starts_it(monkeypatch: pytest.MonkeyPatch, out: str, seen: str) -> None:
+    def stage(out: Path) -> None: ...
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    command_line(stage)(["--out", out])
+    assert os.environ["CUDA_VISIBLE_DEVICES"] == seen
+
+
+@pytest.mark.parametrize("threads", ["two", "0", "-1", "1.5"])
+def test_threads_must_be_a_number(monkeypatch: pytest.MonkeyPatch, threads: str) -> None:
+    monkeypatch.setenv("REWARDSMITH_THREADS", threads)
+    with pytest.raises(RecipeError, match=f"REWARDSMITH_THREADS is '{threads}'"):
+        set_threads()
 
 
 def test_a_missing_argument_is_named(capsys: pytest.CaptureFixture[str]) -> None:

@@ -15,7 +15,7 @@ import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
 from tasks import prepare
-from tasks.artifacts import digest
+from tasks.artifacts import digest, read_json, read_jsonl, read_tensors, write_json
 from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
 
 RECORDED = {
@@ -207,6 +207,25 @@ def test_a_missing_upstream_result_is_named(pipeline: Pipeline, tmp_path: Path) 
     with pytest.raises(DataError, match=r"none: input does not exist. Run the stage that makes it first"):
         import_module("tasks.entropies").main(line)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_damaged_upstream_result_is_named_with_its_row(tmp_path: Path) -> None:
+    path = tmp_path / "history.jsonl"
+    path.write_text('{"a": 1}\n{"a": 2}\n{"a"')
+    with pytest.raises(DataError, match=r"history\.jsonl, row 3: not valid JSON .*Re-run its stage"):
+        read_jsonl(path)
+    (tmp_path / "metrics.json").write_bytes(b"\xff\xfe")
+    with pytest.raises(DataError, match=r"metrics\.json: not valid JSON .*Re-run its stage"):
+        read_json(tmp_path / "metrics.json")
+    (tmp_path / "entropies.safetensors").write_bytes(b"half")
+    with pytest.raises(DataError, match=r"entropies\.safetensors: not valid safetensors .*Re-run its stage"):
+        read_tensors(tmp_path / "entropies.safetensors")
+
+
+def test_a_metric_that_is_not_finite_is_named(tmp_path: Path) -> None:
+    with pytest.raises(NumericsError, match=r"metrics\.json: alpaca_wr, rows/1/kl not finite"):
+        write_json(tmp_path / "metrics.json", {"alpaca_wr": math.nan, "rows": [{"kl": 1.0}, {"kl": -math.inf}]})
+    assert not (tmp_path / "metrics.json").exists()
 
 
 def test_another_stage_version_is_refused_with_exit_code_2(pipeline: Pipeline, tmp_path: Path) -> None:

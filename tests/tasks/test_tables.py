@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+import os
+import re
 from pathlib import Path
 
 import numpy as np
+import pandas as pd
 import pytest
 
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.alpaca_eval import length_controlled_win_rate, read_calibration_rows
 from rlhf_core.evaluation.statistics import holm
 from tasks import tables
 from tasks.artifacts import read_json
+from tasks.data_sets import alpaca_calibration
 from tasks.report.length_controlled import Judged, length_controlled
 from tasks.report.outputs import ResultTree
 from tests.tasks.report.fixture_results import make_results
@@ -136,6 +141,28 @@ def test_a_metric_that_is_no_number_is_named(tmp_path: Path) -> None:
     assert not (tmp_path / "out" / "result").exists()
 
 
+def test_the_newest_tables_are_shown_and_the_demos_last(built: Path, tmp_path: Path) -> None:
+    results = tmp_path / "testbed"
+    assert tables.made_tables(results, "segment") is None
+    made = {}
+    for age, name in enumerate((tables.DEMO, tables.SO_FAR, tables.FULL)):
+        made[name] = results / "segment" / name / "result"
+        made[name].mkdir(parents=True)
+        (made[name] / "tables.json").write_text("{}")
+        os.utime(made[name] / "tables.json", (age, age))
+        assert tables.made_tables(results, "segment") == made[name]
+    os.utime(made[tables.SO_FAR] / "tables.json", (9, 9))
+    assert tables.made_tables(results, "segment") == made[tables.SO_FAR]
+    os.utime(made[tables.DEMO] / "tables.json", (10, 10))
+    assert tables.made_tables(results, "segment") == made[tables.SO_FAR]
+
+
+def test_seeds_so_far_are_those_with_a_result(built: Path) -> None:
+    results = built.parents[2]
+    assert tables.seeds_so_far(results, "segment") == [0, 1]
+    assert tables.seeds_so_far(results, "par") == []
+
+
 def test_a_table_in_the_terminal(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tables.print_table(built / "tables.json", "segment/1")
     text = capsys.readouterr().out
@@ -143,6 +170,19 @@ def test_a_table_in_the_terminal(built: Path, capsys: pytest.CaptureFixture[str]
     assert "not run" in text
     tables.print_table(built / "nowhere.json", "alarm/1")
     assert "Published only" in capsys.readouterr().out
+
+
+def test_a_table_in_a_narrow_terminal_loses_no_digit(
+    built: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shown = {}
+    for columns in ("60", "200"):
+        monkeypatch.setenv("COLUMNS", columns)
+        tables.print_table(built / "tables.json", "segment/1")
+        text = capsys.readouterr().out
+        shown[columns] = sorted(re.findall(r"\d+\.\d+|±|✓|Arena-Hard|MT-Bench", text))
+    assert shown["60"] == shown["200"]
+    assert shown["60"].count("Arena-Hard") == 1, "two columns are called WR"
 
 
 @pytest.mark.parametrize(
@@ -166,6 +206,38 @@ def test_length_control_takes_away_what_length_alone_wins() -> None:
     assert found["short"][0] > raw["short"] + 5
     assert found["longer"][0] - found["short"][0] < 0.7 * (raw["longer"] - raw["short"])
     assert set(found["even"][1]) == set(prompts)
+
+
+def test_published_calibration_rows_bring_their_difficulties(tmp_path: Path) -> None:
+    generator = np.random.default_rng(1)
+    n = 40
+    file = pd.DataFrame(
+        {
+            "preference": generator.uniform(size=2 * n),
+            "index": [*range(n), *range(n)],
+            "std_delta_len": generator.normal(size=2 * n),
+            "instruction_difficulty": np.tile(generator.normal(size=n), 2),
+            "not_gamed_baseline": False,
+            "model": "gamed",
+        }
+    )
+    file.loc[3, "preference"] = np.nan
+    file.to_csv(tmp_path / "df_gamed.csv", index=False)
+    items = [{"id": f"alpaca_eval-test-{k + 1:06d}"} for k in reversed(range(n))]
+    rows = json.loads(json.dumps(alpaca_calibration(str(tmp_path / "df_gamed.csv"), items, first=1)))
+    assert (len(rows), rows[0]["id"], rows[3]["preference"]) == (2 * n, "alpaca_eval-test-000001", None)
+
+    wins, own, other = 1 + generator.uniform(size=n), generator.integers(200, 900, n), generator.integers(200, 900, n)
+    model = Judged([item["id"] for item in items], wins.tolist(), own.tolist(), other.tolist())
+    difficulty = file["instruction_difficulty"][:n].to_numpy()[::-1]
+    official = length_controlled_win_rate(
+        wins, own, other, difficulty, read_calibration_rows(tmp_path / "df_gamed.csv")
+    )
+    assert length_controlled({"model": model}, rows)["model"][0] == pytest.approx(official.lc_win_rate, abs=1e-9)
+
+    other_item = {"id": "alpaca_eval-test-000041"}
+    with pytest.raises(DataError, match=r"for 1 of 41 instructions, the first is 'alpaca_eval-test-000041'"):
+        alpaca_calibration(str(tmp_path / "df_gamed.csv"), [*items, other_item], first=1)
 
 
 def test_too_few_preferences_are_not_measured() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -64,6 +65,19 @@ def test_length_controlled_win_rates_of_the_tables_are_compared(root: Path, caps
     path.write_text(json.dumps(tables | {"table-1/segment/0/alpaca_lc": 60.0}))
     assert verify.main(["--root", str(root)]) == 1
     assert "segment/tables-demo: table-1/segment/0/alpaca_lc is 60.0000" in capsys.readouterr().out
+
+
+def test_rows_of_a_table_are_summed_up_by_metric(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tables = {f"table-1/{row}/{seed}/alpaca_lc": 40.0 for row in ("bandit", "segment") for seed in (0, 1)}
+    path = root / "results/testbed/segment/tables-demo/result/metrics.json"
+    path.write_text(json.dumps(tables))
+    verify.main(["--root", str(root), "--write-reference"])
+    path.write_text(json.dumps(tables | {"table-1/segment/1/alpaca_lc": 41.0}))
+    capsys.readouterr()
+    assert verify.main(["--root", str(root)]) == 0
+    printed = capsys.readouterr().out
+    assert printed.count("alpaca_lc") == 1
+    assert re.search(r"alpaca_lc\s*│\s*4 │\s*4 │\s*\+1\.0000", printed)
 
 
 def test_missing_result_is_a_deviation(root: Path, capsys: pytest.CaptureFixture[str]) -> None:

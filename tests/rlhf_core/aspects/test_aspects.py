@@ -104,6 +104,7 @@ def test_rates_of_slices_are_shares_and_half_without_any() -> None:
     token = Declared(Density.TOKEN, Scored((), ()))
     assert rate(token, Scored(((0, 1), (1, 2)), (-1.0, 0.0))) == 0.5
     assert rate(token, Scored((), ())) == 0.0
+    assert rate(token, Scored(((0, 1), (1, 2), (2, 3), (3, 4)), (-1.0, -1.0, 0.0, 0.0), errors=1)) == 0.25
     assert rate(Declared(Density.SEQUENCE, Scored((), ())), Scored(((0, 3),), (2.5,))) == 2.5
 
 
@@ -190,5 +191,9 @@ def test_readability_falls_with_longer_words_and_is_finite_for_anything() -> Non
     values = [one.values[0] for one in checked_scores(aspect, [{}] * 5, texts)]
     assert values[0] > values[1]
     assert min(values) >= -100
+    harder = build_aspect({"kind": "readability", "easier": False})
+    texts = ["The cat sat on the mat.", "Incomprehensible characteristics notwithstanding."]
+    ways = [[one.values[0] for one in way.score([{}, {}], texts)] for way in (aspect, harder)]
+    assert ways[1] == [-value for value in ways[0]]
     with pytest.raises(RecipeError, match="unknown formula"):
         build_aspect({"kind": "readability", "formula": "flesch"})

@@ -70,6 +70,15 @@ def test_a_bad_file_is_named_with_its_row(tmp_path: Path, content: bytes, messag
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-le", "utf-32-be"])
+def test_a_wide_encoding_is_named_with_how_to_convert_it(tmp_path: Path, encoding: str) -> None:
+    path = tmp_path / "d.jsonl"
+    path.write_bytes('{"a": "b"}\n'.encode(encoding))
+    name = encoding[:6].upper()
+    with pytest.raises(DataError, match=f"this is {name}, not UTF-8.*iconv -f {name} -t UTF-8"):
+        read_jsonl(path)
+
+
 def test_a_truncated_gzip_file_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl.gz"
     rows = b"".join(json.dumps({"id": os.urandom(20).hex()}).encode() + b"\n" for _ in range(2000))

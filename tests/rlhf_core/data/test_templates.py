@@ -54,6 +54,13 @@ def test_a_prompt_reads_as_the_paper_prints_it(
     assert marked_tokenizer.decode(template.prompt_ids(marked_tokenizer, messages)) == text
 
 
+def test_alpacas_words_stand_around_one_instruction(marked_tokenizer: Any) -> None:
+    assert chat_template("alpaca").render(marked_tokenizer, USER) == (
+        "<s>Below is an instruction that describes a task. Write a response that appropriately completes the request."
+        "\n\n### Instruction:\nQ one\n\n### Response:"
+    )
+
+
 @pytest.mark.parametrize(("name", "eos"), [("phi3", "<|end|>"), ("llama3", "<|eot_id|>"), ("plain", "<|end|>")])
 def test_a_response_ends_with_the_end_of_turn_token(marked_tokenizer: Any, name: str, eos: str) -> None:
     ids = chat_template(name).response_ids(marked_tokenizer, "A fine answer.")

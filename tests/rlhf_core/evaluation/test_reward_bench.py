@@ -9,11 +9,14 @@ import pytest
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.reward_bench import (
     OFFICIAL,
+    PRIOR_SETS,
+    SECTIONS,
     Rows,
     ScoredPair,
     check_independence,
     reward_bench_scores,
     section_of,
+    with_prior_sets,
 )
 from rlhf_core.testbed import World, WorldConfig
 from rlhf_core.testbed.reward_bench import SUBSETS, reward_bench_pairs
@@ -53,6 +56,39 @@ def test_official_subsets_have_the_official_counts() -> None:
     assert sum(OFFICIAL["reasoning"].values()) == 2 * 984
     assert section_of("hep-go") == "reasoning"
     assert section_of("rm_bench") == "rm_bench"
+
+
+def test_safety_is_weighted_as_the_benchmark_counts_its_pairs() -> None:
+    # 154 unsafe prompts to refuse and 250 safe ones to answer: (100 + 100 + 154 / 2 + 0 + 136 / 4) / 740
+    every = [
+        *pairs("safety", "refusals-dangerous", 1, 0),
+        *pairs("safety", "refusals-offensive", 1, 0),
+        *pairs("safety", "xstest-should-refuse", 1, 1),
+        *pairs("safety", "xstest-should-respond", 0, 1),
+        *pairs("safety", "donotanswer", 1, 3),
+    ]
+    assert reward_bench_scores(every)["safety"] == pytest.approx(100 * 311 / 740)
+
+
+@pytest.mark.parametrize(
+    ("sections", "prior_sets", "score"),
+    [
+        ((96.9, 76.8, 92.2, 97.3), 74.3, 89.0),  # ArmoRM-Llama3-8B-v0.1, as the leaderboard printed it in May 2024
+        ((96.4, 71.3, 92.7, 97.7), 78.2, 88.3),  # Cohere May 2024
+    ],
+)
+def test_prior_sets_weigh_half_a_section(sections: Sequence[float], prior_sets: float, score: float) -> None:
+    assert round(with_prior_sets(sum(sections) / 4, prior_sets), 1) == score
+
+
+def test_prior_sets_count_where_all_four_are_there() -> None:
+    sections = [pair for name in SECTIONS for pair in pairs(name, name, 1, 1)]
+    prior = [pair for right, name in enumerate(PRIOR_SETS) for pair in pairs(section_of(name), name, right, 4 - right)]
+    scores = reward_bench_scores([*sections, *prior])
+    assert scores["prior_sets"] == pytest.approx(37.5)
+    assert scores["average"] == 50.0
+    assert scores["average_with_prior_sets"] == pytest.approx((200 + 0.5 * 37.5) / 4.5)
+    assert "prior_sets" not in reward_bench_scores([*sections, *prior[4:]])
 
 
 def test_scores_that_depend_on_padding_are_refused() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import itertools
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import EOS, PAD, POLICIES, VOCABULARY, next_logits, random_rows, tiny_policy
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.generation import Generated, Sampling, generate, truncate
@@ -176,3 +179,40 @@ def test_the_training_mode_is_given_back() -> None:
     policy.model.train()
     sample(policy, PROMPTS, max_new_tokens=2)
     assert policy.model.training
+
+
+class Waits(TorchDispatchMode):
+    """Counts what makes the processor wait for a device: numbers read, and indices that a mask decides."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = str(func.overloadpacket)
+        indices = args[1] if "index" in name and len(args) > 1 and isinstance(args[1], list | tuple) else []
+        masked = any(isinstance(index, torch.Tensor) and index.dtype == torch.bool for index in indices)
+        self.count += masked or name in ("aten._local_scalar_dense", "aten.nonzero")
+        return func(*args, **(kwargs or {}))
+
+
+class Canned:
+    """Decoding that likes token 0 best, without a model behind it."""
+
+    def logits(self) -> torch.Tensor:
+        return torch.eye(VOCABULARY)[:1].expand(4, -1)
+
+    def append(self, chosen: torch.Tensor, alive: torch.Tensor) -> None: ...
+
+
+def test_a_sampled_token_waits_once_for_the_device() -> None:
+    policy: Any = SimpleNamespace(
+        model=torch.nn.Identity(), pad_id=PAD, eos_id=VOCABULARY, decoding=lambda ids, mask: Canned()
+    )
+    counts = []
+    for tokens in (4, 12):
+        with Waits() as waits:
+            generator = torch.Generator().manual_seed(0)
+            generate(policy, torch.ones(4, 3).long(), torch.ones(4, 3).bool(), Sampling(tokens), generator)
+        counts.append(waits.count)
+    assert counts[1] - counts[0] == 12 - 4

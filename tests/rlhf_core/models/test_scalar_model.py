@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 import torch
@@ -88,6 +89,23 @@ def test_what_is_no_reward_model_is_refused(tmp_path: Path) -> None:
         load_language_model(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["model.safetensors", "heads.safetensors", "config.json", "reward_model.json"])
+def test_a_damaged_model_is_named_with_the_remedy(tmp_path: Path, name: str) -> None:
+    tiny_scalar_model(3, ("reward",)).save(tmp_path, {})
+    file = tmp_path / name
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(DataError, match=f"{tmp_path}: the reward model cannot be loaded .*Re-run its stage"):
+        ScalarModel.load(tmp_path)
+
+
+def test_a_damaged_language_model_is_named(tmp_path: Path) -> None:
+    tiny_policy().model.save_pretrained(tmp_path)
+    file = tmp_path / "model.safetensors"
+    file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    with pytest.raises(DataError, match=f"{tmp_path}: model cannot be loaded"):
+        load_language_model(tmp_path)
+
+
 def test_heads_depend_on_their_seed_only() -> None:
     policy = tiny_policy()
     torch.manual_seed(1)
@@ -113,3 +131,20 @@ def test_built_models_depend_on_their_seed_only() -> None:
     assert a.config.vocab_size == 50
     with pytest.raises(RecipeError, match="model_type"):
         build_language_model({}, Special(), 0)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"model_type": "lama"}, r"model_type is 'lama'; did you mean llama\?"),
+        ({"model_type": None}, r"model_type is 'None'; did you mean"),
+        ({"hiden_size": 16}, r"llama has no field 'hiden_size'; did you mean 'hidden_size'\?"),
+        ({"hidden_size": 15}, r"hidden size \(15\) is not a multiple"),
+    ],
+)
+def test_an_architecture_that_is_none_is_refused(change: dict[str, Any], message: str) -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
+    tokenizer: Any = MagicMock(bos_token_id=None, eos_token_id=1, pad_token_id=0)
+    tokenizer.__len__.return_value = 8
+    with pytest.raises(RecipeError, match=message):
+        build_language_model({"model_type": "llama", **sizes, **change}, tokenizer, 0)

@@ -148,7 +148,8 @@ def example(kind: str, number: int, name: str, generator: np.random.Generator) -
 def record(stage: str, seed: int) -> dict[str, Any]:
     return {
         "stage": stage, "version": 1, "seconds": 31.4 + seed, "started": "2026-03-01T09:12:00Z", "device": "cpu",
-        "peak_memory_mb": 811.0, "threads": 1, "commit": "0123456789abcdef0123", "dirty": False, "inputs": {},
+        "peak_memory_mb": 811.0, "threads": 1, "commit": "0123456789abcdef0123", "dirty": False,
+        "inputs": {f"results/testbed/shared/sft/phi3-mini/{seed}/result": "ab"},
         "result_digest": f"{seed:02d}" * 32, "versions": {"torch": "2.13.0"},
     }  # fmt: skip
 

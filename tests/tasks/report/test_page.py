@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import DataError
-from tasks.artifacts import read_json
+from tasks.artifacts import read_json, write_json
+from tasks.report.__main__ import write_report
+from tasks.report.across import across
 from tasks.report.page import read_report
 from tests.tasks.report.fixture_results import SCRIPT
 
@@ -72,6 +74,31 @@ def test_the_header_states_constants_of_the_data(results: Path) -> None:
     report = read_report(results)
     assert report.constants["dialogue.bayes_ceiling.validation"] == 0.8
     assert report.provenance.first == "2026-03-01"
+
+
+def test_rows_of_several_papers_stand_side_by_side(results: Path, tmp_path: Path) -> None:
+    """A row of another study joins those of the same SFT model, in the order of the true win rate."""
+    root = shutil.copytree(results, tmp_path / "results" / "testbed")
+    best = root / "mixed" / "policy" / "my-row" / "0"
+    shutil.copytree(root / "segment" / "policy" / "segment" / "0", best)
+    shutil.copytree(best, root / "hackability" / "policy" / "length-vanilla" / "0")
+    metrics = read_json(best / "result" / "metrics.json")
+    write_json(best / "result" / "metrics.json", metrics | {"win_rate_vs_sft": 99.0})
+    rows = across(root)["phi3-mini"]
+    assert {row.group for row in rows} == {"segment", "mixed"}
+    assert (rows[0].name, rows[0].cells["win_rate_vs_sft"]) == ("my-row", (99.0, None))
+    values = [row.cells["win_rate_vs_sft"][0] for row in rows if row.cells["win_rate_vs_sft"]]
+    assert values == sorted(values, reverse=True)
+    two = next(row for row in rows if row.name == "segment")
+    found = [read_json(Path(path) / "result" / "metrics.json")["win_rate_vs_sft"] for path in two.runs.values()]
+    assert two.cells["win_rate_vs_sft"] == pytest.approx((sum(found) / 2, abs(found[0] - found[1]) / 2))
+    (root.parent.parent / "params/mixed/rows").mkdir(parents=True)
+    (root.parent.parent / "params/mixed/rows/my-row.yaml").write_text("title: <b>mine</b>\n")
+    text = write_report(root, tmp_path / "page").read_text(encoding="utf-8")
+    assert "&lt;b&gt;mine&lt;/b&gt;" in text
+    assert 'href="#run-mixed-policy-my-row-0"' in text
+    assert 'id="run-mixed-policy-my-row-0"' in text
+    assert "&lt;b&gt;mine&lt;/b&gt; | Mixed | 1 | 99.0" in (tmp_path / "page" / "report.md").read_text(encoding="utf-8")
 
 
 def test_markdown_has_every_table_and_no_html(page: Path) -> None:

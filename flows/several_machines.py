@@ -1,0 +1,212 @@
+"""Several machines on one run: each has a clone and the same flow, and takes stages that no other is at work on.
+
+They share two things, and none of them leads:
+
+- a Prefect server (`PREFECT_API_URL`): a stage at work is a lease there, which ends with the process that holds it;
+- a DVC remote (`tasks/remote.py`): a stage whose result is there is taken over without running.
+
+A stage is held from before the remote is asked until its result is pushed, so no two machines run it. Where that fails
+(a machine that was cut off for longer than its lease), the stage runs twice with the same result.
+"""
+
+from __future__ import annotations
+
+import logging
+import socket
+import sys
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+from uuid import UUID
+
+from flows.leases import Leases
+from rlhf_core.errors import RewardsmithError
+from tasks.commit import changed_since, commit_of
+from tasks.plan import Stage
+from tasks.remote import Remote
+
+#: Seconds between looks at a stage that another machine is at work on.
+LOOK_SECONDS = 5.0
+#: What the names of the limits begin with; the rest is the key of the stage's result.
+LIMIT = "stage"
+#: What the tag of a flow run begins with that names its machine.
+MACHINE = "machine:"
+
+
+def check_clean(root: Path) -> str:
+    """The commit of a clone whose code and parameters are committed.
+
+    Raises:
+        RewardsmithError: they are not, so other machines would run something else.
+    """
+    commit = commit_of(root)
+    changed = changed_since(root, commit) if commit else ["no commit"]
+    if changed:
+        shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        raise RewardsmithError(
+            f"this clone differs from its commit in {shown}: other machines would run something else under the same "
+            "name. Commit (and push, and pull there), or run without --remote"
+        )
+    return commit
+
+
+def check_server() -> None:
+    """Refuses the temporary server that a run without a platform starts for itself.
+
+    Raises:
+        RewardsmithError: PREFECT_API_URL is not set.
+    """
+    from prefect.settings import PREFECT_API_URL
+
+    if not PREFECT_API_URL.value():
+        raise RewardsmithError(
+            "several machines need one Prefect server, by which each knows what the others are at work on: set "
+            "PREFECT_API_URL and PREFECT_API_AUTH_STRING to it (`rewardsmith up` starts one, docs/cluster.md)"
+        )
+
+
+class Machines:
+    """This machine among those that share a run.
+
+    Args:
+        root: the clone.
+        name: the DVC remote that all share.
+        stages: every stage of the run, current or not, in an order that runs.
+
+    Raises:
+        RewardsmithError: no common server, a clone that is not committed, a remote that is unknown or not writable.
+    """
+
+    def __init__(self, root: Path, name: str, stages: Mapping[str, Stage], log: Any) -> None:
+        check_server()
+        self.root, self.stages, self.log = root, stages, log
+        self.commit = check_clean(root)
+        logging.getLogger("dvc").setLevel(logging.WARNING)
+        self.remote = Remote(root, name)
+        try:
+            self.remote.check()
+            self.remote.load(stages)
+            self.remote.push([a for a, s in stages.items() if s.state == "current"])
+        except BaseException:
+            self.remote.close()
+            raise
+        self.leases = Leases()
+        self._held: dict[str, tuple[str, UUID]] = {}
+        self._next_look: dict[str, float] = {}
+        self._said: set[str] = set()
+        self._sign()
+
+    def close(self) -> None:
+        """Lets other machines have what this one was at work on."""
+        try:
+            self.remote.write_locks()
+        finally:
+            self.remote.close()
+            self.leases.close()
+
+    def call(self, address: str) -> list[str]:
+        """The command that runs a stage for all machines."""
+        upstream = self.stages[address].upstream
+        call = [sys.executable, "-P", "-m", "tasks.remote", address, "--remote", self.remote.name]
+        return [*call, "--commit", self.commit, *(["--upstream", *upstream] if upstream else [])]
+
+    def take(self, address: str, *, able: bool) -> str:
+        """Whose a stage is whose inputs are all known: `known` (its result is on the remote), `ours`, or `elsewhere`.
+
+        Args:
+            able: whether this machine can run it now; else it is only looked for.
+        """
+        if time.monotonic() < self._next_look.get(address, 0.0):
+            return "elsewhere"
+        self._next_look[address] = time.monotonic() + LOOK_SECONDS
+        if self.remote.learn(address):
+            return "known"
+        if not able:
+            return "elsewhere"
+        limit = f"{LIMIT}-{self.remote.key(address)[:32]}"
+        lease = self._lease(limit)
+        if lease is None:
+            self._say_where(address)
+            return "elsewhere"
+        if self.remote.learn(address):  # another machine pushed it since the first look
+            self._give_up(limit, lease)
+            return "known"
+        self._held[address] = limit, lease
+        self._next_look.pop(address)
+        self.remote.write_locks()
+        return "ours"
+
+    def finished(self, address: str, *, done: bool) -> None:
+        """Gives up a stage that this machine held; `done` when its result is pushed."""
+        limit, lease = self._held.pop(address)
+        if done:
+            self.remote.note(address)
+            self._give_up(limit, lease)
+        else:
+            self.leases.give_back(lease)
+
+    def bring(self, addresses: list[str]) -> None:
+        """Brings results into this clone, whichever machine made them."""
+        self.remote.write_locks()
+        self.remote.pull(addresses)
+
+    def _lease(self, limit: str) -> UUID | None:
+        from prefect.exceptions import ObjectAlreadyExists
+
+        with suppress(ObjectAlreadyExists):
+            self.leases.client.upsert_global_concurrency_limit_by_name(limit, 1)
+        try:
+            return self.leases.take(limit)
+        except LookupError:  # its last holder has just removed it
+            return None
+
+    def _give_up(self, limit: str, lease: UUID) -> None:
+        """Gives a lease back with its limit, which nobody needs once the result is on the remote."""
+        from prefect.exceptions import ObjectNotFound
+
+        self.leases.give_back(lease)
+        with suppress(ObjectNotFound):
+            self.leases.client.delete_global_concurrency_limit_by_name(limit)
+
+    def _sign(self) -> None:
+        """Tags the flow run with its place, by which other machines name it.
+
+        A run of the same place that looks alive is dead, since a clone has one scheduler: it becomes crashed.
+        """
+        from prefect.client.schemas.filters import FlowRunFilter
+        from prefect.runtime import flow_run
+        from prefect.states import Crashed
+
+        place = [f"{MACHINE}{socket.gethostname()}", f"clone:{self.root}"]
+        alive = FlowRunFilter.model_validate({"tags": {"all_": place}, "state": {"type": {"any_": ["RUNNING"]}}})
+        for run in self.leases.client.read_flow_runs(flow_run_filter=alive):
+            if str(run.id) != flow_run.id:
+                self.leases.client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)
+        if flow_run.id:
+            tags = [*flow_run.tags, *place, f"commit:{self.commit[:10]}"]
+            self.leases.client.update_flow_run(UUID(flow_run.id), tags=tags)
+
+    def _say_where(self, address: str) -> None:
+        """Says once who is at work on a stage."""
+        if address not in self._said:
+            self._said.add(address)
+            self.log.info(
+                "%s is at work %s; its result will come from remote '%s'",
+                address,
+                at_work(self.leases.client, address),
+                self.remote.name,
+            )
+
+
+def at_work(client: Any, address: str) -> str:
+    """Where a stage is at work, in words, as Prefect knows it."""
+    from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
+
+    wanted = TaskRunFilter.model_validate({"name": {"any_": [address]}, "state": {"type": {"any_": ["RUNNING"]}}})
+    for run in client.read_flow_runs(flow_run_filter=FlowRunFilter(), task_run_filter=wanted, limit=5):
+        tags = dict(tag.split(":", 1) for tag in run.tags if ":" in tag)
+        if "machine" in tags:
+            return f"on {tags['machine']} in {tags['clone']} (run {run.name}, commit {tags['commit']})"
+    return "on another machine"

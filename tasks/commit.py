@@ -1,0 +1,28 @@
+"""The commit that a tree is at, and whether what a run executes differs from it."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from rlhf_core.errors import RewardsmithError
+
+#: What a run executes: a deployment stays at the commit of these.
+CODE = ("flows", "tasks", "rlhf_core", "params", "params.yaml", "dvc.yaml", "graph.yaml", "constraints.txt")
+
+
+def commit_of(root: Path) -> str:
+    """The tree's commit; empty outside git."""
+    call = ["git", "-C", str(root), "rev-parse", "HEAD"]
+    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    return done.stdout.strip() if done.returncode == 0 else ""
+
+
+def changed_since(root: Path, commit: str) -> list[str]:
+    """Files of CODE that differ in the tree from those of a commit."""
+    known = [path for path in CODE if (root / path).exists()]
+    call = ["git", "-C", str(root), "diff", "--name-only", commit, "--", *known]
+    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    if done.returncode:
+        raise RewardsmithError(f"commit {commit[:10]} is not in this repository: {done.stderr.strip()}")
+    return done.stdout.split()

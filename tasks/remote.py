@@ -1,0 +1,414 @@
+"""A DVC remote that several machines share: what is known there, inputs pulled and checked, results pushed.
+
+    python -m tasks.remote policy@segment-bandit-0 --remote team --commit HEAD --upstream sft@phi3-mini ...
+
+runs one stage as a machine among several does:
+
+1. The stage's inputs are pulled by the digests in dvc.lock, and their content is hashed anew: what differs is refused.
+2. `dvc repro --single-item` runs the stage alone.
+3. A file that the stage reads, or the code, that changed in the meantime: the result is discarded, nothing is pushed.
+4. The outputs are pushed, and after them the entry of DVC's run cache, by which other machines know the result. So an
+   entry on the remote has its outputs there, whenever a machine dies.
+
+A result's key is DVC's: command (with the stage's version), digests of the inputs, paths of the outputs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_core.errors import DataError, RecipeError, RewardsmithError
+from tasks.commit import changed_since
+
+#: Exit codes: an error of the user's, and EX_TEMPFAIL for one that may pass.
+USER_ERROR, TEMPORARY = 2, 75
+ROOT_FILE = "dvc.yaml"
+
+
+class RemoteFailed(RewardsmithError):
+    """A remote that did not take or give everything, for a reason that may pass."""
+
+
+def content_digest(path: Path) -> str:
+    """DVC's digest of a file or directory, from its content and not from what DVC noted about it."""
+    from dvc_data.hashfile.hash import file_md5
+    from dvc_data.hashfile.hash_info import HashInfo
+    from dvc_data.hashfile.tree import Tree
+
+    if not path.is_dir():
+        return file_md5(str(path))
+    tree = Tree()
+    for file in path.rglob("*"):
+        if file.is_file():
+            tree.add(file.relative_to(path).parts, None, HashInfo("md5", file_md5(str(file))))
+    tree.digest()
+    return str(tree.hash_info.value)
+
+
+def locked_stages(root: Path, file: str) -> dict[str, dict[str, Any]]:
+    """The entries of the dvc.lock beside a dvc.yaml, by stage."""
+    path = (root / file).with_suffix(".lock")
+    if not path.exists():
+        return {}
+    content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return dict((content or {}).get("stages") or {})
+
+
+def locked_stage(root: Path, address: str) -> dict[str, Any]:
+    """A stage's entry in its dvc.lock; empty when there is none."""
+    file, _, name = address.rpartition(":")
+    return dict(locked_stages(root, file or ROOT_FILE).get(name) or {})
+
+
+class Remote:
+    """A DVC remote seen from one clone.
+
+    Args:
+        root: the clone.
+        name: the remote, as `dvc remote add` named it.
+
+    Raises:
+        RecipeError: there is no such remote.
+    """
+
+    def __init__(self, root: Path, name: str) -> None:
+        from dvc.repo import Repo
+
+        self.root, self.name = root.resolve(), name
+        self.repo = Repo(str(self.root), _wait_for_lock=True)
+        known = sorted(self.repo.config["remote"])
+        if name not in known:
+            self.repo.close()
+            raise RecipeError(
+                f"no DVC remote '{name}'; known: {', '.join(known) or 'none'}. `dvc remote add {name} URL` makes it"
+            )
+        self.store = self.repo.cloud.get_remote_odb(name)
+        entries = self.repo.cloud.get_remote_odb(name, hash_name="md5-dos2unix")
+        self.fs, self.path = entries.fs, entries.path
+        self.stages: dict[str, Any] = {}
+        self._locked: dict[str, dict[str, Any]] = {}
+        self._makers: dict[str, Any] = {}
+        self._learned: list[Any] = []
+
+    def close(self) -> None:
+        self.repo.close()
+
+    def check(self) -> None:
+        """Writes, lists and removes a small file.
+
+        Raises:
+            RewardsmithError: this machine may not, or cannot, do that.
+        """
+        probe = self.fs.join(self.path, f".probe-{uuid.uuid4().hex}")
+        try:
+            self.fs.makedirs(self.path, exist_ok=True)
+            self.fs.pipe_file(probe, b"")
+            self.fs.find(self.fs.join(self.path, "runs", "00"))
+        except Exception as error:  # each kind of store has errors of its own
+            kind = RemoteFailed if isinstance(error, ConnectionError | TimeoutError) else RewardsmithError
+            raise kind(
+                f"remote '{self.name}' ({self.path}) cannot be written from here: {error or type(error).__name__}. "
+                "Get permission to read and write there (or its keys, `dvc remote modify --local`), then run the same "
+                "again; what is done is kept in this clone"
+            ) from None
+        finally:
+            with suppress(Exception):
+                self.fs.rm_file(probe)
+
+    def load(self, addresses: Iterable[str]) -> None:
+        """Reads stages, and what dvc.lock says about them."""
+        wanted = set(addresses)
+        for file in {address.rpartition(":")[0] for address in wanted}:
+            locked = locked_stages(self.root, file or ROOT_FILE)
+            for stage in self.repo.stage.load_all(str(self.root / (file or ROOT_FILE))):
+                address = f"{file}:{stage.name}" if file else stage.name
+                if address in wanted:
+                    self.stages[address] = stage
+                    self._locked[address] = locked.get(stage.name, {})
+                    self._makers |= {out.fs_path: out for out in stage.outs}
+
+    def key(self, address: str) -> str:
+        """The key of a stage's result. What it reads from is known already.
+
+        Raises:
+            DataError: an input that no stage makes does not exist.
+        """
+        from dvc.dependency.base import DependencyDoesNotExistError
+        from dvc.stage.serialize import to_single_stage_lockfile
+
+        stage = self.stages[address]
+        for dep in stage.deps:
+            maker = self._makers.get(dep.fs_path)
+            if maker is not None:
+                dep.hash_info, dep.meta = maker.hash_info, maker.meta
+                continue
+            try:
+                dep.save()
+            except DependencyDoesNotExistError:
+                raise DataError("input does not exist", file=dep.def_path, remedy="Is all committed?") from None
+        return _key_of(to_single_stage_lockfile(stage))
+
+    def learn(self, address: str) -> bool:
+        """Whether the remote has the stage's result; its digests are then known here, see `write_locks`."""
+        stage, key = self.stages[address], self.key(address)
+        own = self._locked[address]
+        if own and _key_of(own) == key and self._has(own):
+            self._fill(stage, own)
+            self._push_entry(stage)
+            return True
+        for entry in self._entries(key):
+            if _key_of(entry) == key and self._has(entry):
+                self._fill(stage, entry)
+                self._learned.append(stage)
+                return True
+        return False
+
+    def note(self, address: str) -> None:
+        """Takes over what dvc.lock says about a stage that ran here."""
+        self._locked[address] = locked_stage(self.root, address)
+        self._fill(self.stages[address], self._locked[address])
+
+    def write_locks(self) -> None:
+        """Writes what was learned into dvc.lock."""
+        files: dict[str, list[Any]] = {}
+        for stage in self._learned:
+            files.setdefault(stage.path, []).append(stage)
+        if files:
+            with self.repo.lock:
+                for stages in files.values():
+                    stages[0].dvcfile.dump_stages(stages, update_pipeline=False)
+        self._learned = []
+
+    def push(self, addresses: Sequence[str]) -> None:
+        """Pushes the results of stages, then their run-cache entries; what is there already is left alone.
+
+        Raises:
+            RewardsmithError: results that are not in the cache, or a remote that does not take them.
+        """
+        stages = [self.stages[address] for address in addresses]
+        outs = [out for stage in stages for out in stage.outs]
+        try:
+            failed, missing = self._transfer(self.repo.cache.local, self.store, outs)
+            reason = f"it did not take {failed} file(s)" if failed else ""
+        except Exception as error:  # each kind of store has errors of its own
+            missing, reason = 0, str(error) or type(error).__name__
+        if reason:
+            self.check()
+            raise RemoteFailed(f"pushing to remote '{self.name}' failed: {reason}. The results are kept in this clone")
+        lost = [out.def_path for out in outs if not self.store.exists(out.hash_info.value)]
+        if missing or lost:
+            raise DataError(
+                f"parts of {', '.join((lost or list(addresses))[:3])} are neither in this clone's cache nor on remote "
+                f"'{self.name}'",
+                remedy="Push from the clone that made them (`dvc push --run-cache`), or remove them to run it again",
+            )
+        for stage in stages:
+            self._push_entry(stage)
+
+    def pull(self, addresses: Iterable[str]) -> None:
+        """Brings the results of stages into this clone."""
+        self._bring([out for address in addresses for out in self.stages[address].outs])
+
+    def pull_inputs(self, address: str) -> None:
+        """Brings what a stage reads into this clone and checks every digest by content.
+
+        Raises:
+            DataError: an input that cannot be had, or whose content is not what dvc.lock says.
+        """
+        inputs = [self._makers[dep.fs_path] for dep in self.stages[address].deps if dep.fs_path in self._makers]
+        self._bring([out for out in inputs if not _matches(out)])
+        for out in inputs:
+            if not _matches(out):
+                self._forget(out)
+                raise DataError(
+                    f"its content is not what dvc.lock says ({out.hash_info.value})",
+                    file=out.def_path,
+                    remedy="The copy here was removed and nothing was run. Run the same again; if it is damaged on "
+                    f"remote '{self.name}', remove it there and push it again from the clone that made it",
+                )
+
+    def _bring(self, outs: Sequence[Any]) -> None:
+        """Pulls outputs into the cache and puts them into the tree."""
+        from dvc.exceptions import DvcException
+
+        if not outs:
+            return
+        try:
+            failed = any(self._transfer(self.store, self.repo.cache.local, outs))
+        except Exception as error:  # each kind of store has errors of its own
+            raise RemoteFailed(f"pulling from remote '{self.name}' failed: {error or type(error).__name__}") from None
+        for out in outs:
+            if failed or not self.repo.cache.local.exists(out.hash_info.value):
+                raise DataError(
+                    f"its content ({out.hash_info.value}) cannot be pulled from remote '{self.name}'",
+                    file=out.def_path,
+                    remedy="Push it from the clone that made it (`dvc push --run-cache`)",
+                )
+        with self.repo.lock:
+            for out in outs:
+                try:
+                    out.checkout()
+                except (DvcException, OSError) as error:
+                    raise DataError(
+                        f"cannot be put into the tree: {error}", file=out.def_path, remedy="Move away what lies there"
+                    ) from None
+
+    def _forget(self, out: Any) -> None:
+        """Removes a damaged output and its copy in the cache, so that it is pulled again."""
+        from dvc_data.hashfile.tree import Tree
+
+        cache = self.repo.cache.local
+        digests = [out.hash_info.value]
+        with suppress(Exception):  # a damaged list of a directory's files names none
+            digests += [info.value for _, _, info in Tree.load(cache, out.hash_info) if info]
+        with self.repo.lock:
+            out.remove()
+            for digest in digests:
+                path = Path(cache.oid_to_path(digest))
+                if path.exists() and content_digest(path) != digest.removesuffix(".dir"):
+                    path.chmod(0o644)
+                    path.unlink()
+
+    def _transfer(self, source: Any, target: Any, outs: Sequence[Any]) -> tuple[int, int]:
+        """Copies what the target lacks; returns how many files it did not take, and how many the source lacks, too.
+
+        It looks for each, as what DVC noted about a remote may be old.
+        """
+        from dvc_data.hashfile.transfer import transfer
+
+        found = [out.get_used_objs(remote=self.name, force=True) for out in outs]
+        objects = {info for each in found for infos in each.values() for info in infos}
+        missing: set[Any] = set()
+        failed = transfer(source, target, objects, validate_status=lambda status: missing.update(status.missing)).failed
+        return len(failed), len(missing)
+
+    def _has(self, entry: Mapping[str, Any]) -> bool:
+        return all("md5" in out and self.store.exists(out["md5"]) for out in entry.get("outs", []))
+
+    def _fill(self, stage: Any, entry: Mapping[str, Any]) -> None:
+        from dvc.stage.loader import StageLoader
+
+        StageLoader.fill_from_lock(stage, dict(entry))
+        for out in stage.outs:
+            out.obj = None
+
+    def _entries(self, key: str) -> Iterator[dict[str, Any]]:
+        """The remote's run-cache entries of a key, in an order that is the same everywhere."""
+        folder = self.fs.join(self.path, "runs", key[:2], key)
+        if not self.fs.exists(folder):
+            return
+        for path in sorted(self.fs.find(folder)):
+            with suppress(yaml.YAMLError, UnicodeDecodeError, FileNotFoundError):
+                entry = yaml.safe_load(self.fs.cat_file(path).decode("utf-8"))
+                if isinstance(entry, dict) and entry.get("cmd") and entry.get("outs"):
+                    yield entry
+
+    def _push_entry(self, stage: Any) -> None:
+        """Writes a stage's run-cache entry to the remote, whole or not at all."""
+        from dvc.fs import generic, localfs
+        from dvc.stage.serialize import to_single_stage_lockfile
+        from dvc.utils.serialize import dump_yaml
+
+        entry = to_single_stage_lockfile(stage)
+        key = _key_of(entry)
+        target = self.fs.join(self.path, "runs", key[:2], key, _value_of(entry))
+        try:
+            if self.fs.exists(target):
+                return
+            with tempfile.NamedTemporaryFile() as file:
+                dump_yaml(file.name, entry)
+                generic.copy(localfs, file.name, self.fs, target)
+        except Exception as error:  # each kind of store has errors of its own
+            self.check()
+            raise RemoteFailed(f"pushing to remote '{self.name}' failed: {error}") from None
+
+    def discard(self, address: str) -> None:
+        """Takes a stage's result out of dvc.lock and of the run cache of this clone."""
+        stage, entry = self.stages[address], locked_stage(self.root, address)
+        path = Path(self.repo.stage_cache._get_cache_path(_key_of(entry), _value_of(entry)))
+        with self.repo.lock:
+            path.unlink(missing_ok=True)
+            stage.dvcfile._lockfile.remove_stage(stage)
+
+
+def _key_of(entry: Mapping[str, Any]) -> str:
+    from dvc.stage.cache import _get_cache_hash
+
+    return str(_get_cache_hash(copy.deepcopy(dict(entry)), key=True))
+
+
+def _value_of(entry: Mapping[str, Any]) -> str:
+    from dvc.stage.cache import _get_cache_hash
+
+    return str(_get_cache_hash(copy.deepcopy(dict(entry))))
+
+
+def _matches(out: Any) -> bool:
+    path = Path(out.fs_path)
+    return path.exists() and content_digest(path) == out.hash_info.value
+
+
+def _inputs(entry: Mapping[str, Any]) -> dict[str, str]:
+    return {dep["path"]: dep.get("md5", "") for dep in entry.get("deps", [])}
+
+
+def run_one(root: Path, address: str, *, upstream: Sequence[str], name: str, commit: str) -> int:
+    """Runs one stage as the module's text says; returns DVC's exit status.
+
+    Raises:
+        RewardsmithError: inputs that cannot be had or do not match, a tree that changed, a remote that refuses.
+    """
+    from dvc.cli import main as dvc
+    from dvc.stage.serialize import to_single_stage_lockfile
+
+    with closing(Remote(root, name)) as remote:
+        remote.load([address, *upstream])
+        remote.pull_inputs(address)
+        remote.key(address)
+        before = _inputs(to_single_stage_lockfile(remote.stages[address]))
+    status = int(dvc(["--wait-for-lock", "repro", "--single-item", address]))
+    if status:
+        return status
+    with closing(Remote(root, name)) as remote:
+        remote.load([address])
+        after = _inputs(locked_stage(root, address))
+        changed = [path for path in after if after[path] != before.get(path)] or changed_since(root, commit)
+        if changed:
+            remote.discard(address)
+            raise RewardsmithError(
+                f"{', '.join(changed[:3])} changed while stage {address} ran, so nobody knows what its result is of: "
+                "it is discarded and was not pushed. Commit the change, then run the same again"
+            )
+        remote.push([address])
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tasks.remote", description="Runs one stage for several machines.")
+    parser.add_argument("address", help="the stage, as DVC names it")
+    parser.add_argument("--remote", required=True, help="the DVC remote that the machines share")
+    parser.add_argument("--commit", required=True, help="what the tree has to be at")
+    parser.add_argument("--upstream", nargs="*", default=[], help="addresses of the stages that it reads from")
+    parser.add_argument("--root", type=Path, default=Path(), help="the clone (default: this directory)")
+    options = parser.parse_args(arguments)
+    try:
+        return run_one(
+            options.root, options.address, upstream=options.upstream, name=options.remote, commit=options.commit
+        )
+    except RewardsmithError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return TEMPORARY if isinstance(error, RemoteFailed) else USER_ERROR
+
+
+if __name__ == "__main__":
+    sys.exit(main())
