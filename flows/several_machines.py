@@ -109,7 +109,7 @@ class Machines:
     def call(self, address: str) -> list[str]:
         """The command that runs a stage for all machines."""
         upstream = self.stages[address].upstream
-        call = [sys.executable, "-P", "-m", "tasks.remote", address, "--remote", self.remote.name]
+        call = [sys.executable, "-P", "-m", "tasks.shared_stage", address, "--remote", self.remote.name]
         return [*call, "--commit", self.commit, *(["--upstream", *upstream] if upstream else [])]
 
     def take(self, address: str, *, able: bool) -> str:

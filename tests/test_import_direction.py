@@ -20,6 +20,7 @@ ALLOWED = {
     "tasks/registry.py": {"mlflow"},
     "tasks/plan.py": {"dvc"},
     "tasks/remote.py": {"dvc"},
+    "tasks/shared_stage.py": {"dvc"},
 }
 
 

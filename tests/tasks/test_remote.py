@@ -13,7 +13,8 @@ import pytest
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.commit import commit_of
-from tasks.remote import Remote, RemoteFailed, content_digest, locked_stage, run_one
+from tasks.remote import Remote, RemoteFailed, content_digest, locked_stage
+from tasks.shared_stage import run_one
 
 #: A stage that makes a directory, and one that reads it.
 PIPELINE = """
