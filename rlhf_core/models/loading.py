@@ -18,6 +18,7 @@ from transformers import (
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
     AutoTokenizer,
+    GenerationConfig,
     PreTrainedModel,
     PreTrainedTokenizerBase,
 )
@@ -43,9 +44,9 @@ def build_language_model(
     if model_type not in CONFIG_MAPPING:
         near = get_close_matches(str(model_type), CONFIG_MAPPING, n=1) or ["llama, gemma2, qwen2, t5, ..."]
         raise RecipeError(f"architecture: model_type is '{model_type}'; did you mean {near[0]}?")
-    known = CONFIG_MAPPING[model_type]()
+    known, generation = CONFIG_MAPPING[model_type](), GenerationConfig()
     for name in options:
-        if not hasattr(known, name):
+        if not hasattr(known, name) and not hasattr(generation, name):  # decoder_start_token_id is one of the latter
             near = get_close_matches(name, vars(known), n=1)
             raise RecipeError(
                 f"architecture: {model_type} has no field '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")

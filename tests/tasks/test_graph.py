@@ -187,7 +187,7 @@ def test_bad_rows_are_refused(root: Path, row: dict[str, object], message: str) 
 
 def test_broken_yaml_is_named(root: Path) -> None:
     (root / "params/segment/rows/wrong.yaml").write_text("kind: [reward\n")
-    with pytest.raises(DataError, match=r"wrong\.yaml: not valid YAML"):
+    with pytest.raises(DataError, match=r"wrong\.yaml, row 2: not valid YAML"):
         graph.build(root)
 
 
