@@ -37,7 +37,7 @@ from rlhf_core.testbed.oracle import first_error, minimal_edit
 from tasks.artifacts import check_version, read_jsonl, write_json, write_jsonl
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.loading import load_encoder, load_policy
-from tasks.settings import read_settings, typed
+from tasks.settings import overrides, read_settings, typed
 from tasks.stage import command_line, run_stage, set_threads, training_on
 from tasks.supervised import train_resumably
 from tasks.teacher import rewrite_row, wrong_solutions
@@ -55,10 +55,12 @@ class GenerativeModelSpec:
     Args:
         title: for people.
         backbone: whose SFT model it starts from; the samples may be another one's.
+        training: values over the scale's, by numbers or as `{times: 2}` of them.
     """
 
     title: str
     backbone: str
+    training: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -317,7 +319,8 @@ def train_generative_model(
     set_threads()
     spec = typed(GenerativeModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(GenerativeModelScale, read_settings(scale_path), str(scale_path))
-    training = typed(TrainingConfig, config.training, f"{scale_path}: training")
+    wanted = {**config.training, **overrides(spec.training, config.training)}
+    training = typed(TrainingConfig, wanted, f"{scale_path}, {spec_path}: training")
     limits = typed(RewriteLimits, config.rewrites, f"{scale_path}: rewrites")
     inputs = [spec_path, scale_path, data, sft, samples, teacher]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):

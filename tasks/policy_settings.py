@@ -12,7 +12,7 @@ from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 from rlhf_core.supervised.recipes import SupervisedRecipe
 from rlhf_core.supervised.training import TrainingConfig
-from tasks.settings import typed
+from tasks.settings import overrides, typed
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class PolicyScale:
     def optimiser_config(self, optimiser: Mapping[str, Any], where: str) -> OptimiserConfig:
         kind = str(optimiser["kind"])
         try:
-            made = composed(kind, {**self.optimiser, **_overrides(optimiser, self.optimiser)})
+            made = composed(kind, {**self.optimiser, **overrides(optimiser, self.optimiser)})
         except RecipeError as error:
             raise RecipeError(f"{where}: {kind}: {error}") from None
         return typed(OptimiserConfig, made, f"{where}: {kind}")
@@ -86,27 +86,9 @@ class PolicyScale:
     def supervised_config(self, optimiser: Mapping[str, Any], where: str) -> tuple[TrainingConfig, SupervisedRecipe]:
         """Training settings and what is learned."""
         kind = str(optimiser["kind"])
-        options = {**self.optimiser, **_overrides(optimiser, self.optimiser)}
+        options = {**self.optimiser, **overrides(optimiser, self.optimiser)}
         own = {f.name for f in fields(SUPERVISED[kind])} & set(options)
         recipe: SupervisedRecipe = typed(
             SUPERVISED[kind], {name: options.pop(name) for name in own}, f"{where}: {kind}"
         )
         return typed(TrainingConfig, options, f"{where}: {kind}"), recipe
-
-
-def _overrides(optimiser: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:
-    """A row's own settings; `{times: 2}` is twice the scale's value."""
-    return {name: _multiple(name, value, scale) for name, value in optimiser.items() if name != "kind"}
-
-
-def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
-    if not isinstance(value, Mapping):
-        return value
-    times, own = value.get("times"), scale.get(name)
-    for number, whose in ((times, "the row"), (own, "the scale")):
-        if set(value) != {"times"} or isinstance(number, bool) or not isinstance(number, int | float):
-            raise RecipeError(
-                f"{name} is {dict(value)}, {whose} gives {number}; state a number, or {{times: 2}} of the scale's"
-            )
-    found = times * own  # type: ignore[operator]
-    return round(found) if isinstance(own, int) else found

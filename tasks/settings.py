@@ -123,3 +123,25 @@ def _shown(value: Any) -> str:
         hint = f"with a decimal point, such as {number:.1e}" if "e" in value.lower() else "without quotes"
         return f"the text '{value}' (write a number {hint})"
     return repr(value)
+
+
+def overrides(own: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:
+    """A recipe's own settings over the scale's; `{times: 2}` is twice the scale's value.
+
+    Raises:
+        RecipeError: a multiple of what is no number.
+    """
+    return {name: _multiple(name, value, scale) for name, value in own.items() if name != "kind"}
+
+
+def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
+    if not isinstance(value, Mapping):
+        return value
+    times, own = value.get("times"), scale.get(name)
+    for number, whose in ((times, "the row"), (own, "the scale")):
+        if set(value) != {"times"} or isinstance(number, bool) or not isinstance(number, int | float):
+            raise RecipeError(
+                f"{name} is {dict(value)}, {whose} gives {number}; state a number, or {{times: 2}} of the scale's"
+            )
+    found = times * own  # type: ignore[operator]
+    return round(found) if isinstance(own, int) else found

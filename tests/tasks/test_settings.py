@@ -22,7 +22,7 @@ from tasks.prepare import RealSpec, data_spec
 from tasks.reward_model import RewardModelSpec
 from tasks.rows import load_rows
 from tasks.segmenter import SegmenterSpec
-from tasks.settings import read_settings, typed
+from tasks.settings import overrides, read_settings, typed
 from tasks.sft import BackboneSpec
 from tasks.tokenizer import TokenizerSpec
 
@@ -292,3 +292,12 @@ def test_every_sentence_reward_model_parses(path: Path) -> None:
         assert (PARAMS / "scales" / "testbed" / "segmenters" / f"{spec.segmenter['model']}.yaml").exists()
     else:
         build_segmenter(spec.segmenter)
+
+
+def test_a_recipes_own_settings_are_numbers_or_multiples_of_the_scales() -> None:
+    assert overrides({"kind": "x", "epochs": {"times": 2}, "batch": 8}, {"epochs": 1.5, "batch": 16}) == {
+        "epochs": 3.0,
+        "batch": 8,
+    }
+    with pytest.raises(RecipeError, match=r"schedule is .* the scale gives cosine"):
+        overrides({"schedule": {"times": 2}}, {"schedule": "cosine"})
