@@ -58,7 +58,10 @@ def calls(root: Path) -> list[list[str]]:
 
 
 def start(root: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """The flow in a process of its own, as `python -m flows.segment` starts it."""
+    """The flow in a process of its own, as `python -m flows.segment` starts it.
+
+    What a shell runs in the background ignores interrupts, and its children do; these listen.
+    """
     return subprocess.Popen(
         [sys.executable, "-P", "-m", "flows.segment", "--no-report", "--no-sync", *arguments],
         cwd=root,
@@ -66,6 +69,7 @@ def start(root: Path, *arguments: str, **environment: str) -> subprocess.Popen[s
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
