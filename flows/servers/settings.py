@@ -87,6 +87,9 @@ class Settings:
             "MLFLOW_TRACKING_URI": self.url("mlflow"),
             "MLFLOW_TRACKING_USERNAME": USER,
             "MLFLOW_TRACKING_PASSWORD": self.password,
+            # artifacts go through the server, whose clients need not reach the store
+            "MLFLOW_ENABLE_PROXY_MULTIPART_DOWNLOAD": "false",
+            "MLFLOW_ENABLE_PROXY_MULTIPART_UPLOAD": "false",
             "REWARDSMITH_PLATFORM": str(self.folder),
             "REWARDSMITH_SLOTS": slots_name(),
             "REWARDSMITH_PAGE": self.url("page"),
