@@ -279,6 +279,11 @@ def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | N
     return expected
 
 
+def clock(seconds: float) -> str:
+    """Seconds as a person reads them: 48 s, 3.5 min."""
+    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
+
+
 def _kind_of(out: str) -> tuple[str, str]:
     """Scale and kind of an output directory `results/<scale>/<group>/<kind>/...`."""
     parts = Path(out).parts
