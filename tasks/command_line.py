@@ -6,6 +6,7 @@ Heavy libraries are imported inside the commands, so that help and errors come a
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -72,8 +73,8 @@ def run(
     """Train and evaluate what is not up to date, side by side within this machine's cores and GPUs.
 
     Examples: `rewardsmith run` (the demo-sized rows) · `rewardsmith run segment --full` ·
-    `rewardsmith run bandit token --seed 0`. Logs of each stage: `.work/logs/`. Interrupting is safe: the same
-    command goes on where it stopped.
+    `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
+    stage: `.work/logs/`. Interrupting is safe: the same command goes on where it stopped.
     """
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
@@ -119,11 +120,12 @@ def run_flow(
     call += ["--rows", *rows] if rows else []
     call += ["--seeds", *map(str, seeds)] if seeds else []
     process = subprocess.Popen(call)
+    signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))  # a terminal interrupts both by itself
     try:
         status = process.wait()
     except KeyboardInterrupt:
         status = process.wait()
-    return status if status >= 0 else 130
+    return status if status >= 0 else 128 - status
 
 
 @commands.command()

@@ -45,7 +45,7 @@ def _asked_for(
     root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], scale: str, full: bool
 ) -> dict[str, Stage]:
     if paper != SUITE:
-        files = pipeline_files(root, paper, scale=scale, full=full)
+        files = pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
         return select(read_state(root, files), rows, seeds, paper)
     files = [ROOT_FILE]
     if full:
