@@ -127,9 +127,7 @@ class MasterStepper(PlainStepper):
         max_grad_norm: float,
     ) -> None:
         own = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        self.masters = {
-            name: nn.Parameter(p.detach().float()) if _in_half(p) else p for name, p in own.items()
-        }
+        self.masters = {name: nn.Parameter(p.detach().float()) if _in_half(p) else p for name, p in own.items()}
         self.copied = [(p, self.masters[name]) for name, p in own.items() if p is not self.masters[name]]
         super().__init__(model, make_optimiser(list(self.masters.values())), max_grad_norm)
         self.parameters = list(self.masters.values())

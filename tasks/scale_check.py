@@ -107,9 +107,7 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         own = folder / "reward_model" / f"{paper}.yaml"
         where = own if own.exists() else folder / "reward_model.yaml"
         reward_training = typed(TrainingConfig, read_settings(where), str(where))
-        found.append(
-            _supervised(path.stem, "reward_model", config, reward_training, limits, lies, rows, scalar=True)
-        )
+        found.append(_supervised(path.stem, "reward_model", config, reward_training, limits, lies, rows, scalar=True))
         found.append(_policy(root, folder, paper, path.stem, config, limits, lies))
     if not found:
         raise RecipeError(f"scale '{scale}' loads no model; only such scales are checked (small, paper)")

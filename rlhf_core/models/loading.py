@@ -75,7 +75,7 @@ def build_language_model(
 
 
 def set_precision(model: nn.Module, dtype: torch.dtype) -> None:
-    """Casts a model's weights in place; buffers stay in float32, where rotary frequencies would lose their last bits."""
+    """Casts a model's weights in place; buffers stay: rotary frequencies of fewer bits are other frequencies."""
     for parameter in model.parameters():
         parameter.data = parameter.data.to(dtype)
 
