@@ -1,9 +1,9 @@
 """What a paper says in words, as comparisons of measured numbers, and whether they bear it out.
 
 A claim has parts: one number stands above another, below it, or beside it (within a margin). A part is tested as a cell
-of a table is (`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm) for
-all parts of the page's claims, with at least two seeds on the same side. Beside means that the 90 % interval of the
-difference over seeds lies within the margin (two one-sided t-tests at .05).
+of a table is (`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm)
+for all parts of the paper's claims, with at least two seeds on the same side. Beside means that the 90 % interval of
+the difference over seeds lies within the margin (two one-sided t-tests at .05).
 """
 
 from __future__ import annotations

@@ -119,9 +119,7 @@ def claims() -> list[Claim]:
             _above("par-2-epochs", "minmax-2-epochs", "warm-2-epochs", "vanilla-2-epochs"),
         ),
         Claim("PAR keeps its best win rate over two epochs", "§4.5, Figure 3", _holds("par-2-epochs")),
-        Claim(
-            "Min-max and WARM do not over two epochs", "§4.5, Figure 3", _falls("minmax-2-epochs", "warm-2-epochs")
-        ),
+        Claim("Min-max and WARM do not over two epochs", "§4.5, Figure 3", _falls("minmax-2-epochs", "warm-2-epochs")),
         Claim(
             "Centred functions end above uncentred ones",
             "§4.3, Figure 4a",

@@ -102,8 +102,11 @@ def figures(tree: ResultTree) -> list[FigureData]:
 
 def recorded_figures(tree: ResultTree) -> list[FigureData]:
     """Figures of the runs' records, which no result depends on: what a policy and its reference rewards cost."""
-    rows = {f"{prefix}{name}": f"{label}, {title}" for prefix, title in SETTINGS.items() for name, label in LABELS.items()}
-    rows |= {name: label for name, label in {**SIGMOIDS, **REFERENCES, **BOUNDS}.items() if name not in rows}
+    rows = {}
+    for prefix, title in SETTINGS.items():
+        rows |= {f"{prefix}{name}": f"{label}, {title}" for name, label in LABELS.items()}
+    rows |= {name: label for name, label in {**SIGMOIDS, **REFERENCES}.items() if name not in rows}
+    rows |= {name: f"{label}, two epochs" for name, label in BOUNDS.items()}
     rows |= {name: f"GRPO, {label}" for name, label in GRPO.items()}
     rows |= {name: f"online DPO, {label}" for name, label in ONLINE_DPO.items()}
     return [costs(tree, rows)]

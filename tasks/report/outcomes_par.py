@@ -148,8 +148,9 @@ def costs(tree: ResultTree, rows: Mapping[str, str]) -> FigureData:
         "among the policies here that read them. From cache they cost nothing.",
         kind="table",
     )
-    policies = {(name, seed): _record(out.path) for name in rows for seed, out in tree.of(recipe_row("par", name)).items()}
-    policies = {key: record for key, record in policies.items() if "seconds" in record}
+    outputs = {name: tree.of(recipe_row("par", name)) for name in rows}
+    found = {(name, seed): _record(out.path) for name, by_seed in outputs.items() for seed, out in by_seed.items()}
+    policies = {key: record for key, record in found.items() if "seconds" in record}
     read = {key: references_of(tree, record) for key, record in policies.items()}
     seconds = {path: float(_record(path).get("seconds", 0.0)) for paths in read.values() for path in paths}
     readers = {path: sum(path in paths for paths in read.values()) for path in seconds}
