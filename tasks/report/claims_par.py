@@ -171,8 +171,9 @@ def paper_claims(tree: ResultTree) -> FigureData:
         key="claims",
         title="What the paper says",
         caption="Numbers are true win rates over the SFT model in percent, means over seeds, unless named otherwise. A "
-        "claim is confirmed when all its comparisons are and contradicted when one is. Two numbers are alike when the "
-        f"90 % interval of their difference over seeds lies within {ALIKE:g} points. p-values are corrected for all "
+        "sign between two numbers says where the paper has them: above (›), below (‹) or alike (≈). A claim is "
+        "confirmed when all its comparisons are and contradicted when one is. Two numbers are alike when the 90 % "
+        f"interval of their difference over seeds lies within {ALIKE:g} points. p-values are corrected for all "
         "comparisons here (Holm), and one seed decides nothing.",
         kind="claims",
     )

@@ -166,9 +166,12 @@ def _handles(figure_data: Mapping[str, Any], all_axes: Sequence[Any]) -> dict[st
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
     twin = next((panel for panel in figure_data["panels"] if panel["right_label"]), None)
-    if twin is not None:
-        for style, label in (("-", twin["y_label"]), (DASHED, twin["right_label"])):
-            handles[label] = Line2D([], [], color=INK, linestyle=style, linewidth=1.4)
+    if twin is None:
+        return handles
+    for label, line in handles.items():
+        handles[label] = Line2D([], [], color=line.get_color(), marker=line.get_marker(), linewidth=2)
+    for style, label in (("-", twin["y_label"]), (DASHED, twin["right_label"])):
+        handles[label] = Line2D([], [], color=INK, linestyle=style, linewidth=1.4)
     return handles
 
 
@@ -231,7 +234,7 @@ def inline_svg(svg: str, prefix: str, title: str) -> str:
         svg = svg.replace(colour, f"var(--series-{slot}, {colour})")
     svg = re.sub(r"font: ([^;\"]*?)(\d[\d.]*px) [^;\"]+", r"font: \1\2 var(--sans)", svg)
     opening, width = _opening(svg)
-    named = f'<svg role="img" aria-label="{escape(title)}" style="max-width:{width:.0f}px"'
+    named = f'<svg role="img" aria-label="{escape(title)}" style="max-width:{width:.0f}px;--natural:{width:.0f}px"'
     return svg.replace(opening, named + re.sub(r'^<svg|\s(width|height)="[^"]*"', "", opening), 1)
 
 

@@ -170,7 +170,7 @@ def sigmoid_functions() -> FigureData:
     panel = Panel("Functions", "centered reward", "RL reward", [])
     for slot, (name, values) in enumerate(drawn.items()):
         panel.series.append(Series(name, x.tolist(), list(values.tolist()), colour=slot))
-    figure = published_figure("par/4b", "As computed by `rlhf_core.shaping.functions`; no run is needed.")
+    figure = published_figure("par/4b", "As computed by rlhf_core.shaping.functions; no run is needed.")
     figure.panels.append(panel)
     return figure
 

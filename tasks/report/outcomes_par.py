@@ -66,6 +66,11 @@ def outcome(outputs: Mapping[int, StageOutput], models: Mapping[int, StageOutput
     return cells
 
 
+def seeds_of(count: int) -> str:
+    """'1 seed', '3 seeds'."""
+    return f"{count} seed{'s' * (count != 1)}"
+
+
 def outcomes(tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str, str]) -> list[FigureData]:
     """The outcome of every method in every setting, as a picture and as numbers.
 
@@ -73,7 +78,10 @@ def outcomes(tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str,
         settings: title of each prefix of rows.
         labels: title of each method.
     """
-    intervals = "95 % intervals are over seeds, or over the test prompts where there is one seed."
+    intervals = (
+        f"Of {seeds_of(len(tree.seeds))} where a row does not say otherwise; 95 % intervals are over seeds, or over "
+        "the test prompts where there is one seed."
+    )
     picture = FigureData(
         "outcomes", "True win rate at the end and at its best", f"On all test prompts. {intervals}", panels=[]
     )
@@ -95,11 +103,10 @@ def outcomes(tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str,
                 picture.missing.append(prefix + name)
                 continue
             found[label] = outcome(outputs, models)
-            seeds = len(outputs)
-            lines.append(
-                {"name": label, "group": title, "run": prefix + name, "cells": [*map(found[label].get, columns)]}
-                | {"note": f"{seeds} seed{'s' * (seeds > 1)}"}
-            )
+            cells = [*map(found[label].get, columns)]
+            few = len(outputs) < len(tree.seeds)
+            line = {"name": label, "group": title, "run": prefix + name, "cells": cells}
+            lines.append(line | ({"note": seeds_of(len(outputs))} if few else {}))
         picture.panels.append(Panel(title, "true win rate over SFT, %", "", _dots(found, columns)))
     if lines:
         table.blocks = [{"head": "method", "columns": list(columns.values()), "rows": lines, "decimals": 1}]
@@ -168,7 +175,7 @@ def costs(tree: ResultTree, rows: Mapping[str, str]) -> FigureData:
             cells += [_cell(alone), *map(_cell, shares)]
         else:
             cells += [None] * 3
-        lines.append({"name": title, "run": name, "cells": cells, "note": f"{len(own)} seed{'s' * (len(own) > 1)}"})
+        lines.append({"name": title, "run": name, "cells": cells, "note": seeds_of(len(own))})
     if lines:
         spent, sampled = sum(float(record["seconds"]) for record in policies.values()), sum(seconds.values())
         total = [spent / len(policies), sampled / max(len(seconds), 1), None, 100 * sampled / (sampled + spent)]
