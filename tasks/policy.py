@@ -413,6 +413,8 @@ def train_policy(
     check_version(STAGE, VERSION, version)
     join_processes()
     recipe = parse_recipe(read_settings(row_path), str(row_path))
+    if useless := useless_shaping(recipe):
+        print(f"note: {row_path}: {useless}", file=sys.stderr)
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
     above = Upstream(
@@ -422,8 +424,6 @@ def train_policy(
     train = _by_reward if recipe.kind == "reward" else _supervised
     learn = train(recipe, scale, above, seed, f"{row_path} on {scale_path}")
     lora = None if recipe.lora is None else typed(LoraSettings, recipe.lora, f"{row_path}: lora")
-    if useless := useless_shaping(recipe):
-        print(f"note: {row_path}: {useless}", file=sys.stderr)
     inputs = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         run = start_run(data, sft, evaluation_spec, lora, seed)
