@@ -17,7 +17,7 @@ import httpx
 
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
-from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig
+from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig, Usage
 from rlhf_core.errors import RecipeError, ToolError
 
 Spans = list[tuple[int, int]]
@@ -61,6 +61,11 @@ class LanguageToolGrammar:
         identity = {"tool": "languagetool", "language": language, "disabled": sorted(disabled_rules)}
         config = ToolConfig(concurrency, retries, backoff_s, max_backoff_s, cache_path)
         self.client: ToolClient[Spans] = ToolClient(f"LanguageTool at {url}", identity, ask, spans_of, config)
+
+    @property
+    def usage(self) -> Usage:
+        """What the server was asked so far."""
+        return self.client.usage
 
     def prefetch(self, responses: Sequence[str]) -> None:
         """Starts asking about responses, so that the tool works while something else does."""
