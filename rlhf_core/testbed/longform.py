@@ -4,7 +4,7 @@ A question asks for some attributes of an entity. Its passages state all of that
 a name and a value (`color red.`). They are the facts of a world (`rlhf_core.testbed.knowledge`), since a small model
 trained from scratch comes to know facts by heart long before it reads: where passages of every question differ, neither
 policy nor reward models learn what is true. One fact of each entity is a myth, which answers get wrong more often than
-right, so that a policy that imitates them repeats it. Answers are written in the language of the dialogue world
+right, so that a policy that imitates them repeats some. Answers are written in the language of the dialogue world
 (`rlhf_core.testbed.grammar`) and read back by its parser, so any text has a gold parse.
 
 Three aspects are known of any answer (ALARM, §3.1):
