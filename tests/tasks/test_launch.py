@@ -131,6 +131,11 @@ def test_deepspeed_takes_the_committed_configurations(path: Path, monkeypatch: p
         ("microsoft/Phi-3-mini-4k-instruct", 3_821_079_552),
         ("RLHFlow/LLaMA3-SFT-v2", 8_030_261_248),
         ("Qwen/Qwen2.5-0.5B", 494_032_768),
+        ("meta-llama/Llama-3.2-3B", 3_212_749_824),
+        ("meta-llama/Llama-2-7b-hf", 6_738_415_616),
+        ("meta-llama/Llama-2-13b-hf", 13_015_864_320),
+        ("google-t5/t5-large", 737_668_096),
+        ("google/mt5-base", 582_401_280),
     ],
 )
 def test_models_on_the_meta_device_have_their_published_sizes(source: str, parameters: int) -> None:
@@ -142,6 +147,7 @@ def test_models_on_the_meta_device_have_their_published_sizes(source: str, param
 def test_the_memory_model_by_hand() -> None:
     billion = 10**9
     assert Sharding(8).trained(billion) == (16 * billion, 0.0), "weights, gradients and two moments in float32"
+    assert Sharding(8, bf16=True).trained(billion)[0] == 20 * billion, "and float32 copies and sums of gradients"
     assert Sharding(8, 2, bf16=True).trained(billion)[0] == (2 + 2 / 8 + 12 / 8) * billion
     assert Sharding(8, 3, bf16=True).trained(billion)[0] == 2 * billion
     assert Sharding(8, 3, bf16=True, offload=True).trained(billion) == (0.5 * billion, 1.5 * billion)
