@@ -87,6 +87,7 @@ def run_paper(
         module = "tasks.report" if published else f"tasks.report.{paper}"
         after.append(follow_up.submit(module, ["--results", str(results), "--out", "report"], folder))
     problems += problems_of(after)
+    summary.times.write(folder)
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     return summary.line()

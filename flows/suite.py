@@ -67,6 +67,7 @@ def run_suite(
     if report:
         after.append(follow_up.submit("tasks.report", ["--results", f"results/{scale}", "--out", "report"], root))
     problems = [*summary.failed.values(), *problems_of(after)]
+    summary.times.write(root)
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     return summary.line()

@@ -28,6 +28,7 @@ from tasks.report.measured import verdict_counts
 from tasks.report.outputs import ResultTree
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
 from tasks.tables import format_number, made_tables
+from tasks.times import KindTime, RunTimes, by_kind, clock, last_run, run_line
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -86,6 +87,8 @@ class Report:
     Attributes:
         across: rows of all papers and studies by the SFT model that they started from.
         runs: the run behind each measured cell, by anchor.
+        times: seconds of each kind of stage.
+        last_run: where the time of the tree's last run went; None where none was noted.
     """
 
     scale: str
@@ -94,6 +97,8 @@ class Report:
     runs: dict[str, Run]
     provenance: Provenance
     constants: dict[str, Any]
+    times: list[KindTime]
+    last_run: RunTimes | None
 
 
 def read_report(results: Path) -> Report:
@@ -130,6 +135,8 @@ def read_report(results: Path) -> Report:
         runs=runs,
         provenance=provenance(runs.values()),
         constants=flat_facts({path.parent.parent.name: read_json(path) for path in facts}),
+        times=by_kind(results),
+        last_run=last_run(results.resolve().parents[1]),
     )
 
 
@@ -159,6 +166,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    env.filters["clock"] = clock
     env.filters["number"] = format_number
     env.filters["runs_by_benchmark"] = runs_by_benchmark
     env.globals.update(
@@ -168,6 +176,7 @@ def environment() -> Environment:
         label=label,
         scale_legend=scale_legend,
         run_anchor=run_anchor,
+        run_line=run_line,
         svg=_svg,
         tip=_tip,
     )
