@@ -21,6 +21,7 @@ from markupsafe import Markup
 from rlhf_core.errors import DataError
 from rlhf_core.published import registry
 from tasks.artifacts import read_json
+from tasks.plan import clock
 from tasks.report import across
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg
@@ -28,7 +29,7 @@ from tasks.report.measured import verdict_counts
 from tasks.report.outputs import ResultTree
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
 from tasks.tables import format_number, made_tables
-from tasks.times import KindTime, RunTimes, by_kind, clock, last_run, run_line
+from tasks.times import KindTime, RunTimes, by_kind, last_run, run_line
 
 TEMPLATES = Path(__file__).parent / "templates"
 
