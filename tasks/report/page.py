@@ -28,6 +28,7 @@ from tasks.report.drawing import panels_svg
 from tasks.report.measured import verdict_counts
 from tasks.report.outputs import ResultTree
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
+from tasks.searches import Search, table_search
 from tasks.tables import format_number, made_tables
 from tasks.times import KindTime, RunTimes, by_kind, last_run, run_line
 
@@ -90,6 +91,7 @@ class Report:
         runs: the run behind each measured cell, by anchor.
         times: seconds of each kind of stage.
         last_run: where the time of the tree's last run went; None where none was noted.
+        searches: MLflow's search of the runs behind a table, by paper and table.
     """
 
     scale: str
@@ -100,6 +102,7 @@ class Report:
     constants: dict[str, Any]
     times: list[KindTime]
     last_run: RunTimes | None
+    searches: dict[tuple[str, str], Search]
 
 
 def read_report(results: Path) -> Report:
@@ -128,6 +131,13 @@ def read_report(results: Path) -> Report:
         for seed, path in row.runs.items():
             anchor = run_anchor(row.group, "policy", row.name, seed)
             runs.setdefault(anchor, read_run(anchor, row.name, seed, path))
+    root = results.resolve().parents[1]
+    searches = {
+        (paper.key, table["id"]): search
+        for paper in papers
+        for table in paper.result_tables
+        if (search := table_search(root, paper.key, table["id"], results.name))
+    }
     facts = sorted((results / "shared" / "data").glob("*/result/data.json"))
     return Report(
         scale=results.name,
@@ -137,7 +147,8 @@ def read_report(results: Path) -> Report:
         provenance=provenance(runs.values()),
         constants=flat_facts({path.parent.parent.name: read_json(path) for path in facts}),
         times=by_kind(results),
-        last_run=last_run(results.resolve().parents[1]),
+        last_run=last_run(root),
+        searches=searches,
     )
 
 
