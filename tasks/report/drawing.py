@@ -170,8 +170,8 @@ def _handles(figure_data: Mapping[str, Any], all_axes: Sequence[Any]) -> dict[st
         return handles
     for label, line in handles.items():
         handles[label] = Line2D([], [], color=line.get_color(), marker=line.get_marker(), linewidth=2)
-    for style, label in (("-", twin["y_label"]), (DASHED, twin["right_label"])):
-        handles[label] = Line2D([], [], color=INK, linestyle=style, linewidth=1.4)
+    handles[twin["y_label"]] = Line2D([], [], color=INK, linewidth=1.4)
+    handles[twin["right_label"]] = Line2D([], [], color=INK, linestyle=DASHED, linewidth=1.4)
     return handles
 
 

@@ -102,7 +102,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
 
 def recorded_figures(tree: ResultTree) -> list[FigureData]:
     """Figures of the runs' records, which no result depends on: what a policy and its reference rewards cost."""
-    rows = {}
+    rows: dict[str, str] = {}
     for prefix, title in SETTINGS.items():
         rows |= {f"{prefix}{name}": f"{label}, {title}" for name, label in LABELS.items()}
     rows |= {name: label for name, label in {**SIGMOIDS, **REFERENCES}.items() if name not in rows}

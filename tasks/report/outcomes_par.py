@@ -136,8 +136,9 @@ def _record(path: Path) -> dict[str, Any]:
 
 def references_of(tree: ResultTree, record: Mapping[str, Any]) -> list[Path]:
     """The reference-reward stages that a policy's record names as its inputs."""
-    stages = [Path(name).parts for name in record.get("inputs", {}) if name.endswith("result")]
-    return [tree.folder(*parts[-5:-2], int(parts[-2])) for parts in stages if parts[-4:-3] == ("references",)]
+    names = [name for name in record.get("inputs", {}) if "/references/" in name and name.endswith("/result")]
+    places = [Path(name).parts[-5:-1] for name in names]
+    return [tree.folder(group, kind, name, int(seed)) for group, kind, name, seed in places]
 
 
 def costs(tree: ResultTree, rows: Mapping[str, str]) -> FigureData:

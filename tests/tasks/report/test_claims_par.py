@@ -65,8 +65,8 @@ def test_alike_means_that_the_interval_of_the_difference_lies_within_the_margin(
     for seed, rate in enumerate(other):
         write_policy(tmp_path, "par", seed, 60, 60)
         write_policy(tmp_path, "par-ref1", seed, rate, rate)
-    made = [claim for claim in claims() if claim.text == "A single reference reward suffices"]
-    (row,) = judged(made, results_of(ResultTree(tmp_path, (0, 1)), made))
+    (made,) = [claim for claim in claims() if claim.text == "A single reference reward suffices"]
+    row = judged(made, results_of(ResultTree(tmp_path, (0, 1)), [made]))
     assert row["verdict"] == verdict
     assert row["parts"][0]["values"] == [sum(other) / 2, 60]
 
@@ -91,7 +91,7 @@ def test_every_row_that_a_claim_or_figure_names_is_a_row() -> None:
 
 def test_a_constant_is_compared_prompt_by_prompt(results: Path) -> None:
     above = Claim("wins", "", [Part(Number("par", "win_rate_vs_sft", "par"), "above", 50.0)])
-    (row,) = judged([above], results_of(ResultTree(results, (0, 1)), [above]))
+    row = judged(above, results_of(ResultTree(results, (0, 1)), [above]))
     assert row["verdict"] == "confirmed"
     assert row["parts"][0]["p"] < 0.001
 
