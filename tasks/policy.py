@@ -6,7 +6,7 @@ generations.jsonl, judgements.jsonl, where asked for peak_generations.jsonl (of 
 hacking.jsonl (proxy, win rate and KL of every evaluation); of a row with a selection also scores.jsonl (its test
 answers by the holistic reward and every aspect) and judge.json (who compares them with other rows' answers); with
 sampled solutions credit.jsonl (what tokens of wrong ones are credited with); and record/phases.jsonl (speed of each
-phase and memory, per step).
+phase, waiting for tools, and memory, per step).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, RolloutSource
 from rlhf_core.recipe import Recipe, parse_recipe, useless_shaping
-from rlhf_core.rewards.aspect_scorer import prefetching
+from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.signals import Segments
@@ -126,7 +126,7 @@ def run_optimiser(
     solved: Solved | None = None,
 ) -> tuple[Row, HackingWatch]:
     """Policy optimisation on the reward, from the start or from the last checkpoint: summary metrics and the alarm."""
-    encoder, clock = run.encoder, PhaseClock()
+    encoder, clock, tools = run.encoder, PhaseClock(), ToolClock(reward)
     if scale.prompt_limit is not None:
         encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
     if config.source == "fixed":
@@ -186,7 +186,7 @@ def run_optimiser(
                 with optimiser.gathered():
                     metrics |= question_accuracies(run.evaluator, run.policy, scale.checkpoint_prompts)
             run.history.append({"step": step, **metrics})
-            run.phases.append({"step": step, **clock.read(), **peak_memory()})
+            run.phases.append({"step": step, **clock.read(), **tools.read(), **peak_memory()})
             watch.observe(step, metrics, len(batch))
             advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
             if run.scored and scale.evaluated(step, config.iterations, last=watch.stops):
