@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.published import registry
 from tasks import tables
 from tasks.report import figures_par
 from tasks.report.__main__ import write_report
 from tasks.report.claims import Claim, Number, Part, claim_verdict, judged
 from tasks.report.claims_par import BACKBONES, claims, paper_claims, results_of
+from tasks.report.measured import measured_table
 from tasks.report.outcomes_par import half_width
 from tasks.report.outputs import ResultTree
 from tasks.rows import load_rows
@@ -132,6 +134,16 @@ def test_costs_come_from_the_records(results: Path) -> None:
     assert shared["mean"] == pytest.approx(100 * (30 / readers) / (30 / readers + 60))
     assert rows["vanilla"][1:] == [None, None, None]
     assert rows[""][3]["mean"] == pytest.approx(100 * 60 / (60 + 2 * 36 * 60))
+
+
+def test_the_sft_models_own_cells_are_there_by_definition(results: Path) -> None:
+    first, third = (measured_table(registry.table(f"par/{number}"), ResultTree(results, (0, 1))) for number in (1, 3))
+    model = next(row for row in first["rows"] if row["name"] == "gemma2-2b")
+    assert model["cells"]["alpaca_lc"]["mean"] == model["cells"]["alpaca_wr"]["mean"] == 50.0
+    assert model["cells"]["alpaca_wr"]["verdict"] == "confirmed"
+    assert model["cells"]["peak_win_rate_vs_sft"]["difference"] is None
+    peak = next(row for row in third["rows"] if row["name"] == "gemma2-2b")
+    assert (peak["cells"]["alpaca_lc"]["mean"], peak["cells"]["mt_overall"]["mean"]) == (50.0, 4.5)
 
 
 def test_the_page_shows_claims_outcomes_and_costs(results: Path, tmp_path: Path) -> None:
