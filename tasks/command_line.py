@@ -466,7 +466,7 @@ def _compare_credit(names: list[str], seed: int, scale: str) -> None:
         console.print(solution["prompt"], style="bold", highlight=False, markup=False)
         for name, credit in solution["credit"].items():
             console.print(name, style="dim", highlight=False)
-            console.print(coloured_text(solution["tokens"], credit))
+            console.print(coloured_text(solution["tokens"], credit, marked=solution["mistaken"]))
         console.print(f"rewrite: {solution['rewrite']}", style="dim", highlight=False, markup=False)
 
 

@@ -66,7 +66,8 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
         seed: of the rows.
 
     Returns:
-        `[{prompt, tokens, rewrite: the true correction, credit: {row: per token, unclipped where known}}]`.
+        `[{prompt, tokens, mistaken: per token whether the correction replaces or deletes it, rewrite: the true
+        correction, credit: {row: per token, unclipped where known}}]`.
 
     Raises:
         DataError: a row without a result of that seed or without credit, or rows that share no solution.
@@ -87,7 +88,7 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
         raise DataError(f"the rows {', '.join(names)} share no solution", remedy="Name rows of one task and size")
     return [
         {
-            **{field: first[key][field] for field in ("prompt", "tokens", "rewrite")},
+            **{field: first[key][field] for field in ("prompt", "tokens", "mistaken", "rewrite")},
             "credit": {name: rows[key].get("unclipped") or rows[key]["credit"] for name, rows in found.items()},
         }
         for key in shared
