@@ -243,7 +243,7 @@ def fidelity(tree: ResultTree) -> FigureData:
         "held to be right, hence the AUC before it. Means over seeds with one standard error.",
     )
     for task, title in TASKS.items():
-        panel = Panel(title, "", "", [])
+        panel = Panel(title, "", "share of tokens, or chance", [])
         for label, (row, outputs, prefix) in _credit(tree, task).items():
             shown = {name: metric_by_seed(outputs, f"{prefix}{metric}") for metric, name in CREDIT.items()}
             known = {name: cell for name, cell in shown.items() if cell}
