@@ -459,15 +459,17 @@ def _compare_credit(names: list[str], seed: int, scale: str) -> None:
     from rich.console import Console
 
     from tasks.explain import shared_credit
-    from tasks.report.colour import coloured_text
+    from tasks.report.colour import colour_scale, coloured_text, pieces
 
     console = Console()
     for solution in shared_credit(Path("results", scale), names, seed):
         console.print(solution["prompt"], style="bold", highlight=False, markup=False)
         for name, credit in solution["credit"].items():
-            console.print(name, style="dim", highlight=False)
+            limit = colour_scale(pieces(solution["tokens"], credit))
+            console.print(f"{name}, {-limit:+.2f} to {limit:+.2f}", style="dim", highlight=False)
             console.print(coloured_text(solution["tokens"], credit, marked=solution["mistaken"]))
         console.print(f"rewrite: {solution['rewrite']}", style="dim", highlight=False, markup=False)
+    console.print("Underlined: tokens that the rewrite replaces or deletes.", style="dim")
 
 
 @commands.command(name="bench-reward")

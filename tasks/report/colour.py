@@ -22,7 +22,8 @@ Segment = tuple[int, int, float] | Sequence[float]
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of tokens that is paid as one: its text, reward (None: no reward), token range, and whether it is marked."""
+    """A run of tokens that is paid as one: its text, reward (None: no reward), token range, and whether it is
+    marked."""
 
     text: str
     reward: float | None

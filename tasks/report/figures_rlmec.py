@@ -203,8 +203,8 @@ def cases(tree: ResultTree, task: str, number: str, methods: Sequence[str]) -> F
         key=f"table-{number}",
         title=f"Table {number}. The case study for {titles[number]} tasks",
         caption="Questions of the test sets that the model answers wrong before training and right after RLMEC, first "
-        "seed; first those whose steps are right, too. Steps from the first wrong one on are coloured as costs, the others "
-        "as gains.",
+        "seed; first those whose steps are right, too. Steps from the first wrong one on are coloured as costs, the "
+        "others as gains.",
         kind="coloured_text",
     )
     drawn = {BACKBONE: _before(tree, task)} | {LABELS[name]: _runs(tree, task, name) for name in methods}

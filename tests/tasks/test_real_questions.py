@@ -1,4 +1,4 @@
-"""RLMEC on real questions in short: from `prepare` to a measured policy, with the scale's own teacher behind an endpoint."""
+"""RLMEC on real questions in short: from `prepare` to a measured policy, with the scale's own teacher, an endpoint."""
 
 from __future__ import annotations
 

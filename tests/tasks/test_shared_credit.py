@@ -45,4 +45,5 @@ def test_explain_prints_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shown = CliRunner().invoke(commands, ["explain", "--rows", "math-rlmec"])
     assert shown.exit_code == 0, shown.output
     assert "rewrite: It is 2" in shown.output
+    assert "math-rlmec, -0.10 to +0.10" in shown.output
     assert CliRunner().invoke(commands, ["explain", "--prompt", "x"]).exit_code != 0

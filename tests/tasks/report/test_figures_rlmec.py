@@ -39,7 +39,8 @@ def test_figures_draw_what_was_run_and_name_what_was_not(tmp_path: Path) -> None
         answer(1, right=True, first_error=None, text="The answer is 2."),
     )
     history = [{"step": 1, "train_accuracy": 40.0}, {"step": 2, "train_accuracy": 60.0}]
-    credit = [{"id": "a", "prompt": "?", "tokens": ["1", "3"], "credit": [0.0, -0.1], "mistaken": [False, True], "rewrite": "12"}]
+    credit = [{"id": "a", "prompt": "?", "tokens": ["1", "3"], "credit": [0.0, -0.1], "rewrite": "12"}]
+    credit[0]["mistaken"] = [False, True]
     result(tmp_path, "sft", "rlmec-math", {}, generations=[wrong])
     result(
         tmp_path, "policy", "math-rlmec", {"credit_auc": 0.9, "credit_precision": 0.7},
