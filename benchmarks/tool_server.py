@@ -3,7 +3,8 @@
     python -m benchmarks.tool_server --port 8081 --latency 0.05
 
 Its modes are those in which a tool fails while training runs: `ok`; `slow` never answers in time; `error` answers 503;
-`garbage` no JSON; `form` JSON of another form; `span` an error outside the text. `fail_first` calls answer 503 first.
+`garbage` no JSON; `form` JSON of another form; `span` an error outside the text; `stopped` goes down. `faults` says
+which calls meet one.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import json
 import socket
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any
@@ -21,7 +23,7 @@ from urllib.parse import parse_qs
 
 from rlhf_core.testbed.translation_grammar import grammar_errors
 
-MODES = ("ok", "slow", "error", "garbage", "form", "span")
+MODES = ("ok", "slow", "error", "garbage", "form", "span", "stopped")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -36,7 +38,8 @@ class _Handler(BaseHTTPRequestHandler):
         server: Any = self.server
         owner: ToolServer = server.owner
         body = self.rfile.read(int(self.headers.get("Content-Length", 0))).decode("utf-8")
-        status, answer = owner.answer(parse_qs(body, keep_blank_values=True).get("text", [""])[0])
+        form = {name: values[0] for name, values in parse_qs(body, keep_blank_values=True).items()}
+        status, answer = owner.answer(form.get("text", ""), form.get("disabledRules", "").split(","))
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(answer)))
@@ -61,7 +64,7 @@ class ToolServer:
     Args:
         latency: seconds before each answer.
         mode: see the module.
-        fail_first: calls that answer 503 before the mode takes over.
+        faults: another mode for some calls, by their numbers from 0 on: {"slow": range(20, 30)}.
         port: 0 for a free one.
 
     Attributes:
@@ -70,8 +73,10 @@ class ToolServer:
         connections: sockets of the clients.
     """
 
-    def __init__(self, latency: float = 0.0, mode: str = "ok", fail_first: int = 0, port: int = 0) -> None:
-        self.latency, self.mode, self.fail_first = latency, mode, fail_first
+    def __init__(
+        self, latency: float = 0.0, mode: str = "ok", faults: Mapping[str, range] | None = None, port: int = 0
+    ) -> None:
+        self.latency, self.mode, self.faults = latency, mode, faults or {}
         self.calls = self.most_at_once = self._under_way = 0
         self.connections: list[socket.socket] = []
         self._lock = threading.Lock()
@@ -99,29 +104,37 @@ class ToolServer:
             with contextlib.suppress(OSError):
                 connection.shutdown(socket.SHUT_RDWR)
 
-    def answer(self, text: str) -> tuple[int, bytes]:
+    def answer(self, text: str, disabled: Sequence[str] = ()) -> tuple[int, bytes]:
         """Status and body of one request."""
         with self._lock:
+            mode = next((fault for fault, calls in self.faults.items() if self.calls in calls), self.mode)
             self.calls += 1
             self._under_way += 1
             self.most_at_once = max(self.most_at_once, self._under_way)
-            failing = self.calls <= self.fail_first
-        time.sleep(30.0 if self.mode == "slow" else self.latency)
+        if mode == "stopped":
+            self.stop()
+        time.sleep(30.0 if mode == "slow" else self.latency)
         with self._lock:
             self._under_way -= 1
-        if failing or self.mode == "error":
+        if mode == "error":
             return 503, b"overloaded"
-        if self.mode == "garbage":
+        if mode == "garbage":
             return 200, b"<html>no json</html>"
-        if self.mode == "form":
+        if mode == "form":
             return 200, b'{"matches": [{"offset": "first", "length": 1}]}'
-        if self.mode == "span":
+        if mode == "span":
             return 200, b'{"matches": [{"offset": 0, "length": 100000}]}'
-        matches = [
-            {"offset": error.start, "length": error.end - error.start, "rule": {"id": error.rule}}
-            for error in grammar_errors(text)
-        ]
+        matches = []
+        for error in grammar_errors(text):
+            if error.rule not in disabled:
+                start, end = _units(text[: error.start]), _units(text[: error.end])
+                matches.append({"offset": start, "length": end - start, "rule": {"id": error.rule}})
         return 200, json.dumps({"matches": matches}).encode()
+
+
+def _units(text: str) -> int:
+    """UTF-16 code units, in which LanguageTool counts."""
+    return len(text.encode("utf-16-le")) // 2
 
 
 def main() -> None:

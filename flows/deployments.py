@@ -19,7 +19,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.commit import changed_since, commit_of
+from tasks.commit import changed_since, commit_of, listed
 from tasks.rows import load_yaml, papers
 
 FILE = "prefect.yaml"
@@ -123,10 +123,9 @@ def check_pinned(root: Path) -> str:
         return ""
     changed = changed_since(root, commit)
     if changed:
-        shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
         raise RewardsmithError(
-            f"this deployment is pinned to commit {commit[:10]}, and the tree differs in {shown}. Commit, then run "
-            "`rewardsmith up`, which pins it anew; or run `rewardsmith run` for the tree as it is"
+            f"this deployment is pinned to commit {commit[:10]}, and the tree differs in {listed(changed)}. Commit, "
+            "then run `rewardsmith up`, which pins it anew; or run `rewardsmith run` for the tree as it is"
         )
     return commit
 

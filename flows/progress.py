@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from tasks.plan import clock
+
 #: Set by `rewardsmith run`: progress instead of Prefect's log on the terminal.
 SWITCH = "REWARDSMITH_PROGRESS"
 
@@ -19,11 +21,6 @@ class Silent:
 
     def finished(self, stage: str, text: str, seconds_left: float | None) -> None:
         """A stage ended; `seconds_left` is what the run should still take."""
-
-
-def clock(seconds: float) -> str:
-    """Seconds as a person reads them: 48 s, 3.5 min."""
-    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 class Lines(Silent):

@@ -23,7 +23,7 @@ from uuid import UUID
 
 from flows.leases import Leases
 from rlhf_core.errors import RewardsmithError
-from tasks.commit import changed_since, commit_of
+from tasks.commit import changed_since, commit_of, listed
 from tasks.plan import Stage
 from tasks.remote import Remote
 
@@ -44,10 +44,9 @@ def check_clean(root: Path) -> str:
     commit = commit_of(root)
     changed = changed_since(root, commit) if commit else ["no commit"]
     if changed:
-        shown = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
         raise RewardsmithError(
-            f"this clone differs from its commit in {shown}: other machines would run something else under the same "
-            "name. Commit (and push, and pull there), or run without --remote"
+            f"this clone differs from its commit in {listed(changed)}: other machines would run something else under "
+            "the same name. Commit (and push, and pull there), or run without --remote"
         )
     return commit
 

@@ -1,4 +1,7 @@
-"""A model, its optimiser and how a step is taken: in one process or data-parallel here, sharded in `rlhf_core.zero`."""
+"""A model, its optimiser and how a step is taken: in one process or data-parallel here, sharded in `rlhf_core.zero`.
+
+A model whose weights are bf16 is trained with float32 copies, whoever trains it.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from rlhf_core import distributed
-from rlhf_core.models.loading import trainable_parameters
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.loading import set_precision, trainable_parameters
 
 T = TypeVar("T")
 
@@ -61,6 +65,7 @@ class PlainStepper:
 
     def __init__(self, model: nn.Module, optimiser: torch.optim.Optimizer, max_grad_norm: float) -> None:
         self.model, self.optimiser, self.max_grad_norm = model, optimiser, max_grad_norm
+        self.parameters = trainable_parameters(model)
 
     def forward(self, compute: Callable[[], T]) -> T:
         return compute()
@@ -76,9 +81,8 @@ class PlainStepper:
             group["lr"] = rate
 
     def step(self, check: Callable[[float], None]) -> float:
-        parameters = trainable_parameters(self.model)
-        distributed.sum_gradients(parameters)
-        norm = float(torch.nn.utils.clip_grad_norm_(parameters, self.max_grad_norm))
+        distributed.sum_gradients(self.parameters)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.parameters, self.max_grad_norm))
         check(norm)
         self.optimiser.step()
         return norm
@@ -103,6 +107,60 @@ class PlainStepper:
         self.optimiser.load_state_dict(dict(state))
 
 
+def _in_half(parameter: nn.Parameter) -> bool:
+    return parameter.dtype.itemsize < torch.float32.itemsize
+
+
+class MasterStepper(PlainStepper):
+    """A model in bf16 whose optimiser holds float32 copies: gradients are added up, clipped and applied in float32.
+
+    Args:
+        model: trained in place.
+        make_optimiser: an optimiser of given parameters.
+        max_grad_norm: of the summed gradient.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        make_optimiser: Callable[[list[nn.Parameter]], torch.optim.Optimizer],
+        max_grad_norm: float,
+    ) -> None:
+        own = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.masters = {name: nn.Parameter(p.detach().float()) if _in_half(p) else p for name, p in own.items()}
+        self.copied = [(p, self.masters[name]) for name, p in own.items() if p is not self.masters[name]]
+        super().__init__(model, make_optimiser(list(self.masters.values())), max_grad_norm)
+        self.parameters = list(self.masters.values())
+
+    def backward(self, loss: Tensor) -> None:
+        loss.backward()
+        for parameter, master in self.copied:
+            if parameter.grad is not None:
+                gradient, parameter.grad = parameter.grad.float(), None
+                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+
+    def step(self, check: Callable[[float], None]) -> float:
+        norm = super().step(check)
+        self._copy()
+        return norm
+
+    @torch.no_grad()
+    def _copy(self) -> None:
+        for parameter, master in self.copied:
+            parameter.copy_(master)
+
+    def optimiser_state(self) -> dict[str, Any]:
+        masters = {name: master.detach() for name, master in self.masters.items()}
+        return {"optimiser": self.optimiser.state_dict(), "masters": masters}
+
+    @torch.no_grad()
+    def load_optimiser_state(self, state: Mapping[str, Any]) -> None:
+        self.optimiser.load_state_dict(dict(state["optimiser"]))
+        for name, master in self.masters.items():
+            master.copy_(state["masters"][name])
+        self._copy()
+
+
 _OPTIMISERS: dict[str, type[torch.optim.Optimizer]] = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}
 #: The DeepSpeed configuration of this process, None without DeepSpeed.
 _deepspeed: Mapping[str, Any] | None = None
@@ -124,7 +182,7 @@ def freeze(model: nn.Module) -> None:
     model.requires_grad_(False)
     model.eval()
     if _deepspeed is not None and _deepspeed.get("bf16", {}).get("enabled"):
-        model.to(torch.bfloat16)
+        set_precision(model, torch.bfloat16)
 
 
 def stepper_of(
@@ -139,10 +197,22 @@ def stepper_of(
         betas: Adam's.
         max_grad_norm: gradient clipping norm.
         options: further settings of the optimiser.
+
+    Raises:
+        RecipeError: a model in bf16 under a DeepSpeed configuration without it.
     """
-    optimiser = _OPTIMISERS[kind](trainable_parameters(model), lr=rate, betas=betas, fused=True, **options)  # type: ignore[call-arg]
+
+    def optimiser(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        return _OPTIMISERS[kind](parameters, lr=rate, betas=betas, fused=True, **options)  # type: ignore[call-arg]
+
+    trained = trainable_parameters(model)
+    in_half = any(map(_in_half, trained))
+    if _deepspeed is None and in_half:
+        return MasterStepper(model, optimiser, max_grad_norm)
     if _deepspeed is None:
-        return PlainStepper(model, optimiser, max_grad_norm)
+        return PlainStepper(model, optimiser(trained), max_grad_norm)
+    if in_half and not _deepspeed.get("bf16", {}).get("enabled"):
+        raise RecipeError("the backbone's precision is bf16: enable bf16 in the DeepSpeed configuration, too")
     from rlhf_core.zero import ZeroStepper
 
-    return ZeroStepper(model, optimiser, max_grad_norm, _deepspeed)
+    return ZeroStepper(model, optimiser(trained), max_grad_norm, _deepspeed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.evaluation.reward_bench import ScoredPair
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.evaluation.rm_bench import StyledPair, rm_bench_scores
+from tasks.artifacts import write_json
 from tasks.data_sets import DATA_VARIABLE
 from tasks.reward_bench import score_pairs
 from tasks.scoring import Scorer, Upstream, load_scorer
@@ -154,3 +155,27 @@ def bench_reward(
     scores = [score for found in loaded.values() for score in set_scores(scorer, found, batch)]
     counts = scorer.encoder.counts
     return scores, (counts.prompts_cut + counts.responses_cut) / max(1, counts.prompts + counts.responses)
+
+
+def print_scores(scores: Sequence[SetScore], cut: float) -> None:
+    """Prints a table of the scores, and the share of texts that was cut."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False)
+    for column in ("set", "part"):
+        table.add_column(column)
+    for column in ("pairs", "accuracy", "95 %", "ties"):
+        table.add_column(column, justify="right")
+    for score in scores:
+        interval = f"{score.lower:.3f} to {score.upper:.3f}"
+        whole = score.part == ALL
+        cells = (str(score.pairs), f"{score.accuracy:.3f}", interval, str(score.ties))
+        table.add_row(score.name if whole else "", score.part, *cells, style="bold" if whole else None)
+    Console().print(table)
+    print(f"cut to the model's limits: {100 * cut:.1f} % of prompts and responses")
+
+
+def write_scores(path: Path, model: Path, scores: Sequence[SetScore], cut: float) -> None:
+    """Writes the scores as JSON."""
+    write_json(path, {"model": str(model), "cut": cut, "scores": [asdict(score) for score in scores]})

@@ -6,6 +6,7 @@ Heavy libraries are imported inside the commands, so that help and errors come a
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -15,11 +16,10 @@ from typing import Annotated
 import typer
 
 from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, path_error
+from tasks.names import ALL, known_scale, papers_here, split_names, trained_reward_model
 from tasks.platform_state import join_platform
 
 USER_ERROR = 2
-#: The flow of every paper, and the name that stands for all their matrices.
-SUITE, ALL = "suite", "all"
 
 commands = typer.Typer(
     name="rewardsmith",
@@ -46,20 +46,6 @@ Full = Annotated[bool, typer.Option("--full", help="Every row and seed of the pa
 Seeds = Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="Only this seed (may be repeated).")]
 
 
-def known_scale(scale: str) -> str:
-    """The scale, where params/scales/ has it.
-
-    Raises:
-        RecipeError: it has not, with the nearest known ones.
-    """
-    folder = Path("params", "scales")
-    if folder.is_dir() and not (folder / scale).is_dir():
-        from tasks.rows import nearest
-
-        raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, (path.name for path in folder.glob('*/')))}")
-    return scale
-
-
 Scale = Annotated[
     str,
     typer.Option(
@@ -71,53 +57,6 @@ Remote = Annotated[
     str, typer.Option(metavar="NAME", help="Share the work with other machines by this DVC remote (docs/cluster.md).")
 ]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Show the stages' own logs.")]
-
-
-def papers_here(root: Path) -> tuple[str, ...]:
-    """The papers that have rows in this repository.
-
-    Raises:
-        RecipeError: this is not the repository.
-    """
-    from tasks.rows import papers
-
-    if not (root / "params.yaml").is_file():
-        raise RecipeError(f"no params.yaml in {root}: run rewardsmith in the repository")
-    return papers(root)
-
-
-def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
-    """Paper and rows out of the names on the command line.
-
-    Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone. No
-    name and `all` are the flow of every paper, `suite`.
-
-    Raises:
-        RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
-    """
-    from tasks.rows import backbone_names, load_rows, nearest
-
-    known_papers = papers_here(root)
-    if not names or names == [ALL]:
-        return SUITE, []
-    rows = {paper: set(load_rows(root, paper)) for paper in known_papers}
-    backbones = backbone_names(root)
-    first_is_paper = bool(names) and names[0] in known_papers
-    papers, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
-    for name in chosen:
-        candidates = names[:1] if first_is_paper else known_papers
-        owners = [paper for paper in candidates if name in rows[paper] | backbones]
-        if not owners:
-            known = {*known_papers, *backbones, *(row for found in rows.values() for row in found)}
-            raise RecipeError(f"unknown paper or row '{name}'. {nearest(name, known)}")
-        papers.add(next((paper for paper in owners if paper in papers), owners[0]))
-    if len(papers) > 1:
-        raise RecipeError(f"rows of several papers at once: {', '.join(sorted(papers))}. Run one paper at a time")
-    return papers.pop(), chosen
-
-
-def _clock(seconds: float) -> str:
-    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 @commands.command()
@@ -134,8 +73,8 @@ def run(
     """Train and evaluate what is not up to date, side by side within this machine's cores and GPUs.
 
     Examples: `rewardsmith run` (the demo-sized rows) · `rewardsmith run segment --full` ·
-    `rewardsmith run bandit token --seed 0`. Logs of each stage: `.work/logs/`. Interrupting is safe: the same
-    command goes on where it stopped.
+    `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
+    stage: `.work/logs/`. Interrupting is safe: the same command goes on where it stopped.
     """
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
@@ -181,11 +120,12 @@ def run_flow(
     call += ["--rows", *rows] if rows else []
     call += ["--seeds", *map(str, seeds)] if seeds else []
     process = subprocess.Popen(call)
+    signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))  # a terminal interrupts both by itself
     try:
         status = process.wait()
     except KeyboardInterrupt:
         status = process.wait()
-    return status if status >= 0 else 130
+    return status if status >= 0 else 128 - status
 
 
 @commands.command()
@@ -197,74 +137,12 @@ def plan(
     all_stages: Annotated[bool, typer.Option("--all", help="Also list what is up to date.")] = False,
 ) -> None:
     """Say what `run` would do and why, what comes from the cache, and how long it should take."""
-    from rich.console import Console
-    from rich.table import Table
-
-    from tasks import machine
-    from tasks import plan as planning
+    from tasks.plan_table import print_plan
 
     root = Path.cwd()
-    papers = papers_here(root)
     paper, rows = split_names(root, names or [])
-    if paper == SUITE:
-        whole = full or names == [ALL]
-        parts = [planning.pipeline_files(root, name, scale=scale, full=True) for name in papers if whole]
-        files = list(dict.fromkeys(file for part in parts for file in part)) if whole else [planning.ROOT_FILE]
-        stages = planning.select(planning.read_state(root, files), [], seed or [])
-    else:
-        papers = (paper,)
-        files = planning.pipeline_files(root, paper, scale=scale, full=full)
-        stages = planning.select(planning.read_state(root, files), rows, seed or [], paper)
-    seconds = planning.expected_seconds(root, stages.values())
-    table = Table(box=None, pad_edge=False)
-    for column in ("stage", "what", "expected", "why"):
-        table.add_column(column, overflow="fold")
-    styles = {"run": "yellow", "restore": "cyan", "current": "dim"}
-    words = {"run": "run", "restore": "from cache", "current": "up to date"}
-    for stage in stages.values():
-        if stage.state == "current" and not all_stages:
-            continue
-        known = seconds[stage.address]
-        expected = ("?" if known is None else _clock(known)) if stage.state == "run" else ""
-        why = stage.reasons[0] if stage.reasons else ""
-        why += f" (and {len(stage.reasons) - 1} more)" if len(stage.reasons) > 1 else ""
-        table.add_row(stage.address.rpartition(":")[2], words[stage.state], expected, why, style=styles[stage.state])
-    if table.rows:
-        Console().print(table)
-    counts = {state: sum(stage.state == state for stage in stages.values()) for state in words}
-    line = ", ".join(f"{counts[state]} {words[state]}" for state in words if counts[state])
-    times = [seconds[a] for a, stage in stages.items() if stage.state == "run"]
-    known_times = [t for t in times if t is not None]
-    if known_times:
-        side_by_side = machine.cores() if scale == "testbed" else max(1, len(machine.gpus()))
-        line += f"; about {_clock(sum(known_times) / side_by_side)} on {side_by_side} slot(s)"
-        unknown = len(times) - len(known_times)
-        line += f" beside {unknown} stage(s) never run here" if unknown else ""
-    size = planning.expected_bytes(root, stages.values()) / 2**30
-    if counts["run"]:
-        shown = f"about {size:.2f} GiB" if size else "unknown size (nothing of its kind ran here)"
-        line += f"; disk: {shown} in the cache, {machine.free_disk_gb(root):.0f} GiB free"
-        if size > machine.free_disk_gb(root):
-            line += ". NOT ENOUGH: `dvc gc -w`, or a cache on another disk (`dvc cache dir`)"
-    print(line)
-    for name in papers if counts["run"] and scale not in ("testbed", "hh") else ():
-        _scale_costs(root, scale, name)
-
-
-def _scale_costs(root: Path, scale: str, paper: str) -> None:
-    """GPU hours and memory of a paper's stages at a scale that loads models, by the documented models of both."""
-    from rlhf_core.models.memory import GIB, Sharding
-    from tasks.scale_check import check_scale
-
-    gpus = 8 if scale == "paper" else 1
-    try:
-        stages = check_scale(root, scale, Sharding(gpus, 3 if gpus > 1 else None, bf16=gpus > 1), paper)
-    except RecipeError as error:
-        print(f"{paper}: no estimate ({error})")
-        return
-    for stage in stages:
-        each = f"{stage.total / GIB:.0f} GiB on each of {gpus} GPU(s)"
-        print(f"{paper}: {stage.backbone} {stage.stage}: about {stage.gpu_hours:.1f} GPU hours a seed, {each}")
+    full = full or names == [ALL]
+    print_plan(root, paper, rows, seed or [], scale=scale, full=full, all_stages=all_stages)
 
 
 @commands.command()
@@ -392,27 +270,6 @@ def sync(
         print(f"{name}: {tracking.sync(Path.cwd(), name, scale).line()}")
 
 
-def trained_reward_model(model: str, seed: int, scale: str) -> Path:
-    """The folder of a reward model: the given one, else the result of that name and seed, `<paper>/<name>` where
-    several papers have one.
-
-    Raises:
-        RecipeError: there is none, with the nearest known ones.
-    """
-    folder = Path(model)
-    if folder.is_dir():
-        return folder
-    paper, _, name = model.rpartition("/")
-    found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
-    if not found:
-        from tasks.rows import nearest
-
-        known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
-        hint = nearest(name, known) if known else "None is trained yet: rewardsmith run"
-        raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
-    return found[0]
-
-
 @commands.command()
 def explain(
     prompt: Annotated[str | None, typer.Option(help="The prompt; '-' reads it from standard input.")] = None,
@@ -429,47 +286,15 @@ def explain(
     Or compare what rows that learned from sampled solutions credit their tokens with:
     `rewardsmith explain --rows math-rlmec --rows math-ppo-a2c --rows math-vanilla-ppo`.
     """
+    from tasks.explain import print_credit, print_explanation
+
     if rows:
-        _compare_credit(rows, seed, scale)
+        print_credit(Path("results", scale), rows, seed)
         return
     if prompt is None or response is None:
         raise RecipeError("explain needs --prompt and --response, or --rows")
     folder = trained_reward_model(model, seed, scale)
-    from rich.console import Console
-    from transformers.utils import logging
-
-    from tasks.explain import explain as score
-    from tasks.report.colour import coloured_text, pieces
-
-    logging.disable_progress_bar()
-    scored = score(folder, sys.stdin.read() if prompt == "-" else prompt, response)
-    parts = [scored["tokens"], scored["rewards"], scored.get("segments")]
-    console = Console()
-    console.print(coloured_text(*parts))
-    weighed = zip(scored["segment_rewards"], scored["weights"], strict=True)
-    for number, (reward, weight) in enumerate(weighed, start=1):
-        console.print(f"segment {number}: reward {reward:+.3f}, weight {weight:.3f}", style="dim", highlight=False)
-    console.print(f"response: {scored['total']:+.3f}", style="dim", highlight=False)
-    for piece in pieces(*parts):
-        value = "      -" if piece.reward is None else f"{piece.reward:+7.3f}"
-        console.print(f"{value}  {piece.text.strip()!r}", style="dim", highlight=False, markup=False)
-
-
-def _compare_credit(names: list[str], seed: int, scale: str) -> None:
-    from rich.console import Console
-
-    from tasks.explain import shared_credit
-    from tasks.report.colour import colour_scale, coloured_text, pieces
-
-    console = Console()
-    for solution in shared_credit(Path("results", scale), names, seed):
-        console.print(solution["prompt"], style="bold", highlight=False, markup=False)
-        for name, credit in solution["credit"].items():
-            limit = colour_scale(pieces(solution["tokens"], credit))
-            console.print(f"{name}, {-limit:+.2f} to {limit:+.2f}", style="dim", highlight=False)
-            console.print(coloured_text(solution["tokens"], credit, marked=solution["mistaken"]))
-        console.print(f"rewrite: {solution['rewrite']}", style="dim", highlight=False, markup=False)
-    console.print("Underlined: tokens that the rewrite replaces or deletes.", style="dim")
+    print_explanation(folder, sys.stdin.read() if prompt == "-" else prompt, response)
 
 
 @commands.command(name="bench-reward")
@@ -493,34 +318,17 @@ def bench_reward(
     Scores that depend on batch size or padding are refused first. Example:
     `rewardsmith bench-reward sentence --sets llmbar,hhh_alignment`.
     """
-    from dataclasses import asdict
-
-    from rich.console import Console
-    from rich.table import Table
-
     from rlhf_core.data.truncation import Limits
     from tasks import bench_reward as benching
-    from tasks.artifacts import write_json
 
     chosen = sets.split(",") if sets else list(benching.SETS)
     folder, limits = trained_reward_model(model, seed, scale), Limits(prompt_tokens, total_tokens)
     scores, cut = benching.bench_reward(
         folder, directory=data, sets=chosen, rows=rows, batch=batch, template=template, limits=limits
     )
-    table = Table(box=None, pad_edge=False)
-    for column in ("set", "part"):
-        table.add_column(column)
-    for column in ("pairs", "accuracy", "95 %", "ties"):
-        table.add_column(column, justify="right")
-    for score in scores:
-        interval = f"{score.lower:.3f} to {score.upper:.3f}"
-        whole = score.part == benching.ALL
-        cells = (str(score.pairs), f"{score.accuracy:.3f}", interval, str(score.ties))
-        table.add_row(score.name if whole else "", score.part, *cells, style="bold" if whole else None)
-    Console().print(table)
-    print(f"cut to the model's limits: {100 * cut:.1f} % of prompts and responses")
+    benching.print_scores(scores, cut)
     if out is not None:
-        write_json(out, {"model": str(folder), "cut": cut, "scores": [asdict(score) for score in scores]})
+        benching.write_scores(out, folder, scores, cut)
 
 
 @commands.command()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RewardsmithError
@@ -26,3 +27,8 @@ def changed_since(root: Path, commit: str) -> list[str]:
     if done.returncode:
         raise RewardsmithError(f"commit {commit[:10]} is not in this repository: {done.stderr.strip()}")
     return done.stdout.split()
+
+
+def listed(files: Sequence[str]) -> str:
+    """The first three of some files, and how many more there are."""
+    return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")

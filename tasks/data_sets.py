@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.sources import DirectorySource, Screening, Source
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from tasks.artifacts import digest
+from tasks.settings import typed
 
 #: Directory that a `directory` source reads when its spec names none.
 DATA_VARIABLE = "REWARDSMITH_DATA"
@@ -59,8 +60,7 @@ class DrawnSpec:
     rows: Mapping[str, int]
 
     def __post_init__(self) -> None:
-        if odd := {f.name for f in fields(self.Rows)} ^ set(self.rows):
-            raise RecipeError(f"rows: {sorted(odd)} are missing or unknown")
+        typed(self.Rows, self.rows, "rows")
 
 
 def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str], metas: list[Any]) -> dict[str, Any]:

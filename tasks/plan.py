@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean
@@ -58,9 +58,17 @@ class Stage:
         return graph.file_name(self.address)
 
 
-def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool = False) -> list[str]:
+def pipeline_files(
+    root: Path,
+    paper: str,
+    *,
+    scale: str = "testbed",
+    full: bool = False,
+    rows: Collection[str] = (),
+    seeds: Collection[int] = (),
+) -> list[str]:
     """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or where the
-    demo has no rows of the paper.
+    demo has no rows of the paper, or not the chosen rows (or, of chosen rows, not the chosen seeds).
 
     A matrix that is asked for the first time is written.
 
@@ -69,7 +77,7 @@ def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
-    in_demo = not params.exists() or paper in load_yaml(params)["demo"]
+    in_demo = not params.exists() or _within(load_yaml(params)["demo"].get(paper), rows, seeds)
     if full or not files or not in_demo:
         folders = graph.matrix_folders(scale, paper)
         if not (root / folders[-1] / "dvc.yaml").exists():
@@ -84,6 +92,11 @@ def pipeline_files(root: Path, paper: str, *, scale: str = "testbed", full: bool
                 f"{file} does not exist. Run `rewardsmith graph`, and check the paper's and scale's names"
             )
     return files
+
+
+def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:
+    """Whether a paper's part of the demo has the chosen rows at the chosen seeds."""
+    return demo is not None and (not rows or (set(rows) <= set(demo["rows"]) and set(seeds) <= set(demo["seeds"])))
 
 
 def _reasons(status: Sequence[Any]) -> tuple[str, ...]:
@@ -237,7 +250,7 @@ def select(
     for row in rows:
         if row not in {name for name, _ in ends.values()}:
             known = {name for name, _ in ends.values()}
-            raise RecipeError(f"unknown row '{row}'. {nearest(row, known)}. The full matrix: add --full")
+            raise RecipeError(f"unknown row '{row}'. {nearest(row, known)}")
     for wanted_seed in seeds:
         if wanted_seed not in {number for _, number in ends.values()}:
             known_seeds = sorted({number for _, number in ends.values()})
@@ -277,6 +290,11 @@ def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | N
         same = kinds.get(_kind_of(stage.out), [])
         expected[stage.address] = records.get(stage.out, mean(same) if same else None)
     return expected
+
+
+def clock(seconds: float) -> str:
+    """Seconds as a person reads them: 48 s, 3.5 min."""
+    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def _kind_of(out: str) -> tuple[str, str]:

@@ -6,7 +6,7 @@ generations.jsonl, judgements.jsonl, where asked for peak_generations.jsonl (of 
 hacking.jsonl (proxy, win rate and KL of every evaluation); of a row with a selection also scores.jsonl (its test
 answers by the holistic reward and every aspect) and judge.json (who compares them with other rows' answers); with
 sampled solutions credit.jsonl (what tokens of wrong ones are credited with); and record/phases.jsonl (speed of each
-phase and memory, per step).
+phase, waiting for tools, and memory, per step).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, RolloutSource
 from rlhf_core.recipe import Recipe, parse_recipe, useless_shaping
-from rlhf_core.rewards.aspect_scorer import prefetching
+from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.rewards.signals import Segments
@@ -126,7 +126,7 @@ def run_optimiser(
     solved: Solved | None = None,
 ) -> tuple[Row, HackingWatch]:
     """Policy optimisation on the reward, from the start or from the last checkpoint: summary metrics and the alarm."""
-    encoder, clock = run.encoder, PhaseClock()
+    encoder, clock, tools = run.encoder, PhaseClock(), ToolClock(reward)
     if scale.prompt_limit is not None:
         encoder = replace(encoder, limits=replace(encoder.limits, prompt=scale.prompt_limit))
     if config.source == "fixed":
@@ -186,7 +186,7 @@ def run_optimiser(
                 with optimiser.gathered():
                     metrics |= question_accuracies(run.evaluator, run.policy, scale.checkpoint_prompts)
             run.history.append({"step": step, **metrics})
-            run.phases.append({"step": step, **clock.read(), **peak_memory()})
+            run.phases.append({"step": step, **clock.read(), **tools.read(), **peak_memory()})
             watch.observe(step, metrics, len(batch))
             advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
             if run.scored and scale.evaluated(step, config.iterations, last=watch.stops):
@@ -413,6 +413,8 @@ def train_policy(
     check_version(STAGE, VERSION, version)
     join_processes()
     recipe = parse_recipe(read_settings(row_path), str(row_path))
+    if useless := useless_shaping(recipe):
+        print(f"note: {row_path}: {useless}", file=sys.stderr)
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
     above = Upstream(
@@ -422,8 +424,6 @@ def train_policy(
     train = _by_reward if recipe.kind == "reward" else _supervised
     learn = train(recipe, scale, above, seed, f"{row_path} on {scale_path}")
     lora = None if recipe.lora is None else typed(LoraSettings, recipe.lora, f"{row_path}: lora")
-    if useless := useless_shaping(recipe):
-        print(f"note: {row_path}: {useless}", file=sys.stderr)
     inputs = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         run = start_run(data, sft, evaluation_spec, lora, seed)

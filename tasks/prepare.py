@@ -28,6 +28,7 @@ from rlhf_core.errors import DataError, RecipeError
 from tasks.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.data_sets import (
     DataSpec,
+    DrawnSpec,
     Sets,
     alpaca_calibration,
     benchmark_row,
@@ -73,34 +74,23 @@ class WorldRows:
 
 
 @dataclass(frozen=True)
-class WorldSpec:
-    """Data of the testbed.
+class WorldSpec(DrawnSpec):
+    """Dialogues and tasks of the testbed; `source` is 'testbed'.
 
     Args:
-        source: 'testbed'.
-        template: chat template.
-        limits: `Limits` in tokens.
-        world_seed: of the world's facts.
-        seed: of the draws.
-        annotator: `Annotator` of preference pairs.
         follow_up_share: share of SFT examples that are second turns.
         baseline_quality: quality in [0, 1] of a benchmark's baseline answers; without one they are the expert's.
-        rows: `WorldRows`.
         padding: `WorldConfig`'s padding and padded_with of compared responses, as in {flattery: 0.4}; at most one.
     """
 
-    source: str
-    template: str
-    limits: Mapping[str, Any]
-    world_seed: int
-    seed: int
-    annotator: Mapping[str, Any]
+    Rows = WorldRows
+
     follow_up_share: float
     baseline_quality: Mapping[str, float]
-    rows: Mapping[str, int]
     padding: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if len(self.padding) > 1:
             raise RecipeError(f"padding names {', '.join(self.padding)}; compared responses are padded with one kind")
 
@@ -179,8 +169,6 @@ def data_spec(path: Path) -> DataSpec:
     spec: DataSpec = typed(kinds[values["source"]], values, str(path))
     chat_template(spec.template)
     typed(Limits, spec.limits, f"{path}: limits")
-    if isinstance(spec, WorldSpec):
-        typed(WorldRows, spec.rows, f"{path}: rows")
     if isinstance(spec, RealSpec) and spec.filters is not None:
         _filters(spec.filters, f"{path}: filters")
     for name, options in spec.sets.items() if isinstance(spec, RealSpec) else ():

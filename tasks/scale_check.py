@@ -6,7 +6,7 @@ import os
 import re
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -98,18 +98,17 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         if spec.source is None or path.stem not in used:
             continue
         config = known_configuration(spec.source)
+        lies = replace(sharding, bf16=sharding.bf16 or spec.precision == "bf16")
         data = read_settings(folder / "data" / f"{spec.data}.yaml")
         limits, rows = typed(Limits, data["limits"], f"{spec.data}: limits"), expected_rows(data)
         training = spec.training_config(str(path))
         if training is not None:
-            found.append(_supervised(path.stem, "sft", config, training, limits, sharding, rows, scalar=False))
+            found.append(_supervised(path.stem, "sft", config, training, limits, lies, rows, scalar=False))
         own = folder / "reward_model" / f"{paper}.yaml"
         where = own if own.exists() else folder / "reward_model.yaml"
         reward_training = typed(TrainingConfig, read_settings(where), str(where))
-        found.append(
-            _supervised(path.stem, "reward_model", config, reward_training, limits, sharding, rows, scalar=True)
-        )
-        found.append(_policy(root, folder, paper, path.stem, config, limits, sharding))
+        found.append(_supervised(path.stem, "reward_model", config, reward_training, limits, lies, rows, scalar=True))
+        found.append(_policy(root, folder, paper, path.stem, config, limits, lies))
     if not found:
         raise RecipeError(f"scale '{scale}' loads no model; only such scales are checked (small, paper)")
     return found

@@ -11,12 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
+import torch
 from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.loading import build_language_model, load_language_model
+from rlhf_core.models.loading import (
+    PRECISIONS,
+    build_language_model,
+    load_language_model,
+    set_attention,
+    set_precision,
+)
 from rlhf_core.models.policy import policy_of
 from rlhf_core.supervised.sft import mean_nll, sft_loss
 from rlhf_core.supervised.training import TrainingConfig
@@ -42,6 +49,8 @@ class BackboneSpec:
         source: local folder or hub id.
         architecture: fields of the transformers configuration, with `model_type`.
         training: settings of its fine-tuning (`TrainingConfig`); a built backbone needs them.
+        precision: of its weights, float32 or bf16; every later stage computes in it.
+        attention: eager, sdpa or flash_attention_2, in every later stage too; None for the model's own default.
     """
 
     data: str
@@ -50,12 +59,16 @@ class BackboneSpec:
     source: str | None = None
     architecture: Mapping[str, Any] | None = None
     training: Mapping[str, Any] | None = None
+    precision: str = "float32"
+    attention: str | None = None
 
     def __post_init__(self) -> None:
         if (self.source is None) == (self.architecture is None):
             raise RecipeError("give either 'source' (a model to load) or 'architecture' (one to build)")
         if self.source is None and self.training is None:
             raise RecipeError("a backbone built from 'architecture' needs 'training'")
+        if self.precision not in PRECISIONS:
+            raise RecipeError(f"precision is '{self.precision}'; it must be one of {', '.join(PRECISIONS)}")
 
     def training_config(self, where: str) -> TrainingConfig | None:
         return None if self.training is None else typed(TrainingConfig, self.training, f"{where}: training")
@@ -85,9 +98,12 @@ def fine_tune(
             model = build_language_model(spec.architecture, encoder.tokenizer, seed)
         else:
             assert spec.source is not None
-            model = load_language_model(spec.source)
+            model = load_language_model(spec.source, dtype=torch.float32)
             if len(encoder.tokenizer) > int(model.config.vocab_size):
                 model.resize_token_embeddings(len(encoder.tokenizer))
+        set_precision(model, PRECISIONS[spec.precision])
+        if spec.attention is not None:
+            set_attention(model, spec.attention)
         model.to(device())  # type: ignore[arg-type]
         policy = policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
         history: list[dict[str, float]] = []

@@ -17,7 +17,8 @@ from dvc.cli.parser import get_main_parser
 from typer.testing import CliRunner
 
 from rlhf_core.published import registry
-from tasks.command_line import commands, split_names
+from tasks.command_line import commands
+from tasks.names import split_names
 from tasks.rows import load_rows, papers
 
 ROOT = Path(__file__).resolve().parent.parent

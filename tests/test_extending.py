@@ -18,6 +18,11 @@ from tests.small_repository import PROJECT, clean_environment, command
 DOCUMENT = PROJECT / "docs" / "extending.md"
 BLOCK = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 MOST_LINES = 60
+#: What a copy of the project holds, be it a clone or unpacked.
+PARTS = (
+    ".dvc/.gitignore", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore", "constraints.txt", "dvc.yaml", "flows",
+    "graph.yaml", "infra", "params", "params.yaml", "prefect.yaml", "pyproject.toml", "rlhf_core", "tasks",
+)  # fmt: skip
 #: As small as training gets: the page says what runs, not how well it learns.
 TINY = {
     "policy/ppo": {
@@ -68,12 +73,11 @@ def write_pairs(folder: Path) -> None:
 def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the project with what the page adds to it, not run."""
     root = tmp_path_factory.mktemp("clone")
-    listed = subprocess.run(
-        ["git", "ls-files", "-co", "--exclude-standard", "-z"], cwd=PROJECT, capture_output=True, text=True, check=True
-    )
-    for name in filter(None, listed.stdout.split("\0")):
-        if (PROJECT / name).is_file() and not name.startswith(("tests/", "reference/", "pipelines/")):
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
+    for name in PARTS:
+        (root / name).parent.mkdir(exist_ok=True)
+        if (PROJECT / name).is_dir():
+            shutil.copytree(PROJECT / name, root / name, ignore=shutil.ignore_patterns("__pycache__"))
+        else:
             shutil.copy2(PROJECT / name, root / name)
     write_pairs(root / "my_data")
     for name, content in files().items():

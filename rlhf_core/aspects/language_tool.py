@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import httpx
 
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
-from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig
+from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig, Usage
 from rlhf_core.errors import RecipeError, ToolError
 
 Spans = list[tuple[int, int]]
@@ -55,13 +56,16 @@ class LanguageToolGrammar:
         cache_path: str | None = None,
     ) -> None:
         self._offsets = offsets or words
-        url = url or os.environ.get(URL_VARIABLE)
-        ask = _local(language) if url is None else _server(url, language, disabled_rules, timeout_s, concurrency)
+        url = url or os.environ.get(URL_VARIABLE) or local_url(language)
+        ask = _server(url, language, disabled_rules, timeout_s, concurrency)
         identity = {"tool": "languagetool", "language": language, "disabled": sorted(disabled_rules)}
         config = ToolConfig(concurrency, retries, backoff_s, max_backoff_s, cache_path)
-        self.client: ToolClient[Spans] = ToolClient(
-            f"LanguageTool at {url or 'local'}", identity, ask, spans_of, config
-        )
+        self.client: ToolClient[Spans] = ToolClient(f"LanguageTool at {url}", identity, ask, spans_of, config)
+
+    @property
+    def usage(self) -> Usage:
+        """What the server was asked so far."""
+        return self.client.usage
 
     def prefetch(self, responses: Sequence[str]) -> None:
         """Starts asking about responses, so that the tool works while something else does."""
@@ -103,6 +107,16 @@ def spans_of(answer: Any, text: str) -> Spans:
     return sorted(spans)
 
 
+def local_url(language: str) -> str:
+    """Address of the LanguageTool of this machine, which is started where it does not run yet.
+
+    Raises:
+        ToolError: it cannot be started.
+    """
+    tool = _local(language)
+    return f"http://{tool.host}:{tool.port}"
+
+
 def _server(
     url: str, language: str, disabled: Sequence[str], timeout_s: float, concurrency: int
 ) -> Callable[[str], Any]:
@@ -133,28 +147,15 @@ def _server(
     return ask
 
 
-def _local(language: str) -> Callable[[str], Any]:
-    """LanguageTool on this machine, which `language_tool_python` manages; its matches in the server's form."""
+@cache
+def _local(language: str) -> Any:
+    """The server on this machine, started once per process by `language_tool_python`, which ends it at exit."""
     try:
         import language_tool_python
 
-        tool = language_tool_python.LanguageTool(language)
+        return language_tool_python.LanguageTool(language)
     except Exception as error:  # the package raises many kinds: no Java, no download, no free port
         raise ToolError(
             f"LanguageTool cannot be started on this machine ({type(error).__name__}: {error}); it needs "
             "language-tool-python, Java and, once, a network. Or give the url of a running server"
         ) from None
-
-    def ask(text: str) -> Any:
-        try:
-            matches = tool.check(text)
-        except Exception as error:
-            raise Failure(f"the local server failed ({error})") from None
-        # The package counts characters, the server UTF-16 code units.
-        units = [0]
-        for character in text:
-            units.append(units[-1] + 1 + (ord(character) > 0xFFFF))
-        spans = [(m.offset, min(m.offset + m.error_length, len(text))) for m in matches]
-        return {"matches": [{"offset": units[a], "length": units[b] - units[a]} for a, b in spans]}
-
-    return ask

@@ -12,6 +12,9 @@ from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 
+#: Tokens from one look at which rows have ended to the next; on a GPU every look waits for it.
+TOKENS_PER_LOOK = {"cpu": 1, "cuda": 8}
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -106,6 +109,7 @@ def generate(
 
     The random numbers of a step are drawn for all rows, so that a row's response depends neither on which other
     rows have ended nor on when they are dropped, and of several ranks each samples its own rows of the same batch.
+    Those of steps that were taken because nobody had looked yet are given back.
 
     Args:
         policy: the model to sample from.
@@ -124,7 +128,9 @@ def generate(
     rows = torch.arange(len(own), device=ids.device)
     alive = torch.ones(len(own), dtype=torch.bool, device=ids.device)
     decoding = policy.decoding(prompt_ids[own], prompt_mask[own])
-    drawn = 0
+    every = TOKENS_PER_LOOK.get(ids.device.type, 1)
+    drawn = looked = 0
+    state = generator.get_state()
     for step in range(sampling.max_new_tokens if len(own) else 0):
         logits = decoding.logits()
         uniform = torch.rand(batch, generator=generator).to(ids.device)[own[rows]]
@@ -136,9 +142,12 @@ def generate(
         entropies[rows, step] = torch.where(alive, torch.special.entr(log_p.exp()).sum(dim=-1), 0.0)
         mask[rows, step] = alive
         alive = alive & (chosen != policy.eos_id)
-        left = int(alive.sum())  # the only wait for the device in a step
+        looks = drawn % every == 0
+        left = int(alive.sum()) if looks else len(rows)  # the only wait for the device
         if step + 1 == sampling.max_new_tokens or not left:
             break
+        if looks and every > 1:
+            looked, state = drawn, generator.get_state()
         decoding.append(chosen, alive)
         if left <= 0.75 * len(rows):
             kept = torch.nonzero(alive).squeeze(1)
@@ -147,7 +156,11 @@ def generate(
     if not torch.isfinite(logprobs).all():
         raise NumericsError("the policy's log-probabilities are not finite while sampling; lower the learning rate")
     model.train(was_training)
-    for _ in range(distributed.largest(drawn) - drawn):
+    needed = int(mask.sum(dim=1).max()) if len(own) else 0
+    if drawn > needed:
+        generator.set_state(state)
+        drawn = looked
+    for _ in range(distributed.largest(needed) - drawn):
         torch.rand(batch, generator=generator)
     ids, mask, logprobs, entropies = (distributed.spread(values, batch) for values in (ids, mask, logprobs, entropies))
     longest = max(1, int(mask.sum(dim=1).max())) if batch else 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,11 @@ from transformers import (
 )
 
 from rlhf_core.errors import DataError, RecipeError
+
+#: Precisions of a model's weights by name.
+PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
+#: Attention kernels by name, as transformers has them.
+ATTENTIONS = ("eager", "sdpa", "flash_attention_2")
 
 
 def build_language_model(
@@ -68,16 +74,64 @@ def build_language_model(
         return kind.from_config(config, dtype=torch.float32)
 
 
-def load_language_model(source: Path | str, *, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+def set_precision(model: nn.Module, dtype: torch.dtype) -> None:
+    """Casts a model's weights in place; buffers stay: rotary frequencies of fewer bits are other frequencies."""
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(dtype)
+
+
+def set_attention(model: PreTrainedModel, attention: str) -> None:
+    """Chooses the attention kernel of a model, and of whoever loads it after it was saved.
+
+    Raises:
+        RecipeError: an unknown kernel, or one that this model, its precision or this machine does not have.
+    """
+    if attention not in ATTENTIONS:
+        raise RecipeError(f"attention is '{attention}'; it must be one of {', '.join(ATTENTIONS)}")
+    if attention.startswith("flash"):
+        if not torch.cuda.is_available() or find_spec("flash_attn") is None:
+            raise RecipeError(
+                f"attention '{attention}' needs a GPU and the package flash_attn; use sdpa, or leave attention out"
+            )
+        if next(model.parameters()).dtype == torch.float32:
+            raise RecipeError(f"attention '{attention}' computes in 16 bits: set precision to bf16, or use sdpa")
+    try:
+        model.set_attn_implementation(attention)
+    except (ValueError, ImportError) as error:
+        raise RecipeError(f"attention '{attention}': {str(error).splitlines()[0]}") from None
+    model.config.attn_implementation = attention
+
+
+def stored_model(kind: Any, source: Path | str, dtype: torch.dtype | None = None) -> PreTrainedModel:
+    """A model of an auto class from a folder or hub id, with the attention that its configuration names.
+
+    Raises:
+        OSError, ValueError, SafetensorError: nothing that can be loaded there.
+        RecipeError: see `set_attention`.
+    """
+    config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
+    attention, config._attn_implementation = config._attn_implementation, None
+    model: PreTrainedModel = kind.from_pretrained(
+        str(source), config=config, dtype=dtype or "auto", use_safetensors=True, trust_remote_code=False
+    )
+    if attention is not None:
+        set_attention(model, attention)
+    return model
+
+
+def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None) -> PreTrainedModel:
     """A decoder or an encoder-decoder from a local folder or hub id; safetensors only, no remote code.
+
+    Args:
+        source: the folder or id.
+        dtype: of the weights, None for the one in which they are stored.
 
     Raises:
         DataError: nothing that can be loaded there.
     """
     try:
         config = AutoConfig.from_pretrained(str(source), trust_remote_code=False)
-        kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
-        return kind.from_pretrained(str(source), dtype=dtype, use_safetensors=True, trust_remote_code=False)
+        return stored_model(AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM, source, dtype)
     except (OSError, ValueError, SafetensorError) as error:
         raise DataError(
             f"model cannot be loaded ({str(error).splitlines()[0]})",
@@ -101,6 +155,12 @@ def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:
             f"tokenizer cannot be loaded ({str(error).splitlines()[0]})",
             file=str(source),
             remedy="Give a folder with tokenizer files, or a hub id while the hub can be reached",
+        ) from None
+    except ImportError:
+        raise DataError(
+            "tokenizer cannot be loaded without the package sentencepiece: there is no tokenizer.json",
+            file=str(source),
+            remedy="Install sentencepiece (mT5 is published so), or save the tokenizer once where it is installed",
         ) from None
 
 

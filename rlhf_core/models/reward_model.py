@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from rlhf_core.errors import DataError
-from rlhf_core.models.loading import backbone_of
+from rlhf_core.models.loading import backbone_of, stored_model
 from rlhf_core.models.policy import response_states
 
 HEADS_FILE = "heads.safetensors"
@@ -49,8 +49,13 @@ class SegmentStates:
 
     def project(self, name: str) -> Tensor:
         """[batch, max_segments, dim] float32: a projection of the states."""
-        projected: Tensor = self.heads[name](self.hidden)
-        return projected.float()
+        return read_head(self.heads[name], self.hidden)
+
+
+def read_head(head: nn.Module, states: Tensor) -> Tensor:
+    """What a head says of states, float32; a head in float32 reads states of fewer bits."""
+    said: Tensor = head(states.to(head.weight.dtype))  # type: ignore[arg-type]
+    return said.float()
 
 
 class Projection(nn.Linear):
@@ -77,6 +82,8 @@ def _damaged(folder: Path, error: Exception) -> DataError:
 
 class ScalarModel(nn.Module):
     """A transformer with named scalar heads; reward models and critics are both this.
+
+    Heads are float32 whatever the transformer's precision.
 
     Args:
         backbone: a transformer without output projection, decoder-only or encoder-decoder.
@@ -150,8 +157,8 @@ class ScalarModel(nn.Module):
                 (a critic's value of the state in which it is chosen).
         """
         states = response_states(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
-        read = states[:, 1 - shift : 1 - shift + response_ids.shape[1]]
-        values = self.heads[head](read).squeeze(-1).float()
+        before = states[:, 1 - shift : 1 - shift + response_ids.shape[1]]
+        values = read_head(self.heads[head], before).squeeze(-1)
         return torch.where(response_mask, values, 0.0)
 
     def at_ends(
@@ -173,14 +180,13 @@ class ScalarModel(nn.Module):
             head: which head.
         """
         states = response_states(self.backbone, prompt_ids, prompt_mask, response_ids, response_mask)
-        read = self.heads[head]
-        values = read(states[:, 1:]).squeeze(-1).float()
+        values = read_head(self.heads[head], states[:, 1:]).squeeze(-1)
         mask = ends >= 0
         places = (ends.clamp(min=0) + 1)[..., None].expand(-1, -1, states.shape[-1])
         return SegmentStates(
             values=torch.where(mask, values.gather(1, ends.clamp(min=0)), 0.0),
             mask=mask,
-            base=read(states[:, 0]).squeeze(-1).float(),
+            base=read_head(self.heads[head], states[:, 0]).squeeze(-1),
             hidden=states.gather(1, places),
             heads=dict(self.projections.items()),
         )
@@ -216,9 +222,8 @@ class ScalarModel(nn.Module):
     def load(cls, folder: Path) -> tuple[ScalarModel, dict[str, Any]]:
         """A saved model and what it was trained on."""
         config = cls.trained_on(folder)
-        options: dict[str, Any] = {"dtype": torch.float32, "use_safetensors": True, "trust_remote_code": False}
         try:
-            backbone = AutoModel.from_pretrained(folder, **options)
+            backbone = stored_model(AutoModel, folder)
             weights = load_file(folder / HEADS_FILE)
         except (OSError, ValueError, SafetensorError) as error:
             raise _damaged(folder, error) from None

@@ -44,11 +44,8 @@ def response_texts(tokenizer: PreTrainedTokenizerBase, generated: Generated) -> 
 
 def token_pieces(tokenizer: PreTrainedTokenizerBase, generated: Generated) -> list[list[str]]:
     """Text of each real token of each response."""
-    vocabulary = [str(tokenizer.decode([i])) for i in range(len(tokenizer))] if generated.ids.numel() > 4096 else None
-    return [
-        [vocabulary[i] if vocabulary else str(tokenizer.decode([i])) for i in ids[mask].tolist()]
-        for ids, mask in zip(generated.ids, generated.mask, strict=True)
-    ]
+    pieces = {i: str(tokenizer.decode([i])) for i in generated.ids[generated.mask].unique().tolist()}
+    return [[pieces[i] for i in ids[mask].tolist()] for ids, mask in zip(generated.ids, generated.mask, strict=True)]
 
 
 @torch.no_grad()

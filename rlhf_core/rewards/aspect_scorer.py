@@ -120,10 +120,35 @@ class AspectScorer:
         return Segments(padded.to(device), Segmentation(ends, count, index))
 
 
+def _aspects(reward: Reward) -> list[AspectScorer]:
+    return [part.scorer for part in reward.components if isinstance(part.scorer, AspectScorer)]
+
+
+class ToolClock:
+    """What the tools behind a reward's aspects were asked since it was last read. Clocks enter no result."""
+
+    def __init__(self, reward: Reward) -> None:
+        self._usages = [scorer.aspect.usage for scorer in _aspects(reward) if hasattr(scorer.aspect, "usage")]
+        self._before = self._now()
+
+    def read(self) -> dict[str, float]:
+        """`tool_seconds` that the reward waited, `tool_calls` and `tool_retries`; starts anew. Empty without tools."""
+        before, self._before = self._before, self._now()
+        return {name: value - before[name] for name, value in self._before.items()}
+
+    def _now(self) -> dict[str, float]:
+        if not self._usages:
+            return {}
+        return {
+            "tool_seconds": sum(usage.waited_s for usage in self._usages),
+            "tool_calls": sum(usage.calls for usage in self._usages),
+            "tool_retries": sum(usage.tries_again for usage in self._usages),
+        }
+
+
 def prefetching(reward: Reward) -> Callable[[Generated], None] | None:
     """What lets the tools behind a reward's aspects start on responses as they are sampled; None without such tools."""
-    scorers = [part.scorer for part in reward.components if isinstance(part.scorer, AspectScorer)]
-    asking = [scorer for scorer in scorers if hasattr(scorer.aspect, "prefetch")]
+    asking = [scorer for scorer in _aspects(reward) if hasattr(scorer.aspect, "prefetch")]
     if not asking:
         return None
 

@@ -15,7 +15,7 @@ from torch import Tensor
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import pad_rows
-from rlhf_core.models.reward_model import ScalarModel, SegmentStates
+from rlhf_core.models.reward_model import ScalarModel, SegmentStates, read_head
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss
 from rlhf_core.rewards.readout import read_ends
@@ -157,7 +157,7 @@ def _shared_evaluations(
     ).last_hidden_state  # fmt: skip
     evaluated = {}
     for head in heads:
-        values = model.heads[head](hidden).squeeze(-1).float()
+        values = read_head(model.heads[head], hidden).squeeze(-1)
         sides = ((chosen, prompts), (rejected, prompts + good))
         good_e, bad_e = (aggregation(_states(model, hidden, values, prompts, *side)).total for side in sides)
         evaluated[head] = (good_e, bad_e)

@@ -1,9 +1,11 @@
-"""Long-form questions of the testbed: an answer must be read from passages, and every sentence's truth is known.
+"""Long-form questions of the testbed: passages bear out an answer or not, and every sentence's truth is known.
 
-A question asks for some attributes of an entity. Its passages state all of that entity's and some of another's. Most
-are what is usual in the world, which a small model comes to know by heart; the others hold in this question alone and
-must be read. Answers are written in the language of the dialogue world (`rlhf_core.testbed.grammar`) and read back by
-its parser, so any text has a gold parse.
+A question asks for some attributes of an entity. Its passages state all of that entity's and some of another's, each as
+a name and a value (`color red.`). They are the facts of a world (`rlhf_core.testbed.knowledge`), since a small model
+trained from scratch comes to know facts by heart long before it reads: where passages of every question differ, neither
+policy nor reward models learn what is true. One fact of each entity is a myth, which answers get wrong more often than
+right, so that a policy that imitates them repeats some. Answers are written in the language of the dialogue world
+(`rlhf_core.testbed.grammar`) and read back by its parser, so any text has a gold parse.
 
 Three aspects are known of any answer (ALARM, §3.1):
     relevance      per sub-sentence: it states a requested fact for the first time
@@ -21,16 +23,16 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, PHRASES, Located, read
-from rlhf_core.testbed.knowledge import ENTITIES, VALUES, stream
+from rlhf_core.testbed.knowledge import ENTITIES, KnowledgeBase, stream
 from rlhf_core.testbed.responses import draw_quality, garble, ramble
 from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, total
 
-VERSION = 1
+VERSION = 2
 """Version of the long-form world: any change of what a seed produces steps it."""
 
 SOURCE = "testbed"
 ATTRIBUTES = ("color", "food", "home", "sound")
-#: Templates of `grammar.FACT_TEMPLATES` that answers are written with, by place; passages use the first.
+#: Templates of `grammar.FACT_TEMPLATES` that answers are written with, by place.
 TEMPLATES = (0, 1, 5)
 #: Attributes that a passage about another entity tells.
 ELSEWHERE = 2
@@ -46,9 +48,9 @@ class LongFormConfig:
 
     Attributes:
         seed: of every draw.
-        usual: share of the facts in passages that are the world's usual ones; 0 leaves nothing to know by heart.
         rewards: true reward of each kind of clause.
         wrong: share of stated facts that are wrong in answers of the lowest quality; none is in those of the highest.
+        myth: factor on the chance that a myth's fact is stated truly.
         missing, extra, filler, repeated: shares of the same kind: requested facts left out, chances of an unrequested
             fact, of words without content and of a repetition.
         joined: share of sentence ends written as ", and", which makes two sub-sentences of one sentence.
@@ -57,9 +59,9 @@ class LongFormConfig:
     """
 
     seed: int = 0
-    usual: float = 0.75
     rewards: ClauseRewards = field(default_factory=lambda: ClauseRewards(unrequested_true=-0.3, greeting=-0.2))
     wrong: float = 0.45
+    myth: float = 0.5
     missing: float = 0.35
     extra: float = 0.5
     filler: float = 0.35
@@ -70,7 +72,7 @@ class LongFormConfig:
     anchors: int = 12
 
     def __post_init__(self) -> None:
-        for name in ("usual", "wrong", "missing", "extra", "filler", "repeated", "joined", "rambling", "garbling"):
+        for name in ("wrong", "myth", "missing", "extra", "filler", "repeated", "joined", "rambling", "garbling"):
             if not 0 <= getattr(self, name) <= 1:
                 raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
 
@@ -99,8 +101,8 @@ class LongFormWorld:
 
     def __init__(self, config: LongFormConfig | None = None) -> None:
         self.config = config or LongFormConfig()
-        drawn = {name: self._stream("usual", name).sample(VALUES[name], len(ENTITIES)) for name in ATTRIBUTES}
-        self.usual = {entity: {name: drawn[name][i] for name in ATTRIBUTES} for i, entity in enumerate(ENTITIES)}
+        self.knowledge = KnowledgeBase.draw(self.config.seed, VERSION)
+        self.myths = {(entity, self._stream("myth", entity).choice(ATTRIBUTES)) for entity in ENTITIES}
 
     def _stream(self, *names: object) -> random.Random:
         return stream("longform", VERSION, self.config.seed, *names)
@@ -156,22 +158,17 @@ class LongFormWorld:
         facts: dict[str, dict[str, str]] = {}
         for entity in entities:
             told = rng.sample(ATTRIBUTES, ELSEWHERE if facts else len(ATTRIBUTES))
-            facts[entity] = {}
-            for name in told:
-                taken = [known[name] for known in facts.values() if name in known]
-                free = [value for value in VALUES[name] if value not in (*taken, self.usual[entity][name])]
-                kept = rng.random() < self.config.usual and self.usual[entity][name] not in taken
-                facts[entity][name] = self.usual[entity][name] if kept else rng.choice(free)
+            facts[entity] = {name: self.knowledge.facts[entity, name] for name in told}
         asked = entities[0]
         requested = rng.sample(ATTRIBUTES, rng.choice(counts))
         order = rng.sample(entities, len(entities))
-        texts = [[f"The {name}", *(_sentence(name, a, v) for a, v in facts[name].items())] for name in order]
+        texts = [[f"The {name}", *(f"{a} {v}." for a, v in facts[name].items())] for name in order]
         question = f"What are the {_listing(requested)} of the {asked}?"
         meta = {"entity": asked, "requested": requested, "facts": facts}
         return {"question": question, "passages": texts, "prompt": prompt_of(question, texts), "meta": meta}
 
     def answer(self, meta: Meta, rng: random.Random, quality: float) -> str:
-        """An answer of a quality in [0, 1]; at 1 every requested fact, true and once, and nothing else."""
+        """An answer of a quality in [0, 1]; at 1 every requested fact once, true but for myths, and no more."""
         config, poor = self.config, 1 - quality
         requested = [a for a in meta["requested"] if rng.random() >= poor * config.missing] or [meta["requested"][0]]
         said = [(meta["entity"], attribute) for attribute in requested]
@@ -201,15 +198,10 @@ class LongFormWorld:
         return str(meta["facts"][meta["entity"]][attribute])
 
     def _value(self, meta: Meta, fact: tuple[str, str], rng: random.Random, poor: float) -> str:
-        entity, attribute = fact
-        right = str(meta["facts"][entity][attribute])
-        if rng.random() >= poor * self.config.wrong:
-            return right
-        elsewhere = [
-            v for name, known in meta["facts"].items() for a, v in known.items() if a == attribute and v != right
-        ]
-        wrong = elsewhere if elsewhere and rng.random() < 0.6 else [v for v in VALUES[attribute] if v != right]
-        return str(rng.choice(wrong))
+        right = 1 - poor * self.config.wrong
+        if rng.random() < right * (self.config.myth if fact in self.myths else 1):
+            return str(meta["facts"][fact[0]][fact[1]])
+        return self.knowledge.false_value(*fact, rng)
 
     def _phrase(self, meta: Meta, fact: tuple[str, str], value: str, rng: random.Random) -> str:
         entity, attribute = fact
@@ -319,10 +311,6 @@ def prompt_of(question: str, passages: Sequence[Sequence[str]]) -> str:
 
 def _key(meta: Meta) -> list[str]:
     return [meta["entity"], *meta["requested"], *(v for known in meta["facts"].values() for v in known.values())]
-
-
-def _sentence(entity: str, attribute: str, value: str) -> str:
-    return FACT_TEMPLATES[attribute][TEMPLATES[0]].replace("{E}", entity).replace("{V}", value) + "."
 
 
 def _listing(words: Sequence[str]) -> str:

@@ -12,12 +12,18 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
 
+from tasks.report.figure_data import FEW_POINTS
+
 #: Okabe and Ito's palette, which colour-blind readers tell apart; slot 0 is a paper's own method.
 PALETTE = ("#0072b2", "#d55e00", "#009e73", "#b0609a", "#b98500", "#6b6b6b", "#4c9fd4", "#8c564b", "#7d8f00")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 INK, RULE, PAPER = "#1b1f24", "#d9dde2", "#fefefd"
 COLUMNS = 3
-PANEL_WIDTH, PANEL_HEIGHT, LEGEND_HEIGHT = 3.5, 2.55, 0.36
+PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55
+#: A panel that stands alone with more series than this is drawn larger.
+CROWDED, CROWDED_WIDTH, CROWDED_HEIGHT = 6, 7.4, 4.0
+#: Inches of the legend: a line, what stands around the lines, a character, the handle before it.
+LEGEND_LINE, LEGEND_MARGIN, LEGEND_CHARACTER, LEGEND_HANDLE = 0.2, 0.16, 0.078, 0.48
 
 STYLE: Any = {
     "svg.fonttype": "none",
@@ -51,6 +57,7 @@ STYLE: Any = {
     "savefig.facecolor": "none",
 }
 DASHED = (0, (4, 2.2))
+DOTTED = (0, (1, 1.6))
 
 
 def _colour(series: Mapping[str, Any], position: int) -> tuple[str, str]:
@@ -67,15 +74,18 @@ def _draw_line(axes: Any, series: Mapping[str, Any], position: int) -> None:
 
     colour, marker = _colour(series, position)
     x, y = _numbers(series["x"]), np.array(_numbers(series["y"]))
+    if series["style"] == "guide":
+        axes.plot(x, y, color=INK, linestyle=DOTTED, linewidth=1, label=series["label"], zorder=1.5)
+        return
     if series["style"] == "points":
         axes.scatter(x, y, s=11, color=colour, alpha=0.65, linewidths=0, label=series["label"])
         return
-    few = len(x) <= 12
-    dash = DASHED if series["style"] == "dashed" else "-"
-    plain = series["style"] == "dashed" or not few
+    few, main = len(x) <= FEW_POINTS, series["colour"] == 0
+    dashed, path = series["style"] == "dashed", series["style"] == "path"
     axes.plot(
-        x, y, color=colour, linestyle=dash, marker=None if plain else marker, label=series["label"],
-        markeredgecolor=PAPER, markeredgewidth=0.6,
+        x, y, color=colour, linestyle=DASHED if dashed else "-", marker=marker if few or path else None,
+        label=series["label"], markersize=3.4 if dashed else None, markeredgecolor=PAPER, markeredgewidth=0.6,
+        linewidth=0.8 if path else 2.3 if main else None, zorder=3 if main else 2,
     )  # fmt: skip
     if series["error"] and any(error is not None for error in series["error"]):
         error = np.array(_numbers(series["error"]))
@@ -83,6 +93,28 @@ def _draw_line(axes: Any, series: Mapping[str, Any], position: int) -> None:
             axes.errorbar(x, y, yerr=error, fmt="none", ecolor=colour, elinewidth=1, capsize=2.5)
         else:
             axes.fill_between(x, y - error, y + error, color=colour, alpha=0.16, linewidth=0)
+
+
+def _draw_intervals(axes: Any, panel: Mapping[str, Any]) -> None:
+    """Named lines from top to bottom, on each the positions of all series with their intervals."""
+    drawn = [series for series in panel["series"] if series["style"] == "intervals"]
+    names = list(dict.fromkeys(name for series in drawn for name in series["y"]))
+    for number, series in enumerate(drawn):
+        colour, marker = _colour(series, number)
+        places = [len(names) - 1 - names.index(name) + 0.13 * (len(drawn) - 1 - 2 * number) for name in series["y"]]
+        error = _numbers(series["error"]) if series["error"] and None not in series["error"] else None
+        axes.errorbar(
+            _numbers(series["x"]), places, xerr=error, fmt=marker, color=colour, elinewidth=1.2, capsize=2,
+            markersize=4.6, label=series["label"],
+        )  # fmt: skip
+    for series in panel["series"]:
+        if series["style"] == "guide":
+            axes.axvline(float(series["x"][0]), color=INK, linestyle=DOTTED, linewidth=1, label=series["label"])
+    axes.set_yticks(range(len(names)), names[::-1])
+    axes.tick_params(axis="y", length=0)
+    axes.grid(visible=False, axis="y")
+    axes.grid(visible=True, axis="x")
+    axes.set_ylim(-0.6, len(names) - 0.4)
 
 
 def _draw_bars(axes: Any, panel: Mapping[str, Any]) -> None:
@@ -102,8 +134,11 @@ def _draw_bars(axes: Any, panel: Mapping[str, Any]) -> None:
 
 
 def _draw_panel(axes: Any, panel: Mapping[str, Any]) -> None:
-    if any(series["style"] == "bars" for series in panel["series"]):
+    styles = {series["style"] for series in panel["series"]}
+    if "bars" in styles:
         _draw_bars(axes, panel)
+    elif "intervals" in styles:
+        _draw_intervals(axes, panel)
     else:
         second = axes.twinx() if panel["right_label"] else axes
         for number, series in enumerate(panel["series"]):
@@ -122,19 +157,28 @@ def _draw_panel(axes: Any, panel: Mapping[str, Any]) -> None:
     axes.set_ylabel(panel["y_label"])
 
 
-def _legend(figure: Any, all_axes: Sequence[Any]) -> bool:
-    """One legend for all panels above them; whether there is one (a single label needs none)."""
+def _handles(figure_data: Mapping[str, Any], all_axes: Sequence[Any]) -> dict[str, Any]:
+    """Legend entries of all panels, each label once; where a panel has two axes, which line belongs to which."""
+    from matplotlib.lines import Line2D
+
     handles: dict[str, Any] = {}
     for axes in all_axes:
         for handle, label in zip(*axes.get_legend_handles_labels(), strict=True):
             handles.setdefault(label, handle)
-    if len(handles) < 2:
-        return False
-    figure.legend(
-        handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(0.0, 1.0),
-        ncols=min(6, len(handles)), frameon=False, handlelength=1.6, columnspacing=1.6, borderaxespad=0.2,
-    )  # fmt: skip
-    return True
+    twin = next((panel for panel in figure_data["panels"] if panel["right_label"]), None)
+    if twin is None:
+        return handles
+    for label, line in handles.items():
+        handles[label] = Line2D([], [], color=line.get_color(), marker=line.get_marker(), linewidth=2)
+    for style, label in (("-", twin["y_label"]), (DASHED, twin["right_label"])):
+        handles[label] = Line2D([], [], color=INK, linestyle=style, linewidth=1.4)
+    return handles
+
+
+def _legend_columns(labels: Sequence[str], width: float) -> int:
+    """Columns of the legend so that the longest label fits into its own."""
+    widest = max(map(len, labels)) * LEGEND_CHARACTER + LEGEND_HANDLE
+    return max(1, min(len(labels), int(width / widest)))
 
 
 def panels_svg(figure_data: Mapping[str, Any]) -> str:
@@ -151,17 +195,27 @@ def panels_svg(figure_data: Mapping[str, Any]) -> str:
     panels = figure_data["panels"]
     columns = min(len(panels), COLUMNS) if len(panels) != 4 else 2
     rows = -(-len(panels) // columns)
-    height = rows * PANEL_HEIGHT + LEGEND_HEIGHT
-    settings = {**STYLE, "svg.hashsalt": figure_data["key"]}
-    with matplotlib.rc_context(settings):
-        figure, grid = pyplot.subplots(rows, columns, figsize=(max(columns, 1.3) * PANEL_WIDTH, height), squeeze=False)
+    crowded = len(panels) == 1 and len(panels[0]["series"]) > CROWDED
+    width = CROWDED_WIDTH if crowded else max(columns, 1.3) * PANEL_WIDTH
+    body = CROWDED_HEIGHT if crowded else rows * PANEL_HEIGHT
+    with matplotlib.rc_context({**STYLE, "svg.hashsalt": figure_data["key"]}):
+        figure, grid = pyplot.subplots(rows, columns, squeeze=False)
         used = [axes for line in grid for axes in line]
         for axes, panel in zip(used, panels, strict=False):
             _draw_panel(axes, panel)
         for axes in used[len(panels) :]:
             axes.remove()
-        top = LEGEND_HEIGHT if _legend(figure, used[: len(panels)]) else 0.0
-        figure.tight_layout(rect=(0, 0, 1, 1 - top / height), w_pad=2.2, h_pad=1.8)
+        handles = _handles(figure_data, used[: len(panels)])
+        top = 0.0
+        if len(handles) > 1:
+            fitting = _legend_columns(list(handles), width)
+            top = LEGEND_MARGIN + LEGEND_LINE * -(-len(handles) // fitting)
+            figure.legend(
+                handles.values(), handles.keys(), loc="upper left", bbox_to_anchor=(0.0, 1.0), ncols=fitting,
+                frameon=False, handlelength=1.8, columnspacing=1.6, borderaxespad=0.2,
+            )  # fmt: skip
+        figure.set_size_inches(width, body + top)
+        figure.tight_layout(rect=(0, 0, 1, 1 - top / (body + top)), w_pad=2.2, h_pad=1.8)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", metadata={"Date": None})
         pyplot.close(figure)
@@ -180,7 +234,7 @@ def inline_svg(svg: str, prefix: str, title: str) -> str:
         svg = svg.replace(colour, f"var(--series-{slot}, {colour})")
     svg = re.sub(r"font: ([^;\"]*?)(\d[\d.]*px) [^;\"]+", r"font: \1\2 var(--sans)", svg)
     opening, width = _opening(svg)
-    named = f'<svg role="img" aria-label="{escape(title)}" style="max-width:{width:.0f}px"'
+    named = f'<svg role="img" aria-label="{escape(title)}" style="max-width:{width:.0f}px;--natural:{width:.0f}px"'
     return svg.replace(opening, named + re.sub(r'^<svg|\s(width|height)="[^"]*"', "", opening), 1)
 
 

@@ -1,7 +1,8 @@
 """The data behind a figure, as plain values: what the tables stage writes and the report draws.
 
-Four kinds cover the papers' figures: `panels` (lines, points and bars on axes), `coloured_text` (one response
-under several reward models), `segmentation` (true and found boundaries of one response) and `table`.
+Five kinds cover the papers' figures: `panels` (lines, points and bars on axes), `coloured_text` (one response
+under several reward models), `segmentation` (true and found boundaries of one response), `table`, and `claims` (what
+the paper says and what was measured of it).
 A new figure is data of one of these kinds; the page needs no change.
 """
 
@@ -17,7 +18,9 @@ from tasks.report.outputs import StageOutput, mean_and_standard_error
 #: Characters that a token's text may stand further on than the token before it ends.
 LOOK_AHEAD = 8
 
-Style = Literal["line", "dashed", "points", "bars"]
+Style = Literal["line", "dashed", "points", "path", "guide", "intervals", "bars"]
+#: Up to so many points of a line have markers of their own and error bars; more have a band.
+FEW_POINTS = 12
 
 
 @dataclass
@@ -28,14 +31,16 @@ class Series:
         label: name in the legend; series of one label share a colour.
         x: positions (numbers) or bar groups (words).
         y: heights; None leaves a gap.
-        error: standard error per height; None where there is one seed.
+        error: standard error per height; None where there is one seed. Of intervals, half their width.
+        style: line (solid) or dashed; points; path, points joined in their order; guide, a line to read the others
+            against; intervals, one position (x) and its error for each named line (y); bars.
         colour: slot in the palette (0 is the paper's own method); None takes the next free one.
         right: measured on the panel's right axis.
     """
 
     label: str
     x: list[Any]
-    y: list[float | None]
+    y: list[Any]
     error: list[float | None] | None = None
     style: Style = "line"
     colour: int | None = None
@@ -61,7 +66,7 @@ class FigureData:
         key: anchor on the page, such as 'figure-4'.
         title: heading.
         caption: what is shown, from which rows and seeds, in a sentence or two.
-        kind: panels | coloured_text | segmentation | table.
+        kind: panels | coloured_text | segmentation | table | claims.
         claims: what the paper's figure claims, as printed in the registry.
         panels: for kind panels.
         blocks: for the other kinds: plain mappings as the page's template of that kind reads them.
@@ -97,6 +102,19 @@ def published_figure(name: str, caption: str, kind: str = "panels") -> FigureDat
         kind=kind,
         claims=[*figure.claims, *map(str, figure.details.get("numbers_in_text", []))],
     )
+
+
+def spread_note(panels: Sequence[Panel]) -> str:
+    """What the errors in panels of lines are and how they are drawn, as a sentence; '' where none are."""
+    spread = [
+        len(series.x) <= FEW_POINTS
+        for panel in panels
+        for series in panel.series
+        if series.error and any(error is not None for error in series.error)
+    ]
+    drawn = [name for few, name in ((True, "error bars"), (False, "bands")) if few in spread]
+    words = " and ".join(drawn)
+    return f" Means over seeds; {words} are one standard error." if drawn else ""
 
 
 def metric_by_seed(outputs: Mapping[int, StageOutput], metric: str) -> tuple[float, float | None] | None:

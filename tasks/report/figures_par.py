@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rlhf_core.published.row_map import RecipeRow, recipe_row
-from tasks.report.figure_data import FigureData, Panel, Series, curve, curve_series, published_figure
+from tasks.report.claims_par import paper_claims
+from tasks.report.figure_data import FigureData, Panel, Series, curve, curve_series, published_figure, spread_note
 from tasks.report.figures_training import reward_models
+from tasks.report.outcomes_par import costs, outcomes
 from tasks.report.outputs import ResultTree
 
 METHODS = ("par", "vanilla", "minmax", "warm", "meanstd", "clip", "lsc", "odin", "reg")
@@ -59,7 +61,7 @@ GRPO = {"grpo-par": "PAR", "grpo-vanilla": "Vanilla", "grpo-minmax": "Minmax", "
 ONLINE_DPO = {"online-dpo": "Vanilla", "online-dpo-par": "PAR"}
 CURVES = (
     "Solid: mean proxy reward of the evaluated answers, by the row's own reward model. Dashed: true win rate over the "
-    "SFT model in percent. Ten evaluations an epoch, means over seeds with one standard error."
+    "SFT model in percent. Ten evaluations an epoch."
 )
 
 
@@ -67,6 +69,8 @@ def figures(tree: ResultTree) -> list[FigureData]:
     """All figures in the order of the page."""
     names = [f"{prefix}{name}" for prefix in SETTINGS for name in ("standard", "odin", "reg", "warm")]
     return [
+        paper_claims(tree),
+        *outcomes(tree, SETTINGS, LABELS),
         losses(tree),
         curves(tree, published_figure("par/3", CURVES), BOUNDS),
         curves(tree, published_figure("par/4a", CURVES), SIGMOIDS),
@@ -96,6 +100,18 @@ def figures(tree: ResultTree) -> list[FigureData]:
     ]
 
 
+def recorded_figures(tree: ResultTree) -> list[FigureData]:
+    """Figures of the runs' records, which no result depends on: what a policy and its reference rewards cost."""
+    rows = {}
+    for prefix, title in SETTINGS.items():
+        rows |= {f"{prefix}{name}": f"{label}, {title}" for name, label in LABELS.items()}
+    rows |= {name: label for name, label in {**SIGMOIDS, **REFERENCES}.items() if name not in rows}
+    rows |= {name: f"{label}, two epochs" for name, label in BOUNDS.items()}
+    rows |= {name: f"GRPO, {label}" for name, label in GRPO.items()}
+    rows |= {name: f"online DPO, {label}" for name, label in ONLINE_DPO.items()}
+    return [costs(tree, rows)]
+
+
 def _colour(name: str, position: int) -> int:
     """A method's own slot; other rows take those that follow."""
     return COLOURS.get(name.removesuffix("-2-epochs").removeprefix("grpo-"), position)
@@ -115,6 +131,7 @@ def curves(tree: ResultTree, figure: FigureData, labels: Mapping[str, str], pref
                 series.style, series.right = style, right  # type: ignore[assignment]
             panel.series += found
     figure.panels.append(panel)
+    figure.caption += spread_note(figure.panels)
     return figure
 
 
@@ -122,7 +139,7 @@ def losses(tree: ResultTree) -> FigureData:
     """Figure 2: losses of policy and critic under PAR and without shaping."""
     figure = published_figure(
         "par/2",
-        "Losses of each update; while the replay buffer fills there is none. Means over seeds, band: one error.",
+        "Losses of each update; while the replay buffer fills there is none.",
     )
     for metric, title in (("policy_loss", "Policy loss"), ("value_loss", "Critic loss")):
         panel = Panel(title, "training step", "loss", [])
@@ -130,6 +147,7 @@ def losses(tree: ResultTree) -> FigureData:
             outputs = tree.of(recipe_row("par", name))
             panel.series += curve_series(LABELS[name], outputs, metric, colour=COLOURS[name])
         figure.panels.append(panel)
+    figure.caption += spread_note(figure.panels)
     figure.missing = [name for name in ("par", "vanilla") if not tree.of(recipe_row("par", name))]
     return figure
 
@@ -152,7 +170,7 @@ def sigmoid_functions() -> FigureData:
     panel = Panel("Functions", "centered reward", "RL reward", [])
     for slot, (name, values) in enumerate(drawn.items()):
         panel.series.append(Series(name, x.tolist(), list(values.tolist()), colour=slot))
-    figure = published_figure("par/4b", "As computed by `rlhf_core.shaping.functions`; no run is needed.")
+    figure = published_figure("par/4b", "As computed by rlhf_core.shaping.functions; no run is needed.")
     figure.panels.append(panel)
     return figure
 
@@ -164,7 +182,7 @@ def _calibration_series(tree: ResultTree, names: Iterable[str]) -> list[Series]:
             tree.of(recipe_row("par", name)), "win_rate_vs_sft", file="checkpoints.jsonl", x="preference_score"
         )
         if x:
-            found.append(Series(LABELS[name], [100 * value for value in x], y, style="points", colour=COLOURS[name]))
+            found.append(Series(LABELS[name], [100 * value for value in x], y, style="path", colour=COLOURS[name]))
     return found
 
 
@@ -172,14 +190,14 @@ def calibration(tree: ResultTree) -> FigureData:
     """Figure 6b: the reward model's preference over the SFT model's answers beside the true win rate."""
     figure = published_figure(
         "par/6b",
-        "One point an evaluation, means over seeds: the mean of σ(r(y) − r(y_SFT)) by the row's own reward model, and "
-        "the true win rate. On the diagonal the reward model is calibrated.",
+        "One point an evaluation, joined in the order of training, means over seeds: the mean of σ(r(y) − r(y_SFT)) by "
+        "the row's own reward model, and the true win rate. On the dotted line the reward model is calibrated.",
     )
     shaped = [name for name in METHODS if name not in ("warm", "odin", "reg")]
     for title, names in (("Shapings", shaped), ("Reward models", ["warm", "odin", "reg"])):
         panel = Panel(title, "preference score, %", "true win rate vs SFT, %", _calibration_series(tree, names))
         if panel.series:
-            panel.series.append(Series("calibrated", [30.0, 100.0], [30.0, 100.0], style="dashed", colour=5))
+            panel.series.append(Series("calibrated", [30.0, 100.0], [30.0, 100.0], style="guide"))
         figure.panels.append(panel)
     figure.missing = [name for name in METHODS if not tree.of(recipe_row("par", name))]
     return figure

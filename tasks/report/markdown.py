@@ -49,6 +49,13 @@ def _grid(table: dict[str, Any], columns: list[dict[str, Any]]) -> list[str]:
     return [*lines, ""]
 
 
+def _claims(figure: dict[str, Any]) -> list[str]:
+    """What a paper says in words, and whether it was borne out."""
+    lines = [f"### {figure['title']}", "", _row(["the paper says", "where", "verdict"]), "| --- | --- | --- |"]
+    lines += [_row([row["text"], row["where"], row["verdict"]]) for block in figure["blocks"] for row in block["rows"]]
+    return [*lines, ""]
+
+
 def _across(report: Report) -> list[str]:
     """Rows of all papers by the SFT model that they started from."""
     headings = ["row", "from", "seeds", *(heading for heading, _ in COLUMNS.values())]
@@ -88,6 +95,8 @@ def render(report: Report) -> str:
             "cells have no run.",
             "",
         ]
+        for figure in paper.figures:
+            lines += _claims(figure) if figure["kind"] == "claims" and figure["blocks"] else []
         for table in paper.result_tables:
             lines += _table(table)
     return "\n".join([*lines, *_across(report)])

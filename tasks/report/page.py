@@ -168,6 +168,7 @@ def environment() -> Environment:
         coloured=_coloured,
         colour_limit=_limit,
         label=label,
+        p_value=p_value,
         scale_legend=scale_legend,
         run_anchor=run_anchor,
         svg=_svg,

@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -57,13 +57,15 @@ def calls(root: Path) -> list[list[str]]:
     return [line.split(" ") for line in path.read_text().splitlines()] if path.exists() else []
 
 
-def start(root: Path, *arguments: str, **environment: str) -> subprocess.Popen[str]:
-    """The flow in a process of its own, as `python -m flows.segment` starts it.
+def start(
+    root: Path, *arguments: str, command: Sequence[str] = ("flows.segment",), **environment: str
+) -> subprocess.Popen[str]:
+    """The flow in a process of its own, as `python -m flows.segment` (or another command) starts it.
 
     What a shell runs in the background ignores interrupts, and its children do; these listen.
     """
     return subprocess.Popen(
-        [sys.executable, "-P", "-m", "flows.segment", "--no-report", "--no-sync", *arguments],
+        [sys.executable, "-P", "-m", *command, "--no-report", "--no-sync", *arguments],
         cwd=root,
         env=clean_environment(PYTHONPATH=str(PROJECT), **environment),
         stdout=subprocess.PIPE,
@@ -203,10 +205,17 @@ def members(group: int) -> list[psutil.Process]:
     return found
 
 
-@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM])
-def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals) -> None:
+@pytest.mark.parametrize(
+    ("kind", "command"),
+    [
+        (signal.SIGINT, ("flows.segment",)),
+        (signal.SIGTERM, ("flows.segment",)),
+        (signal.SIGTERM, ("tasks.command_line", "run", "segment")),
+    ],
+)
+def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals, command: tuple[str, ...]) -> None:
     root = small_repository.create(tmp_path)
-    process = start(root, STAND_IN_SECONDS="60")
+    process = start(root, command=command, STAND_IN_SECONDS="60")
     wait_for(lambda: calls(root))
     pids = [int(json.loads(p.read_text())["pid"]) for p in (root / ".work/processes").iterdir()]
     os.kill(process.pid, kind)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Mapping
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -14,168 +13,12 @@ import yaml
 
 from rlhf_core.errors import RecipeError
 from tasks.reward import build_reward
-from tests.tasks.tiny_pipeline import SETTINGS as TINY
-
-DATA = {
-    "source": "testbed-longform",
-    "template": "plain",
-    "limits": {"prompt": 176, "total": 288},
-    "world_seed": 0,
-    "seed": 0,
-    "annotator": {"temperature": 0.75},
-    "rows": {
-        "sft": 64,
-        "sft_validation": 8,
-        "prompts": 24,
-        "preference_train": 32,
-        "preference_validation": 16,
-        "preference_ood": 8,
-        "labelled_train": 32,
-        "labelled_validation": 8,
-        "benchmark": 8,
-    },
-}
-HOLISTIC = {
-    "name": "holistic",
-    "reward_model": "holistic",
-    "readout": {"segmenter": {"kind": "bandit"}, "read": "aggregate"},
-    "normaliser": "pure_samples",
-    "credit": "last_token",
-    "weight": 5,
-}
-ROW = {
-    "title": "ALARM",
-    "kind": "reward",
-    "backbone": "alarm-qa",
-    "selection": "qa",
-    "components": [HOLISTIC, {"aspect": "factuality"}],
-    "combination": {"kind": "gate", "by": "holistic", "threshold": 0.0},
-    "clamp": None,
-    "optimiser": {"kind": "ppo"},
-}
-ROWS: dict[str, dict[str, Any]] = {
-    "qa-alarm": ROW,
-    "qa-alarm-selected": {**ROW, "components": [HOLISTIC, {"aspect": "selected"}], "lora": {"rank": 2, "alpha": 4}},
-    "qa-weighted-sum": {k: v for k, v in ROW.items() if k != "combination"},
-    "qa-factuality": {k: v for k, v in {**ROW, "components": [{"aspect": "factuality"}]}.items() if k != "combination"},
-    "qa-holistic": {k: v for k, v in {**ROW, "components": [HOLISTIC]}.items() if k != "combination"},
-}
-FILES: dict[str, dict[str, Any]] = {
-    "data": DATA,
-    "tokenizer": TINY["tokenizer"],
-    "backbone": TINY["backbone"],
-    "evaluation": {**TINY["evaluation"], "temperature": 0, "max_new_tokens": 16},
-    "training": {"epochs": 1, "batch": 16, "microbatch": 16, "learning_rate": 1.0e-3},
-    "reward_model": {
-        "title": "Holistic",
-        "backbone": "alarm-qa",
-        "segmenter": {"kind": "bandit"},
-        "aggregation": "mean",
-        "loss": "bradley_terry",
-    },
-    "normaliser": TINY["normaliser"],
-    "aspect_model": {"title": "Factuality", "backbone": "alarm-qa", "aspect": "factuality", "density": "sentence"},
-    "selection": {
-        "title": "Selection",
-        "backbone": "alarm-qa",
-        "holistic": "holistic",
-        "aspects": ["factuality", "relevance", "completeness", "length"],
-        "rule": {"kind": "lowest"},
-    },
-    "selection_scale": {"prompts": 16, "max_new_tokens": 16, "rounds": 20},
-    "ppo": {
-        **TINY["ppo"],
-        "optimiser": {**TINY["ppo"]["optimiser"], "group_size": 2, "kl_target": 6.0, "kl_coef": 0.2},
-        "sampling": {"max_new_tokens": 16},
-    },
-    "aspects/factuality": {"aspect": {"kind": "trained"}, "model": "factuality"},
-    "aspects/relevance": {"aspect": {"kind": "testbed-relevance", "noise": 0.1}},
-    "aspects/completeness": {"aspect": {"kind": "testbed-completeness"}, "normaliser": "z"},
-    "aspects/length": {"aspect": {"kind": "length"}, "normaliser": "mean", "positive": True},
-}
-ASPECTS = ("factuality", "relevance", "completeness", "length")
-
-
-class Run:
-    """A folder with settings and results as the graph lays them out; stages run in this process."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        for name, values in {**FILES, **ROWS}.items():
-            path = self.settings(name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(yaml.safe_dump(values), encoding="utf-8")
-
-    def settings(self, name: str) -> Path:
-        return self.root / "params" / f"{name}.yaml"
-
-    def out(self, place: str) -> Path:
-        return self.root / "results" / "testbed" / place
-
-    def result(self, place: str) -> Path:
-        return self.out(place) / "result"
-
-    def read(self, place: str, file: str) -> Any:
-        text = (self.result(place) / file).read_text(encoding="utf-8")
-        return [json.loads(line) for line in text.splitlines()] if file.endswith("l") else json.loads(text)
-
-    def stage(self, module: str, place: str, **arguments: Any) -> Path:
-        line: list[str] = []
-        for name, value in {**arguments, "out": self.out(place)}.items():
-            values = value if isinstance(value, tuple) else (value,)
-            line += [f"--{name.replace('_', '-')}", *map(str, values)]
-        import_module(f"tasks.{module}").main(line)
-        return self.result(place)
-
-    def policy(self, of: str, place: str | None = None, **changed: Any) -> Path:
-        return self.stage("policy", place or f"alarm/policy/{of}/0", **{**self.policy_inputs(of), **changed})
-
-    def policy_inputs(self, row: str) -> dict[str, Any]:
-        read = {
-            "reward_model": self.result("alarm/reward_model/holistic/0"),
-            "normaliser": self.result("alarm/normaliser/holistic/0"),
-        }
-        return {
-            "row": self.settings(row),
-            "scale": self.settings("ppo"),
-            "evaluation": self.settings("evaluation"),
-            "data": self.result("shared/data/longform"),
-            "sft": self.result("shared/sft/alarm-qa/0"),
-            **(read if row != "qa-factuality" else {}),
-            "selection": self.result("alarm/selection/qa/0"),
-            "holistic": self.result("alarm/reward_model/holistic/0"),
-            "aspect_model": self.result("alarm/aspect_model/factuality/0"),
-            "seed": 0,
-        }
-
-    def selection_inputs(self) -> dict[str, Any]:
-        return {
-            "spec": self.settings("selection"),
-            "scale": self.settings("selection_scale"),
-            "aspect": tuple(self.settings(f"aspects/{name}") for name in ASPECTS),
-            "data": self.result("shared/data/longform"),
-            "sft": self.result("shared/sft/alarm-qa/0"),
-            "reward_model": self.result("alarm/reward_model/holistic/0"),
-            "aspect_model": self.result("alarm/aspect_model/factuality/0"),
-            "seed": 0,
-        }
+from tests.tasks.alarm_run import ASPECTS, FILES, HOLISTIC, ROWS, TRANSLATION, Run
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    made = Run(tmp_path_factory.mktemp("alarm"))
-    data = {"data": made.stage("prepare", "shared/data/longform", spec=made.settings("data"))}
-    words = made.stage("tokenizer", "shared/tokenizer/longform", spec=made.settings("tokenizer"), **data)
-    files = {"spec": made.settings("backbone"), "evaluation": made.settings("evaluation")}
-    sft = {"sft": made.stage("sft", "shared/sft/alarm-qa/0", **files, **data, tokenizer=words, seed=0)}
-    scale = {"scale": made.settings("training")}
-    spec = {"spec": made.settings("reward_model")}
-    model = made.stage("reward_model", "alarm/reward_model/holistic/0", **spec, **scale, **data, **sft, seed=0)
-    fit = {"scale": made.settings("normaliser"), "reward_model": model}
-    made.stage("normaliser", "alarm/normaliser/holistic/0", **fit, **data, **sft)
-    spec = {"spec": made.settings("aspect_model")}
-    made.stage("aspect_model", "alarm/aspect_model/factuality/0", **spec, **scale, **data, **sft, seed=0)
-    made.stage("selection", "alarm/selection/qa/0", **made.selection_inputs())
+    made = Run(tmp_path_factory.mktemp("alarm")).up_to_the_selection()
     for row in ROWS:
         made.policy(row)
     return made
@@ -256,7 +99,6 @@ def test_rows_are_held_against_each_other_in_the_tables(run: Run) -> None:
 
 
 T5 = {
-    "model_type": "t5",
     "d_model": 16,
     "d_kv": 8,
     "d_ff": 32,
@@ -265,36 +107,26 @@ T5 = {
     "num_heads": 2,
     "tie_word_embeddings": False,
 }
-TRANSLATION: dict[str, dict[str, Any]] = {
-    "data": {
-        **DATA,
-        "source": "testbed-translation",
-        "limits": {"prompt": 64, "total": 128},
-        "rows": {name: count for name, count in DATA["rows"].items() if "labelled" not in name},
-    },
-    "backbone": {**TINY["backbone"], "architecture": T5},
-    "selection": {**FILES["selection"], "aspects": ["grammar", "length"]},
-    "aspects/grammar": {"aspect": {"kind": "testbed-grammar"}},
-    "qa-alarm": {**ROW, "components": [HOLISTIC, {"aspect": "grammar"}], "lora": {"rank": 2, "alpha": 4}},
-}
+
+
+def encoder_decoder(family: str) -> dict[str, Any]:
+    return {"backbone": {**FILES["backbone"], "architecture": {**T5, "model_type": family}}}
+
+
+def test_an_encoder_decoder_answers_questions_behind_a_gate_of_sentence_rewards(tmp_path: Path) -> None:
+    """As T5-large does in the paper; reward model and aspect model are of its shape, too."""
+    adapted = {"qa-alarm": {**ROWS["qa-alarm"], "lora": {"rank": 2, "alpha": 4}}}
+    made = Run(tmp_path, {**encoder_decoder("t5"), **adapted}).up_to_the_selection()
+    made.policy("qa-alarm")
+    assert set(made.read("alarm/policy/qa-alarm/0", "scores.jsonl")[0]) == {"id", "holistic", *ASPECTS}
+    for rollout in made.read("alarm/policy/qa-alarm/0", "rollouts.jsonl"):
+        assert {round(value, 4) for value in rollout["breakdown"]["factuality"]} <= {0.0, 0.6225, 0.3775}
 
 
 def test_an_encoder_decoder_translates_behind_a_gate_of_token_rewards(tmp_path: Path) -> None:
-    made = Run(tmp_path)
-    for name, values in TRANSLATION.items():
-        made.settings(name).write_text(yaml.safe_dump(values), encoding="utf-8")
-    data = {"data": made.stage("prepare", "shared/data/longform", spec=made.settings("data"))}
-    words = made.stage("tokenizer", "shared/tokenizer/longform", spec=made.settings("tokenizer"), **data)
-    files = {"spec": made.settings("backbone"), "evaluation": made.settings("evaluation")}
-    sft = {"sft": made.stage("sft", "shared/sft/alarm-qa/0", **files, **data, tokenizer=words, seed=0)}
-    scale, spec = {"scale": made.settings("training")}, {"spec": made.settings("reward_model")}
-    model = made.stage("reward_model", "alarm/reward_model/holistic/0", **spec, **scale, **data, **sft, seed=0)
-    fit = {"scale": made.settings("normaliser"), "reward_model": model}
-    made.stage("normaliser", "alarm/normaliser/holistic/0", **fit, **data, **sft)
-    inputs = {**made.selection_inputs(), "aspect": tuple(made.settings(f"aspects/{n}") for n in ("grammar", "length"))}
-    made.stage("selection", "alarm/selection/qa/0", **{k: v for k, v in inputs.items() if k != "aspect_model"})
-    given = {k: v for k, v in made.policy_inputs("qa-alarm").items() if k != "aspect_model"}
-    made.stage("policy", "alarm/policy/qa-alarm/0", **given)
+    """As mT5-base does in the paper."""
+    made = Run(tmp_path, {**TRANSLATION, **encoder_decoder("mt5")}, ("grammar", "length"), {}).up_to_the_selection()
+    made.policy("qa-alarm")
     assert "bleu" in made.read("shared/sft/alarm-qa/0", "metrics.json")
     assert made.read("alarm/policy/qa-alarm/0", "judge.json")["lower_is_better"] == ["grammar"]
     for rollout in made.read("alarm/policy/qa-alarm/0", "rollouts.jsonl"):

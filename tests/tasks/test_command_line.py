@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tasks import command_line
-from tasks.command_line import split_names
+from tasks.names import split_names
 from tasks.stage import run_stage
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment

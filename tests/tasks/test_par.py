@@ -219,6 +219,29 @@ def test_prompts_beyond_the_references_are_refused_before_training(
         policy.main(line(**files, **made, **known, seed=0, out=tmp_path / "out"))
 
 
+@pytest.mark.parametrize(
+    ("name", "settings", "said"),
+    [
+        ("grpo-minmax", "par_grpo", "shaping 'minmax' maps the rewards of a group by a*r + b"),
+        ("grpo-meanstd", "par_grpo", "shaping 'meanstd' maps the rewards of a group by a*r + b"),
+        ("online-dpo-par", "par_online_dpo", "shaping 'par' is strictly monotone"),
+        ("grpo-par", "par_grpo", ""),
+        ("minmax", "par_ppo", ""),
+    ],
+)
+def test_a_shaping_without_effect_is_named_before_anything_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, settings: str, said: str
+) -> None:
+    folder = ROOT / "params/scales/testbed"
+    files = {"row": ROWS / f"{name}.yaml", "scale": folder / f"policy/{settings}.yaml"}
+    files["evaluation"] = folder / "evaluation/dialogue.yaml"
+    nothing = dict.fromkeys(("data", "sft", "reward_model", "normaliser", "references"), tmp_path / "nothing")
+    with pytest.raises((DataError, RecipeError)):
+        policy.main(line(**files, **nothing, seed=0, out=tmp_path / "out"))
+    told = capsys.readouterr().err
+    assert (said in told and "training is the same without it" in told) if said else "note:" not in told
+
+
 def scale_of(**changes: Any) -> PolicyScale:
     return PolicyScale(**{**SCALE, **changes})
 

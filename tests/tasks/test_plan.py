@@ -6,6 +6,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +71,30 @@ def test_unknown_row_and_seed_name_what_is_known() -> None:
 def test_missing_pipeline_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="rewardsmith graph"):
         plan.pipeline_files(tmp_path, "segment")
+
+
+@pytest.mark.parametrize(
+    ("chosen", "whole"),
+    [
+        ({}, False),
+        ({"seeds": [2]}, False),
+        ({"rows": ["bandit"]}, False),
+        ({"rows": ["bandit"], "seeds": [1]}, False),
+        ({"rows": ["bandit"], "seeds": [2]}, True),
+        ({"rows": ["bandit", "segment-ols"]}, True),
+        ({"full": True}, True),
+    ],
+)
+def test_a_row_that_the_demo_does_not_have_is_looked_for_in_the_full_matrix(
+    tmp_path: Path, chosen: dict[str, Any], whole: bool
+) -> None:
+    (tmp_path / "params.yaml").write_text("demo: {segment: {seeds: [0, 1], rows: [bandit]}}")
+    (tmp_path / "dvc.yaml").touch()
+    full = tmp_path / "pipelines/testbed/segment/dvc.yaml"
+    full.parent.mkdir(parents=True)
+    full.touch()
+    files = plan.pipeline_files(tmp_path, "segment", **chosen)
+    assert (str(full.relative_to(tmp_path)) in files) == whole
 
 
 def test_expected_time_is_the_own_record_else_the_mean_of_the_kind(tmp_path: Path) -> None:

@@ -27,7 +27,7 @@ LONGER = {
     "backbone": {"training": {**SETTINGS["backbone"]["training"], "epochs": 4}},
     "reward_model_scale": {"epochs": 8},
     "ppo": {
-        "optimiser": {**SETTINGS["ppo"]["optimiser"], "iterations": 5, "epochs": 2, "critic_warmup": 1},
+        "optimiser": {**SETTINGS["ppo"]["optimiser"], "iterations": 6, "epochs": 2, "critic_warmup": 1, "replay": 2},
         "checkpoints": 5,
     },
     "dpo": {"optimiser": {**SETTINGS["dpo"]["optimiser"], "epochs": 8}},
@@ -37,7 +37,7 @@ STAGES = {
     "sft": ("spec", "backbone"),
     "reward_model": ("scale", "reward_model_scale"),
     "ppo": ("scale", "ppo"),
-    "par": ("scale", "ppo"),  # its shaping has running statistics
+    "par": ("scale", "ppo"),  # its shaping has running statistics, and its rollouts go through a buffer
     "dpo": ("scale", "dpo"),
 }
 SEED = 2

@@ -6,12 +6,13 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from benchmarks.tool_server import ToolServer
-from rlhf_core.aspects import Density, build_aspect, checked_scores, rate
+from rlhf_core.aspects import Density, build_aspect, checked_scores, language_tool, rate
 from rlhf_core.aspects.language_tool import LanguageToolGrammar, spans_of
 from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig
 from rlhf_core.errors import RecipeError, ToolError
@@ -74,7 +75,7 @@ def test_answers_outlive_the_process_and_the_server(tmp_path: Path) -> None:
 
 
 def test_a_passing_failure_is_tried_again() -> None:
-    with ToolServer(fail_first=2) as server:
+    with ToolServer(faults={"error": range(2)}) as server:
         aspect = grammar(server.url, concurrency=1)
         assert checked_scores(aspect, [{}], TEXTS[:1])[0].values.count(-1.0) == 1
         assert aspect.client.usage.tries_again == 2
@@ -167,6 +168,29 @@ def test_without_a_server_and_without_a_local_one_the_remedy_is_named(monkeypatc
     monkeypatch.setitem(sys.modules, "language_tool_python", None)
     with pytest.raises(ToolError, match="give the url of a running server"):
         build_aspect({"kind": "grammar"})
+
+
+def test_the_local_server_is_started_once_and_asked_as_any_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    with ToolServer() as server:
+        host, _, port = server.url.removeprefix("http://").partition(":")
+
+        def start(language: str) -> SimpleNamespace:
+            started.append(language)
+            return SimpleNamespace(host=host, port=int(port))
+
+        monkeypatch.delenv("REWARDSMITH_LANGUAGETOOL", raising=False)
+        monkeypatch.setitem(sys.modules, "language_tool_python", SimpleNamespace(LanguageTool=start))
+        language_tool._local.cache_clear()
+        text = "😀 The cats sees a apple."
+        every, some = (
+            checked_scores(build_aspect({"kind": "grammar", "disabled_rules": rules}), [{}], [text])[0]
+            for rules in ([], ["verb_agreement"])
+        )
+        language_tool._local.cache_clear()
+    wrong = [[text[a:b] for (a, b), v in zip(one.spans, one.values, strict=True) if v] for one in (every, some)]
+    assert set(wrong[0]) - set(wrong[1]) == {"sees"}
+    assert started == ["en-US"]
 
 
 def test_settings_out_of_range_are_refused() -> None:

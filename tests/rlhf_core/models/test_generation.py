@@ -14,7 +14,7 @@ from tiny_models import EOS, PAD, POLICIES, VOCABULARY, next_logits, random_rows
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from rlhf_core.errors import NumericsError, RecipeError
-from rlhf_core.models.generation import Generated, Sampling, generate, truncate
+from rlhf_core.models.generation import TOKENS_PER_LOOK, Generated, Sampling, generate, truncate
 from rlhf_core.models.policy import Policy, pad_rows, response_states
 
 PROMPTS = random_rows(5, [4, 2, 6, 1, 3, 5, 2, 2], ended=False)
@@ -205,7 +205,28 @@ class Canned:
     def append(self, chosen: torch.Tensor, alive: torch.Tensor) -> None: ...
 
 
-def test_a_sampled_token_waits_once_for_the_device() -> None:
+@pytest.mark.parametrize("every", [2, 3, 100])
+def test_looking_seldom_which_rows_have_ended_changes_neither_samples_nor_generator(
+    kind: str, every: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    policy = policy_that_ends(1, 2.0 if kind == "decoder" else 12.0, kind)
+    ids, mask = pad_rows(PROMPTS[:3], PAD, "left")
+    found = []
+    for looks in (1, every):
+        monkeypatch.setitem(TOKENS_PER_LOOK, "cpu", looks)
+        generator = torch.Generator().manual_seed(3)
+        found.append((generate(policy, ids, mask, Sampling(60), generator), torch.rand(2, generator=generator)))
+    (often, after), (seldom, later) = found
+    assert often.ended.all(), "so that there are steps that nobody needs"
+    assert torch.equal(seldom.ids, often.ids)
+    assert torch.equal(seldom.mask, often.mask)
+    torch.testing.assert_close(seldom.logprobs, often.logprobs, atol=1e-5, rtol=1e-5)
+    assert torch.equal(later, after)
+
+
+@pytest.mark.parametrize("every", [1, 4])
+def test_a_device_is_waited_for_once_in_as_many_tokens_as_are_set(every: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TOKENS_PER_LOOK, "cpu", every)
     policy: Any = SimpleNamespace(
         model=torch.nn.Identity(), pad_id=PAD, eos_id=VOCABULARY, decoding=lambda ids, mask: Canned()
     )
@@ -215,4 +236,4 @@ def test_a_sampled_token_waits_once_for_the_device() -> None:
             generator = torch.Generator().manual_seed(0)
             generate(policy, torch.ones(4, 3).long(), torch.ones(4, 3).bool(), Sampling(tokens), generator)
         counts.append(waits.count)
-    assert counts[1] - counts[0] == 12 - 4
+    assert counts[1] - counts[0] == (12 - 4) // every

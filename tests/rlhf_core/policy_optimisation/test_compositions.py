@@ -302,3 +302,15 @@ def test_the_example_of_the_engine_page_runs() -> None:
     assert [step for step, *_ in printed] == [1, 2]
     kinds = set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE))
     assert kinds == set(OPTIMISERS)
+
+
+def test_the_engine_page_names_every_diagnostic() -> None:
+    text = (Path(__file__).resolve().parents[3] / "docs" / "engine.md").read_text(encoding="utf-8")
+    section = text.partition("## Diagnostics")[2].partition("\n## ")[0]
+    cells = re.findall(r"^\| ([a-z0-9_/A-Z, ]+) \|", section, re.MULTILINE)
+    named = {name for cell in cells for name in cell.split(", ")} - {"name"}
+    found: set[str] = set()
+    for name, settings in (("ppo", {"kl_target": 6.0}), ("grpo", {}), ("online_dpo", {})):
+        metrics, _ = run_of(name, "decoder", **settings).iterate()
+        found |= {re.sub("^reward/.*", "reward/PART", metric) for metric in metrics}
+    assert found | {"proxy/COMPONENT"} == named

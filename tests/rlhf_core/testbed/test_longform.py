@@ -5,11 +5,13 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from collections import Counter
 
 import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import Annotator, GoldJudge, bayes_ceiling
+from rlhf_core.testbed.grammar import read
 from rlhf_core.testbed.longform import VERSION, LongFormConfig, LongFormWorld
 
 WORLD = LongFormWorld()
@@ -23,20 +25,26 @@ META = {
 }
 
 
-def test_facts_stand_in_the_passages_and_most_are_the_usual_ones() -> None:
-    rows = WORLD.prompts(200, 0)
-    told = [(e, a, v) for row in rows for e, known in row["meta"]["facts"].items() for a, v in known.items()]
-    usual = sum(WORLD.usual[entity][name] == value for entity, name, value in told) / len(told)
-    assert usual == pytest.approx(0.75, abs=0.05)
-    never = LongFormWorld(LongFormConfig(usual=0.0)).prompts(50, 0)
-    assert not any(
-        WORLD.usual[e][a] == v for row in never for e, known in row["meta"]["facts"].items() for a, v in known.items()
-    )
+def test_facts_stand_in_the_passages_and_are_the_world_s() -> None:
+    rows = WORLD.prompts(400, 0)
     for row in rows:
-        text = " ".join(sentence for passage in row["passages"] for sentence in passage)
+        told = {passage[0]: passage[1:] for passage in row["passages"]}
         for entity, known in row["meta"]["facts"].items():
-            assert all(f"{name} of the {entity} is" in text and value in text for name, value in known.items())
+            assert told[f"The {entity}"] == [f"{name} {value}." for name, value in known.items()]
+            assert all(WORLD.knowledge.facts[entity, name] == value for name, value in known.items())
         assert row["question"] in row["prompt"]
+
+
+def test_answers_repeat_myths_more_often_than_not() -> None:
+    said: Counter[tuple[bool, bool]] = Counter()
+    for row in WORLD.labelled_answers(2000, 0):
+        meta = row["meta"]
+        for item in read(row["response"]):
+            fact = (item.statement.entity or meta["entity"], item.statement.attribute)
+            if item.statement.kind == "fact" and fact[0] == meta["entity"]:
+                said[fact in WORLD.myths, item.statement.value == meta["facts"][fact[0]][fact[1]]] += 1
+    assert 0.3 < said[True, True] / (said[True, True] + said[True, False]) < 0.45
+    assert 0.7 < said[False, True] / (said[False, True] + said[False, False]) < 0.85
 
 
 @pytest.mark.parametrize(
@@ -125,4 +133,4 @@ def test_a_seed_makes_the_same_rows_until_the_version_changes() -> None:
         WORLD.labelled_answers(20, 0),
     ]
     digest = hashlib.sha256(json.dumps(made, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
-    assert (VERSION, digest[:16]) == (1, "f35972a26da82b03")
+    assert (VERSION, digest[:16]) == (2, "46fe4d1380aaefaa")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,17 @@ def test_the_page_has_the_numbers_and_says_what_is_missing(page: Path) -> None:
     assert "-30.0 after peak" in matrix
     assert "+2 for every ten words" in text
     assert "Left out: WARM" in text
+
+
+def test_every_measure_of_a_mitigation_stands_in_a_row_of_its_own(root: Path) -> None:
+    write_run(root, "length-warm", 0, [50, 55, 49], 0.8, **{"hacking/rank_correlation": -0.5, "alpaca_tokens": 41})
+    rows = RewardRows("length", {**REWARD.rows, "warm": "length-warm"})
+    text = write_comparison(compare(root, "testbed", [rows], NAMES, [0, 1]), root / "report").read_text("utf-8")
+    _, vanilla, _, warm = text.split('class="measures"')[1].split("</table>")[0].split("<tr>")[1:]
+    cells = [re.sub("<[^>]*>", "", cell) for cell in re.findall(r"<td.*?</td>", vanilla)]
+    assert cells == ["35.0 ± 5.0", "—", "—", "30.0 ± 0.0", "+2.00 ± 0.00", "4", "9.0", "—", "—", "2 of 2"]
+    assert "-0.50" in warm
+    assert "0 of 1" in warm
 
 
 def test_every_text_is_escaped_and_nothing_is_loaded(page: Path) -> None:

@@ -1,0 +1,158 @@
+"""What a paper says in words, as comparisons of measured numbers, and whether they bear it out.
+
+A claim has parts: one number stands above another, below it, or beside it (within a margin). A part is tested as a cell
+of a table is (`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm)
+for all parts of the paper's claims, with at least two seeds on the same side. Beside means that the 90 % interval of
+the difference over seeds lies within the margin (two one-sided t-tests at .05).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from scipy import stats
+
+from rlhf_core.evaluation.statistics import mean_and_standard_error
+from tasks.report.measurements import BySeed, Measurement, TableRuns, measurements
+from tasks.report.outputs import StageOutput
+from tasks.report.significance import Comparison, compare, corrected_p
+
+Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
+Side = Literal["above", "below", "beside"]
+#: A number of one run, None where it has none.
+Derived = Callable[[StageOutput], float | None]
+LEVEL = 0.05
+
+
+@dataclass(frozen=True)
+class Number:
+    """A metric of a row.
+
+    Args:
+        row: its name.
+        metric: of metrics.json, or a derived one.
+        label: what the page calls it.
+    """
+
+    row: str
+    metric: str
+    label: str
+
+
+@dataclass(frozen=True)
+class Part:
+    """One comparison of a claim.
+
+    Args:
+        left: a number.
+        side: where the paper has it.
+        right: another number, or a constant such as the 50 % of the SFT policy.
+        margin: of beside, in the metric's unit.
+    """
+
+    left: Number
+    side: Side
+    right: Number | float
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class Claim:
+    """A sentence of the paper; it holds when all its parts do."""
+
+    text: str
+    where: str
+    parts: Sequence[Part]
+
+
+@dataclass
+class Results:
+    """The runs behind the claims.
+
+    Args:
+        runs: outputs of every row, and those of the SFT models that they started from.
+        derived: metrics that are computed from a run's histories, by name.
+    """
+
+    runs: TableRuns
+    derived: Mapping[str, Derived] = field(default_factory=dict)
+    _known: dict[str, Mapping[str, BySeed]] = field(default_factory=dict)
+
+    def of(self, number: Number) -> BySeed:
+        """The number by seed; empty where it was not measured."""
+        if number.metric in self.derived:
+            read = self.derived[number.metric]
+            found = {seed: read(out) for seed, out in self.runs.outputs.get(number.row, {}).items()}
+            return {seed: Measurement(value) for seed, value in found.items() if value is not None}
+        if number.metric not in self._known:
+            self._known[number.metric] = measurements(self.runs, number.metric)
+        return self._known[number.metric].get(number.row, {})
+
+
+def _constant(value: float, like: BySeed) -> BySeed:
+    """A constant win rate in percent as a measurement with the prompts of another."""
+    return {seed: Measurement(value, dict.fromkeys(own.prompts, value / 100)) for seed, own in like.items()}
+
+
+def _beside(left: BySeed, right: BySeed, margin: float) -> bool | None:
+    """Whether the 90 % interval of the difference over seeds lies within the margin; None with one seed."""
+    seeds = sorted(left.keys() & right.keys())
+    if len(seeds) < 2:
+        return None
+    found = mean_and_standard_error([left[seed].value - right[seed].value for seed in seeds])
+    half = float(stats.t.ppf(1 - LEVEL, len(seeds) - 1)) * found.standard_error
+    return abs(found.mean) + half < margin
+
+
+def _verdict(part: Part, found: Comparison, corrected: float | None, beside: bool | None) -> Verdict:
+    significant = found.significant(corrected)
+    if part.side == "beside":
+        if beside:
+            return "confirmed"
+        return "contradicted" if significant and abs(found.difference) > part.margin else "undecided"
+    if not significant:
+        return "undecided"
+    return "confirmed" if (found.difference > 0) == (part.side == "above") else "contradicted"
+
+
+def claim_verdict(parts: Sequence[Verdict]) -> Verdict:
+    """Contradicted where a part is, confirmed where every part is, not run where none was measured."""
+    if all(part == "not run" for part in parts):
+        return "not run"
+    if "contradicted" in parts:
+        return "contradicted"
+    return "confirmed" if all(part == "confirmed" for part in parts) else "undecided"
+
+
+def _mean(values: BySeed, seeds: Sequence[int]) -> float:
+    return sum(values[seed].value for seed in seeds) / len(seeds)
+
+
+def judged(claims: Sequence[Claim], results: Results) -> list[dict[str, Any]]:
+    """Every claim as plain data: text, where, verdict, and its parts with both numbers, p-value and verdict."""
+    rows: list[dict[str, Any]] = []
+    tested: list[tuple[Part, Comparison, bool | None, dict[str, Any]]] = []
+    for claim in claims:
+        row: dict[str, Any] = {"text": claim.text, "where": claim.where, "parts": []}
+        for part in claim.parts:
+            left = results.of(part.left)
+            right = _constant(part.right, left) if isinstance(part.right, float) else results.of(part.right)
+            label = f"{part.right:g}" if isinstance(part.right, float) else part.right.label
+            shown: dict[str, Any] = {"left": part.left.label, "side": part.side, "right": label, "verdict": "not run"}
+            found = compare(left, right)
+            if found is not None:
+                seeds = sorted(left.keys() & right.keys())
+                shown |= {"values": [_mean(left, seeds), _mean(right, seeds)], "seeds": len(seeds)}
+                shown |= {"constant": isinstance(part.right, float)}
+                beside = _beside(left, right, part.margin) if part.side == "beside" else None
+                tested.append((part, found, beside, shown))
+            row["parts"].append(shown)
+        rows.append(row)
+    corrections = corrected_p([found for _, found, _, _ in tested])
+    for (part, found, beside, shown), corrected in zip(tested, corrections, strict=True):
+        shown |= {"p": corrected, "verdict": _verdict(part, found, corrected, beside)}
+    for row in rows:
+        row["verdict"] = claim_verdict([part["verdict"] for part in row["parts"]])
+    return rows

@@ -1,0 +1,194 @@
+"""What PAR's rows came to: true win rate at the end and lost after the peak with intervals, and what they cost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from scipy import stats
+
+from rlhf_core.evaluation.statistics import mean_and_standard_error
+from rlhf_core.published.row_map import recipe_row
+from tasks.artifacts import read_json
+from tasks.report.claims_par import BACKBONES, PEAK, WIN_RATE
+from tasks.report.figure_data import FigureData, Panel, Series
+from tasks.report.measurements import prompt_values
+from tasks.report.outputs import ResultTree, StageOutput
+from tasks.report.outputs import mean_and_standard_error as over_seeds
+
+#: Two-sided level of the intervals.
+LEVEL = 0.95
+Cell = dict[str, float | None]
+
+
+def half_width(values: Sequence[float], prompts: Sequence[float]) -> float | None:
+    """Half of the 95 % interval of a mean: over seeds (Student's t); with one seed over its prompts.
+
+    Args:
+        values: one per seed.
+        prompts: of the only seed, a value per prompt in the same unit; may be empty.
+    """
+    several = values if len(values) > 1 else prompts
+    if len(several) < 2:
+        return None
+    quantile = float(stats.t.ppf((1 + LEVEL) / 2, len(several) - 1))
+    return quantile * mean_and_standard_error(list(several)).standard_error
+
+
+def _wins(output: StageOutput, models: Mapping[int, StageOutput], metric: str) -> dict[str, float]:
+    """100, 50 or 0 per prompt."""
+    values = prompt_values(metric, output, models.get(output.seed))
+    return {prompt: 100 * value for prompt, value in values.items()}
+
+
+def outcome(outputs: Mapping[int, StageOutput], models: Mapping[int, StageOutput]) -> dict[str, Cell | None]:
+    """Win rate at the end and at the best evaluation, and what was lost between them, by name.
+
+    Args:
+        outputs: of a row, by seed.
+        models: of the SFT model that it starts from.
+    """
+    only = next(iter(outputs.values())) if len(outputs) == 1 else None
+    end, peak = ({} if only is None else _wins(only, models, metric) for metric in (WIN_RATE, PEAK))
+    shared = sorted(end.keys() & peak.keys())
+    prompts = {
+        WIN_RATE: list(end.values()),
+        PEAK: list(peak.values()),
+        "loss_after_peak": [peak[prompt] - end[prompt] for prompt in shared],
+    }
+    cells: dict[str, Cell | None] = {}
+    for metric in prompts:
+        values = [out.metrics[metric] for out in outputs.values() if metric in out.metrics]
+        mean = sum(values) / len(values) if values else math.nan
+        cells[metric] = {"mean": mean, "se": half_width(values, prompts[metric])} if values else None
+    return cells
+
+
+def seeds_of(count: int) -> str:
+    """'1 seed', '3 seeds'."""
+    return f"{count} seed{'s' * (count != 1)}"
+
+
+def outcomes(tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str, str]) -> list[FigureData]:
+    """The outcome of every method in every setting, as a picture and as numbers.
+
+    Args:
+        settings: title of each prefix of rows.
+        labels: title of each method.
+    """
+    intervals = (
+        f"Of {seeds_of(len(tree.seeds))} where a row does not say otherwise; 95 % intervals are over seeds, or over "
+        "the test prompts where there is one seed."
+    )
+    picture = FigureData(
+        "outcomes", "True win rate at the end and at its best", f"On all test prompts. {intervals}", panels=[]
+    )
+    table = FigureData(
+        "outcomes-table",
+        "Win rate and what was lost after the peak",
+        "True win rate over the SFT model in percent: of the last weights, of those of the best evaluation, and the "
+        f"points lost between them. After ± stands half of a 95 % interval. {intervals}",
+        kind="table",
+    )
+    columns = {WIN_RATE: "at the end", PEAK: "at its best", "loss_after_peak": "lost after the peak"}
+    lines: list[dict[str, Any]] = []
+    for prefix, title in settings.items():
+        models = tree.outputs("shared", "sft", BACKBONES[prefix])
+        found = {}
+        for name, label in labels.items():
+            outputs = tree.of(recipe_row("par", prefix + name))
+            if not outputs:
+                picture.missing.append(prefix + name)
+                continue
+            found[label] = outcome(outputs, models)
+            cells = [*map(found[label].get, columns)]
+            few = len(outputs) < len(tree.seeds)
+            line = {"name": label, "group": title, "run": prefix + name, "cells": cells}
+            lines.append(line | ({"note": seeds_of(len(outputs))} if few else {}))
+        picture.panels.append(Panel(title, "true win rate over SFT, %", "", _dots(found, columns)))
+    if lines:
+        table.blocks = [{"head": "method", "columns": list(columns.values()), "rows": lines, "decimals": 1}]
+    table.missing = list(picture.missing)
+    return [picture, table]
+
+
+def _dots(found: Mapping[str, Mapping[str, Cell | None]], columns: Mapping[str, str]) -> list[Series]:
+    series = []
+    for slot, metric in ((0, WIN_RATE), (1, PEAK)):
+        known = {label: cell for label, cells in found.items() if (cell := cells[metric]) is not None}
+        if known:
+            means, halves = [cell["mean"] for cell in known.values()], [cell["se"] for cell in known.values()]
+            series.append(Series(columns[metric], means, list(known), halves, style="intervals", colour=slot))
+    if series:
+        series.append(Series("the SFT model", [50.0, 50.0], [0.0, 1.0], style="guide"))
+    return series
+
+
+# What it cost.
+
+
+def _record(path: Path) -> dict[str, Any]:
+    record = path / "record" / "record.json"
+    return dict(read_json(record)) if record.exists() else {}
+
+
+def references_of(tree: ResultTree, record: Mapping[str, Any]) -> list[Path]:
+    """The reference-reward stages that a policy's record names as its inputs."""
+    stages = [Path(name).parts for name in record.get("inputs", {}) if name.endswith("result")]
+    return [tree.folder(*parts[-5:-2], int(parts[-2])) for parts in stages if parts[-4:-3] == ("references",)]
+
+
+def costs(tree: ResultTree, rows: Mapping[str, str]) -> FigureData:
+    """Seconds of every policy and of its reference rewards, from the records of the stages that made them.
+
+    Args:
+        rows: titles of the rows by name.
+    """
+    figure = FigureData(
+        key="costs",
+        title="What a policy costs",
+        caption="Seconds of whole stages on the machine that ran them, evaluations included; stages side by side share "
+        "its cores. Reference rewards are sampled once for each reward model and seed and serve every row that reads "
+        "it. The share is theirs of both together: alone, for a row run by itself; shared, with their seconds divided "
+        "among the policies here that read them. From cache they cost nothing.",
+        kind="table",
+    )
+    outputs = {name: tree.of(recipe_row("par", name)) for name in rows}
+    found = {(name, seed): _record(out.path) for name, by_seed in outputs.items() for seed, out in by_seed.items()}
+    policies = {key: record for key, record in found.items() if "seconds" in record}
+    read = {key: references_of(tree, record) for key, record in policies.items()}
+    seconds = {path: float(_record(path).get("seconds", 0.0)) for paths in read.values() for path in paths}
+    readers = {path: sum(path in paths for paths in read.values()) for path in seconds}
+    lines = []
+    for name, title in rows.items():
+        own = [key for key in policies if key[0] == name]
+        if not own:
+            continue
+        time = [float(policies[key]["seconds"]) for key in own]
+        alone = [sum(seconds[path] for path in read[key]) for key in own]
+        shared = [sum(seconds[path] / readers[path] for path in read[key]) for key in own]
+        cells: list[Cell | None] = [_cell(time)]
+        if any(alone):
+            shares = [[100 * r / (r + t) for r, t in zip(of, time, strict=True)] for of in (alone, shared)]
+            cells += [_cell(alone), *map(_cell, shares)]
+        else:
+            cells += [None] * 3
+        lines.append({"name": title, "run": name, "cells": cells, "note": seeds_of(len(own))})
+    if lines:
+        spent, sampled = sum(float(record["seconds"]) for record in policies.values()), sum(seconds.values())
+        total = [spent / len(policies), sampled / max(len(seconds), 1), None, 100 * sampled / (sampled + spent)]
+        cells = [None if value is None else {"mean": value, "se": None} for value in total]
+        note = f"{len(policies)} policies, {len(seconds)} sets of references"
+        lines.append({"name": "all together", "run": "", "cells": cells, "note": note})
+        columns = ["policy, s", "reference rewards, s", "share alone, %", "share, shared, %"]
+        figure.blocks = [{"head": "row", "columns": columns, "rows": lines, "decimals": 1}]
+    else:
+        figure.missing = list(rows)
+    return figure
+
+
+def _cell(values: Sequence[float]) -> Cell:
+    mean, error = over_seeds(values)
+    return {"mean": mean, "se": error}

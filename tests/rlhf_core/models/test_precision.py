@@ -1,0 +1,234 @@
+"""Weights in bf16: what is computed from them is float32, and training them loses nothing that float32 copies keep."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tiny_models import POLICIES, ToyTokenizer, batch_of, configuration, random_rows, tiny_critic
+from torch import nn
+from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.generation import Sampling
+from rlhf_core.models.loading import load_language_model, set_attention, set_precision
+from rlhf_core.models.policy import Policy
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.policy_optimisation.config import optimiser_config
+from rlhf_core.policy_optimisation.experience import EncodedPrompt
+from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.sources import OnPolicy
+from rlhf_core.rewards.composition import RewardOutput
+from rlhf_core.rollout import RolloutBatch
+from rlhf_core.stepper import MasterStepper, PlainStepper, freeze, stepper_of, use_deepspeed
+
+HALF = torch.bfloat16
+PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
+ROWS = random_rows(2, [4, 1, 6, 3])
+
+
+@pytest.fixture
+def deepspeed() -> Iterator[Any]:
+    yield use_deepspeed
+    use_deepspeed(None)
+
+
+def pair(kind: str) -> tuple[Policy, Policy]:
+    """The same policy in float32 and in bf16."""
+    whole, half = POLICIES[kind](1), POLICIES[kind](1)
+    for model in (whole.model, half.model):
+        set_precision(model, HALF)  # both have the rounded weights
+    set_precision(whole.model, torch.float32)
+    return whole, half
+
+
+def statistics(policy: Policy) -> Any:
+    batch = batch_of(PROMPTS, ROWS)
+    with torch.no_grad():
+        return policy.statistics(batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask)
+
+
+def test_statistics_of_a_bf16_model_are_float32_and_near_those_of_a_float32_one(kind: str) -> None:
+    whole, half = map(statistics, pair(kind))
+    assert half.logprobs.dtype == half.entropies.dtype == torch.float32
+    torch.testing.assert_close(half.logprobs, whole.logprobs, atol=0.15, rtol=0.02)
+    torch.testing.assert_close(half.entropies, whole.entropies, atol=0.1, rtol=0.02)
+    assert not torch.equal(half.logprobs, whole.logprobs)
+
+
+def test_rotary_frequencies_keep_their_bits(deepspeed: Any) -> None:
+    model = LlamaForCausalLM(configuration())
+    before = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    assert before
+    deepspeed({"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}})
+    freeze(model)
+    assert all(p.dtype == HALF for p in model.parameters())
+    for name, buffer in model.named_buffers():
+        assert torch.equal(buffer, before[name])
+        assert buffer.dtype == torch.float32
+
+
+def test_a_head_reads_bf16_states_in_float32_and_is_saved_so(kind: str, tmp_path: Path) -> None:
+    plain = tiny_critic(kind, 1)
+    model = ScalarModel(plain.backbone, ("value",), bias=True)
+    set_precision(model.backbone, HALF)
+    batch = batch_of(PROMPTS, ROWS)
+    inputs = (batch.prompt_ids, batch.prompt_mask, batch.responses.ids, batch.responses.mask)
+    with torch.no_grad():
+        values = model(*inputs, head="value")
+        model.save(tmp_path, {})
+        again = ScalarModel.load(tmp_path)[0]
+        assert torch.equal(again(*inputs, head="value"), values)
+    assert values.dtype == torch.float32
+    assert not torch.equal(values, values.to(HALF).float())
+    assert {p.dtype for p in again.backbone.parameters()} == {HALF}
+    assert {p.dtype for p in again.heads.parameters()} == {torch.float32}
+
+
+def line(weight: float = 1.0) -> nn.Linear:
+    model = nn.Linear(1, 1, bias=False, dtype=HALF)
+    nn.init.constant_(model.weight, weight)
+    return model
+
+
+def test_steps_smaller_than_the_spacing_of_bf16_are_not_lost() -> None:
+    model = line()
+    stepper = stepper_of(model, "adam", rate=1e-4, betas=(0.9, 0.95), max_grad_norm=1.0)
+    for _ in range(100):
+        stepper.zero_grad()
+        stepper.backward(model(torch.ones(1, 1, dtype=HALF)).float().sum())
+        stepper.step(lambda norm: None)
+    assert isinstance(stepper, MasterStepper)
+    assert float(stepper.masters["weight"]) == pytest.approx(0.99, abs=1e-4)
+    assert float(model.weight) == pytest.approx(0.99, abs=2**-8)
+
+
+def test_gradients_of_microbatches_are_added_up_in_float32() -> None:
+    model = line()
+    stepper = stepper_of(model, "adam", rate=1e-4, betas=(0.9, 0.95), max_grad_norm=1e9)
+    stepper.zero_grad()
+    norms: list[float] = []
+    for _ in range(1000):  # in bf16 a sum of ones stops at 256
+        stepper.backward(model(torch.ones(1, 1, dtype=HALF)).float().sum())
+    assert stepper.step(norms.append) == pytest.approx(1000)
+    assert norms == pytest.approx([1000])
+
+
+def test_float32_and_double_models_are_trained_as_they_are(deepspeed: Any) -> None:
+    for dtype in (torch.float32, torch.float64):
+        made = stepper_of(line().to(dtype), "adam", rate=1e-4, betas=(0.9, 0.95), max_grad_norm=1.0)
+        assert type(made) is PlainStepper
+    deepspeed({"zero_optimization": {"stage": 2}})
+    with pytest.raises(RecipeError, match="enable bf16 in the DeepSpeed configuration"):
+        stepper_of(line(), "adam", rate=1e-4, betas=(0.9, 0.95), max_grad_norm=1.0)
+
+
+def likes_large_tokens(batch: RolloutBatch) -> RewardOutput:
+    total = (batch.responses.ids.float() / 50 - 0.5) * batch.responses.mask
+    return RewardOutput(total, {"ids": total}, {})
+
+
+def run_of(name: str, policy: Policy, iterations: int = 2, seed: int = 0) -> PolicyOptimiser:
+    critic_lr = {"critic_lr": 1e-3} if name == "ppo" else {}
+    config = optimiser_config(
+        name, iterations=iterations, rollout_batch=8, minibatch=8, microbatch=4, epochs=2, actor_lr=1e-3, **critic_lr,
+        **({"group_size": 4} if name == "grpo" else {}),
+    )  # fmt: skip
+    policy, reference = copy.deepcopy(policy), copy.deepcopy(policy)
+    critic = ScalarModel.from_language_model(copy.deepcopy(policy.model), heads=("value",), bias=True)
+    tokenizer: Any = ToyTokenizer()
+    prompts = [EncodedPrompt(row, str(row), {"id": str(row)}) for row in PROMPTS]
+    source = OnPolicy(
+        policy, reference, tokenizer, prompts, Sampling(5), rollout_batch=8, group_size=config.group_size,
+        microbatch=4, seed=0,
+    )  # fmt: skip
+    given = critic if config.has_critic else None
+    return PolicyOptimiser(policy, likes_large_tokens, source, config, seed, critic=given)
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_an_update_in_bf16_is_near_that_in_float32(kind: str, name: str) -> None:
+    """From the same rollouts: losses, gradients and the float32 copies after the step."""
+    whole, half = (run_of(name, policy) for policy in pair(kind))
+    batch = whole.source.next(whole.generator)
+    metrics = [run.update(run.experience(batch)) for run in (whole, half)]
+    for found in ("policy_loss", "grad_norm"):
+        assert metrics[1][found] == pytest.approx(metrics[0][found], rel=0.1, abs=0.02), found
+    stepper = half.learner.actor
+    assert isinstance(stepper, MasterStepper)
+    start = dict(pair(kind)[0].model.named_parameters())
+    after = dict(whole.policy.model.named_parameters())
+    moved = torch.cat([(after[key] - start[key]).flatten() for key in start])
+    near = torch.cat([(stepper.masters[key] - start[key]).flatten() for key in start])
+    assert torch.nn.functional.cosine_similarity(moved, near, dim=0) > 0.8
+    for key, parameter in half.policy.model.named_parameters():
+        assert torch.equal(parameter, stepper.masters[key].to(HALF))
+
+
+@pytest.mark.parametrize("name", ["ppo", "grpo"])
+def test_a_resumed_run_in_bf16_is_bitwise_the_uninterrupted_one(kind: str, name: str) -> None:
+    half = pair(kind)[1]
+    straight = run_of(name, half)
+    history = [straight.iterate()[0] for _ in range(2)]
+    assert abs(history[0]["kl"]) < 0.2
+    assert 0 < history[0]["logprob_gap_max"] < 0.3
+    first = run_of(name, half)
+    first.iterate()
+    file = io.BytesIO()
+    torch.save(first.state_dict(), file)
+    file.seek(0)
+    resumed = run_of(name, half, seed=9)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert resumed.iterate()[0] == history[1]
+    for a, b in zip(resumed.policy.model.parameters(), straight.policy.model.parameters(), strict=True):
+        assert torch.equal(a, b)
+    assert isinstance(resumed.learner.actor, MasterStepper)
+    assert isinstance(straight.learner.actor, MasterStepper)
+    for key, master in straight.learner.actor.masters.items():
+        assert torch.equal(resumed.learner.actor.masters[key], master)
+
+
+def test_precision_and_attention_are_kept_by_whoever_loads_a_saved_model(kind: str, tmp_path: Path) -> None:
+    model = POLICIES[kind](1).model
+    set_precision(model, HALF)
+    set_attention(model, "eager")
+    for folder in ("a", "b"):
+        model.save_pretrained(tmp_path / folder)
+        model = load_language_model(tmp_path / folder)
+        assert model.dtype == HALF
+        assert model.config._attn_implementation == "eager"
+    assert load_language_model(tmp_path / "b", dtype=torch.float32).dtype == torch.float32
+    plain = POLICIES[kind](1).model
+    plain.save_pretrained(tmp_path / "plain")
+    assert "attn_implementation" not in (tmp_path / "plain" / "config.json").read_text()
+
+
+def test_attention_kernels_agree(kind: str) -> None:
+    policy = POLICIES[kind](1)
+    found = []
+    for attention in ("eager", "sdpa"):
+        set_attention(policy.model, attention)
+        found.append(statistics(policy).logprobs)
+    torch.testing.assert_close(found[0], found[1], atol=1e-4, rtol=1e-4)
+
+
+def test_attention_that_a_model_or_machine_lacks_is_refused() -> None:
+    model = POLICIES["decoder"](1).model
+    with pytest.raises(RecipeError, match="must be one of eager, sdpa, flash_attention_2"):
+        set_attention(model, "fast")
+    if not torch.cuda.is_available():
+        with pytest.raises(RecipeError, match="needs a GPU and the package flash_attn"):
+            set_attention(model, "flash_attention_2")
+    gemma = Gemma2ForCausalLM(
+        Gemma2Config(
+            vocab_size=20, hidden_size=16, intermediate_size=16, num_hidden_layers=1, num_attention_heads=2,
+            num_key_value_heads=1, head_dim=8,
+        )
+    )  # fmt: skip
+    with pytest.raises(RecipeError, match="attention 'sdpa'"):
+        set_attention(gemma, "sdpa")

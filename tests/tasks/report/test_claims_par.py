@@ -1,0 +1,151 @@
+"""What PAR says of its results: verdicts, intervals and costs are computed from the runs. All numbers are invented."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks import tables
+from tasks.report import figures_par
+from tasks.report.__main__ import write_report
+from tasks.report.claims import Claim, Number, Part, claim_verdict, judged
+from tasks.report.claims_par import BACKBONES, claims, paper_claims, results_of
+from tasks.report.outcomes_par import half_width
+from tasks.report.outputs import ResultTree
+from tasks.rows import load_rows
+from tests.tasks.report.par_results import make_par_results, write_policy
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two seeds of every method, as the paper has them."""
+    return make_par_results(tmp_path_factory.mktemp("par"))
+
+
+def verdicts(results: Path, seeds: tuple[int, ...] = (0, 1)) -> dict[str, Any]:
+    (block,) = paper_claims(ResultTree(results, seeds)).blocks
+    return {row["text"]: row["verdict"] for row in block["rows"]}
+
+
+def test_the_papers_ordering_is_confirmed_by_results_that_have_it(results: Path) -> None:
+    found = verdicts(results)
+    for claim in ("PAR ends highest of all methods", "Min-max and WARM come next"):
+        assert found[claim] == "confirmed"
+    assert found["Vanilla PPO collapses: it gives back what it had gained and ends below the SFT model"] == "confirmed"
+    assert found["PAR, Minmax and WARM end above the SFT model"] == "confirmed"
+    assert found["Over two epochs PAR ends highest"] == "not run"
+
+
+def test_another_method_above_par_contradicts(tmp_path: Path) -> None:
+    results = make_par_results(tmp_path, rows={"par": (60, 60), "minmax": (80, 80), "vanilla": (30, 70)})
+    found = verdicts(results)
+    assert found["PAR ends highest of all methods"] == "contradicted"
+    assert found["Min-max and WARM come next"] == "undecided"
+
+
+def test_one_seed_decides_nothing(results: Path) -> None:
+    assert set(verdicts(results, (0,)).values()) == {"undecided", "not run"}
+
+
+def test_methods_that_are_level_leave_it_undecided(tmp_path: Path) -> None:
+    results = make_par_results(tmp_path, rows={"par": (60, 60), "minmax": (60, 60)})
+    assert verdicts(results)["PAR ends highest of all methods"] == "undecided"
+
+
+@pytest.mark.parametrize(
+    ("other", "verdict"), [((60, 60.5), "confirmed"), ((60, 75), "undecided"), ((80, 81), "contradicted")]
+)
+def test_alike_means_that_the_interval_of_the_difference_lies_within_the_margin(
+    tmp_path: Path, other: tuple[float, float], verdict: str
+) -> None:
+    for seed, rate in enumerate(other):
+        write_policy(tmp_path, "par", seed, 60, 60)
+        write_policy(tmp_path, "par-ref1", seed, rate, rate)
+    made = [claim for claim in claims() if claim.text == "A single reference reward suffices"]
+    (row,) = judged(made, results_of(ResultTree(tmp_path, (0, 1)), made))
+    assert row["verdict"] == verdict
+    assert row["parts"][0]["values"] == [sum(other) / 2, 60]
+
+
+def test_a_claim_is_contradicted_by_one_part_and_confirmed_by_all() -> None:
+    assert claim_verdict(["confirmed", "confirmed"]) == "confirmed"
+    assert claim_verdict(["confirmed", "undecided"]) == "undecided"
+    assert claim_verdict(["confirmed", "not run"]) == "undecided"
+    assert claim_verdict(["confirmed", "contradicted", "not run"]) == "contradicted"
+    assert claim_verdict(["not run", "not run"]) == "not run"
+
+
+def test_every_row_that_a_claim_or_figure_names_is_a_row() -> None:
+    rows = set(load_rows(ROOT, "par"))
+    numbers = [number for claim in claims() for part in claim.parts for number in (part.left, part.right)]
+    named = {number.row for number in numbers if isinstance(number, Number)}
+    assert named <= rows
+    methods = {f"{prefix}{name}" for prefix in BACKBONES for name in figures_par.LABELS}
+    others = {*figures_par.SIGMOIDS, *figures_par.BOUNDS, *figures_par.REFERENCES, *figures_par.GRPO}
+    assert methods | others | set(figures_par.ONLINE_DPO) == rows
+
+
+def test_a_constant_is_compared_prompt_by_prompt(results: Path) -> None:
+    above = Claim("wins", "", [Part(Number("par", "win_rate_vs_sft", "par"), "above", 50.0)])
+    (row,) = judged([above], results_of(ResultTree(results, (0, 1)), [above]))
+    assert row["verdict"] == "confirmed"
+    assert row["parts"][0]["p"] < 0.001
+
+
+def test_intervals_are_over_seeds_or_over_the_prompts_of_the_only_one() -> None:
+    assert half_width([1.0, 2.0, 3.0], []) == pytest.approx(4.302653 * 1 / 3**0.5)
+    assert half_width([60.0], [0.0, 100.0] * 50) == pytest.approx(1.984217 * 50.2519 / 10, rel=1e-4)
+    assert half_width([60.0], []) is None
+
+
+def test_every_method_has_its_outcome_in_every_setting(results: Path) -> None:
+    picture, table = figures_par.outcomes(ResultTree(results, (0, 1)), figures_par.SETTINGS, figures_par.LABELS)
+    assert len(picture.panels) == 4
+    end, peak, model = picture.panels[0].series
+    assert (end.y[0], end.x[0], peak.x[0]) == ("PAR", 85.5, 85.5)
+    assert model.style == "guide"
+    rows = table.blocks[0]["rows"]
+    assert len(rows) == 36
+    vanilla = next(row for row in rows if row["run"] == "vanilla")
+    assert [cell["mean"] for cell in vanilla["cells"]] == pytest.approx([15.5, 68.5, 53.0])
+    assert vanilla["cells"][0]["se"] == pytest.approx(12.7062 * 0.5, rel=1e-4)
+
+
+def test_of_one_seed_the_intervals_are_over_prompts(results: Path) -> None:
+    _, table = figures_par.outcomes(ResultTree(results, (0,)), {"": "one"}, {"vanilla": "Vanilla"})
+    end, _, lost = table.blocks[0]["rows"][0]["cells"]
+    assert end["se"] == pytest.approx(1.964 * 100 * (0.15 * 0.85 / 599) ** 0.5, rel=1e-2)
+    assert lost["se"] > end["se"]
+
+
+def test_costs_come_from_the_records(results: Path) -> None:
+    (figure,) = figures_par.recorded_figures(ResultTree(results, (0, 1)))
+    rows = {row["run"]: row["cells"] for row in figure.blocks[0]["rows"]}
+    readers = sum("par" in name or "lsc" in name for name in rows)
+    policy, references, alone, shared = rows["par"]
+    assert (policy["mean"], references["mean"]) == (60.0, 30.0)
+    assert alone["mean"] == pytest.approx(100 / 3)
+    assert shared["mean"] == pytest.approx(100 * (30 / readers) / (30 / readers + 60))
+    assert rows["vanilla"][1:] == [None, None, None]
+    assert rows[""][3]["mean"] == pytest.approx(100 * 60 / (60 + 2 * 36 * 60))
+
+
+def test_the_page_shows_claims_outcomes_and_costs(results: Path, tmp_path: Path) -> None:
+    tables.build(results, "par", (0, 1), results / "par" / "tables")
+    text = write_report(results, tmp_path).read_text(encoding="utf-8")
+    claimed = text.split('id="par-claims"')[1].split("</article>")[0]
+    assert "PAR ends highest of all methods" in claimed
+    assert claimed.count("badge confirmed") > 5
+    assert text.index('id="par-claims"') < text.index('id="par-table-1"')
+    assert "the SFT model" in text.split('id="par-outcomes"')[1].split("</article>")[0]
+    assert "lost after the peak" in text.split('id="par-outcomes-table"')[1].split("</article>")[0]
+    assert "all together" in text.split('id="par-costs"')[1].split("</article>")[0]
+    figure = text.split('id="par-figure-5"')[1].split("</article>")[0]
+    assert figure.count("error bars are one standard error") == 1
+    assert "proxy reward" in figure
+    markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
+    assert "| PAR ends highest of all methods | §4.4, Table 1 | confirmed |" in markdown

@@ -1,0 +1,85 @@
+"""A backbone with `precision: bf16`: every stage behind it computes in bf16, and a killed one goes on exactly."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from safetensors.torch import load_file
+
+from rlhf_core.errors import RecipeError
+from tasks.artifacts import digest
+from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+
+
+def with_backbone(pipeline: Pipeline, root: Path, **changed: Any) -> Pipeline:
+    """The tiny pipeline's data and tokenizer, and its settings with another backbone."""
+    made = Pipeline(root).write({**SETTINGS, "backbone": {**SETTINGS["backbone"], **changed}})
+    for name in ("data", "tokenizer"):
+        shutil.copytree(pipeline.out(name), made.out(name))
+    return made
+
+
+def dtypes(folder: Path) -> set[str]:
+    return {str(value.dtype).removeprefix("torch.") for value in load_file(folder / "model.safetensors").values()}
+
+
+class Killed(Exception):
+    """Stands for a process that ends."""
+
+
+def test_every_stage_behind_a_bf16_backbone_is_bf16_and_near_float32(
+    pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = with_backbone(pipeline, tmp_path, precision="bf16", attention="eager")
+    for name in ("sft", "entropies", "reward_model", "normaliser", "ppo"):
+        made.run(name)
+    for name in ("sft", "reward_model", "ppo"):
+        assert dtypes(made.result(name) / "model") == {"bfloat16"}
+        assert dtypes(pipeline.result(name) / "model") == {"float32"}
+        assert '"attn_implementation": "eager"' in (made.result(name) / "model" / "config.json").read_text()
+    for name, metric, tolerance in (
+        ("sft", "validation_nll", 0.02),
+        ("entropies", "entropy_mean", 0.05),
+        ("reward_model", "loss", 0.05),
+    ):
+        assert made.metrics(name)[metric] == pytest.approx(pipeline.metrics(name)[metric], rel=tolerance), metric
+    first = made.rows("ppo", "history.jsonl")[0]
+    assert abs(first["kl"]) < 0.5
+    assert 0 < first["logprob_gap_max"] < 0.3
+    values = [value for row in made.rows("ppo", "rollouts.jsonl") for value in row["rewards"] if value]
+    assert any(value != float(f"{value:.3g}") for value in values), "rewards have more digits than bf16"
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SECONDS_VARIABLE, "0")
+    offer = RunCheckpoints.offer
+
+    def killed(self: RunCheckpoints, step: int, state: Any) -> None:
+        offer(self, step, state)
+        raise Killed
+
+    for name in ("sft", "ppo"):
+        monkeypatch.setattr(RunCheckpoints, "offer", killed)
+        with pytest.raises(Killed):
+            made.run(name, tmp_path / "killed" / name)
+        monkeypatch.setattr(RunCheckpoints, "offer", offer)
+        assert digest(made.run(name, tmp_path / "killed" / name)) == digest(made.result(name))
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"precision": "fp16"}, "precision is 'fp16'; it must be one of float32, bf16"),
+        ({"precison": "bf16"}, "did you mean 'precision'"),
+        ({"attention": "fast"}, "must be one of eager, sdpa"),
+    ],
+)
+def test_wrong_settings_are_named(pipeline: Pipeline, tmp_path: Path, changed: dict[str, str], message: str) -> None:
+    spec = tmp_path / "backbone.yaml"
+    spec.write_text(yaml.safe_dump({**SETTINGS["backbone"], **changed}))
+    with pytest.raises(RecipeError, match=message):
+        pipeline.run("sft", tmp_path / "out", settings={"spec": spec})

@@ -1,0 +1,130 @@
+"""A killed policy run asks neither tool nor judge again for what they had answered, and ends as one never killed."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks.tool_server import ToolServer
+from tasks import policy
+from tasks.artifacts import digest
+from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
+
+OWN_REWARD = """
+import os
+import torch
+from rlhf_core.aspects.language_tool import LanguageToolGrammar
+
+def grammar(batch):
+    aspect = LanguageToolGrammar(os.environ["OWN_TOOL"], cache_path=os.environ["OWN_CACHE"])
+    return torch.tensor([0.1 * sum(scored.values) for scored in aspect.score(batch.records, batch.texts)])
+"""
+
+
+class FickleJudge:
+    """A chat endpoint whose verdict depends on how often it was asked before: asked again, it says something else."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        outer = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["Content-Length"]))
+                outer.calls += 1
+                one, other = "AB" if outer.calls % 3 else "BA"
+                text = f"Better: {one}\n[[{one}>{other}]]\n[[{1 + outer.calls % 10}]]"
+                content = json.dumps({"choices": [{"message": {"role": "assistant", "content": text}}]}).encode()
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                self.wfile.write(content)
+
+            def log_message(self, *arguments: Any) -> None:
+                pass
+
+        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_port}/v1"
+        threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
+
+
+@pytest.fixture
+def judge() -> Iterator[FickleJudge]:
+    made = FickleJudge()
+    yield made
+    made.server.shutdown()
+    made.server.server_close()
+
+
+class Killed(Exception):
+    """Stands for a process that ends."""
+
+
+def settings_of(folder: Path, judge: FickleJudge) -> dict[str, Path]:
+    row = dict(SETTINGS["segment"])
+    model = {name: row.pop(name) for name in ("reward_model", "readout", "normaliser", "credit")}
+    own = {"function": "own_grammar:grammar", "gives": "sequence", "credit": "last_token", "name": "grammar"}
+    asked = {
+        "kind": "endpoint", "base_url": judge.url, "model": "fickle", "api_key_variable": None, "concurrency": 1,
+        "cache_path": str(folder / "judge.jsonl"),
+    }  # fmt: skip
+    files = {
+        "row": {**row, "components": [model, own]},
+        "evaluation": {**SETTINGS["evaluation"], "judge": asked},
+    }
+    for name, values in files.items():
+        (folder / f"{name}.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+    return {name: folder / f"{name}.yaml" for name in files}
+
+
+def test_a_killed_run_goes_on_with_what_tool_and_judge_had_answered(
+    pipeline: Pipeline, tmp_path: Path, judge: FickleJudge, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_grammar.py").write_text(OWN_REWARD)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+    monkeypatch.setenv(SECONDS_VARIABLE, "0")
+    with ToolServer() as tool:
+        monkeypatch.setenv("OWN_TOOL", tool.url)
+
+        def run(name: str) -> Path:
+            folder = tmp_path / name
+            folder.mkdir(exist_ok=True)
+            monkeypatch.setenv("OWN_CACHE", str(folder / "tool.jsonl"))
+            return pipeline.run("ppo", folder / "out", settings=settings_of(folder, judge))
+
+        never = {path.name: digest(path) for path in run("never").iterdir()}
+        asked = tool.calls, judge.calls
+        assert min(asked) > 10
+
+        judge.calls = 0
+        offer, write = RunCheckpoints.offer, policy._write
+
+        def killed_before_the_second_is_saved(self: RunCheckpoints, step: int, state: Any) -> None:
+            if step == 2:
+                raise Killed
+            offer(self, step, state)
+
+        def killed_after_the_judge(*arguments: Any) -> None:
+            raise Killed
+
+        monkeypatch.setattr(RunCheckpoints, "offer", killed_before_the_second_is_saved)
+        with pytest.raises(Killed):
+            run("killed")
+        monkeypatch.setattr(RunCheckpoints, "offer", offer)
+        monkeypatch.setattr(policy, "_write", killed_after_the_judge)
+        with pytest.raises(Killed):
+            run("killed")
+        monkeypatch.setattr(policy, "_write", write)
+        assert {path.name: digest(path) for path in run("killed").iterdir()} == never
+        assert (tool.calls - asked[0], judge.calls) == asked
