@@ -66,7 +66,8 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
         seed: of the rows.
 
     Returns:
-        `[{prompt, tokens, rewrite: the true correction, credit: {row: per token, unclipped where known}}]`.
+        `[{prompt, tokens, mistaken: per token whether the correction replaces or deletes it, rewrite: the true
+        correction, credit: {row: per token, unclipped where known}}]`.
 
     Raises:
         DataError: a row without a result of that seed or without credit, or rows that share no solution.
@@ -87,7 +88,7 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
         raise DataError(f"the rows {', '.join(names)} share no solution", remedy="Name rows of one task and size")
     return [
         {
-            **{field: first[key][field] for field in ("prompt", "tokens", "rewrite")},
+            **{field: first[key][field] for field in ("prompt", "tokens", "mistaken", "rewrite")},
             "credit": {name: rows[key].get("unclipped") or rows[key]["credit"] for name, rows in found.items()},
         }
         for key in shared
@@ -119,12 +120,14 @@ def print_credit(results: Path, names: Sequence[str], seed: int) -> None:
     """Prints wrong solutions that several rows kept, coloured by each row's credit, with their corrections."""
     from rich.console import Console
 
-    from tasks.report.colour import coloured_text
+    from tasks.report.colour import colour_scale, coloured_text, pieces
 
     console = Console()
     for solution in shared_credit(results, names, seed):
         console.print(solution["prompt"], style="bold", highlight=False, markup=False)
         for name, credit in solution["credit"].items():
-            console.print(name, style="dim", highlight=False)
-            console.print(coloured_text(solution["tokens"], credit))
+            limit = colour_scale(pieces(solution["tokens"], credit))
+            console.print(f"{name}, {-limit:+.2f} to {limit:+.2f}", style="dim", highlight=False)
+            console.print(coloured_text(solution["tokens"], credit, marked=solution["mistaken"]))
         console.print(f"rewrite: {solution['rewrite']}", style="dim", highlight=False, markup=False)
+    console.print("Underlined: tokens that the rewrite replaces or deletes.", style="dim")

@@ -1,4 +1,7 @@
-"""Accuracy on questions with step-by-step solutions: greedy solutions, their extracted answers, per test set."""
+"""Accuracy on questions with step-by-step solutions: greedy solutions, their extracted answers, per test set.
+
+Real GSM8k is also graded as lm-evaluation-harness does: `gsm8k_strict` and `gsm8k_flexible`.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core.evaluation.answers import HarnessMode, harness_match
 from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.grading import extract_answer, is_right
@@ -17,6 +21,10 @@ if TYPE_CHECKING:
     from tasks.benchmarks import Evaluator
 
 Row = dict[str, Any]
+
+#: The test set that lm-evaluation-harness grades by `#### n` (strict) or the last number (flexible).
+HARNESS_SET = "gsm8k"
+HARNESS_MODES: tuple[HarnessMode, ...] = ("strict", "flexible")
 
 
 def test_sets(data: Path) -> dict[str, str]:
@@ -38,7 +46,7 @@ def graded(question: Mapping[str, Any], prediction: str) -> Row:
 
 
 def solve_tests(evaluator: Evaluator, policy: Policy, generations: list[Row]) -> dict[str, float]:
-    """Accuracy in percent on every test set, on the seen and unseen ones, and over all sets.
+    """Accuracy in percent on every test set, on the seen and unseen ones, and over all sets; the harness's apart.
 
     Args:
         evaluator: of the data set.
@@ -47,7 +55,7 @@ def solve_tests(evaluator: Evaluator, policy: Policy, generations: list[Row]) ->
     """
     from tasks.benchmarks import answer
 
-    config, metrics = evaluator.config, {}
+    config, metrics, harness = evaluator.config, dict[str, float](), dict[str, float]()
     sets = test_sets(evaluator.data)
     for name in sets:
         items = evaluator.items(f"tests/{name}")
@@ -69,7 +77,23 @@ def solve_tests(evaluator: Evaluator, policy: Policy, generations: list[Row]) ->
         ]
         generations += rows
         metrics[name] = 100 * sum(row["right"] for row in rows) / max(1, len(rows))
-    return metrics | averages(metrics, sets)
+        if name == HARNESS_SET and read_json(evaluator.data / "data.json")["source"] == "directory":
+            harness |= harness_accuracies([item["answer"] for item in items], [row["response"] for row in rows])
+    return metrics | averages(metrics, sets) | harness
+
+
+def harness_accuracies(answers: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """{gsm8k_strict, gsm8k_flexible}: accuracy in percent in both modes of lm-evaluation-harness.
+
+    Args:
+        answers: the questions' numbers.
+        predictions: a solution for each.
+    """
+    pairs = list(zip(answers, predictions, strict=True))
+    return {
+        f"{HARNESS_SET}_{mode}": 100 * sum(harness_match(text, gold, mode) for gold, text in pairs) / max(1, len(pairs))
+        for mode in HARNESS_MODES
+    }
 
 
 def averages(metrics: Mapping[str, float], sets: Mapping[str, str]) -> dict[str, float]:

@@ -19,11 +19,12 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.published import registry
-from rlhf_core.published.row_map import rows_of_paper
+from rlhf_core.published.row_map import mapped_rows, rows_of_paper
 from tasks.artifacts import check_version, read_json, stage_output, write_json
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
+from tasks.report.printed_rows import ELSEWHERE, printed_lines
 from tasks.settings import read_settings
 from tasks.stage import command_line, run_stage
 
@@ -147,7 +148,7 @@ def format_number(value: float, decimals: int) -> str:
 
 def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
     """A measured cell in short: mean, significance star, standard error and direction mark."""
-    if cell["status"] == "elsewhere":
+    if cell["status"] == ELSEWHERE:
         return ""
     if cell["status"] != "measured":
         return str(cell["status"])
@@ -224,17 +225,19 @@ def _rich_table(
         return name + (f"\nby {extra['evaluator']}" if len(evaluators) > 1 else "")
 
     if data is None:
-        for printed in published.rows:
+        mapped = mapped_rows(published)
+        firsts = mapped[:: max(1, len(mapped) // max(1, len(published.rows)))]
+        for printed, first in zip(published.rows, firsts, strict=True):
             cells = [str(printed.values.get(column["key"], "")) for column in columns]
-            table.add_row(label(printed.condition, printed.backbone, printed.extra), *cells)
+            table.add_row(label(first.printed_condition, printed.backbone, printed.extra), *cells)
         return table
-    for row in data["rows"]:
-        shown = [
-            _rich_cell(row["cells"][column["key"]]["published"] or "", column, row, data["is_result"])
-            for column in columns
-        ]
-        name = label(row["condition"], row["backbone"], row["extra"])
-        table.add_row(name, *shown, style="bold" if row["is_main"] else None)
+    for line in printed_lines(data, columns):
+        shown = []
+        for column in columns:
+            own, cell = line.cells[column["key"]]
+            shown.append(_rich_cell(cell["published"] or "", column, own, data["is_result"]))
+        name = label(line.label, line.rows[0]["backbone"], line.rows[0]["extra"])
+        table.add_row(name, *shown, style="bold" if line.is_main else None)
     return table
 
 
@@ -257,7 +260,7 @@ def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], 
         return Text(printed)
     text = Text(f"{printed}\n" if column["published"] else "", style="dim")
     cell = row["cells"][column["key"]]
-    if cell["status"] == "elsewhere":
+    if cell["status"] == ELSEWHERE:
         return text
     if cell["status"] != "measured":
         return text.append(str(cell["status"]), style="dim italic")

@@ -21,6 +21,8 @@ _TRIGGER = re.compile(r"####|the answer is", re.IGNORECASE)
 _SIGNED = re.compile(r"[-+]?\$?\s?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:/[0-9]+)?")
 _LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?[0-9]+)\}\{([0-9]+)\}")
 
+#: How lm-evaluation-harness reads an answer: the first `#### n`, or the last number.
+HarnessMode = Literal["strict", "flexible"]
 _HARNESS = {
     "strict": (re.compile(r"#### (\-?[0-9\.\,]+)"), 0),
     "flexible": (re.compile(r"(-?[$0-9.,]{2,})|(-?[0-9]+)"), -1),
@@ -110,7 +112,7 @@ def solution_is_right(solution: str, gold: str) -> bool:
     return answers_equal(extract_number(solution), target)
 
 
-def harness_answer(text: str, mode: Literal["strict", "flexible"]) -> str:
+def harness_answer(text: str, mode: HarnessMode) -> str:
     """gsm8k's filters: `strict` the first `#### n`, `flexible` the last number; `[invalid]` without one."""
     pattern, select = _HARNESS[mode]
     found = pattern.findall(text)
@@ -122,7 +124,7 @@ def harness_answer(text: str, mode: Literal["strict", "flexible"]) -> str:
     return str(chosen).strip()
 
 
-def harness_match(text: str, gold: str, mode: Literal["strict", "flexible"]) -> bool:
+def harness_match(text: str, gold: str, mode: HarnessMode) -> bool:
     """gsm8k's exact_match between a generation and a gold solution (whole, or only its final number)."""
     return _harness_normalised(harness_answer(text, mode)) == _harness_normalised(gold)
 

@@ -22,12 +22,14 @@ Segment = tuple[int, int, float] | Sequence[float]
 
 @dataclass(frozen=True)
 class Piece:
-    """A run of tokens that is paid as one: its text, reward (None: no reward) and token range."""
+    """A run of tokens that is paid as one: its text, reward (None: no reward), token range, and whether it is
+    marked."""
 
     text: str
     reward: float | None
     start: int
     end: int
+    marked: bool = False
 
     @property
     def tooltip(self) -> str:
@@ -75,6 +77,13 @@ def _single(tokens: Sequence[str], rewards: Sequence[float | None], start: int, 
         yield Piece(tokens[index], known, index, index + 1)
 
 
+def _marked(found: Sequence[Piece], marked: Sequence[bool] | None) -> Sequence[Piece]:
+    """The pieces, those with a marked token marked."""
+    if marked is None:
+        return found
+    return [replace(piece, marked=any(marked[piece.start : piece.end])) for piece in found]
+
+
 def colour_scale(found: Sequence[Piece]) -> float:
     """The reward of the strongest colour: the largest magnitude, 1 where all are 0 or absent."""
     return max((abs(p.reward) for p in found if p.reward is not None), default=0.0) or 1.0
@@ -90,14 +99,16 @@ def coloured_tokens(
     segments: Sequence[Segment] | None = None,
     *,
     scale: float | None = None,
+    marked: Sequence[bool] | None = None,
 ) -> Markup:
     """HTML spans of a response coloured by reward; every text is escaped, every span carries its value.
 
     Args:
         tokens, rewards, segments: as in `pieces`.
         scale: reward of the strongest colour; the response's largest magnitude unless given.
+        marked: [response_len] tokens to underline.
     """
-    found = pieces(tokens, rewards, segments)
+    found = _marked(pieces(tokens, rewards, segments), marked)
     limit = scale or colour_scale(found)
     spans = []
     for piece in found:
@@ -106,7 +117,8 @@ def coloured_tokens(
             red, green, blue = POSITIVE if piece.reward >= 0 else NEGATIVE
             style = f' style="background:rgba({red},{green},{blue},{_strength(piece.reward, limit):.3f})"'
         text = escape(piece.text.replace("\n", "↵\n"))
-        spans.append(f'<span class="piece" title="{escape(piece.tooltip)}"{style}>{text}</span>')
+        kind = "piece marked" if piece.marked else "piece"
+        spans.append(f'<span class="{kind}" title="{escape(piece.tooltip)}"{style}>{text}</span>')
     return Markup('<span class="coloured">' + "".join(spans) + "</span>")
 
 
@@ -129,19 +141,21 @@ def coloured_text(
     segments: Sequence[Segment] | None = None,
     *,
     scale: float | None = None,
+    marked: Sequence[bool] | None = None,
 ) -> Text:
     """The same for a terminal: a rich Text with background colours, segments divided by a thin bar."""
-    found = pieces(tokens, rewards, segments)
+    found = _marked(pieces(tokens, rewards, segments), marked)
     limit = scale or colour_scale(found)
     text = Text()
     for number, piece in enumerate(found):
         if segments and number:
             text.append("▏", style="dim")
+        line = " underline" if piece.marked else ""
         if piece.reward is None:
-            text.append(piece.text, style="dim")
+            text.append(piece.text, style=f"dim{line}")
             continue
         share = _strength(piece.reward, limit) / STRONGEST
         mixed = [round(255 + (c - 255) * share) for c in (POSITIVE if piece.reward >= 0 else NEGATIVE)]
         ink = "white" if share > 0.65 else "black"
-        text.append(piece.text, style=f"{ink} on rgb({mixed[0]},{mixed[1]},{mixed[2]})")
+        text.append(piece.text, style=f"{ink} on rgb({mixed[0]},{mixed[1]},{mixed[2]}){line}")
     return text

@@ -7,6 +7,7 @@ from typing import Any
 
 from rlhf_core.published.row_map import RecipeRow, recipe_row
 from rlhf_core.reasoning.steps import split_steps
+from tasks.report.claims_rlmec import paper_claims
 from tasks.report.figure_data import FigureData, Panel, Series, curve_series, metric_by_seed, published_figure
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
 
@@ -15,14 +16,13 @@ LABELS = {"rlmec": "RLMEC", "rft": "RFT", "dpo": "DPO", "ppo-a2c": "PPO A2C", "v
 #: Palette slots; a method keeps its colour in every figure.
 COLOURS = {name: slot for slot, name in enumerate(LABELS)}
 BACKBONE = "Before training"
+BACKBONE_COLOUR = len(LABELS)
 #: Steps between the first error and the final answer that have a bar of their own.
 FARTHEST = 4
-CREDIT = (
-    ("credit_auc", "AUC"),
-    ("credit_auc_within", "AUC within a solution"),
-    ("credit_precision", "Precision"),
-    ("credit_recall", "Recall"),
-)
+#: Measures of a row's credit: name behind `credit_` or `fidelity/`, and what it is called.
+CREDIT = {"auc": "AUC", "auc_within": "AUC within", "precision": "Precision", "recall": "Recall"}
+#: The generative reward model's probabilities, whose order clipping takes from tokens it holds to be right.
+UNCLIPPED, UNCLIPPED_COLOUR = "RLMEC before clipping", 6
 GROUND_TRUTH = "GT (ground truth)"
 #: Who refines wrong solutions in Figure 4, and the metrics of a generative reward model that tell.
 REFINED = {
@@ -36,12 +36,14 @@ CASES = 2
 def figures(tree: ResultTree) -> list[FigureData]:
     """All figures in the order of the page."""
     return [
+        paper_claims(tree),
         training_accuracy(tree),
         rewriting(tree),
         first_error_positions(tree),
         coloured_rewards(tree),
         cases(tree, "qa", "9", ("rlmec", "rft", "dpo", "ppo-a2c")),
         cases(tree, "math", "10", ("rlmec", "rft", "ppo-a2c")),
+        fidelity(tree),
         credit_fidelity(tree),
     ]
 
@@ -125,9 +127,9 @@ def first_error_positions(tree: ResultTree) -> FigureData:
     )
     for task, title in TASKS.items():
         panel = Panel(title, "steps from the first error to the answer", "share of wrong solutions", [])
-        drawn = {BACKBONE: _before(tree, task)}
-        drawn |= {LABELS[name]: _runs(tree, task, name) for name in ("rlmec", "rft", "dpo", "ppo-a2c")}
-        for slot, (label, outputs) in enumerate(drawn.items()):
+        drawn = {BACKBONE: (BACKBONE_COLOUR, _before(tree, task))}
+        drawn |= {LABELS[name]: (COLOURS[name], _runs(tree, task, name)) for name in ("rlmec", "rft", "dpo", "ppo-a2c")}
+        for label, (colour, outputs) in drawn.items():
             found = [shares for out in outputs.values() if (shares := error_distances(out.generations))]
             if not found:
                 figure.missing.append(f"{task}: {label}")
@@ -135,7 +137,7 @@ def first_error_positions(tree: ResultTree) -> FigureData:
             names = list(found[0])
             points = [mean_and_standard_error([shares[name] for shares in found]) for name in names]
             panel.series.append(
-                Series(label, names, [mean for mean, _ in points], [se for _, se in points], "bars", colour=slot)
+                Series(label, names, [mean for mean, _ in points], [se for _, se in points], "bars", colour=colour)
             )
         figure.panels.append(panel)
     return figure
@@ -152,7 +154,8 @@ def coloured_rewards(tree: ResultTree) -> FigureData:
         title="Table 8. The comparison of the reward of the generated solution from different methods",
         caption="Wrong solutions of the policy before training. RLMEC: the token's probability less one half, without "
         "clipping; PPO A2C: the advantage that its critic estimates from the terminal reward; vanilla PPO: the reward "
-        "of the whole solution on every token. Each on its own scale, centred at 0.",
+        "of the whole solution on every token. Each on its own scale, centred at 0. Underlined: tokens that the true "
+        "correction replaces or deletes.",
         kind="coloured_text",
     )
     for task, title in TASKS.items():
@@ -172,19 +175,21 @@ def coloured_rewards(tree: ResultTree) -> FigureData:
                     "tokens": rows[example]["tokens"],
                     "rewards": rows[example].get("unclipped") or rows[example]["credit"],
                     "segments": [],
+                    "marked": rows[example]["mistaken"],
                 }
                 for method, rows in found.items()
             ]
-            prompt = next(iter(found.values()))[example]["prompt"]
-            figure.blocks.append(_block(title, prompt, models))
+            kept = next(iter(found.values()))[example]
+            note = " ".join(split_steps(kept["rewrite"]))
+            figure.blocks.append(_block(title, kept["prompt"], models) | {"note": f"Corrected: {note}"})
     return figure
 
 
 def _by_steps(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A solution by its steps: right ones before the first error, wrong from there on."""
+    """A solution by its steps: right ones before the first error, wrong from there on, whatever answer they reach."""
     steps = [f"{step}\n" for step in split_steps(str(row["response"]))] or [str(row["response"])]
-    first = row.get("first_error")
-    worth = [1.0 if row["right"] or first is None or i < int(first) else -1.0 for i in range(len(steps))]
+    first = row.get("first_error", None if row["right"] else 0)
+    worth = [1.0 if first is None or i < int(first) else -1.0 for i in range(len(steps))]
     return {
         "name": f"{name}: {'right' if row['right'] else 'wrong'}",
         "tokens": steps,
@@ -200,7 +205,8 @@ def cases(tree: ResultTree, task: str, number: str, methods: Sequence[str]) -> F
         key=f"table-{number}",
         title=f"Table {number}. The case study for {titles[number]} tasks",
         caption="Questions of the test sets that the model answers wrong before training and right after RLMEC, first "
-        "seed. Steps from the first wrong one on are coloured as costs, the others as gains.",
+        "seed; first those whose steps are right, too. Steps from the first wrong one on are coloured as costs, the "
+        "others as gains.",
         kind="coloured_text",
     )
     drawn = {BACKBONE: _before(tree, task)} | {LABELS[name]: _runs(tree, task, name) for name in methods}
@@ -213,33 +219,72 @@ def cases(tree: ResultTree, task: str, number: str, methods: Sequence[str]) -> F
         answers[label] = {(row["benchmark"], str(row["id"])): row for row in rows if "extracted" in row}
     before, after = answers.get(BACKBONE, {}), answers.get(LABELS["rlmec"], {})
     changed = [key for key, row in before.items() if not row["right"] and key in after and after[key]["right"]]
+    changed.sort(key=lambda key: after[key].get("first_error") is not None)
     for key in changed[:CASES]:
         models = [_by_steps(label, rows[key]) for label, rows in answers.items() if key in rows]
         figure.blocks.append(_block(f"{key[0]}, {key[1]}", str(before[key]["prompt"]), models))
     return figure
 
 
-def credit_fidelity(tree: ResultTree) -> FigureData:
-    """How well each method's negative credit finds the tokens that are truly wrong."""
+def _credit(tree: ResultTree, task: str) -> dict[str, tuple[RecipeRow, dict[int, StageOutput], str]]:
+    """{label: (row, its runs, what its metrics begin with)} of everything that credits the tokens of a task."""
+    model = RecipeRow(task, "rlmec", "generative_reward_model")
+    found = {UNCLIPPED: (model, tree.of(model), "fidelity/")}
+    rows = {name: RecipeRow(f"{task}-{name}", "rlmec", "policy") for name in ("rlmec", "ppo-a2c", "vanilla-ppo")}
+    return found | {LABELS[name]: (row, tree.of(row), "credit_") for name, row in rows.items()}
+
+
+def fidelity(tree: ResultTree) -> FigureData:
+    """How well negative credit finds the wrong tokens, as bars."""
     figure = FigureData(
-        key="credit-fidelity",
+        key="fidelity",
         title="Token-reward fidelity",
         caption="Wrong solutions with their true minimal edit: a token is mistaken where the edit replaces or deletes "
-        "it. AUC is the chance that a mistaken token has less credit than another, over all solutions and inside one; "
-        "precision and recall are those of credit below 0.",
+        "it. AUC is the chance that a mistaken token has less credit than another (.5: none is told apart), over all "
+        "solutions and within one; precision and recall are those of credit below 0. Clipping ties the tokens that are "
+        "held to be right, hence the AUC before it. Means over seeds with one standard error.",
+    )
+    for task, title in TASKS.items():
+        panel = Panel(title, "", "share of tokens, or chance", [])
+        for label, (row, outputs, prefix) in _credit(tree, task).items():
+            shown = {name: metric_by_seed(outputs, f"{prefix}{metric}") for metric, name in CREDIT.items()}
+            known = {name: cell for name, cell in shown.items() if cell}
+            if label == UNCLIPPED:
+                known = {name: cell for name, cell in known.items() if name.startswith("AUC")}
+            if not known:
+                figure.missing.append(row.name if label != UNCLIPPED else f"generative_reward_model/{task}")
+                continue
+            points = list(known.values())
+            colour = next((COLOURS[name] for name, method in LABELS.items() if method == label), UNCLIPPED_COLOUR)
+            panel.series.append(
+                Series(label, list(known), [mean for mean, _ in points], [se for _, se in points], "bars", colour)
+            )
+        figure.panels.append(panel)
+    return figure
+
+
+def credit_fidelity(tree: ResultTree) -> FigureData:
+    """The numbers of the fidelity figure."""
+    figure = FigureData(
+        key="credit-fidelity",
+        title="Token-reward fidelity in numbers",
+        caption="As in the figure; before clipping over all wrong samples, else over up to 256 whose rewrite by the "
+        "teacher is accepted.",
         kind="table",
     )
     lines = []
     for task in TASKS:
-        for method in ("rlmec", "ppo-a2c", "vanilla-ppo"):
-            row = RecipeRow(f"{task}-{method}", "rlmec", "policy")
-            outputs = tree.of(row)
+        for label, (row, outputs, prefix) in _credit(tree, task).items():
             if not outputs:
-                figure.missing.append(row.name)
+                figure.missing.append(row.name if label != UNCLIPPED else f"generative_reward_model/{task}")
                 continue
-            found = [metric_by_seed(outputs, metric) for metric, _ in CREDIT]
-            cells = [{"mean": cell[0], "se": cell[1]} if cell else None for cell in found]
-            lines.append({"name": row.name, "run": f"{row.group}/{row.kind}/{row.name}", "cells": cells})
+            own = [metric_by_seed(outputs, f"{prefix}{metric}") for metric in CREDIT]
+            cells = [
+                {"mean": cell[0], "se": cell[1]} if cell and (label != UNCLIPPED or metric.startswith("auc")) else None
+                for metric, cell in zip(CREDIT, own, strict=True)
+            ]
+            name = f"{row.name}, before clipping" if label == UNCLIPPED else row.name
+            lines.append({"name": name, "run": f"{row.group}/{row.kind}/{row.name}", "cells": cells})
     if lines:
-        figure.blocks = [{"columns": [title for _, title in CREDIT], "rows": lines}]
+        figure.blocks = [{"columns": list(CREDIT.values()), "rows": lines}]
     return figure

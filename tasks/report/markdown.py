@@ -7,6 +7,7 @@ from typing import Any
 from tasks.plan import clock
 from tasks.report.across import COLUMNS
 from tasks.report.page import Report, label
+from tasks.report.printed_rows import printed_lines
 from tasks.tables import cell_text, format_number
 
 LEGEND = (
@@ -28,17 +29,21 @@ def _row(cells: list[str]) -> str:
 
 
 def _table(table: dict[str, Any]) -> list[str]:
+    also = [column for column in table["columns"] if not column["published"]]
     lines = [f"### {table['id']}. {table['title']}", ""]
-    lines += [
-        _row(["row", *(column["printed"] for column in table["columns"])]),
-        "|" + " --- |" * (len(table["columns"]) + 1),
-    ]
-    for row in table["rows"]:
+    lines += _grid(table, [column for column in table["columns"] if column["published"]])
+    return lines + (["Also measured on the testbed:", "", *_grid(table, also)] if also else [])
+
+
+def _grid(table: dict[str, Any], columns: list[dict[str, Any]]) -> list[str]:
+    lines = [_row(["row", *(column["printed"] for column in columns)]), "|" + " --- |" * (len(columns) + 1)]
+    for line in printed_lines(table, columns):
+        row = line.rows[0]
         by = row["extra"].get("evaluator")
-        label = " · ".join(part for part in (row["condition"], row["backbone"], f"by {by}" if by else None) if part)
+        label = " · ".join(part for part in (line.label, row["backbone"], f"by {by}" if by else None) if part)
         cells = []
-        for column in table["columns"]:
-            cell = row["cells"][column["key"]]
+        for column in columns:
+            _, cell = line.cells[column["key"]]
             parts = [cell["published"]] if cell["published"] is not None else []
             cells.append(" / ".join([*parts, cell_text(cell, column["decimals"])] if table["is_result"] else parts))
         lines.append(_row([label, *cells]))

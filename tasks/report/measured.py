@@ -12,7 +12,11 @@ from rlhf_core.published.row_map import MappedRow, also_measured, data_set, mapp
 from tasks.report.matches import ITSELF, OTHERS, Matches, match_of, matched, table_matches, word_verdict
 from tasks.report.measurements import Measurements, Outputs, TableRuns, has_itself, measurements
 from tasks.report.outputs import ResultTree, mean_and_standard_error
+from tasks.report.printed_rows import ELSEWHERE
 from tasks.report.significance import Comparison, compare, corrected_p
+
+#: Status of a cell where the paper has a dash and this project no row.
+NOT_PRINTED = "not in the paper"
 
 
 @dataclass
@@ -21,8 +25,9 @@ class Cell:
 
     Attributes:
         published: the cell as printed; None where the paper has no such column.
-        status: 'measured', 'not run' (no run of this row), 'not measured' (the run has no such metric), 'elsewhere'
-            (the column belongs to another row behind the same printed one) or '-' (a row against itself).
+        status: 'measured', 'not run' (no run of this row), 'not measured' (the run has no such metric), 'not in the
+            paper' (it prints a dash, and there is no such row), 'elsewhere' (the column belongs to another row behind
+            the same printed one) or '-' (a row against itself).
         mean, se: over seeds, in the column's unit; se is None with one seed.
         seeds: value by seed.
         difference, p_seeds, p_prompts: against the table's main row; None on the main row.
@@ -52,7 +57,10 @@ def _cell(mapped: MappedRow, column: Column, values: Measurements, was_run: bool
     printed = mapped.published.values.get(column.key)
     cell = Cell(published=str(printed) if printed else None, status="not run")
     if column.key in mapped.elsewhere:
-        cell.status = "elsewhere"
+        cell.status = ELSEWHERE
+        return cell
+    if mapped.recipe is None and cell.published == "-":
+        cell.status = NOT_PRINTED
         return cell
     if mapped.recipe is None or not was_run:
         return cell
@@ -212,7 +220,7 @@ def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
             continue
         for row in table["rows"]:
             for cell in row["cells"].values():
-                if cell["published"] is None or cell["status"] == ITSELF:
+                if cell["published"] is None or cell["status"] in (ITSELF, NOT_PRINTED):
                     continue
                 counts["measured" if cell["status"] == "measured" else "not run"] += 1
                 if cell["verdict"]:

@@ -27,6 +27,7 @@ from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_leg
 from tasks.report.drawing import panels_svg
 from tasks.report.measured import verdict_counts
 from tasks.report.outputs import ResultTree
+from tasks.report.printed_rows import printed_lines
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
 from tasks.searches import Search, table_search
 from tasks.tables import format_number, made_tables
@@ -180,6 +181,7 @@ def environment() -> Environment:
     )
     env.filters["clock"] = clock
     env.filters["number"] = format_number
+    env.filters["printed_lines"] = printed_lines
     env.filters["runs_by_benchmark"] = runs_by_benchmark
     env.globals.update(
         across_columns=across.COLUMNS,
@@ -209,7 +211,9 @@ def p_value(p: float | None) -> str:
 
 
 def _coloured(model: dict[str, Any], limit: float) -> Markup:
-    return coloured_tokens(model["tokens"], model["rewards"], model["segments"], scale=limit)
+    return coloured_tokens(
+        model["tokens"], model["rewards"], model["segments"], scale=limit, marked=model.get("marked")
+    )
 
 
 def _limit(model: dict[str, Any]) -> float:

@@ -153,6 +153,26 @@ def test_a_teacher_that_spoils_everything_is_never_accepted(made: Made, tmp_path
         made.train(tmp_path / "model", SCALE, made.root / "drawn", tmp_path / "teacher" / "result")
 
 
+def test_odd_predictions_are_refused_with_their_reason_and_still_scored(made: Made, tmp_path: Path) -> None:
+    """Nothing at all, more than ten steps, no answer, and the reference itself marked as wrong."""
+    rows = read_jsonl(made.root / "drawn" / "samples.jsonl")
+    encoder = load_encoder(made.data, made.sft / "model")
+    odd = {"": "too many edits", "1 + 1 = 2.\n" * 12: "too many steps", "Who knows?": "too many edits"}
+    odd[rows[6]["solution"]] = "same text"
+    for row, text in zip(rows[1:8:2], odd, strict=True):
+        ids = encoder.sequence({"prompt": row["prompt"]}, text).response
+        row |= {"prediction": text, "correct": False, "token_ids": ids}
+    (tmp_path / "drawn").mkdir()
+    write_jsonl(tmp_path / "drawn" / "samples.jsonl", rows)
+    encoder.tokenizer.save_pretrained(tmp_path / "drawn" / "tokenizer")
+    taught = made.teach(tmp_path / "teacher", TEACHER, tmp_path / "drawn")
+    assert [row["reason"] for row in taught] == [*odd.values(), "", ""]
+    made.train(tmp_path / "model", SCALE, tmp_path / "drawn", tmp_path / "teacher" / "result")
+    scored = read_jsonl(tmp_path / "model" / "result" / "token_rewards.jsonl")
+    assert [len(row["rewards"]) for row in scored] == [len(row["token_ids"]) for row in rows]
+    assert len(scored[1]["rewards"]) == 1
+
+
 def test_every_token_of_every_sample_has_a_reward_of_its_sign(made: Made) -> None:
     drawn = {row["id"]: row for row in read_jsonl(made.root / "drawn" / "samples.jsonl")}
     rows = read_jsonl(made.model / "token_rewards.jsonl")

@@ -18,7 +18,7 @@ def kept(results: Path, name: str, **credit: Any) -> None:
     """A row that kept solutions by id; of `unclipped`, the credit before clipping too."""
     folder = results / "rlmec" / "policy" / name / "0" / "result"
     folder.mkdir(parents=True)
-    base = {"prompt": "What is 1 + 1?", "tokens": ["It is ", "3"], "rewrite": "It is 2"}
+    base = {"prompt": "What is 1 + 1?", "tokens": ["It is ", "3"], "mistaken": [False, True], "rewrite": "It is 2"}
     write_jsonl(folder / "credit.jsonl", [{"id": key, **base, **given} for key, given in credit.items()])
 
 
@@ -45,4 +45,5 @@ def test_explain_prints_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     shown = CliRunner().invoke(commands, ["explain", "--rows", "math-rlmec"])
     assert shown.exit_code == 0, shown.output
     assert "rewrite: It is 2" in shown.output
+    assert "math-rlmec, -0.10 to +0.10" in shown.output
     assert CliRunner().invoke(commands, ["explain", "--prompt", "x"]).exit_code != 0

@@ -53,14 +53,19 @@ class MappedRow:
     elsewhere: frozenset[str] = frozenset()
 
     @property
-    def condition(self) -> str:
-        """The condition as printed; of a part with what sets the printed row apart, and the part's name."""
+    def printed_condition(self) -> str:
+        """The condition as printed; of a row with parts, also what else sets it apart from the table's other rows."""
         if self.part is None:
             return self.published.condition
         extra = {k: v for k, v in self.published.extra.items() if k not in ("part", *PROVENANCE)}
         size = extra.pop("model_size", None)
         switches = ", ".join(f"{name} {value}" for name, value in extra.items())
-        return " · ".join(word for word in (self.published.condition, switches, size, self.part) if word)
+        return " · ".join(word for word in (self.published.condition, switches, size) if word)
+
+    @property
+    def condition(self) -> str:
+        """The printed condition, and the part's name where it is one."""
+        return self.printed_condition if self.part is None else f"{self.printed_condition} · {self.part}"
 
     @property
     def is_main(self) -> bool:

@@ -30,6 +30,15 @@ def test_the_terminal_shows_the_text_with_segments_divided() -> None:
     assert coloured_text(["a", " b", " c"], [0.1, 0.1, -0.2], [(0, 2, 0.1)]).plain == "a b▏ c"
 
 
+def test_marked_tokens_are_underlined_whatever_they_are_paid() -> None:
+    page = str(coloured_tokens(["a", "b", "c"], [0.1, -0.2, None], marked=[False, True, True]))
+    assert re.findall(r'class="([^"]+)" title="[^"]+"[^>]*>(\w)', page) == [
+        ("piece", "a"), ("piece marked", "b"), ("piece marked", "c"),
+    ]  # fmt: skip
+    terminal = coloured_text(["a", "b", "c"], [0.1, -0.2, None], marked=[False, True, True])
+    assert ["underline" in str(span.style) for span in terminal.spans] == [False, True, True]
+
+
 def test_a_script_in_a_generation_is_text() -> None:
     page = str(coloured_tokens(["<script>", "alert(1)", "</script>", '" onclick="x'], [0.1, -0.2, None, 0.3]))
     assert "<script" not in page

@@ -40,13 +40,15 @@ def test_figures_draw_what_was_run_and_name_what_was_not(tmp_path: Path) -> None
     )
     history = [{"step": 1, "train_accuracy": 40.0}, {"step": 2, "train_accuracy": 60.0}]
     credit = [{"id": "a", "prompt": "?", "tokens": ["1", "3"], "credit": [0.0, -0.1], "rewrite": "12"}]
+    credit[0]["mistaken"] = [False, True]
     result(tmp_path, "sft", "rlmec-math", {}, generations=[wrong])
     result(
-        tmp_path, "policy", "math-rlmec", {"credit_auc": 0.9},
+        tmp_path, "policy", "math-rlmec", {"credit_auc": 0.9, "credit_precision": 0.7},
         generations=[right], history=history, credit=[{**credit[0], "unclipped": [0.4, -0.45]}],
     )  # fmt: skip
     result(tmp_path, "policy", "math-vanilla-ppo", {"credit_auc": 0.5}, credit=credit)
     grm = {"edit_distance": 2.0, "teacher_edit_distance": 1.5, "rewrite_accuracy": 0.8, "teacher_rewrite_accuracy": 0.9}
+    grm |= {"fidelity/auc": 0.95, "fidelity/precision": 0.6}
     result(tmp_path, "generative_reward_model", "math", grm)
     result(tmp_path, "teacher", "rlmec-math", {"ground_truth_edit_distance": 6.0})
     drawn = {figure.key: figure.to_json() for figure in figures(ResultTree(tmp_path, (0,)))}
@@ -64,10 +66,41 @@ def test_figures_draw_what_was_run_and_name_what_was_not(tmp_path: Path) -> None
         "RLMEC": [0.4, -0.45],
         "Vanilla PPO": [0.0, -0.1],
     }
+    assert block["models"][0]["marked"] == [False, True]
+    assert block["note"] == "Corrected: 12"
     (case,) = drawn["table-10"]["blocks"]
     assert [(model["name"], model["rewards"]) for model in case["models"]] == [
         ("Before training: wrong", [-1.0, -1.0]),
         ("RLMEC: right", [1.0]),
     ]
     assert drawn["table-9"]["status"] == "not run"
-    assert drawn["credit-fidelity"]["status"] == "measured"
+    (bars,) = drawn["fidelity"]["panels"]
+    assert {series["label"]: dict(zip(series["x"], series["y"], strict=True)) for series in bars["series"]} == {
+        "RLMEC before clipping": {"AUC": 0.95},
+        "RLMEC": {"AUC": 0.9, "Precision": 0.7},
+        "Vanilla PPO": {"AUC": 0.5},
+    }
+    assert [row["name"] for row in drawn["credit-fidelity"]["blocks"][0]["rows"]] == [
+        "math, before clipping", "math-rlmec", "math-vanilla-ppo",
+    ]  # fmt: skip
+
+
+def test_a_method_keeps_its_colour_in_every_figure(tmp_path: Path) -> None:
+    wrong = answer(1, right=False, first_error=0)
+    for name in ("math-rlmec", "math-rft", "math-ppo-a2c"):
+        history = [{"step": 1, "train_accuracy": 40.0}]
+        result(tmp_path, "policy", name, {"credit_auc": 0.9}, generations=[wrong], history=history)
+    drawn = [series for figure in figures(ResultTree(tmp_path, (0,))) for p in figure.panels for series in p.series]
+    for label in ("RLMEC", "RFT", "PPO A2C"):
+        assert len({series.colour for series in drawn if series.label == label}) == 1
+    assert len({series.colour for series in drawn}) == 3
+
+
+def test_a_right_answer_by_a_wrong_step_is_coloured_by_its_steps_and_comes_last(tmp_path: Path) -> None:
+    before = [answer(n, right=False, first_error=0) for n in (1, 2)]
+    after = [answer(1, right=True, first_error=1), answer(2, right=True, first_error=None)]
+    result(tmp_path, "sft", "rlmec-math", {}, generations=before)
+    result(tmp_path, "policy", "math-rlmec", {}, generations=after)
+    blocks = next(f for f in figures(ResultTree(tmp_path, (0,))) if f.key == "table-10").blocks
+    assert [block["title"] for block in blocks] == ["gsm8k, 2", "gsm8k, 1"]
+    assert [block["models"][1]["rewards"] for block in blocks] == [[1.0, 1.0], [1.0, -1.0]]
