@@ -219,11 +219,12 @@ def paper_claims(tree: ResultTree) -> FigureData:
         caption="Numbers are accuracies in percent on the average of the test sets, means over seeds, unless named "
         "otherwise. A sign between two numbers says where the paper has them: above (›), below (‹) or alike (≈). A "
         "claim is confirmed when all its comparisons are and contradicted when one is. Rewrites are right alike when "
-        f"the 90 % interval of their difference over seeds lies within {ALIKE:g} points. p-values are corrected for "
-        "all comparisons here (Holm), and one seed decides nothing.",
+        f"the 90 % interval of their difference over seeds lies within {ALIKE:g} points. p-values are corrected for a "
+        "claim's comparisons (Holm), and one seed decides nothing.",
         kind="claims",
     )
-    rows = judged(made, results_of(tree, made))
+    results = results_of(tree, made)
+    rows = [judged(claim, results) for claim in made]
     if any(row["verdict"] != "not run" for row in rows):
         figure.blocks = [{"rows": rows}]
     else:
