@@ -17,6 +17,7 @@ from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.generation import Sampling
 from rlhf_core.models.loading import load_language_model, set_attention, set_precision
+from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.policy_optimisation.config import optimiser_config
@@ -126,6 +127,20 @@ def test_float32_and_double_models_are_trained_as_they_are(deepspeed: Any) -> No
     deepspeed({"zero_optimization": {"stage": 2}})
     with pytest.raises(RecipeError, match="enable bf16 in the DeepSpeed configuration"):
         stepper_of(line(), "adam", rate=1e-4, betas=(0.9, 0.95), max_grad_norm=1.0)
+
+
+def test_adapters_on_a_bf16_model_are_trained_in_float32(kind: str) -> None:
+    pytest.importorskip("peft")
+    policy, copied = pair(kind)[1], pair(kind)[1]
+    adapter = Adapter(policy.model, LoraSettings(rank=2, alpha=4, dropout=0.0))
+    assert {p.dtype for p in policy.model.parameters() if p.requires_grad} == {torch.float32}
+    assert type(stepper_of(policy.model, "adam", rate=1e-2, betas=(0.9, 0.95), max_grad_norm=1.0)) is PlainStepper
+    with torch.no_grad():
+        for name, parameter in policy.model.named_parameters():
+            if "lora_B" in name:
+                parameter.add_(0.1)
+    assert not torch.equal(statistics(policy).logprobs, statistics(copied).logprobs)
+    assert torch.equal(statistics(AdapterOff(policy, adapter)).logprobs, statistics(copied).logprobs)
 
 
 def likes_large_tokens(batch: RolloutBatch) -> RewardOutput:
