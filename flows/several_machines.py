@@ -15,11 +15,13 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+
+import httpx
 
 from flows.leases import Leases
 from rlhf_core.errors import RewardsmithError
@@ -104,9 +106,10 @@ class Machines:
         """Lets other machines have what this one was at work on."""
         try:
             self.remote.write_locks()
-            crash_dead_runs(self.leases.client)
-            if self._own is not None:
-                self._give_up(*self._own)
+            with suppress(httpx.HTTPError):  # a server that is gone ends no run that is done
+                crash_dead_runs(self.leases.client)
+                if self._own is not None:
+                    self._give_up(*self._own)
         finally:
             self.remote.close()
             self.leases.close()
@@ -210,10 +213,14 @@ class Machines:
             )
 
 
-def crash_dead_runs(client: Any) -> list[str]:
+def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
     """Makes runs crashed that share their work and whose machine died: nobody holds their lease; returns their names.
 
-    A machine that was cut off for longer than its lease looks dead, too; its results count all the same.
+    A machine that was cut off for longer than its lease looks dead, too; its results count all the same, and at its end
+    its run is what it has become.
+
+    Args:
+        living: ids of runs whose process is known to live.
     """
     from prefect.client.schemas.filters import FlowRunFilter
     from prefect.exceptions import ObjectNotFound
@@ -222,7 +229,7 @@ def crash_dead_runs(client: Any) -> list[str]:
     alive = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
     dead = []
     for run in client.read_flow_runs(flow_run_filter=alive, limit=200):
-        if not any(tag.startswith(MACHINE) for tag in run.tags):
+        if str(run.id) in living or not any(tag.startswith(MACHINE) for tag in run.tags):
             continue
         name = f"{ALIVE}-{run.id}"
         try:

@@ -42,7 +42,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
 
     folder = settings.folder / "flow-runs"
     done: list[str] = []
-    living = 0
+    living: list[str] = []
     kinds = [StateType.RUNNING, StateType.CANCELLING, StateType.PENDING]
     wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=kinds)))
     with get_client(sync_client=True) as client:
@@ -58,7 +58,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
                 client.set_flow_run_state(run.id, Cancelled(message="cancelled while no worker was alive"), force=True)
                 done.append(f"run {run.name} is cancelled")
             elif process is not None:
-                living += 1
+                living.append(str(run.id))
             elif kind == StateType.RUNNING:
                 client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)
                 done.append(f"run {run.name} is crashed: its process was killed")
@@ -66,7 +66,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
             elif kind == StateType.PENDING and not worker_alive:
                 client.set_flow_run_state(run.id, Scheduled(message="its worker was killed"), force=True)
                 done.append(f"run {run.name} is scheduled again: its worker was killed before it began")
-        done += [f"run {name} is crashed: its machine died" for name in crash_dead_runs(client)]
+        done += [f"run {name} is crashed: its machine died" for name in crash_dead_runs(client, living)]
         if not living:
             done += _free_slots(client)
     for note in folder.glob("*.json"):
