@@ -95,11 +95,15 @@ class MergeSpec:
         title: for people.
         backbone: which SFT model they all start from.
         merge: their names.
+        data: the data set whose pairs they learn from, None for the backbone's.
+        references: as of a `RewardModelSpec`.
     """
 
     title: str
     backbone: str
     merge: tuple[str, ...]
+    data: str | None = None
+    references: str | None = None
 
     def __post_init__(self) -> None:
         if len(self.merge) < 2 or len(set(self.merge)) != len(self.merge):

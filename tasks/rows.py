@@ -177,7 +177,7 @@ def _model(root: Path, row: str, paper: str, named: str, kind: str = "reward_mod
     if not isinstance(declared, str):
         raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
     if "merge" in values:
-        return _merge(root, where, owner, name, declared, values["merge"])
+        return _merge(root, where, owner, name, declared, values)
     segmenter = _one_sat_model(_sat_models(values), where)
     samples = values.get("pairs") == SAMPLES
     data, entropies = values.get("data"), _cuts_by_entropy(values)
@@ -189,8 +189,9 @@ def _model(root: Path, row: str, paper: str, named: str, kind: str = "reward_mod
     return ModelSpec(owner, name, where, declared, entropies, segmenter, (), data, *own, samples)
 
 
-def _merge(root: Path, where: str, owner: str, name: str, backbone: str, named: Any) -> ModelSpec:
-    """A reward model that averages others of its backbone, which are trained themselves."""
+def _merge(root: Path, where: str, owner: str, name: str, backbone: str, values: Mapping[str, Any]) -> ModelSpec:
+    """A reward model that averages others of its backbone and data, which are trained themselves."""
+    named, data = values["merge"], values.get("data")
     if not isinstance(named, list) or not all(isinstance(member, str) for member in named):
         raise RecipeError(f"{where}: merge is '{named}'; it must be a list of reward models' names")
     members = tuple(_model(root, where, owner, member) for member in named)
@@ -202,8 +203,28 @@ def _merge(root: Path, where: str, owner: str, name: str, backbone: str, named: 
                 f"{where}: backbone is '{backbone}' but '{member.name}' is of '{member.backbone}'; models of one "
                 "backbone can be averaged"
             )
+        if member.data != data:
+            raise RecipeError(
+                f"{where}: data is {data or 'that of the backbone'} but '{member.name}' learns from "
+                f"{member.data or 'that of the backbone'}; models of one data set can be averaged"
+            )
     segmenter = _one_sat_model([member.segmenter for member in members], where)
-    return ModelSpec(owner, name, where, backbone, any(m.entropies for m in members), segmenter, members)
+    entropies, samples = any(member.entropies for member in members), {member.samples for member in members}
+    if len(samples) > 1:
+        raise RecipeError(f"{where}: some of the models learn from pairs of samples and some do not")
+    return ModelSpec(
+        owner,
+        name,
+        where,
+        backbone,
+        entropies,
+        segmenter,
+        members,
+        data,
+        None,
+        values.get("references"),
+        samples == {True},
+    )
 
 
 def _models(root: Path, where: str, paper: str, values: Mapping[str, Any]) -> tuple[ModelSpec, ...]:

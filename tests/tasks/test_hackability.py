@@ -17,9 +17,12 @@ from rlhf_core.testbed import World
 from tasks import graph, hackability
 from tasks.command_line import commands
 from tasks.hackability import OwnReward, RewardRows
+from tasks.matrix import Scale
 from tasks.prepare import WorldSpec, data_spec
 from tasks.report.hackability import compare, write_comparison
-from tasks.rows import load_yaml
+from tasks.reward_model import MergeSpec, RewardModelSpec
+from tasks.rows import load_rows, load_yaml
+from tasks.settings import read_settings, typed
 from tests import small_repository
 from tests.small_repository import reward_row, write_yaml
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
@@ -78,6 +81,27 @@ def test_a_mitigation_that_trains_the_reward_model_brings_its_models(laboratory:
     assert member == flaw | {"title": member["title"], "learning_rate_share": 0.8, "seed_offset": 2000}
     assert load_yaml(folder / "length-odin.yaml")["loss"]["kind"] == "odin"
     assert tuple(hackability.flaws(laboratory)) == FLAWS
+
+
+@pytest.mark.parametrize("flaw", FLAWS)
+def test_every_reward_model_of_a_flaw_learns_from_its_pairs(flaw: str) -> None:
+    scale, rows = Scale(ROOT, "testbed"), load_rows(ROOT, "hackability")
+    data = f"results/testbed/shared/data/{flaw}/result"
+    for name in hackability.mitigations(ROOT):
+        items = {item.name: item for item in scale.row(rows[f"{flaw}-{name}"], 0) if item.module == "reward_model"}
+        assert {item.arguments["data"] for item in items.values()} == {data}, name
+        for item in items.values():
+            values = read_settings(ROOT / str(item.arguments["spec"]))
+            typed(MergeSpec if "merge" in values else RewardModelSpec, values, item.name)
+
+
+def test_models_of_several_data_sets_are_not_averaged(laboratory: Path) -> None:
+    path = laboratory / hackability.FOLDER / "reward_models" / "length-warm-2.yaml"
+    shutil.copytree(ROOT / "params" / "scales", laboratory / "params" / "scales")
+    hackability.rows_of(laboratory, "length", ["warm"])
+    path.write_text(path.read_text().replace("data: length", "data: keyword"))
+    with pytest.raises(RecipeError, match=r"data is length but 'length-warm-2' learns from keyword"):
+        load_rows(laboratory, "hackability")
 
 
 def test_a_function_has_the_rows_that_need_no_reference_rewards(laboratory: Path) -> None:
