@@ -240,8 +240,9 @@ def resumable_output(
 
     Args:
         out, stage, version, inputs: as for `stage_output`.
-        seed: of the run.
+        seed: of the run, and of torch's global generators, which dropout draws from.
     """
+    torch.manual_seed(seed)
     digests = input_digests(inputs)
     name = f"{stage}-{hashlib.sha256(Path(out).as_posix().encode()).hexdigest()[:12]}"
     store = CheckpointStore(WORK, name, run_key(stage, version, digests, seed))

@@ -75,6 +75,12 @@ def test_the_same_inputs_and_seed_give_the_same_result(pipeline: Pipeline, name:
     assert digest(pipeline.run(name, tmp_path)) == pipeline.record(name)["result_digest"]
 
 
+def test_dropout_repeats_by_seed(pipeline: Pipeline, tmp_path: Path) -> None:
+    settings = altered(pipeline, tmp_path, "sft", "spec", "architecture.attention_dropout", 0.3)
+    first, again = (digest(pipeline.run("sft", tmp_path / name, settings=settings)) for name in "ab")
+    assert first == again != pipeline.record("sft")["result_digest"]
+
+
 @pytest.mark.parametrize("name", [name for name in SEEDED if "model" in FILES[name]])
 def test_another_seed_gives_another_model(pipeline: Pipeline, name: str, tmp_path: Path) -> None:
     other = pipeline.run(name, tmp_path, seed=1)
