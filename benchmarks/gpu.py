@@ -25,8 +25,10 @@ import torch
 from torch import Tensor
 
 from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.models.loading import set_precision
 from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.stepper import stepper_of
 
 SHAPES: dict[str, dict[str, int]] = {
     "half-billion": {"hidden_size": 1024, "intermediate_size": 4096, "num_hidden_layers": 24, "num_attention_heads": 16,
@@ -102,7 +104,8 @@ def build(shape: str, attention: str, device: torch.device) -> DecoderPolicy:
     )
     torch.manual_seed(0)
     with device:
-        model = LlamaForCausalLM(config).to(torch.bfloat16).eval()
+        model = LlamaForCausalLM(config).eval()
+    set_precision(model, torch.bfloat16)
     return DecoderPolicy(model, pad_id=0, eos_id=-1)
 
 
@@ -121,7 +124,7 @@ def phases(policy: DecoderPolicy, device: Device, options: argparse.Namespace) -
     prompt_mask = torch.ones_like(prompts, dtype=torch.bool)
     ids = torch.randint(1, config.vocab_size, (batch, response), device=policy.device)
     mask = torch.ones_like(ids, dtype=torch.bool)
-    optimiser = torch.optim.Adam(policy.model.parameters(), lr=1e-6, fused=True)
+    stepper = stepper_of(policy.model, "adam", rate=1e-6, betas=(0.9, 0.95), max_grad_norm=1.0)
 
     def sample() -> None:
         generate(policy, prompts, prompt_mask, Sampling(response), torch.Generator().manual_seed(0))
@@ -137,10 +140,10 @@ def phases(policy: DecoderPolicy, device: Device, options: argparse.Namespace) -
             pass
 
     def update() -> None:
-        optimiser.zero_grad(set_to_none=True)
+        stepper.zero_grad()
         for part in parts(False):
-            (-part.logprobs.sum() / mask.sum()).backward()
-        optimiser.step()
+            stepper.backward(-part.logprobs.sum() / mask.sum())
+        stepper.step(lambda norm: None)
 
     processed = batch * length
     return [

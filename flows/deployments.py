@@ -149,6 +149,7 @@ def apply(root: Path, client: Any) -> list[str]:
         names.append(f"{made.name}/{NAME}")
         schema = parameter_schema(made).model_dump_for_openapi()
         same = before and (before.version, before.parameter_openapi_schema) == (commit, schema)
+        same = same and (before.work_pool_name, before.work_queue_name) == (POOL, one.queue)
         if same and [s.schedule for s in before.schedules] == [s.schedule for s in schedules]:
             continue  # writing it again would drop runs that are due
         client.create_deployment(

@@ -78,15 +78,14 @@ def run_paper(
         out = results / paper / SO_FAR  # the tables stage waits for every row
         call = ["--results", str(results), "--paper", paper, "--out", str(out), "--seeds", *map(str, found)]
         problems += problems_of([follow_up.submit("tasks.tables", call, folder)])
-    after = []
-    if sync:
-        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], folder))
+    if sync:  # before the report, which links what MLflow holds
+        problems += problems_of([follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], folder)])
     if report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
         log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", paper, paper)
     elif report:
         module = "tasks.report" if published else f"tasks.report.{paper}"
-        after.append(follow_up.submit(module, ["--results", str(results), "--out", "report"], folder))
-    problems += problems_of(after)
+        problems += problems_of([follow_up.submit(module, ["--results", str(results), "--out", "report"], folder)])
+    summary.times.write(folder)
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     return summary.line()

@@ -36,6 +36,7 @@ from flows.working_tree import only_scheduler, tidy
 from rlhf_core.errors import RewardsmithError
 from tasks import machine, plan
 from tasks.plan import Stage
+from tasks.times import RunTimes, stage_time
 
 RETRIES = 2
 BACKOFF_SECONDS = 2.0
@@ -53,6 +54,7 @@ class Summary:
     done: dict[str, StageDone] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    times: RunTimes = field(default_factory=lambda: RunTimes(machine.cores()))
 
     def line(self) -> str:
         """One line: how many stages ran, came from cache, failed or were skipped."""
@@ -136,6 +138,7 @@ class _Run:
         expected: Mapping[str, float | None],
         show: Silent,
         machines: Machines | None = None,
+        summary: Summary | None = None,
     ) -> None:
         self.root, self.stale, self.slots, self.expected, self.show = root, stale, slots, expected, show
         self.machines = machines
@@ -143,9 +146,10 @@ class _Run:
         self.order = weights(stale, expected)
         self.futures: dict[str, PrefectFuture[StageDone]] = {}
         self.grants: dict[str, Grant] = {}
+        self.began: dict[str, float] = {}
         self.finished: queue.Queue[str] = queue.Queue()
         self.running = Running()
-        self.summary = Summary()
+        self.summary = summary or Summary()
         self.bar: Any = None
         if stale:
             self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages")
@@ -176,6 +180,7 @@ class _Run:
         del self.waiting[address]
         self.show.started(address)
         self.grants[address] = grant
+        self.began[address] = self.summary.times.elapsed()
         call = self.machines.call(address) if self.machines else ()
         future = stage_task.submit(
             self.root, address, stage.file_name, stage.out, grant.environment(), grant.memory_gb, self.running, call
@@ -201,12 +206,14 @@ class _Run:
             address = self.finished.get(timeout=POLL_SECONDS)
         except queue.Empty:
             return
-        self.slots.give_back(self.grants.pop(address))
+        grant = self.grants.pop(address)
+        self.slots.give_back(grant)
         self.futures[address].wait()
         self._advance()
         state = self.futures[address].state
         result = state.result(raise_on_failure=False) if state.is_final() else None
         completed = result if state.is_completed() and isinstance(result, StageDone) else None
+        self._note(address, grant, completed.outcome if completed else "failed")
         if self.machines is not None:
             self.machines.finished(address, done=completed is not None)
         if completed is not None:
@@ -218,6 +225,14 @@ class _Run:
         for below in self._below(address):
             if self.waiting.pop(below, None) is not None:
                 self.summary.skipped[below] = f"reads from {address}, which failed"
+
+    def _note(self, address: str, grant: Grant, outcome: str) -> None:
+        """Where the time of a stage went, for the run's file."""
+        times, began = self.summary.times, self.began[address]
+        out, took = self.root / self.stale[address].out, times.elapsed() - began
+        times.stages.append(
+            stage_time(out, stage=address, outcome=outcome, cores=grant.cores, began=began, seconds=took)
+        )
 
     def _advance(self) -> None:
         """The share of stages that ended, as Prefect's pages show it."""
@@ -274,7 +289,7 @@ def run_stale(
     Raises:
         RewardsmithError: another scheduler is at work here, an unknown row or seed, or a remote that cannot be used.
     """
-    log = get_run_logger()
+    log, summary = get_run_logger(), Summary()
     with only_scheduler(root), noted(root):
         for line in tidy(root):
             log.warning("%s", line)
@@ -298,10 +313,11 @@ def run_stale(
                 len(slots.gpus),
             )
             show = held.enter_context(progress(len(stale)))
-            summary = _Run(root, stale, slots, expected, show, machines).run(log)
+            _Run(root, stale, slots, expected, show, machines, summary).run(log)
             if machines and pull:
                 machines.bring([a for a, done in summary.done.items() if done.outcome == "restored"])
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
+    summary.times.write(root)
     if summary.rows():
         create_table_artifact(key="stages", table=summary.rows(), description=summary.line())
     return summary

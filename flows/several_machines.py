@@ -15,11 +15,13 @@ import logging
 import socket
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from uuid import UUID
+
+import httpx
 
 from flows.leases import Leases
 from rlhf_core.errors import RewardsmithError
@@ -33,6 +35,8 @@ LOOK_SECONDS = 5.0
 LIMIT = "stage"
 #: What the tag of a flow run begins with that names its machine.
 MACHINE = "machine:"
+#: What the limit of a run's own lease begins with, which its process holds while it lives; the rest is the run's id.
+ALIVE = "alive"
 
 
 def check_clean(root: Path) -> str:
@@ -95,12 +99,17 @@ class Machines:
         self._held: dict[str, tuple[str, UUID]] = {}
         self._next_look: dict[str, float] = {}
         self._said: set[str] = set()
+        self._own: tuple[str, UUID] | None = None
         self._sign()
 
     def close(self) -> None:
         """Lets other machines have what this one was at work on."""
         try:
             self.remote.write_locks()
+            with suppress(httpx.HTTPError):  # a server that is gone ends no run that is done
+                crash_dead_runs(self.leases.client)
+                if self._own is not None:
+                    self._give_up(*self._own)
         finally:
             self.remote.close()
             self.leases.close()
@@ -170,9 +179,10 @@ class Machines:
             self.leases.client.delete_global_concurrency_limit_by_name(limit)
 
     def _sign(self) -> None:
-        """Tags the flow run with its place, by which other machines name it.
+        """Tags the flow run with its place, by which other machines name it, and takes the lease that tells its death.
 
-        A run of the same place that looks alive is dead, since a clone has one scheduler: it becomes crashed.
+        A run of the same place that looks alive is dead, since a clone has one scheduler: it becomes crashed. So does
+        one on another machine that no longer holds its lease.
         """
         from prefect.client.schemas.filters import FlowRunFilter
         from prefect.runtime import flow_run
@@ -183,7 +193,11 @@ class Machines:
         for run in self.leases.client.read_flow_runs(flow_run_filter=alive):
             if str(run.id) != flow_run.id:
                 self.leases.client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)
+        crash_dead_runs(self.leases.client)
         if flow_run.id:
+            limit = f"{ALIVE}-{flow_run.id}"
+            lease = self._lease(limit)  # before the tag: a tagged run without a lease is dead
+            self._own = (limit, lease) if lease is not None else None
             tags = [*flow_run.tags, *place, f"commit:{self.commit[:10]}"]
             self.leases.client.update_flow_run(UUID(flow_run.id), tags=tags)
 
@@ -197,6 +211,38 @@ class Machines:
                 at_work(self.leases.client, address),
                 self.remote.name,
             )
+
+
+def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
+    """Makes runs crashed that share their work and whose machine died: nobody holds their lease; returns their names.
+
+    A machine that was cut off for longer than its lease looks dead, too; its results count all the same, and at its end
+    its run is what it has become.
+
+    Args:
+        living: ids of runs whose process is known to live.
+    """
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.exceptions import ObjectNotFound
+    from prefect.states import Crashed
+
+    alive = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
+    dead = []
+    for run in client.read_flow_runs(flow_run_filter=alive, limit=200):
+        if str(run.id) in living or not any(tag.startswith(MACHINE) for tag in run.tags):
+            continue
+        name = f"{ALIVE}-{run.id}"
+        try:
+            held = client.read_global_concurrency_limit_by_name(name).active_slots
+        except ObjectNotFound:  # it is about to end
+            continue
+        if not held:
+            message = "its machine died, or was cut off for longer than its lease"
+            client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+            with suppress(ObjectNotFound):
+                client.delete_global_concurrency_limit_by_name(name)
+            dead.append(str(run.name))
+    return dead
 
 
 def at_work(client: Any, address: str) -> str:

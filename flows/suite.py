@@ -61,12 +61,15 @@ def run_suite(
     log = get_run_logger()
     summary = run_stale(root, suite_files(root, scale, full=full), seeds=seeds, remote=remote, pull=pull)
     log.info("%s", summary.line())
-    after = []
-    for paper in papers(root) if sync else ():
-        after.append(follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], root))
-    if report:
-        after.append(follow_up.submit("tasks.report", ["--results", f"results/{scale}", "--out", "report"], root))
-    problems = [*summary.failed.values(), *problems_of(after)]
+    problems = list(summary.failed.values())
+    mirrored = papers(root) if sync else ()
+    problems += problems_of(
+        [follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], root) for paper in mirrored]
+    )
+    if report:  # after MLflow, whose runs it links
+        call = ["--results", f"results/{scale}", "--out", "report"]
+        problems += problems_of([follow_up.submit("tasks.report", call, root)])
+    summary.times.write(root)
     if problems:
         raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
     return summary.line()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from functools import partial
 from typing import Any, Protocol, TypeVar
 
 import torch
@@ -111,6 +112,13 @@ def _in_half(parameter: nn.Parameter) -> bool:
     return parameter.dtype.itemsize < torch.float32.itemsize
 
 
+def _add_up(master: nn.Parameter, parameter: Tensor) -> None:
+    """Adds a gradient, as soon as it is whole, to its float32 sum."""
+    assert parameter.grad is not None
+    gradient, parameter.grad = parameter.grad.float(), None
+    master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+
+
 class MasterStepper(PlainStepper):
     """A model in bf16 whose optimiser holds float32 copies: gradients are added up, clipped and applied in float32.
 
@@ -131,13 +139,11 @@ class MasterStepper(PlainStepper):
         self.copied = [(p, self.masters[name]) for name, p in own.items() if p is not self.masters[name]]
         super().__init__(model, make_optimiser(list(self.masters.values())), max_grad_norm)
         self.parameters = list(self.masters.values())
+        self.hooks = [p.register_post_accumulate_grad_hook(partial(_add_up, master)) for p, master in self.copied]
 
-    def backward(self, loss: Tensor) -> None:
-        loss.backward()
-        for parameter, master in self.copied:
-            if parameter.grad is not None:
-                gradient, parameter.grad = parameter.grad.float(), None
-                master.grad = gradient if master.grad is None else master.grad.add_(gradient)
+    def close(self) -> None:
+        for hook in self.hooks:
+            hook.remove()
 
     def step(self, check: Callable[[float], None]) -> float:
         norm = super().step(check)

@@ -22,6 +22,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError
 
@@ -158,6 +160,7 @@ def _record(stage: str, version: int, digests: Mapping[str, str], started: float
         "stage": stage,
         "version": version,
         "seconds": round(seconds, 3),
+        "startup_seconds": round(max(0.0, started - psutil.Process().create_time()), 3),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "peak_memory_mb": peak_memory()["peak_memory_mb"],
         "threads": torch.get_num_threads(),

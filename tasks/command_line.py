@@ -146,6 +146,17 @@ def plan(
 
 
 @commands.command()
+def times(
+    paper: Annotated[str | None, typer.Argument(help="The paper whose stages; all stages without it.")] = None,
+    scale: Scale = "testbed",
+) -> None:
+    """Say where the time goes: seconds of each kind of stage, and what the last run spent beside them."""
+    from tasks.times import print_times
+
+    print_times(Path.cwd(), scale, paper)
+
+
+@commands.command()
 def table(
     name: Annotated[
         str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1; or a study of one's own.")

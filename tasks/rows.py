@@ -135,9 +135,9 @@ def papers(root: Path) -> tuple[str, ...]:
     return tuple(dict.fromkeys([*demo, *found]))
 
 
-def backbone_names(root: Path, scale: str = ROOT_SCALE) -> set[str]:
-    """Backbones of a scale."""
-    return {path.stem for path in (root / "params" / "scales" / scale / "backbones").glob("*.yaml")}
+def backbone_names(root: Path) -> set[str]:
+    """Backbones of any scale."""
+    return {path.stem for path in (root / "params" / "scales").glob("*/backbones/*.yaml")}
 
 
 def _cuts_by_entropy(values: Any) -> bool:

@@ -34,6 +34,7 @@ from tasks.artifacts import read_jsonl
 from tasks.outcomes import Outcome, numbers, outcomes, table_metrics, tables_of_rows
 from tasks.registry import Registry, model_name
 from tasks.rows import ROOT_SCALE
+from tasks.searches import note_experiment
 
 #: Parent of rows that no table prints.
 FIGURES = "Figures"
@@ -279,6 +280,7 @@ class Mirror:
         prepare_database(self.uri, root)
         self.client = MlflowClient(tracking_uri=self.uri)
         self.experiment = _experiment(self.client, paper, root, self.uri)
+        note_experiment(root, paper, self.uri, self.experiment)
         self.existing = _existing(self.client, self.experiment, scale)
         self.registry = Registry(self.client, paper)
         self.counts = Counts()

@@ -185,9 +185,7 @@ FAMILIES: dict[str, Family] = {
         {"bos_token_id": "<|endoftext|>", "eos_token_id": "<|im_end|>"},
     ),
     "t5": Family(t5, "seq2seq", T5, _T5_IDS, torch.float32),
-    "mt5": Family(
-        t5, "seq2seq", {**T5, "feed_forward_proj": "gated-gelu", "tie_word_embeddings": False}, _T5_IDS, torch.float32
-    ),
+    "mt5": Family(t5, "seq2seq", {**T5, "feed_forward_proj": "gated-gelu"}, _T5_IDS, torch.float32),
 }
 
 

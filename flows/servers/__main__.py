@@ -129,34 +129,33 @@ def _import_prefect() -> None:
 def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
     """Pool, limits, states of killed runs, deployments."""
     from prefect.client.orchestration import get_client
-    from prefect.client.schemas.actions import WorkPoolCreate
-    from prefect.exceptions import ObjectAlreadyExists
 
     from flows.deployments import apply
-    from flows.servers.recovery import repair
+    from flows.servers.recovery import cancel_stranded, repair
     from flows.shared_slots import limits
     from flows.slots import Slots
 
     with get_client(sync_client=True) as client:
-        try:
-            client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
-        except ObjectAlreadyExists:
-            client.read_work_pool(POOL)
-        _tree_queue(client)
+        make_pool(client)
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
         for name, count in limits(slots_name(), slots).items():
             client.upsert_global_concurrency_limit_by_name(name, count)
-        done = repair(settings, worker_alive=worker_alive)
+        done = repair(settings, worker_alive=worker_alive) + cancel_stranded(client)
         apply(settings.root, client)
     return done
 
 
-def _tree_queue(client: Any) -> None:
-    """The queue of the runs that share the working tree: one at a time, the others wait."""
+def make_pool(client: Any) -> None:
+    """The work pool, and its queue of the runs that share the working tree: one at a time, the others wait."""
+    from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
 
     from flows.deployments import TREE_QUEUE
 
+    try:
+        client.create_work_pool(WorkPoolCreate(name=POOL, type="process"))
+    except ObjectAlreadyExists:
+        client.read_work_pool(POOL)
     try:
         client.create_work_queue(name=TREE_QUEUE, work_pool_name=POOL, concurrency_limit=1)
     except ObjectAlreadyExists:

@@ -9,7 +9,7 @@ import psutil
 
 from flows.run_notes import process_of
 from flows.servers.settings import Settings, slots_name
-from flows.several_machines import MACHINE
+from flows.several_machines import MACHINE, crash_dead_runs
 from flows.working_tree import end_group, only_scheduler, tidy
 from rlhf_core.errors import RewardsmithError
 from tasks.platform_state import read_private
@@ -18,7 +18,7 @@ from tasks.platform_state import read_private
 def _of_this_machine(run: Any, folder: Path) -> bool:
     """Whether the run's process was on this machine: noted here, started by a worker here, or by hand here.
 
-    One that shares its work with other machines says where it is, and is made crashed when its clone runs again.
+    One that shares its work with other machines says where it is, and is known to be dead by its lease.
     """
     place = str(run.infrastructure_pid or "").rpartition(":")[0]
     if (folder / f"{run.id}.json").exists():
@@ -29,8 +29,8 @@ def _of_this_machine(run: Any, folder: Path) -> bool:
 def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
     """Brings Prefect's states and limits in line with the processes that live; returns what was done, in words.
 
-    1. A run that is running without a process becomes crashed; one that was being cancelled becomes cancelled, and
-       its process ends.
+    1. A run that is running without a process becomes crashed, on another machine by the lease that it no longer
+       renews; one that was being cancelled becomes cancelled, and its process ends.
     2. A run that a dead worker had taken but not started is scheduled again.
     3. Slots of this machine are free when no run lives.
     4. Stages that a killed scheduler left are ended, and DVC's locks of dead processes removed.
@@ -42,7 +42,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
 
     folder = settings.folder / "flow-runs"
     done: list[str] = []
-    living = 0
+    living: list[str] = []
     kinds = [StateType.RUNNING, StateType.CANCELLING, StateType.PENDING]
     wanted = FlowRunFilter(state=FlowRunFilterState(type=FlowRunFilterStateType(any_=kinds)))
     with get_client(sync_client=True) as client:
@@ -58,7 +58,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
                 client.set_flow_run_state(run.id, Cancelled(message="cancelled while no worker was alive"), force=True)
                 done.append(f"run {run.name} is cancelled")
             elif process is not None:
-                living += 1
+                living.append(str(run.id))
             elif kind == StateType.RUNNING:
                 client.set_flow_run_state(run.id, Crashed(message="its process was killed"), force=True)
                 done.append(f"run {run.name} is crashed: its process was killed")
@@ -66,6 +66,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
             elif kind == StateType.PENDING and not worker_alive:
                 client.set_flow_run_state(run.id, Scheduled(message="its worker was killed"), force=True)
                 done.append(f"run {run.name} is scheduled again: its worker was killed before it began")
+        done += [f"run {name} is crashed: its machine died" for name in crash_dead_runs(client, living)]
         if not living:
             done += _free_slots(client)
     for note in folder.glob("*.json"):
@@ -73,6 +74,21 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
             done += _end_stages(Path(read_private(note).get("root", settings.root)))
             note.unlink(missing_ok=True)
     return done + _end_stages(settings.root)
+
+
+def cancel_stranded(client: Any) -> list[str]:
+    """Cancels runs that wait in a work pool which somebody removed: no worker would ever take them."""
+    from prefect.client.schemas.filters import FlowRunFilter
+    from prefect.states import Cancelled
+
+    waiting = FlowRunFilter.model_validate({"state": {"type": {"any_": ["SCHEDULED"]}}})
+    done = []
+    for run in client.read_flow_runs(flow_run_filter=waiting, limit=200):
+        if run.deployment_id is not None and run.work_pool_name is None:
+            text = "its work pool had been removed; start it again"
+            client.set_flow_run_state(run.id, Cancelled(message=text), force=True)
+            done.append(f"run {run.name} is cancelled: {text}")
+    return done
 
 
 def _free_slots(client: Any) -> list[str]:

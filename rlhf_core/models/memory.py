@@ -1,13 +1,12 @@
 """Sizes of models without their weights: parameters from the meta device, and a model of the memory of each GPU.
 
 A trained model of N parameters at b bytes each (4, or 2 under bf16), over W ranks, has weights b N, gradients b N and
-Adam's moments 8 N, and under ZeRO or bf16 a float32 copy of its weights, 4 N; bf16 without DeepSpeed adds gradients up
-in float32, 4 N more. ZeRO 1 divides copy and moments by W, 2 the gradients too, 3 the weights too; offload puts copy
-and moments into the CPU's memory. Under ZeRO 3 one model at a time is whole, b N, for rollouts or scoring. A frozen
-model has b N on every GPU. Activations of a microbatch of t tokens without recomputation are 17 b t hidden layers
-(Korthikanti et al. 2022, Eq. 2, without the attention matrix, which fused attention does not keep). A rollout's cache
-is 2 b layers key-value-heads head-size tokens. Not in it: buffers of the libraries and fragmentation, for which a tenth
-is added.
+Adam's moments 8 N, and under ZeRO or bf16 a float32 copy of its weights, 4 N; bf16 without DeepSpeed has its gradients
+in float32. ZeRO 1 divides copy and moments by W, 2 the gradients too, 3 the weights too; offload puts copy and moments
+into the CPU's memory. Under ZeRO 3 one model at a time is whole, b N, for rollouts or scoring. A frozen model has b N
+on every GPU. Activations of a microbatch of t tokens without recomputation are 17 b t hidden layers (Korthikanti et al.
+2022, Eq. 2, without the attention matrix, which fused attention does not keep). A rollout's cache is 2 b layers
+key-value-heads head-size tokens. Not in it: buffers of the libraries and fragmentation, for which a tenth is added.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ class Sharding:
         stage = self.stage or 0
         weights = self.bytes * parameters / (self.ranks if stage >= 3 else 1)
         gradients = self.bytes * parameters / (self.ranks if stage >= 2 else 1)
-        gradients += 4 * parameters if self.bf16 and self.stage is None else 0
+        gradients *= 2 if self.bf16 and self.stage is None else 1
         copied = bool(stage or self.bf16)
         optimiser = (12 if copied else 8) * parameters / (self.ranks if stage >= 1 else 1)
         return weights + gradients + (0 if self.offload else optimiser), optimiser if self.offload else 0.0

@@ -2,8 +2,8 @@
 
 A claim has parts: one number stands above another, below it, or beside it (within a margin). A part is tested as a cell
 of a table is (`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm)
-for all parts of the paper's claims, with at least two seeds on the same side. Beside means that the 90 % interval of
-the difference over seeds lies within the margin (two one-sided t-tests at .05).
+for the parts of its claim, with at least two seeds on the same side. Beside means that the 90 % interval of the
+difference over seeds lies within the margin (two one-sided t-tests at .05).
 """
 
 from __future__ import annotations
@@ -130,29 +130,25 @@ def _mean(values: BySeed, seeds: Sequence[int]) -> float:
     return sum(values[seed].value for seed in seeds) / len(seeds)
 
 
-def judged(claims: Sequence[Claim], results: Results) -> list[dict[str, Any]]:
-    """Every claim as plain data: text, where, verdict, and its parts with both numbers, p-value and verdict."""
-    rows: list[dict[str, Any]] = []
+def judged(claim: Claim, results: Results) -> dict[str, Any]:
+    """A claim as plain data: text, where, verdict, and its parts with both numbers, p-value and verdict."""
+    shown: list[dict[str, Any]] = []
     tested: list[tuple[Part, Comparison, bool | None, dict[str, Any]]] = []
-    for claim in claims:
-        row: dict[str, Any] = {"text": claim.text, "where": claim.where, "parts": []}
-        for part in claim.parts:
-            left = results.of(part.left)
-            right = _constant(part.right, left) if isinstance(part.right, float) else results.of(part.right)
-            label = f"{part.right:g}" if isinstance(part.right, float) else part.right.label
-            shown: dict[str, Any] = {"left": part.left.label, "side": part.side, "right": label, "verdict": "not run"}
-            found = compare(left, right)
-            if found is not None:
-                seeds = sorted(left.keys() & right.keys())
-                shown |= {"values": [_mean(left, seeds), _mean(right, seeds)], "seeds": len(seeds)}
-                shown |= {"constant": isinstance(part.right, float)}
-                beside = _beside(left, right, part.margin) if part.side == "beside" else None
-                tested.append((part, found, beside, shown))
-            row["parts"].append(shown)
-        rows.append(row)
+    for part in claim.parts:
+        constant = isinstance(part.right, float)
+        left = results.of(part.left)
+        right = _constant(part.right, left) if isinstance(part.right, float) else results.of(part.right)
+        label = f"{part.right:g}" if isinstance(part.right, float) else part.right.label
+        row: dict[str, Any] = {"left": part.left.label, "side": part.side, "right": label, "verdict": "not run"}
+        found = compare(left, right)
+        if found is not None:
+            seeds = sorted(left.keys() & right.keys())
+            row |= {"values": [_mean(left, seeds), _mean(right, seeds)], "seeds": len(seeds), "constant": constant}
+            beside = _beside(left, right, part.margin) if part.side == "beside" else None
+            tested.append((part, found, beside, row))
+        shown.append(row)
     corrections = corrected_p([found for _, found, _, _ in tested])
-    for (part, found, beside, shown), corrected in zip(tested, corrections, strict=True):
-        shown |= {"p": corrected, "verdict": _verdict(part, found, corrected, beside)}
-    for row in rows:
-        row["verdict"] = claim_verdict([part["verdict"] for part in row["parts"]])
-    return rows
+    for (part, found, beside, row), corrected in zip(tested, corrections, strict=True):
+        row |= {"p": corrected, "verdict": _verdict(part, found, corrected, beside)}
+    verdict = claim_verdict([row["verdict"] for row in shown])
+    return {"text": claim.text, "where": claim.where, "verdict": verdict, "parts": shown}

@@ -56,8 +56,17 @@ DERIVED: dict[str, Derived] = {
 }
 
 
+#: Metrics that a claim names otherwise than by their own name.
+WORDS = {
+    "last_train_accuracy": "on training questions",
+    "steps_to_answer": "steps to the answer",
+    "edit_distance": "tokens edited",
+    "teacher_edit_distance": "tokens that the teacher edits",
+}
+
+
 def _of(row: str, metric: str = "average") -> Number:
-    return Number(row, metric, row if metric == "average" else f"{row}, {metric}")
+    return Number(row, metric, row if metric == "average" else f"{row}, {WORDS.get(metric, metric)}")
 
 
 def _above(row: str, *others: str, metric: str = "average") -> list[Part]:
@@ -83,7 +92,7 @@ def _leads(prefix: str) -> list[str]:
 def _rewrites(task: str) -> list[Part]:
     """The reward model edits less than its teacher and both far less than a new solution would."""
     own, truth = f"{task} rewrites", f"{task} ground truth"
-    distances = [Number(own, metric, f"{own}, {metric}") for metric in ("edit_distance", "teacher_edit_distance")]
+    distances = [_of(own, metric) for metric in ("edit_distance", "teacher_edit_distance")]
     whole = Number(truth, "ground_truth_edit_distance", truth)
     return [Part(distances[0], "below", distances[1]), *(Part(distance, "below", whole) for distance in distances)]
 
@@ -219,11 +228,12 @@ def paper_claims(tree: ResultTree) -> FigureData:
         caption="Numbers are accuracies in percent on the average of the test sets, means over seeds, unless named "
         "otherwise. A sign between two numbers says where the paper has them: above (›), below (‹) or alike (≈). A "
         "claim is confirmed when all its comparisons are and contradicted when one is. Rewrites are right alike when "
-        f"the 90 % interval of their difference over seeds lies within {ALIKE:g} points. p-values are corrected for "
-        "all comparisons here (Holm), and one seed decides nothing.",
+        f"the 90 % interval of their difference over seeds lies within {ALIKE:g} points. p-values are corrected for a "
+        "claim's comparisons (Holm), and one seed decides nothing.",
         kind="claims",
     )
-    rows = judged(made, results_of(tree, made))
+    results = results_of(tree, made)
+    rows = [judged(claim, results) for claim in made]
     if any(row["verdict"] != "not run" for row in rows):
         figure.blocks = [{"rows": rows}]
     else:

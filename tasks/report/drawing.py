@@ -20,8 +20,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 INK, RULE, PAPER = "#1b1f24", "#d9dde2", "#fefefd"
 COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55
-#: A panel that stands alone with more series than this is drawn larger.
-CROWDED, CROWDED_WIDTH, CROWDED_HEIGHT = 6, 7.4, 4.0
+#: A panel with two axes that stands alone is drawn larger.
+LARGE_WIDTH, LARGE_HEIGHT = 7.4, 4.0
 #: Inches of the legend: a line, what stands around the lines, a character, the handle before it.
 LEGEND_LINE, LEGEND_MARGIN, LEGEND_CHARACTER, LEGEND_HANDLE = 0.2, 0.16, 0.078, 0.48
 
@@ -170,8 +170,8 @@ def _handles(figure_data: Mapping[str, Any], all_axes: Sequence[Any]) -> dict[st
         return handles
     for label, line in handles.items():
         handles[label] = Line2D([], [], color=line.get_color(), marker=line.get_marker(), linewidth=2)
-    for style, label in (("-", twin["y_label"]), (DASHED, twin["right_label"])):
-        handles[label] = Line2D([], [], color=INK, linestyle=style, linewidth=1.4)
+    handles[twin["y_label"]] = Line2D([], [], color=INK, linewidth=1.4)
+    handles[twin["right_label"]] = Line2D([], [], color=INK, linestyle=DASHED, linewidth=1.4)
     return handles
 
 
@@ -195,9 +195,9 @@ def panels_svg(figure_data: Mapping[str, Any]) -> str:
     panels = figure_data["panels"]
     columns = min(len(panels), COLUMNS) if len(panels) != 4 else 2
     rows = -(-len(panels) // columns)
-    crowded = len(panels) == 1 and len(panels[0]["series"]) > CROWDED
-    width = CROWDED_WIDTH if crowded else max(columns, 1.3) * PANEL_WIDTH
-    body = CROWDED_HEIGHT if crowded else rows * PANEL_HEIGHT
+    large = len(panels) == 1 and panels[0]["right_label"]
+    width = LARGE_WIDTH if large else max(columns, 1.3) * PANEL_WIDTH
+    body = LARGE_HEIGHT if large else rows * PANEL_HEIGHT
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": figure_data["key"]}):
         figure, grid = pyplot.subplots(rows, columns, squeeze=False)
         used = [axes for line in grid for axes in line]

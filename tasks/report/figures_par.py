@@ -102,7 +102,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
 
 def recorded_figures(tree: ResultTree) -> list[FigureData]:
     """Figures of the runs' records, which no result depends on: what a policy and its reference rewards cost."""
-    rows = {}
+    rows: dict[str, str] = {}
     for prefix, title in SETTINGS.items():
         rows |= {f"{prefix}{name}": f"{label}, {title}" for name, label in LABELS.items()}
     rows |= {name: label for name, label in {**SIGMOIDS, **REFERENCES}.items() if name not in rows}
@@ -196,8 +196,10 @@ def calibration(tree: ResultTree) -> FigureData:
     shaped = [name for name in METHODS if name not in ("warm", "odin", "reg")]
     for title, names in (("Shapings", shaped), ("Reward models", ["warm", "odin", "reg"])):
         panel = Panel(title, "preference score, %", "true win rate vs SFT, %", _calibration_series(tree, names))
-        if panel.series:
-            panel.series.append(Series("calibrated", [30.0, 100.0], [30.0, 100.0], style="guide"))
+        drawn = [x for series in panel.series for x in (*series.x, *series.y)]
+        if drawn:
+            ends = [min(drawn), max(drawn)]
+            panel.series.append(Series("calibrated", ends, ends, style="guide"))
         figure.panels.append(panel)
     figure.missing = [name for name in METHODS if not tree.of(recipe_row("par", name))]
     return figure

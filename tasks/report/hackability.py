@@ -116,6 +116,12 @@ class Cell:
         """Mean clause use over seeds."""
         return mean_use([run.clauses for run in self.runs])
 
+    @property
+    def rise(self) -> list[tuple[float, float]]:
+        """How far the mean proxy rose over that of the SFT policy, by step: reward models differ in their zero."""
+        points = self.curve("proxy")
+        return [(step, value - points[0][1]) for step, value in points]
+
     def curve(self, name: str) -> list[tuple[float, float]]:
         """Mean of a number of the evaluations over seeds, by step that every seed has."""
         by_seed = [{p["step"]: p[name] for p in run.points if p[name] is not None} for run in self.runs]
@@ -319,11 +325,11 @@ def render(comparison: Comparison) -> str:
     colours = colours_of(comparison.order)
     ranges: dict[int, tuple[Range, Range]] = {}
     for reward in comparison.rewards:
-        proxies = [cell.curve("proxy") for cell in reward.measured]
+        proxies = [cell.rise for cell in reward.measured]
         ranges |= {id(cell): (span(proxies, 0), span(proxies, 1)) for cell in reward.cells}
 
     def curve(cell: Cell) -> Curve:
-        return Curve(cell.title, colours[cell.mitigation], cell.curve("proxy"), cell.curve("win_rate"))
+        return Curve(cell.title, colours[cell.mitigation], cell.rise, cell.curve("win_rate"))
 
     def panel(reward: Reward) -> Markup:
         key = f"curves-{comparison.rewards.index(reward)}"

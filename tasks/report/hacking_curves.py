@@ -22,7 +22,7 @@ Points = Sequence[tuple[float, float]]
 
 @dataclass(frozen=True)
 class Curve:
-    """A mitigation's curves: (step, mean proxy reward) and (step, win rate in percent)."""
+    """A mitigation's curves: (step, rise of the mean proxy reward) and (step, win rate in percent)."""
 
     title: str
     colour: str
@@ -89,7 +89,7 @@ def curves_svg(key: str, title: str, curves: Sequence[Curve]) -> str:
         left.grid(False)
         left.xaxis.set_major_locator(MaxNLocator(integer=True))
         left.set_xlabel("training step")
-        left.set_ylabel("proxy reward (solid)")
+        left.set_ylabel("proxy reward less SFT's (solid)")
         right.set_ylabel("win rate over SFT, % (dashed)")
         right.set_ylim(0, 100)
         figure.tight_layout()

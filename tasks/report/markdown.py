@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from tasks.plan import clock
 from tasks.report.across import COLUMNS
 from tasks.report.page import Report, label
 from tasks.report.printed_rows import printed_lines
@@ -73,6 +74,18 @@ def _across(report: Report) -> list[str]:
     return lines
 
 
+def _times(report: Report) -> list[str]:
+    """Seconds of each kind of stage."""
+    if not report.times:
+        return []
+    headings = ["kind of stage", "stages", "in all", "each", "share"]
+    lines = ["## Where the time goes", "", _row(headings), "|" + " --- |" * len(headings)]
+    for kind in report.times:
+        share = f"{100 * kind.share:.1f} %"
+        lines.append(_row([kind.kind, str(kind.stages), clock(kind.seconds), clock(kind.each), share]))
+    return [*lines, ""]
+
+
 def render(report: Report) -> str:
     """The report as a Markdown string."""
     made = report.provenance
@@ -99,4 +112,4 @@ def render(report: Report) -> str:
             lines += _claims(figure) if figure["kind"] == "claims" and figure["blocks"] else []
         for table in paper.result_tables:
             lines += _table(table)
-    return "\n".join([*lines, *_across(report)])
+    return "\n".join([*lines, *_across(report), *_times(report)])

@@ -10,7 +10,7 @@ from rlhf_core.evaluation.statistics import direction_verdict
 from rlhf_core.published.registry import Column, Printed, Table
 from rlhf_core.published.row_map import MappedRow, also_measured, data_set, mapped_rows, metric_name, row_keys
 from tasks.report.matches import ITSELF, OTHERS, Matches, match_of, matched, table_matches, word_verdict
-from tasks.report.measurements import Measurements, Outputs, TableRuns, measurements
+from tasks.report.measurements import Measurements, Outputs, TableRuns, has_itself, measurements
 from tasks.report.outputs import ResultTree, mean_and_standard_error
 from tasks.report.printed_rows import ELSEWHERE
 from tasks.report.significance import Comparison, compare, corrected_p
@@ -119,7 +119,8 @@ def _cells(
                 continue
             measured = values.get(metric, {})
             cell = _cell(row, column, measured, bool(row.recipe and runs.get(row.recipe.name)))
-            found = None if column.key in row.elsewhere else _compared(row, measured)
+            by_definition = row.recipe == row.reference and has_itself(metric) and cell.published is None
+            found = None if column.key in row.elsewhere or by_definition else _compared(row, measured)
             if found is not None:
                 tested.append((cell, found, row, column))
             cells[column.key] = cell

@@ -227,6 +227,15 @@ def reference_arena(runs: TableRuns) -> Measurements:
     return found
 
 
+#: Win rates over the SFT model, by the benchmark that they are on.
+OVER_SFT = {
+    "win_rate_vs_sft": "alpaca",
+    "peak_win_rate_vs_sft": "alpaca",
+    "lc_win_rate_vs_sft": "alpaca",
+    "peak_lc_win_rate_vs_sft": "alpaca",
+    "ood_win_rate_vs_sft": "ood",
+    "arena_win_rate_vs_sft": "arena",
+}
 #: Metrics that no run records: they need other rows of a table, or the SFT model's answers.
 JOINT_METRICS: dict[str, Callable[[TableRuns], Measurements]] = {
     "alpaca_lc": alpaca_length_controlled,
@@ -236,7 +245,30 @@ JOINT_METRICS: dict[str, Callable[[TableRuns], Measurements]] = {
 }
 
 
+def has_itself(metric: str) -> bool:
+    """Whether the SFT model has a metric by definition; see `reference_itself`."""
+    return metric in OVER_SFT or metric.startswith("peak_")
+
+
+def reference_itself(runs: TableRuns, metric: str) -> Measurements:
+    """What the SFT model has by definition: 50 % against itself, and no evaluation that is better than its only one."""
+    found: dict[str, dict[int, Measurement]] = {}
+    for name, by_seed in runs.outputs.items():
+        for seed, output in by_seed.items():
+            reference = runs.reference(name, seed)
+            if reference is None or reference.path != output.path:
+                continue
+            if metric in OVER_SFT:
+                halves = dict.fromkeys(_true_rewards(output, OVER_SFT[metric]), 0.5)
+                found.setdefault(name, {})[seed] = Measurement(50.0, halves)
+            elif metric.removeprefix("peak_") in output.metrics:
+                own = metric.removeprefix("peak_")
+                found.setdefault(name, {})[seed] = Measurement(output.metrics[own], prompt_values(own, output, None))
+    return found
+
+
 def measurements(runs: TableRuns, metric: str) -> Measurements:
     """A metric of every row of a table, by seed."""
     joint = JOINT_METRICS.get(metric)
-    return joint(runs) if joint else recorded(runs, metric)
+    found = joint(runs) if joint else recorded(runs, metric)
+    return {**found, **reference_itself(runs, metric)} if has_itself(metric) else found

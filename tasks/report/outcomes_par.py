@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -136,8 +137,39 @@ def _record(path: Path) -> dict[str, Any]:
 
 def references_of(tree: ResultTree, record: Mapping[str, Any]) -> list[Path]:
     """The reference-reward stages that a policy's record names as its inputs."""
-    stages = [Path(name).parts for name in record.get("inputs", {}) if name.endswith("result")]
-    return [tree.folder(*parts[-5:-2], int(parts[-2])) for parts in stages if parts[-4:-3] == ("references",)]
+    names = [name for name in record.get("inputs", {}) if "/references/" in name and name.endswith("/result")]
+    places = [Path(name).parts[-5:-1] for name in names]
+    return [tree.folder(group, kind, name, int(seed)) for group, kind, name, seed in places]
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Seconds from the records of stages.
+
+    Attributes:
+        policies: of every policy, by row and seed.
+        read: the reference stages that each of them reads.
+        references: of every reference stage that is read.
+    """
+
+    policies: Mapping[tuple[str, int], float]
+    read: Mapping[tuple[str, int], list[Path]]
+    references: Mapping[Path, float]
+
+    @property
+    def readers(self) -> dict[Path, int]:
+        """How many policies read each reference stage."""
+        return {path: sum(path in paths for paths in self.read.values()) for path in self.references}
+
+
+def spent_on(tree: ResultTree, rows: Iterable[str]) -> Spent:
+    """What the policies of rows and their reference rewards took; runs without a record are left out."""
+    outputs = {name: tree.of(recipe_row("par", name)) for name in rows}
+    found = {(name, seed): _record(out.path) for name, by_seed in outputs.items() for seed, out in by_seed.items()}
+    records = {key: record for key, record in found.items() if "seconds" in record}
+    read = {key: references_of(tree, record) for key, record in records.items()}
+    seconds = {path: float(_record(path).get("seconds", 0.0)) for paths in read.values() for path in paths}
+    return Spent({key: float(record["seconds"]) for key, record in records.items()}, read, seconds)
 
 
 def costs(tree: ResultTree, rows: Mapping[str, str]) -> FigureData:
@@ -151,42 +183,40 @@ def costs(tree: ResultTree, rows: Mapping[str, str]) -> FigureData:
         title="What a policy costs",
         caption="Seconds of whole stages on the machine that ran them, evaluations included; stages side by side share "
         "its cores. Reference rewards are sampled once for each reward model and seed and serve every row that reads "
-        "it. The share is theirs of both together: alone, for a row run by itself; shared, with their seconds divided "
-        "among the policies here that read them. From cache they cost nothing.",
+        "it; rows that state a constant in units of the SFT policy's rewards need them, too. The share is theirs of "
+        "both together: alone, for a row run by itself; shared, with their seconds divided among the policies here "
+        "that read them. From cache they cost nothing.",
         kind="table",
     )
-    outputs = {name: tree.of(recipe_row("par", name)) for name in rows}
-    found = {(name, seed): _record(out.path) for name, by_seed in outputs.items() for seed, out in by_seed.items()}
-    policies = {key: record for key, record in found.items() if "seconds" in record}
-    read = {key: references_of(tree, record) for key, record in policies.items()}
-    seconds = {path: float(_record(path).get("seconds", 0.0)) for paths in read.values() for path in paths}
-    readers = {path: sum(path in paths for paths in read.values()) for path in seconds}
-    lines = []
-    for name, title in rows.items():
-        own = [key for key in policies if key[0] == name]
-        if not own:
-            continue
-        time = [float(policies[key]["seconds"]) for key in own]
-        alone = [sum(seconds[path] for path in read[key]) for key in own]
-        shared = [sum(seconds[path] / readers[path] for path in read[key]) for key in own]
-        cells: list[Cell | None] = [_cell(time)]
-        if any(alone):
-            shares = [[100 * r / (r + t) for r, t in zip(of, time, strict=True)] for of in (alone, shared)]
-            cells += [_cell(alone), *map(_cell, shares)]
-        else:
-            cells += [None] * 3
-        lines.append({"name": title, "run": name, "cells": cells, "note": seeds_of(len(own))})
-    if lines:
-        spent, sampled = sum(float(record["seconds"]) for record in policies.values()), sum(seconds.values())
-        total = [spent / len(policies), sampled / max(len(seconds), 1), None, 100 * sampled / (sampled + spent)]
-        cells = [None if value is None else {"mean": value, "se": None} for value in total]
-        note = f"{len(policies)} policies, {len(seconds)} sets of references"
-        lines.append({"name": "all together", "run": "", "cells": cells, "note": note})
-        columns = ["policy, s", "reference rewards, s", "share alone, %", "share, shared, %"]
-        figure.blocks = [{"head": "row", "columns": columns, "rows": lines, "decimals": 1}]
-    else:
+    spent = spent_on(tree, rows)
+    lines = [line for name, title in rows.items() if (line := _cost(spent, name, title, len(tree.seeds)))]
+    if not lines:
         figure.missing = list(rows)
+        return figure
+    policies, references = sum(spent.policies.values()), sum(spent.references.values())
+    total = (policies / len(spent.policies), references / max(1, len(spent.references)))
+    cells = [_cell([total[0]]), _cell([total[1]]), None, _cell([100 * references / (references + policies)])]
+    note = f"policies: {len(spent.policies)}, sets of reference rewards: {len(spent.references)}"
+    lines.append({"name": "all together", "run": "", "cells": cells, "note": note})
+    columns = ["policy, s", "reference rewards, s", "share alone, %", "share, shared, %"]
+    figure.blocks = [{"head": "row", "columns": columns, "rows": lines, "decimals": 1}]
     return figure
+
+
+def _cost(spent: Spent, name: str, title: str, seeds: int) -> dict[str, Any] | None:
+    """The line of a row; None where it was not run."""
+    own = [key for key in spent.policies if key[0] == name]
+    if not own:
+        return None
+    time = [spent.policies[key] for key in own]
+    alone = [sum(spent.references[path] for path in spent.read[key]) for key in own]
+    shared = [sum(spent.references[path] / spent.readers[path] for path in spent.read[key]) for key in own]
+    cells: list[Cell | None] = [_cell(time), None, None, None]
+    if any(alone):
+        shares = [[100 * r / (r + t) for r, t in zip(of, time, strict=True)] for of in (alone, shared)]
+        cells[1:] = [_cell(alone), *map(_cell, shares)]
+    note = {"note": seeds_of(len(own))} if len(own) < seeds else {}
+    return {"name": title, "run": name, "cells": cells, **note}
 
 
 def _cell(values: Sequence[float]) -> Cell:

@@ -21,6 +21,7 @@ from markupsafe import Markup
 from rlhf_core.errors import DataError
 from rlhf_core.published import registry
 from tasks.artifacts import read_json
+from tasks.plan import clock
 from tasks.report import across
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg
@@ -28,7 +29,9 @@ from tasks.report.measured import verdict_counts
 from tasks.report.outputs import ResultTree
 from tasks.report.printed_rows import printed_lines
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
+from tasks.searches import Search, table_search
 from tasks.tables import format_number, made_tables
+from tasks.times import KindTime, RunTimes, by_kind, last_run, run_line
 
 TEMPLATES = Path(__file__).parent / "templates"
 
@@ -87,6 +90,9 @@ class Report:
     Attributes:
         across: rows of all papers and studies by the SFT model that they started from.
         runs: the run behind each measured cell, by anchor.
+        times: seconds of each kind of stage.
+        last_run: where the time of the tree's last run went; None where none was noted.
+        searches: MLflow's search of the runs behind a table, by paper and table.
     """
 
     scale: str
@@ -95,6 +101,9 @@ class Report:
     runs: dict[str, Run]
     provenance: Provenance
     constants: dict[str, Any]
+    times: list[KindTime]
+    last_run: RunTimes | None
+    searches: dict[tuple[str, str], Search]
 
 
 def read_report(results: Path) -> Report:
@@ -123,6 +132,13 @@ def read_report(results: Path) -> Report:
         for seed, path in row.runs.items():
             anchor = run_anchor(row.group, "policy", row.name, seed)
             runs.setdefault(anchor, read_run(anchor, row.name, seed, path))
+    root = results.resolve().parents[1]
+    searches = {
+        (paper.key, table["id"]): search
+        for paper in papers
+        for table in paper.result_tables
+        if (search := table_search(root, paper.key, table["id"], results.name))
+    }
     facts = sorted((results / "shared" / "data").glob("*/result/data.json"))
     return Report(
         scale=results.name,
@@ -131,6 +147,9 @@ def read_report(results: Path) -> Report:
         runs=runs,
         provenance=provenance(runs.values()),
         constants=flat_facts({path.parent.parent.name: read_json(path) for path in facts}),
+        times=by_kind(results),
+        last_run=last_run(root),
+        searches=searches,
     )
 
 
@@ -160,6 +179,7 @@ def environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
     )
+    env.filters["clock"] = clock
     env.filters["number"] = format_number
     env.filters["printed_lines"] = printed_lines
     env.filters["runs_by_benchmark"] = runs_by_benchmark
@@ -171,6 +191,7 @@ def environment() -> Environment:
         p_value=p_value,
         scale_legend=scale_legend,
         run_anchor=run_anchor,
+        run_line=run_line,
         svg=_svg,
         tip=_tip,
     )

@@ -131,6 +131,12 @@ def test_two_machines_one_killed_in_mid_stage_end_like_one_that_ran_alone(tmp_pa
             if process.poll() is None:
                 kill_machine(process)
 
+    alive = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
+    api = os.environ["PREFECT_API_URL"]
+    assert httpx.post(f"{api}/flow_runs/filter", json=alive).json() == [], "the dead machine's run is crashed"
+    limits = httpx.post(f"{api}/v2/concurrency_limits/filter", json={}).json()
+    assert [limit["name"] for limit in limits] == [], "neither machine leaves a limit"
+
     alone = team.clone("alone")
     command("dvc", "repro", "-q", root=alone)
     assert set(calls(first)) | set(calls(second)) == set(calls(alone))
@@ -154,8 +160,7 @@ def test_two_machines_one_killed_in_mid_stage_end_like_one_that_ran_alone(tmp_pa
     assert locked(first) == locked(second), line
     assert calls(first) == before, "the machine that died is back, and finds all done"
     assert not (first / "results/testbed/segment/tables-demo").exists(), "what it does not need stays on the remote"
-    alive = {"flow_runs": {"state": {"type": {"any_": ["RUNNING"]}}}}
-    assert httpx.post(f"{os.environ['PREFECT_API_URL']}/flow_runs/filter", json=alive).json() == []
+    assert httpx.post(f"{api}/flow_runs/filter", json=alive).json() == []
 
 
 @pytest.mark.platform

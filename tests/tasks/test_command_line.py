@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -36,15 +36,14 @@ def repository(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_help_comes_at_once_and_names_every_command() -> None:
-    seconds = []
-    for _ in range(3):
-        started = time.perf_counter()
-        done = rewardsmith("--help")
-        seconds.append(time.perf_counter() - started)
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = rewardsmith("--help")
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
     assert done.returncode == 0
     for command in COMMANDS:
         assert f" {command} " in done.stdout
-    assert min(seconds) < 1.0
+    processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    assert processor < 1.0, "processor seconds: other work on the machine does not count"
 
 
 def test_help_imports_nothing_heavy() -> None:

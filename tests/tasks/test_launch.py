@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -131,6 +132,10 @@ def test_deepspeed_takes_the_committed_configurations(path: Path, monkeypatch: p
         ("microsoft/Phi-3-mini-4k-instruct", 3_821_079_552),
         ("RLHFlow/LLaMA3-SFT-v2", 8_030_261_248),
         ("Qwen/Qwen2.5-0.5B", 494_032_768),
+        ("meta-llama/Llama-3.2-3B", 3_212_749_824),
+        ("meta-llama/Llama-2-7b-hf", 6_738_415_616),
+        ("meta-llama/Llama-2-13b-hf", 13_015_864_320),
+        ("google-t5/t5-large", 737_668_096),
     ],
 )
 def test_models_on_the_meta_device_have_their_published_sizes(source: str, parameters: int) -> None:
@@ -142,6 +147,7 @@ def test_models_on_the_meta_device_have_their_published_sizes(source: str, param
 def test_the_memory_model_by_hand() -> None:
     billion = 10**9
     assert Sharding(8).trained(billion) == (16 * billion, 0.0), "weights, gradients and two moments in float32"
+    assert Sharding(8, bf16=True).trained(billion)[0] == 18 * billion, "float32 copies, moments and gradients"
     assert Sharding(8, 2, bf16=True).trained(billion)[0] == (2 + 2 / 8 + 12 / 8) * billion
     assert Sharding(8, 3, bf16=True).trained(billion)[0] == 2 * billion
     assert Sharding(8, 3, bf16=True, offload=True).trained(billion) == (0.5 * billion, 1.5 * billion)
@@ -157,3 +163,31 @@ def test_the_small_scale_fits_one_gpu_and_the_paper_scale_eight() -> None:
             assert stage.total < 80 * 2**30, f"{scale}: {stage}"
     with pytest.raises(RecipeError, match="loads no model"):
         check_scale(ROOT, "testbed", Sharding(1))
+
+
+def test_every_papers_recipes_are_checked_by_their_own_settings() -> None:
+    offloaded = Sharding.of(8, launch.read_deepspeed(ROOT / "infra" / "deepspeed" / "zero3-offload.json"))
+    alarm = {(stage.backbone, stage.stage): stage for stage in check_scale(ROOT, "paper", offloaded, "alarm")}
+    assert {backbone for backbone, _ in alarm} == {"alarm-qa", "alarm-mt"}
+    for backbone in ("alarm-qa", "alarm-mt"):
+        trained = alarm[backbone, "policy (ppo)"].trained
+        assert trained["policy"] < 0.05 * alarm[backbone, "sft"].trained["model"], "adapters alone"
+        assert trained["critic"] > 10 * trained["policy"], "the critic is a model of its own"
+    grpo = [stage for stage in check_scale(ROOT, "small", Sharding(1), "par") if "policy" in stage.stage]
+    assert grpo
+    with pytest.raises(RecipeError, match=r"keyword.* has no settings at this scale: .*policy/hackability\.yaml"):
+        check_scale(ROOT, "small", Sharding(1), "hackability")
+
+
+def test_a_backbone_in_bf16_is_reckoned_so(tmp_path: Path) -> None:
+    shutil.copytree(ROOT / "params", tmp_path / "params")
+    plain = {(stage.backbone, stage.stage): stage for stage in check_scale(tmp_path, "small", Sharding(1))}
+    with (tmp_path / "params/scales/small/backbones/phi3-mini.yaml").open("a") as file:
+        file.write("precision: bf16\n")
+    for stage in check_scale(tmp_path, "small", Sharding(1)):
+        before = plain[stage.backbone, stage.stage]
+        if stage.backbone == "phi3-mini":
+            assert stage.gpu["trained"] == pytest.approx(before.gpu["trained"] * 18 / 16)
+            assert stage.total < before.total
+        else:
+            assert stage == before

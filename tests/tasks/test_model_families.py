@@ -18,7 +18,8 @@ from transformers import AutoTokenizer
 from rlhf_core.data.templates import chat_template
 from rlhf_core.errors import DataError
 from rlhf_core.models.loading import load_language_model, load_tokenizer
-from tasks.artifacts import read_jsonl
+from tasks.artifacts import digest, read_jsonl
+from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
 from tests.model_families import FAMILIES, published
 from tests.tasks.tiny_pipeline import RUNS, SETTINGS, Pipeline
 
@@ -143,6 +144,33 @@ def run_stage(made: Pipeline, stage: str, scale: str, upstream: Sequence[str], *
     paths = {"scale": made.settings(scale), **{name: made.result(name) for name in upstream}, **given}
     line = [part for name, path in paths.items() for part in (f"--{name.replace('_', '-')}", str(path))]
     import_module(f"tasks.{stage}").main([*line, "--out", str(made.out(stage))])
+
+
+class Killed(Exception):
+    """Stands for a process that ends."""
+
+
+@pytest.mark.platform
+def test_killed_stages_of_an_encoder_decoder_end_as_ones_never_killed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = started("t5", tmp_path, ["data"])
+    for name in CHAIN[1:]:
+        made.run(name)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(SECONDS_VARIABLE, "0")
+    offer = RunCheckpoints.offer
+
+    def killed(self: RunCheckpoints, step: int, state: Any) -> None:
+        offer(self, step, state)
+        raise Killed
+
+    for name in ("sft", "reward_model", "ppo"):
+        monkeypatch.setattr(RunCheckpoints, "offer", killed)
+        with pytest.raises(Killed):
+            made.run(name, tmp_path / "killed" / name)
+        monkeypatch.setattr(RunCheckpoints, "offer", offer)
+        assert digest(made.run(name, tmp_path / "killed" / name)) == digest(made.result(name)), name
 
 
 def test_a_folder_that_only_sentencepiece_reads_says_so(tmp_path: Path) -> None:

@@ -50,7 +50,7 @@ def test_every_stage_behind_a_bf16_backbone_is_bf16_and_near_float32(
         assert made.metrics(name)[metric] == pytest.approx(pipeline.metrics(name)[metric], rel=tolerance), metric
     first = made.rows("ppo", "history.jsonl")[0]
     assert abs(first["kl"]) < 0.5
-    assert 0 < first["logprob_gap_max"] < 0.3
+    assert first["logprob_gap_max"] < 0.3
     values = [value for row in made.rows("ppo", "rollouts.jsonl") for value in row["rewards"] if value]
     assert any(value != float(f"{value:.3g}") for value in values), "rewards have more digits than bf16"
 

@@ -19,8 +19,8 @@ from tasks.artifacts import digest, read_json, read_jsonl, read_tensors, write_j
 from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
 
 RECORDED = {
-    "stage", "version", "seconds", "started", "peak_memory_mb", "threads", "device", "host_cpu", "python", "versions",
-    "commit", "dirty", "sources", "inputs", "result_digest",
+    "stage", "version", "seconds", "startup_seconds", "started", "peak_memory_mb", "threads", "device", "host_cpu",
+    "python", "versions", "commit", "dirty", "sources", "inputs", "result_digest",
 }  # fmt: skip
 POLICY_FILES = {
     "model", "metrics.json", "history.jsonl", "checkpoints.jsonl", "rollouts.jsonl", "generations.jsonl",

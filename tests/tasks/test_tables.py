@@ -63,7 +63,12 @@ def test_rows_that_were_not_run_stay_empty(built: Path) -> None:
 
 
 def test_a_metric_that_a_run_lacks_is_not_measured(built: Path) -> None:
-    assert cell(built, "segment/1", "phi3-mini", "win_rate_vs_sft")["status"] == "not measured"
+    assert cell(built, "segment/1", "phi3-mini", "kl")["status"] == "not measured"
+
+
+def test_the_sft_model_stands_at_50_against_itself_and_is_compared_only_where_the_paper_prints_it(built: Path) -> None:
+    found = cell(built, "segment/1", "phi3-mini", "win_rate_vs_sft")
+    assert (found["status"], found["mean"], found["difference"]) == ("measured", 50.0, None)
 
 
 def test_verdicts_stand_where_the_paper_orders(built: Path) -> None:

@@ -164,3 +164,18 @@ def test_the_adaptive_coefficient_follows_its_target() -> None:
     fixed = KLCoefficient(0.1)
     fixed.update(100.0, 100)
     assert fixed.value == 0.1
+
+
+def test_every_estimator_by_hand() -> None:
+    rewards, values = torch.tensor([[1.0, 0.0, 2.0, 9.0]]), torch.tensor([[0.5, 1.0, -1.0, 9.0]])
+    mask = torch.tensor([[True, True, True, False]])
+    # deltas 1 + .5 - .5, 0 - .5 - 1 and 2 + 1, each a quarter of the next advantage on top
+    assert gae(rewards, values, mask, 0.5, 0.5).tolist() == [[0.8125, -0.75, 3.0, 0.0]]
+    assert rewards_to_go(rewards, mask, 0.5).tolist() == [[1.5, 1.0, 2.0, 0.0]]
+    whitened = whiten(torch.tensor([[1.0, 2.0, 3.0, 9.0]]), mask)
+    assert whitened.tolist()[0] == pytest.approx([-(1.5**0.5), 0.0, 1.5**0.5, 0.0], abs=1e-3)
+    scores, groups = torch.tensor([1.0, 3.0, 2.0, 2.0]), torch.tensor([0, 0, 1, 1])
+    for std, expected in (("population", 1.0), ("sample", 0.5**0.5), ("none", 1.0)):
+        found = group_relative(scores, groups, std).tolist()
+        assert found == pytest.approx([-expected, expected, 0.0, 0.0], abs=1e-5)
+    assert leave_one_out(torch.tensor([1.0, 2.0, 6.0]), torch.tensor([4, 4, 4])).tolist() == [-3.0, -1.5, 4.5]

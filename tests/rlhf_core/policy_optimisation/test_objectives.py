@@ -37,6 +37,15 @@ def test_clipped_surrogate_by_hand() -> None:
     assert logprobs.grad[0].tolist() == pytest.approx([0.0, 1.5, -0.5, 0.0, -2.2, 0.0], abs=1e-5)  # type: ignore[index]
 
 
+def test_policy_gradient_by_hand() -> None:
+    logprobs = torch.tensor([[-1.0, -2.0, -5.0]], requires_grad=True)
+    terms = policy_gradient(logprobs, row(2.0, -3.0, 9.0), torch.tensor([[True, True, False]]))
+    assert terms.losses.tolist() == [[2.0, -6.0, 0.0]]
+    assert not terms.clipped.any()
+    terms.losses.sum().backward()
+    assert logprobs.grad[0].tolist() == [-2.0, 3.0, 0.0]  # type: ignore[index]
+
+
 def test_clipped_value_loss_by_hand() -> None:
     values = torch.tensor([[1.0, 1.0, 0.1, 3.0]], requires_grad=True)
     old, returns, mask = torch.zeros(1, 4), row(2.0, 0.0, 1.0, 9.0), torch.tensor([[True, True, True, False]])

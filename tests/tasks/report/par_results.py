@@ -79,7 +79,7 @@ def make_par_results(
     for seed in seeds:
         for model in MODELS.values():
             folder = results / "shared" / "sft" / model / str(seed)
-            write(folder / "result" / "metrics.json", {"true_reward": 0.0})
+            write(folder / "result" / "metrics.json", {"true_reward": 0.0, "mtbench": 4.5})
             zeros = [{**row, "true_reward": 0.0} for row in _answers(0, np.random.default_rng(0))]
             write(folder / "result" / "generations.jsonl", zeros)
         for name, (end, peak) in made.items():

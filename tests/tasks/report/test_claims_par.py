@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
+from rlhf_core.published import registry
 from tasks import tables
 from tasks.report import figures_par
 from tasks.report.__main__ import write_report
 from tasks.report.claims import Claim, Number, Part, claim_verdict, judged
 from tasks.report.claims_par import BACKBONES, claims, paper_claims, results_of
+from tasks.report.measured import measured_table
 from tasks.report.outcomes_par import half_width
 from tasks.report.outputs import ResultTree
 from tasks.rows import load_rows
@@ -65,8 +67,8 @@ def test_alike_means_that_the_interval_of_the_difference_lies_within_the_margin(
     for seed, rate in enumerate(other):
         write_policy(tmp_path, "par", seed, 60, 60)
         write_policy(tmp_path, "par-ref1", seed, rate, rate)
-    made = [claim for claim in claims() if claim.text == "A single reference reward suffices"]
-    (row,) = judged(made, results_of(ResultTree(tmp_path, (0, 1)), made))
+    (made,) = [claim for claim in claims() if claim.text == "A single reference reward suffices"]
+    row = judged(made, results_of(ResultTree(tmp_path, (0, 1)), [made]))
     assert row["verdict"] == verdict
     assert row["parts"][0]["values"] == [sum(other) / 2, 60]
 
@@ -91,7 +93,7 @@ def test_every_row_that_a_claim_or_figure_names_is_a_row() -> None:
 
 def test_a_constant_is_compared_prompt_by_prompt(results: Path) -> None:
     above = Claim("wins", "", [Part(Number("par", "win_rate_vs_sft", "par"), "above", 50.0)])
-    (row,) = judged([above], results_of(ResultTree(results, (0, 1)), [above]))
+    row = judged(above, results_of(ResultTree(results, (0, 1)), [above]))
     assert row["verdict"] == "confirmed"
     assert row["parts"][0]["p"] < 0.001
 
@@ -132,6 +134,16 @@ def test_costs_come_from_the_records(results: Path) -> None:
     assert shared["mean"] == pytest.approx(100 * (30 / readers) / (30 / readers + 60))
     assert rows["vanilla"][1:] == [None, None, None]
     assert rows[""][3]["mean"] == pytest.approx(100 * 60 / (60 + 2 * 36 * 60))
+
+
+def test_the_sft_models_own_cells_are_there_by_definition(results: Path) -> None:
+    first, third = (measured_table(registry.table(f"par/{number}"), ResultTree(results, (0, 1))) for number in (1, 3))
+    model = next(row for row in first["rows"] if row["name"] == "gemma2-2b")
+    assert model["cells"]["alpaca_lc"]["mean"] == model["cells"]["alpaca_wr"]["mean"] == 50.0
+    assert model["cells"]["alpaca_wr"]["verdict"] == "confirmed"
+    assert model["cells"]["peak_win_rate_vs_sft"]["difference"] is None
+    peak = next(row for row in third["rows"] if row["name"] == "gemma2-2b")
+    assert (peak["cells"]["alpaca_lc"]["mean"], peak["cells"]["mt_overall"]["mean"]) == (50.0, 4.5)
 
 
 def test_the_page_shows_claims_outcomes_and_costs(results: Path, tmp_path: Path) -> None:

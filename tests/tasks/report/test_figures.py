@@ -9,7 +9,7 @@ import pytest
 
 from tasks.report import figures_segment
 from tasks.report.drawing import panels_svg
-from tasks.report.figure_data import FigureData, Panel, Series, curve, token_spans
+from tasks.report.figure_data import FEW_POINTS, FigureData, Panel, Series, curve, spread_note, token_spans
 from tasks.report.outputs import ResultTree
 from tests.tasks.report.fixture_results import make_results
 
@@ -78,6 +78,46 @@ def test_token_spans(tokens: list[str], response: str, expected: list[tuple[int,
     assert "".join(response[a:b] for a, b in spans) == response
     if "�" not in tokens:
         assert spans == expected
+
+
+def line(points: int, error: float | None = 0.1) -> Series:
+    return Series(f"{points} points", list(range(points)), [1.0] * points, [error] * points)
+
+
+@pytest.mark.parametrize(
+    ("series", "note"),
+    [
+        ([line(FEW_POINTS)], " Means over seeds; error bars are one standard error."),
+        ([line(FEW_POINTS + 1)], " Means over seeds; bands are one standard error."),
+        ([line(3), line(40)], " Means over seeds; error bars and bands are one standard error."),
+        ([line(3, None), Series("alone", [1, 2], [1.0, 2.0])], ""),
+    ],
+)
+def test_a_caption_names_the_errors_that_are_drawn(series: list[Series], note: str) -> None:
+    panels = [Panel("p", "x", "y", series)]
+    assert spread_note(panels) == note
+    drawn = panels_svg(FigureData(key="spread", title="t", caption="", panels=panels).to_json())
+    assert ("FillBetweenPolyCollection" in drawn) == ("bands" in note)
+    assert ("LineCollection" in drawn) == ("error bars" in note)
+
+
+def test_two_axes_are_told_apart_in_the_legend_and_drawn_large() -> None:
+    pair = [Series("PAR", [1, 2], [0.5, 0.7], colour=0), Series("PAR", [1, 2], [50.0, 60.0], None, "dashed", 0, True)]
+    two, one = Panel("p", "step", "proxy", pair, right_label="win rate"), Panel("p", "step", "proxy", pair[:1])
+    large, small = (panels_svg(FigureData("f", "t", "", panels=[panel]).to_json()) for panel in (two, one))
+    assert large.count(">win rate<") == 2, "on its axis and in the legend"
+    width = [int(re.search(r"max-width:(\d+)px", svg).group(1)) for svg in (large, small)]  # type: ignore[union-attr]
+    assert width[0] > 1.5 * width[1]
+
+
+def test_intervals_name_their_lines_from_top_to_bottom() -> None:
+    ends = Series("at the end", [60.0, 40.0], ["PAR", "Vanilla"], [2.0, 3.0], style="intervals", colour=0)
+    guide = Series("the SFT model", [50.0, 50.0], [0.0, 1.0], style="guide")
+    drawn = panels_svg(FigureData("f", "t", "", panels=[Panel("p", "win rate", "", [ends, guide])]).to_json())
+    places = re.findall(r'y="([\d.]+)"[^>]*>(PAR|Vanilla)<', drawn)
+    heights = {name: float(height) for height, name in places}
+    assert heights["PAR"] < heights["Vanilla"]
+    assert ">the SFT model<" in drawn
 
 
 def test_an_svg_fits_into_a_page_twice() -> None:

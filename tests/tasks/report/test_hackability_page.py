@@ -71,9 +71,21 @@ def test_means_over_seeds(comparison: Comparison) -> None:
     assert vanilla.mean("loss") == 30.0
     assert vanilla.mean("onset") == 4.0
     assert vanilla.curve("win_rate") == [(0, 50.0), (2, 65.0), (4, 35.0)]
+    assert vanilla.rise == [(0, 0.0), (2, 1.0), (4, 2.0)]
     assert par.mean("final") == 65.0
     assert par.error("final") == 2.0, "of one seed, over its prompts"
     assert warm.mean("final") is None
+
+
+def test_the_proxy_is_drawn_as_its_rise(root: Path) -> None:
+    """WARM's reward model gives 5 more to everything, which no drawing should show."""
+    write_run(root, "length-warm", 0, [50, 60, 65], 0.001)
+    path = root / "results/testbed/hackability/policy/length-warm/0/result/hacking.jsonl"
+    points = [json.loads(line) for line in path.read_text().splitlines()]
+    path.write_text("".join(json.dumps({**point, "proxy": point["proxy"] + 5}) + "\n" for point in points))
+    rows = RewardRows("length", {**REWARD.rows, "warm": "length-warm"})
+    _, par, warm = compare(root, "testbed", [rows], NAMES, [0]).rewards[0].cells
+    assert warm.rise == par.rise
 
 
 def test_a_cell_is_hacked_won_or_neither(root: Path) -> None:

@@ -14,6 +14,7 @@ from tasks.artifacts import read_json, write_json
 from tasks.report.__main__ import write_report
 from tasks.report.across import across
 from tasks.report.page import read_report
+from tasks.searches import note_experiment
 from tests.tasks.report.fixture_results import SCRIPT
 
 BROWSER = next((path for name in ("chromium", "google-chrome") if (path := shutil.which(name))), None)
@@ -68,6 +69,20 @@ def test_runs_lead_to_path_digest_and_commit(page: Path) -> None:
     assert "segment/policy/segment/1" in row
     assert "01" * 32 in row
     assert "0123456789ab" in row
+
+
+def test_each_table_leads_to_its_runs_in_mlflow(results: Path, tmp_path: Path) -> None:
+    root = shutil.copytree(results, tmp_path / "results" / "testbed").parents[1]
+    note_experiment(root, "segment", "http://127.0.0.1:5000", "3")
+    text = write_report(root / "results" / "testbed", tmp_path / "page").read_text(encoding="utf-8")
+    table = text.split('id="segment-table-6"')[1].split("</article>")[0]
+    assert 'href="http://127.0.0.1:5000/#/experiments/3/runs?searchFilter=tags.table%20%3D%20%27Table%206%27' in table
+
+
+def test_the_page_says_where_the_time_goes(page: Path) -> None:
+    part = page.read_text(encoding="utf-8").split('<section id="time">')[1].split("</section>")[0]
+    assert re.search(r'<th scope="row">policy</th><td class="n">\d+</td>', part)
+    assert "Where the time goes" in (page.parent / "report.md").read_text(encoding="utf-8")
 
 
 def test_the_header_states_constants_of_the_data(results: Path) -> None:

@@ -1,0 +1,74 @@
+"""ALARM on real questions and sentences in short: rows, selections and aspects as they stand, on tiny models."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tasks.settings import read_settings
+from tests.tasks.alarm_run import FILES, Run
+from tests.tasks.test_real_aspects import MT, QA, shortened
+
+PARAMS = Path(__file__).parents[2] / "params"
+#: What is small, whatever the task; no judge, as at the scale `feedback`.
+TINY: dict[str, Any] = {
+    "tokenizer": {"vocabulary": 500, "full_byte_alphabet": True},
+    "evaluation": {"max_new_tokens": 8, "task_tokens": 1, "temperature": 0},
+    "selection_scale": {"prompts": 12, "max_new_tokens": 8, "rounds": 20},
+    "ppo": {**FILES["ppo"], "sampling": {"max_new_tokens": 8}, "checkpoint_prompts": 0},
+}
+
+
+def run(folder: Path, paper: str, rows: dict[str, str], selection: str, model: str, data: dict[str, Any]) -> Run:
+    """A run of real rows up to their selection; `rows` names them by the names of `Run`."""
+    spec = read_settings(PARAMS / paper / "selections" / f"{selection}.yaml")
+    aspects = {name: read_settings(PARAMS / "scales/feedback/aspects" / f"{name}.yaml") for name in spec["aspects"]}
+    trained = {name: f"aspect_models/{name}" for name, file in aspects.items() if "model" in file}
+    changed = {
+        **TINY,
+        "data": data,
+        "selection": spec,
+        "reward_model": read_settings(PARAMS / paper / "reward_models" / f"{model}.yaml"),
+        **{f"aspects/{name}": values for name, values in aspects.items()},
+        **{file: read_settings(PARAMS / paper / f"{file}.yaml") for file in trained.values()},
+        **{own: read_settings(PARAMS / paper / "rows" / f"{name}.yaml") for own, name in rows.items()},
+    }
+    return Run(folder, changed, tuple(spec["aspects"]), trained).up_to_the_selection()
+
+
+def test_real_questions_go_through_selection_and_gate_to_the_tables(real_data: Path, tmp_path: Path) -> None:
+    files = shortened(real_data, tmp_path / "files", {"qa_feedback": 30, "qa_feedback_pref": 150})
+    rows = {name: name for name in ("qa-alarm", "qa-holistic")}
+    made = run(tmp_path, "alarm", rows, "qa", "holistic-qa", {**QA, "directory": str(files)})
+    for row in rows:
+        made.policy(row)
+    aspects = {"relevance", "factuality", "completeness", "length"}
+    for row in rows:
+        scores = made.read(f"alarm/policy/{row}/0", "scores.jsonl")
+        assert [set(one) for one in scores] == [{"id", "holistic", *aspects}] * 4
+    assert "gate/pairs" in made.read("alarm/policy/qa-alarm/0", "metrics.json")
+    made.stage("tables", "alarm/tables", results=made.out(""), paper="alarm", seeds=(0,))
+    tables = {table["id"]: table for table in made.read("alarm/tables", "tables.json")["tables"]}
+    cells = {row["key"]: row["cells"]["vs_holistic"]["status"] for row in tables["Table 1"]["rows"]}
+    assert cells["qa-alarm@holistic-reward"] == cells["qa-alarm@factuality-rate"] == "measured"
+    assert cells["qa-alarm@gpt-3.5-turbo"] == "not measured"
+
+
+def test_real_sentences_are_translated_for_what_lingua_and_textstat_say(real_data: Path, tmp_path: Path) -> None:
+    pytest.importorskip("lingua")
+    pytest.importorskip("textstat")
+    files = shortened(real_data, tmp_path / "files", {"tatoeba_es_en": 60})
+    rows = {"qa-alarm": "tatoeba-alarm", "qa-weighted-sum": "tatoeba-weighted-sum"}
+    made = run(tmp_path, "tatoeba", rows, "tools", "holistic", {**MT, "directory": str(files)})
+    found = made.read("alarm/selection/qa/0", "selection.json")
+    assert set(found["aspects"]) == {"confidence", "readability", "length"}
+    assert 0 <= made.read("shared/sft/alarm-qa/0", "metrics.json")["bleu"] <= 100
+    for row in rows:
+        made.policy(row)
+        scores = made.read(f"alarm/policy/{row}/0", "scores.jsonl")
+        assert [set(one) for one in scores] == [{"id", "holistic", "confidence", "readability", "length"}] * 4
+        assert all(0 <= one["confidence"] <= 1 for one in scores)
+        paid = made.read(f"alarm/policy/{row}/0", "rollouts.jsonl")[0]["breakdown"]
+        assert set(paid) == {"holistic", *found["chosen"]}
