@@ -56,8 +56,17 @@ DERIVED: dict[str, Derived] = {
 }
 
 
+#: Metrics that a claim names otherwise than by their own name.
+WORDS = {
+    "last_train_accuracy": "on training questions",
+    "steps_to_answer": "steps to the answer",
+    "edit_distance": "tokens edited",
+    "teacher_edit_distance": "tokens that the teacher edits",
+}
+
+
 def _of(row: str, metric: str = "average") -> Number:
-    return Number(row, metric, row if metric == "average" else f"{row}, {metric}")
+    return Number(row, metric, row if metric == "average" else f"{row}, {WORDS.get(metric, metric)}")
 
 
 def _above(row: str, *others: str, metric: str = "average") -> list[Part]:
@@ -83,7 +92,7 @@ def _leads(prefix: str) -> list[str]:
 def _rewrites(task: str) -> list[Part]:
     """The reward model edits less than its teacher and both far less than a new solution would."""
     own, truth = f"{task} rewrites", f"{task} ground truth"
-    distances = [Number(own, metric, f"{own}, {metric}") for metric in ("edit_distance", "teacher_edit_distance")]
+    distances = [_of(own, metric) for metric in ("edit_distance", "teacher_edit_distance")]
     whole = Number(truth, "ground_truth_edit_distance", truth)
     return [Part(distances[0], "below", distances[1]), *(Part(distance, "below", whole) for distance in distances)]
 
