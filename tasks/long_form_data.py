@@ -201,6 +201,13 @@ def _directory(spec: LongFormDirectorySpec, quarantine: Path) -> tuple[Sets, dic
     }
     train_pairs = [row for row in pairs["train"] if row["question_id"] not in held_out]
     validation_pairs = [row for row in pairs["train"] if row["question_id"] in held_out]
+    if not validation_pairs:
+        raise DataError(
+            f"no pair of '{spec.preference}' is about one of the {len(held_out)} held-out questions of "
+            f"'{spec.questions}'; reward models are measured on those",
+            field="question_id",
+            remedy="Give more pairs, or raise validation_share",
+        )
     sets: Sets = {
         "sft": [_answered(row) for row in fitted if row["gold_answer"]],
         "sft.validation": [_answered(row) for row in validation if row["gold_answer"]],

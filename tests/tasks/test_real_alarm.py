@@ -1,4 +1,4 @@
-"""ALARM on real questions and sentences in short: rows, selections and aspects as they stand, models of 16 dimensions."""
+"""ALARM on real questions and sentences in short: rows, selections and aspects as they stand, on tiny models."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(folder: Path, paper: str, rows: dict[str, str], selection: str, model: s
 
 
 def test_real_questions_go_through_selection_and_gate_to_the_tables(real_data: Path, tmp_path: Path) -> None:
-    files = shortened(real_data, tmp_path / "files", ("qa_feedback", "qa_feedback_pref"), 40)
+    files = shortened(real_data, tmp_path / "files", {"qa_feedback": 30, "qa_feedback_pref": 150})
     rows = {name: name for name in ("qa-alarm", "qa-holistic")}
     made = run(tmp_path, "alarm", rows, "qa", "holistic-qa", {**QA, "directory": str(files)})
     for row in rows:
@@ -59,7 +59,7 @@ def test_real_questions_go_through_selection_and_gate_to_the_tables(real_data: P
 def test_real_sentences_are_translated_for_what_lingua_and_textstat_say(real_data: Path, tmp_path: Path) -> None:
     pytest.importorskip("lingua")
     pytest.importorskip("textstat")
-    files = shortened(real_data, tmp_path / "files", ("tatoeba_es_en",), 60)
+    files = shortened(real_data, tmp_path / "files", {"tatoeba_es_en": 60})
     rows = {"qa-alarm": "tatoeba-alarm", "qa-weighted-sum": "tatoeba-weighted-sum"}
     made = run(tmp_path, "tatoeba", rows, "tools", "holistic", {**MT, "directory": str(files)})
     found = made.read("alarm/selection/qa/0", "selection.json")

@@ -32,9 +32,10 @@ PAIR = {
 }  # fmt: skip
 
 
-def shortened(real_data: Path, folder: Path, names: tuple[str, ...], count: int) -> Path:
+def shortened(real_data: Path, folder: Path, counts: dict[str, int]) -> Path:
+    """The first rows of some real files as a folder of their own."""
     folder.mkdir()
-    for name in names:
+    for name, count in counts.items():
         for split in ("train", "test"):
             source = real_data / f"{name}.{split}.jsonl.gz"
             if not source.exists():
@@ -56,7 +57,7 @@ def backbone(tmp_path: Path, data: Path, name: str) -> Path:
 
 
 def test_real_questions_train_a_policy_and_aspect_models_of_every_density(real_data: Path, tmp_path: Path) -> None:
-    files = shortened(real_data, tmp_path / "files", ("qa_feedback", "qa_feedback_pref"), 40)
+    files = shortened(real_data, tmp_path / "files", {"qa_feedback": 40, "qa_feedback_pref": 200})
     data = run("prepare", spec=settings(tmp_path, "qa", {**QA, "directory": str(files)}), out=tmp_path / "data")
     facts = json.loads((data / "data.json").read_text())
     assert facts["task"] == "long_form"
@@ -64,7 +65,9 @@ def test_real_questions_train_a_policy_and_aspect_models_of_every_density(real_d
     rows = facts["rows"]
     assert rows["labelled.train"] + rows["labelled.validation"] == 40
     train = {row["question_id"] for row in read_jsonl(data / "preference.train.jsonl")}
-    assert not train & {row["question_id"] for row in read_jsonl(data / "preference.validation.jsonl")}
+    validation = {row["question_id"] for row in read_jsonl(data / "preference.validation.jsonl")}
+    assert validation
+    assert not train & validation
     sft = backbone(tmp_path, data, "qa-model")
     assert "true_reward" not in metrics(sft)
     for aspect, density in (("relevance", "span"), ("factuality", "sentence"), ("completeness", "sequence")):
@@ -78,7 +81,7 @@ def test_real_questions_train_a_policy_and_aspect_models_of_every_density(real_d
 
 @pytest.mark.parametrize("name", ["tatoeba_es_en", "eutrans_es_en", "wmt_es_en"])
 def test_real_pairs_become_every_set_and_give_bleu(real_data: Path, tmp_path: Path, name: str) -> None:
-    files = shortened(real_data, tmp_path / "files", (name,), 60)
+    files = shortened(real_data, tmp_path / "files", {name: 60})
     spec = {**MT, "directory": str(files), "sets": [name]}
     data = run("prepare", spec=settings(tmp_path, "mt", spec), out=tmp_path / "data")
     facts = json.loads((data / "data.json").read_text())
@@ -112,6 +115,12 @@ def test_too_few_pairs_and_an_empty_list_of_sets_are_refused(tmp_path: Path) -> 
         run("prepare", spec=settings(tmp_path, "mt", spec), out=tmp_path / "out")
     with pytest.raises(RecipeError, match="'sets' names no set"):
         run("prepare", spec=settings(tmp_path, "mt", {**spec, "sets": []}), out=tmp_path / "out")
+
+
+def test_pairs_about_no_held_out_question_are_refused(real_data: Path, tmp_path: Path) -> None:
+    files = shortened(real_data, tmp_path / "files", {"qa_feedback": 40, "qa_feedback_pref": 5})
+    with pytest.raises(DataError, match="no pair of 'qa_feedback_pref' is about one of the 8 held-out questions"):
+        run("prepare", spec=settings(tmp_path, "qa", {**QA, "directory": str(files)}), out=tmp_path / "out")
 
 
 def test_an_error_outside_the_prediction_goes_to_quarantine(tmp_path: Path) -> None:
