@@ -17,7 +17,7 @@ from typing import Any
 
 from rlhf_core.data.schemas import record_type
 from rlhf_core.data.slices import sentences, sub_sentences
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import DataError, RecipeError
 from tasks.data_sets import DrawnSpec, Sets, benchmark_row, directory_facts, open_directory, split_off
 
 Row = dict[str, Any]
