@@ -66,6 +66,19 @@ def test_only_the_gate_shapes_aspects(run: Run) -> None:
         assert {round(value, 4) for value in rollout["breakdown"]["factuality"]} <= {0.0, 0.5, -0.5}
 
 
+def test_short_answers_have_a_holistic_reward_of_their_own_and_pass_no_gate(run: Run, tmp_path: Path) -> None:
+    """With a limit that every answer keeps, nothing reaches the threshold: training goes on by the penalty alone."""
+    punished = {**HOLISTIC, "shaping": {"kind": "short_response", "tokens": 16, "value": -10}}
+    file = tmp_path / "row.yaml"
+    file.write_text(yaml.safe_dump({**ROWS["qa-alarm"], "components": [punished, {"aspect": "factuality"}]}))
+    run.policy("qa-alarm", "alarm/policy/short/0", row=file)
+    for rollout in run.read("alarm/policy/short/0", "rollouts.jsonl"):
+        assert sum(rollout["breakdown"]["holistic"]) == -50
+        assert not any(rollout["breakdown"]["factuality"])
+    metrics = run.read("alarm/policy/short/0", "metrics.json")
+    assert (metrics["gate/share_above"], metrics["gate/pairs"]) == (0, 0)
+
+
 def test_every_row_keeps_its_test_answers_scores(run: Run) -> None:
     scores = run.read("alarm/policy/qa-alarm/0", "scores.jsonl")
     assert [set(row) for row in scores] == [{"id", "holistic", *ASPECTS}] * 8

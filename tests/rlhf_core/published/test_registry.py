@@ -88,6 +88,23 @@ def test_sentence_rows_are_those_of_the_experiment_matrix() -> None:
     assert benches == {"bench-da", "bench-va", "bench-vw", "bench-sentence"}
 
 
+def test_every_printed_cell_of_alarm_has_a_row_and_a_metric() -> None:
+    tables = [table for table in registry.paper("alarm").tables if table.is_result]
+    assert [table.name for table in tables] == [f"alarm/{number}" for number in (*range(1, 8), 9, 10)]
+    cells = [
+        (table, key, mapped)
+        for table in tables
+        for mapped in row_map.mapped_rows(table)
+        for key in mapped.published.values
+    ]
+    assert len(cells) == 270
+    for table, key, mapped in cells:
+        assert mapped.recipe, (table.name, mapped.published.label)
+        assert row_map.metric_name(table, key, mapped.published), (table.name, key)
+    policies = {mapped.recipe.name for _, _, mapped in cells if mapped.recipe}
+    assert len(policies) == len(registry.paper("alarm").experiment_matrix["policy_trainings"]) == 14
+
+
 def test_the_same_cell_in_two_tables_is_the_same_row() -> None:
     cells: dict[tuple[str, str], str] = {}
     for table in registry.paper("segment").tables:
