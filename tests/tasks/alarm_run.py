@@ -12,7 +12,7 @@ import yaml
 
 from tests.tasks.tiny_pipeline import SETTINGS as TINY
 
-DATA = {
+DATA: dict[str, Any] = {
     "source": "testbed-longform",
     "template": "plain",
     "limits": {"prompt": 176, "total": 288},

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -30,7 +30,7 @@ def calm(tmp_path_factory: pytest.TempPathFactory) -> Run:
     return made
 
 
-def asked(run: Run, place: str) -> list[Mapping[str, float]]:
+def asked(run: Run, place: str) -> list[dict[str, Any]]:
     """What each step asked the tool."""
     return read_jsonl(run.out(place) / "record" / "phases.jsonl")
 
