@@ -48,7 +48,7 @@ class Habits:
         nouns, verbs, adjectives = (
             rng.sample(range(len(words)), len(words) // HABITUAL) for words in (NOUNS, VERBS, ADJECTIVES)
         )
-        taken_for = {}
+        taken_for: dict[str, str] = {}
         for noun in nouns:
             others = [other for other in (BEINGS if NOUNS[noun] in BEINGS else THINGS) if other != NOUNS[noun]]
             taken_for |= dict(zip(NOUNS[noun].english, rng.choice(others).english, strict=True))
