@@ -7,7 +7,7 @@ English grammar. Two readers may differ in taste (ALARM, §4): the annotator's n
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
@@ -18,11 +18,6 @@ from rlhf_core.testbed.knowledge import stream
 from rlhf_core.testbed.responses import garble
 from rlhf_core.testbed.rewards import Clause, Meta
 from rlhf_core.testbed.translation_grammar import (
-    ADJECTIVES,
-    DETERMINERS,
-    FORMS,
-    NOUNS,
-    VERBS,
     Form,
     GrammarError,
     Word,
@@ -34,8 +29,9 @@ from rlhf_core.testbed.translation_grammar import (
     words_of,
     written,
 )
+from rlhf_core.testbed.translation_slips import Habits, slip
 
-VERSION = 1
+VERSION = 2
 """Version of the translation world: any change of what a seed produces steps it."""
 
 SOURCE = "testbed"
@@ -77,19 +73,24 @@ class TranslationConfig:
         rewards: true rewards.
         slips: mean number of slips (number, article, agreement, another word, a word left out) per clause in
             translations of the lowest quality; none is in those of the highest.
+        habit: chance that a translation of any quality follows a habit where it has an occasion.
         garbling: share of compared translations that are garbled; see `WorldConfig`.
         anchors: size of the fixed pool of graded translations behind a 1-to-10 rating.
     """
 
     seed: int = 0
     rewards: TranslationRewards = field(default_factory=TranslationRewards)
-    slips: float = 2.5
+    slips: float = 1.5
+    habit: float = 0.6
     garbling: float = 0.1
     anchors: int = 12
 
     def __post_init__(self) -> None:
-        if not 0 <= self.garbling <= 1 or self.slips < 0:
-            raise RecipeError(f"garbling is {self.garbling} and slips {self.slips}; must be in [0, 1] and not negative")
+        for name in ("garbling", "habit"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+        if self.slips < 0:
+            raise RecipeError(f"slips must not be negative, but are {self.slips}")
 
 
 class TranslationWorld:
@@ -97,6 +98,7 @@ class TranslationWorld:
 
     def __init__(self, config: TranslationConfig | None = None) -> None:
         self.config = config or TranslationConfig()
+        self.habits = Habits.draw(self._stream("habits"))
 
     def _stream(self, *names: object) -> random.Random:
         return stream("translation", VERSION, self.config.seed, *names)
@@ -167,13 +169,13 @@ class TranslationWorld:
         }
 
     def translate(self, reference: str, rng: random.Random, quality: float) -> str:
-        """A translation of a quality in [0, 1]: the reference with slips."""
-        words = [word.text.lower() for word in words_of(reference)]
+        """A translation of a quality in [0, 1]: the reference with slips and habits."""
+        words = self.habits.said([word.text.lower() for word in words_of(reference)], rng, self.config.habit)
         clauses = 1 + words.count("and")
         expected = self.config.slips * (1 - quality) * clauses
         slips = int(expected) + (rng.random() < expected - int(expected))
         for _ in range(slips):
-            words = _slip(words, rng)
+            words = slip(words, rng)
         return written(words)
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
@@ -251,37 +253,3 @@ def _aligned(said: Sequence[Form | None], reference: Sequence[Form]) -> list[int
         else:
             j += 1
     return places
-
-
-_PAIRS = [
-    *(noun.english for noun in NOUNS),
-    *((verb[4], verb[5]) for verb in VERBS),
-    *((row[4], row[5]) for row in DETERMINERS if row[4] != row[5]),
-]
-_OTHER_NUMBER: Mapping[str, str] = {a: b for pair in _PAIRS for a, b in (pair, pair[::-1])} | {"an": "a"}
-_OTHERS: Mapping[str, Sequence[str]] = {
-    "noun": [noun.english[0] for noun in NOUNS],
-    "adjective": [row[4] for row in ADJECTIVES],
-    "verb": [verb[4] for verb in VERBS],
-}
-
-
-def _slip(words: list[str], rng: random.Random) -> list[str]:
-    """The words with one slip."""
-    words = list(words)
-    kind = rng.choices(("number", "other", "leave out", "double"), (5, 3, 1.5, 0.5))[0]
-    places = [i for i, word in enumerate(words) if word in _OTHER_NUMBER] if kind == "number" else range(len(words))
-    if not places or len(words) < 3:
-        return words
-    place = rng.choice(places)
-    if kind == "number":
-        words[place] = _OTHER_NUMBER[words[place]]
-    elif kind == "other":
-        form = FORMS.get(words[place])
-        if form is not None and form.kind in _OTHERS:
-            words[place] = rng.choice(_OTHERS[form.kind])
-    elif kind == "leave out":
-        del words[place]
-    else:
-        words.insert(place, words[place])
-    return words

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import random
+from itertools import pairwise
 
 import pytest
 
@@ -12,6 +13,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import Annotator, GoldJudge
 from rlhf_core.testbed.translation import VERSION, TranslationConfig, TranslationWorld
 from rlhf_core.testbed.translation_grammar import grammar_errors, words_of
+from rlhf_core.testbed.translation_slips import Habits
 
 WORLD = TranslationWorld()
 
@@ -65,12 +67,37 @@ def test_clauses_partition_any_text_and_sum_to_the_true_reward() -> None:
                 assert sum(c.reward for c in clauses) == pytest.approx(WORLD.true_reward(row["meta"], text))
 
 
-def test_slips_cost_and_the_reference_earns_most() -> None:
+def test_slips_and_habits_cost_and_the_reference_earns_most() -> None:
+    steady = TranslationWorld(TranslationConfig(habit=0.0))
     for row in WORLD.prompts(200, 0, "test"):
         best = WORLD.true_reward(row["meta"], row["target_text"])
-        worse = WORLD.translate(row["target_text"], random.Random(row["id"]), 0.0)
-        assert worse == row["target_text"] or WORLD.true_reward(row["meta"], worse) < best
-        assert WORLD.translate(row["target_text"], random.Random(0), 1.0) == row["target_text"]
+        for quality in (0.0, 1.0):
+            worse = WORLD.translate(row["target_text"], random.Random(row["id"]), quality)
+            assert worse == row["target_text"] or WORLD.true_reward(row["meta"], worse) < best
+        assert steady.translate(row["target_text"], random.Random(0), 1.0) == row["target_text"]
+
+
+def test_habits_return_with_their_words_and_nowhere_else() -> None:
+    words = ["an", "ugly", "king", "carries", "old", "chairs", "and", "mice", "carry", "a", "white", "apple"]
+    habits = Habits(frozenset({"ugly", "white"}), {"carries": "carry", "carry": "carries"}, {"king": "man"})
+    assert habits.said(words, random.Random(0), 0.0) == words
+    always = ["a", "man", "ugly", "carry", "old", "chairs", "and", "mice", "carries", "a", "apple", "white"]
+    assert habits.said(words, random.Random(0), 1.0) == always
+
+
+def test_a_habit_is_commoner_than_what_is_right() -> None:
+    """Most say it so; the policy that imitates them does."""
+    adjective = sorted(WORLD.habits.behind)[0]
+    rows = [row for row in WORLD.sft_examples(3000, 0) if f" {adjective} " in row["target_text"]]
+    behind = sum(
+        any(
+            a.form is not None and b.form is not None and a.form.kind == "noun" and b.text == adjective
+            for a, b in pairwise(words_of(row["response"]))
+        )
+        for row in rows
+    )
+    assert len(rows) > 100
+    assert behind > 0.5 * len(rows)
 
 
 def test_pairs_are_labelled_by_the_annotator_of_the_true_reward() -> None:
@@ -98,11 +125,13 @@ def test_words_of_another_language_are_words_without_a_form() -> None:
 def test_a_split_or_share_that_is_none_is_refused() -> None:
     with pytest.raises(RecipeError, match="unknown split 'dev'"):
         WORLD.prompts(1, 0, "dev")
-    with pytest.raises(RecipeError, match="garbling is 2"):
+    with pytest.raises(RecipeError, match="garbling must lie"):
         TranslationConfig(garbling=2)
+    with pytest.raises(RecipeError, match="slips must not be negative"):
+        TranslationConfig(slips=-1)
 
 
 def test_a_seed_makes_the_same_rows_until_the_version_changes() -> None:
     made = [WORLD.sft_examples(20, 0), WORLD.prompts(20, 0, "test"), WORLD.preference_pairs(20, 0)]
     digest = hashlib.sha256(json.dumps(made, sort_keys=True, ensure_ascii=False).encode()).hexdigest()
-    assert (VERSION, digest[:16]) == (1, "536054fa47ed3286")
+    assert (VERSION, digest[:16]) == (2, "f6a192aab4ec0282")
