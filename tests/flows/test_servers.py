@@ -21,7 +21,8 @@ from flows import deployments
 from flows.servers import databases, page, processes, settings, stores
 from flows.stage_run import MemoryWatch, StageFailed, explain_failure
 from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks import platform_state
+from tasks import platform_state, rows
+from tasks.matrix import Scale
 from tests.small_repository import PROJECT
 
 PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
@@ -192,7 +193,8 @@ def test_prefect_yaml_is_current_and_names_every_paper() -> None:
     assert deployments.main(["--root", str(PROJECT), "--check"]) == 0, "run `python -m flows.deployments`"
     content = yaml.safe_load((PROJECT / "prefect.yaml").read_text())
     flows = {entry["entrypoint"].partition(":")[2] for entry in content["deployments"]}
-    papers = {path.parent.name for path in (PROJECT / "params").glob("*/rows")}
+    testbed = Scale(PROJECT, "testbed")
+    papers = {name for name in rows.papers(PROJECT) if any(map(testbed.has, rows.load_rows(PROJECT, name).values()))}
     assert flows == {*papers, "suite", "recipe", "reevaluate"}
     scheduled = [entry for entry in content["deployments"] if "schedules" in entry]
     assert scheduled[0]["concurrency_limit"]["collision_strategy"] == "CANCEL_NEW"
