@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -147,6 +148,11 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
     return run
 
 
+def _end(number: int, _: object) -> None:
+    """Ends the process in order, so that the temporary server ends, too; Prefect hands the signal on to here."""
+    sys.exit(128 + number)
+
+
 def command_line(made: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
     """Runs a paper's flow from its arguments; returns the exit status: 1 for a failed run, 2 for a user's error."""
     parser = argparse.ArgumentParser(prog=f"python -m flows.{paper}", description=f"The flow of the paper {paper}")
@@ -159,6 +165,7 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     parser.add_argument("--remote", default="", help="share the work with other machines by this DVC remote")
     parser.add_argument("--no-pull", action="store_true", help="leave the results of other machines on the remote")
     options = parser.parse_args(arguments)
+    signal.signal(signal.SIGTERM, _end)
     try:
         if options.remote:
             check_server()

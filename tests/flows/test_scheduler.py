@@ -223,6 +223,17 @@ def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals, 
     assert not [pid for pid in pids if members(pid)]
 
 
+def test_terminating_ends_the_temporary_server_too(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    process = start(root, PREFECT_API_URL="", PREFECT_HOME=str(tmp_path / "prefect"), STAND_IN_SECONDS="60")
+    wait_for(lambda: calls(root), seconds=240)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert any("uvicorn" in child.cmdline() for child in family)
+    process.terminate()
+    assert process.wait(timeout=180) != 0
+    assert not psutil.wait_procs(family, timeout=30)[1]
+
+
 def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
     from flows.working_tree import only_scheduler
 
