@@ -15,6 +15,7 @@ from typing import Any, Literal
 from scipy import stats
 
 from rlhf_core.evaluation.statistics import mean_and_standard_error
+from tasks.report.figure_data import FigureData
 from tasks.report.measurements import BySeed, Measurement, TableRuns, measurements
 from tasks.report.outputs import StageOutput
 from tasks.report.significance import Comparison, compare, corrected_p
@@ -152,3 +153,35 @@ def judged(claim: Claim, results: Results) -> dict[str, Any]:
         row |= {"p": corrected, "verdict": _verdict(part, found, corrected, beside)}
     verdict = claim_verdict([row["verdict"] for row in shown])
     return {"text": claim.text, "where": claim.where, "verdict": verdict, "parts": shown}
+
+
+def rows_named(made: Sequence[Claim]) -> list[str]:
+    """The rows whose numbers claims name, each once."""
+    numbers = (number for claim in made for part in claim.parts for number in (part.left, part.right))
+    return sorted({number.row for number in numbers if isinstance(number, Number)})
+
+
+def claims_figure(made: Sequence[Claim], results: Results, *, numbers: str, alike: str, needs: str) -> FigureData:
+    """What a paper says and whether it was borne out.
+
+    Args:
+        made: the claims.
+        results: the runs behind them.
+        numbers: a sentence on what the numbers are.
+        alike: a sentence on when two of them count as alike.
+        needs: what has to be run for any claim to have a verdict.
+    """
+    figure = FigureData(
+        key="claims",
+        title="What the paper says",
+        caption=f"{numbers} A sign between two numbers says where the paper has them: above (›), below (‹) or alike "
+        f"(≈). A claim is confirmed when all its comparisons are and contradicted when one is. {alike} p-values are "
+        "corrected for the comparisons of a claim (Holm), and one seed decides nothing.",
+        kind="claims",
+    )
+    rows = [judged(claim, results) for claim in made]
+    if any(row["verdict"] != "not run" for row in rows):
+        figure.blocks = [{"rows": rows}]
+    else:
+        figure.missing = [needs]
+    return figure

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from rlhf_core.published.row_map import recipe_row
-from tasks.report.claims import Claim, Number, Part, Results, judged
+from tasks.report.claims import Claim, Number, Part, Results, claims_figure, rows_named
 from tasks.report.figure_data import FigureData
 from tasks.report.measurements import TableRuns
 from tasks.report.outputs import ResultTree, StageOutput
@@ -169,8 +169,7 @@ def _prefix(row: str) -> str:
 
 def results_of(tree: ResultTree, made: Sequence[Claim]) -> Results:
     """The runs that claims name, each read once."""
-    numbers = [number for claim in made for part in claim.parts for number in (part.left, part.right)]
-    rows = sorted({number.row for number in numbers if isinstance(number, Number)})
+    rows = rows_named(made)
     models = {prefix: tree.outputs("shared", "sft", name) for prefix, name in BACKBONES.items()}
     outputs = {row: tree.of(recipe_row("par", row)) for row in rows}
     return Results(TableRuns(outputs, {row: models[_prefix(row)] for row in rows}), DERIVED)
@@ -179,20 +178,11 @@ def results_of(tree: ResultTree, made: Sequence[Claim]) -> Results:
 def paper_claims(tree: ResultTree) -> FigureData:
     """What the paper says and whether it was borne out."""
     made = claims()
-    figure = FigureData(
-        key="claims",
-        title="What the paper says",
-        caption="Numbers are true win rates over the SFT model in percent, means over seeds, unless named otherwise. A "
-        "sign between two numbers says where the paper has them: above (›), below (‹) or alike (≈). A claim is "
-        "confirmed when all its comparisons are and contradicted when one is. Two numbers are alike when the 90 % "
-        f"interval of their difference over seeds lies within {ALIKE:g} points. p-values are corrected "
-        "for the comparisons of a claim (Holm), and one seed decides nothing.",
-        kind="claims",
+    return claims_figure(
+        made,
+        results_of(tree, made),
+        numbers="Numbers are true win rates over the SFT model in percent, means over seeds, unless named otherwise.",
+        alike="Two numbers are alike when the 90 % interval of their difference over seeds lies within "
+        f"{ALIKE:g} points.",
+        needs="the rows of Tables 1 and 3",
     )
-    results = results_of(tree, made)
-    rows = [judged(claim, results) for claim in made]
-    if any(row["verdict"] != "not run" for row in rows):
-        figure.blocks = [{"rows": rows}]
-    else:
-        figure.missing = ["the rows of Tables 1 and 3"]
-    return figure

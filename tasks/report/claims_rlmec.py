@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rlhf_core.published.row_map import recipe_row
-from tasks.report.claims import Claim, Derived, Number, Part, Results, judged
+from tasks.report.claims import Claim, Derived, Number, Part, Results, claims_figure, rows_named
 from tasks.report.figure_data import FigureData
 from tasks.report.measurements import TableRuns
 from tasks.report.outputs import ResultTree, StageOutput
@@ -211,10 +211,9 @@ def claims() -> list[Claim]:
 
 def results_of(tree: ResultTree, made: Sequence[Claim]) -> Results:
     """The runs that claims name, each read once."""
-    numbers = [number for claim in made for part in claim.parts for number in (part.left, part.right)]
-    rows = sorted({number.row for number in numbers if isinstance(number, Number)})
     outputs: Mapping[str, Mapping[int, StageOutput]] = {
-        row: tree.outputs(*MODELS[row]) if row in MODELS else tree.of(recipe_row("rlmec", row)) for row in rows
+        row: tree.outputs(*MODELS[row]) if row in MODELS else tree.of(recipe_row("rlmec", row))
+        for row in rows_named(made)
     }
     return Results(TableRuns(outputs, {}), DERIVED)
 
@@ -222,20 +221,12 @@ def results_of(tree: ResultTree, made: Sequence[Claim]) -> Results:
 def paper_claims(tree: ResultTree) -> FigureData:
     """What the paper says and whether it was borne out."""
     made = claims()
-    figure = FigureData(
-        key="claims",
-        title="What the paper says",
-        caption="Numbers are accuracies in percent on the average of the test sets, means over seeds, unless named "
-        "otherwise. A sign between two numbers says where the paper has them: above (›), below (‹) or alike (≈). A "
-        "claim is confirmed when all its comparisons are and contradicted when one is. Rewrites are right alike when "
-        f"the 90 % interval of their difference over seeds lies within {ALIKE:g} points. p-values are corrected for a "
-        "claim's comparisons (Holm), and one seed decides nothing.",
-        kind="claims",
+    return claims_figure(
+        made,
+        results_of(tree, made),
+        numbers="Numbers are accuracies in percent on the average of the test sets, means over seeds, unless named "
+        "otherwise.",
+        alike="Rewrites are right alike when the 90 % interval of their difference over seeds lies within "
+        f"{ALIKE:g} points.",
+        needs="the rows of Table 3",
     )
-    results = results_of(tree, made)
-    rows = [judged(claim, results) for claim in made]
-    if any(row["verdict"] != "not run" for row in rows):
-        figure.blocks = [{"rows": rows}]
-    else:
-        figure.missing = ["the rows of Table 3"]
-    return figure
