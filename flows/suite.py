@@ -19,27 +19,8 @@ from flows.deployments import check_pinned
 from flows.paper import command_line, page_link, problems_of
 from flows.scheduler import RunFailed, follow_up, run_stale
 from rlhf_core.errors import RecipeError
-from tasks import graph, plan
-from tasks.matrix import SHARED
-from tasks.rows import ROOT_SCALE, papers
-
-
-def suite_files(root: Path, scale: str, *, full: bool) -> list[str]:
-    """The dvc.yaml files of all papers at a scale, written where they are not there yet; or of the demo-sized rows.
-
-    Raises:
-        RecipeError: no paper has rows at the scale.
-    """
-    if not full and scale == ROOT_SCALE:
-        return [plan.ROOT_FILE]
-    folders = [Path("pipelines") / scale / name for name in (SHARED, *papers(root))]
-    known = [folder for folder in folders if folder in set(graph.folders_at(root, scale))]
-    if not known:
-        raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")
-    if any(not (root / folder / "dvc.yaml").exists() for folder in known):
-        graph.write(root, known)
-    files = [plan.ROOT_FILE] if scale == ROOT_SCALE else []
-    return files + [f"{folder}/dvc.yaml" for folder in known]
+from tasks import plan
+from tasks.rows import papers
 
 
 def run_suite(
@@ -59,7 +40,7 @@ def run_suite(
         RunFailed: at least one stage failed, or what follows them.
     """
     log = get_run_logger()
-    summary = run_stale(root, suite_files(root, scale, full=full), seeds=seeds, remote=remote, pull=pull)
+    summary = run_stale(root, plan.suite_files(root, scale=scale, full=full), seeds=seeds, remote=remote, pull=pull)
     log.info("%s", summary.line())
     problems = list(summary.failed.values())
     mirrored = papers(root) if sync else ()

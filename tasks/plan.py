@@ -94,6 +94,23 @@ def pipeline_files(
     return files
 
 
+def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
+    """The dvc.yaml files of all papers at a scale, written where they are not there yet; or of the demo-sized rows.
+
+    Raises:
+        RecipeError: no paper has rows at the scale.
+    """
+    if not full and scale == ROOT_SCALE:
+        return [ROOT_FILE]
+    folders = graph.folders_at(root, scale)
+    if not folders:
+        raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")
+    if any(not (root / folder / "dvc.yaml").exists() for folder in folders):
+        graph.write(root, folders)
+    files = [ROOT_FILE] if scale == ROOT_SCALE else []
+    return files + [f"{folder}/dvc.yaml" for folder in folders]
+
+
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:
     """Whether a paper's part of the demo has the chosen rows at the chosen seeds."""
     return demo is not None and (not rows or (set(rows) <= set(demo["rows"]) and set(seeds) <= set(demo["seeds"])))

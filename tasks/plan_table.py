@@ -9,7 +9,6 @@ from rlhf_core.errors import RecipeError
 from tasks import machine
 from tasks.names import SUITE, papers_here
 from tasks.plan import (
-    ROOT_FILE,
     Stage,
     clock,
     expected_bytes,
@@ -17,6 +16,7 @@ from tasks.plan import (
     pipeline_files,
     read_state,
     select,
+    suite_files,
 )
 
 STYLES = {"run": "yellow", "restore": "cyan", "current": "dim"}
@@ -47,11 +47,7 @@ def _asked_for(
     if paper != SUITE:
         files = pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
         return select(read_state(root, files), rows, seeds, paper)
-    files = [ROOT_FILE]
-    if full:
-        parts = [pipeline_files(root, name, scale=scale, full=True) for name in papers_here(root)]
-        files = list(dict.fromkeys(file for part in parts for file in part))
-    return select(read_state(root, files), [], seeds)
+    return select(read_state(root, suite_files(root, scale=scale, full=full)), [], seeds)
 
 
 def _print_table(stages: Mapping[str, Stage], seconds: Mapping[str, float | None], all_stages: bool) -> None:

@@ -13,6 +13,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from tasks import plan
 from tasks.plan import Stage
+from tests.small_repository import PROJECT
 
 
 def states(root: Path) -> dict[str, str]:
@@ -178,3 +179,16 @@ def test_a_seed_of_a_paper_takes_no_other_papers_models() -> None:
     known = {s.address: s for s in (*chain().values(), *shared, policy)}
     assert "sft@own-0" in plan.select(known, seeds=[0], paper="sentence")
     assert "sft@other-0" not in plan.select(known, seeds=[0], paper="sentence")
+
+
+@pytest.mark.parametrize("scale", sorted(path.name for path in (PROJECT / "params" / "scales").glob("*/")))
+def test_the_suite_of_every_scale_is_the_matrix_of_every_paper_that_has_rows_there(scale: str, tmp_path: Path) -> None:
+    for name in ("params", "params.yaml"):
+        copy = shutil.copytree if (PROJECT / name).is_dir() else shutil.copy
+        copy(PROJECT / name, tmp_path / name)
+    files = plan.suite_files(tmp_path, scale=scale, full=True)
+    assert files[0] == "dvc.yaml" or scale != "testbed"
+    there = {path.relative_to(tmp_path).as_posix() for path in tmp_path.glob("pipelines/*/*/dvc.yaml")}
+    assert set(files) - {"dvc.yaml"} == there
+    assert all(Path(file).parts[1] == scale for file in there)
+    assert there, "at least one paper has rows at each scale"
