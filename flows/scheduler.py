@@ -293,7 +293,7 @@ def run_stale(
     with only_scheduler(root), noted(root):
         for line in tidy(root):
             log.warning("%s", line)
-        chosen = plan.select(plan.read_state(root, files), rows, seeds, paper)
+        chosen = plan.read_state(root, files, rows, seeds, paper)
         stale = {address: stage for address, stage in chosen.items() if stage.state != "current"}
         expected = plan.expected_seconds(root, stale.values())
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())

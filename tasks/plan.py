@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
 from typing import Any
@@ -174,10 +174,15 @@ def _in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]]
     return list(done)
 
 
-def read_state(root: Path, files: Sequence[str]) -> dict[str, Stage]:
-    """Every stage of the files with its state, in an order that runs.
+def read_state(
+    root: Path, files: Sequence[str], rows: Sequence[str] = (), seeds: Sequence[int] = (), paper: str | None = None
+) -> dict[str, Stage]:
+    """The chosen stages of the files with their state, in an order that runs; without a choice, all (see `select`).
+
+    DVC is asked about the chosen stages only: a look at one costs some milliseconds.
 
     Raises:
+        RecipeError: a row or seed that no stage has.
         RewardsmithError: DVC cannot read the repository.
     """
     from dvc.exceptions import DvcException
@@ -191,36 +196,26 @@ def read_state(root: Path, files: Sequence[str]) -> dict[str, Stage]:
                 for stage in repo.stage.load_all(str(root / file)):
                     name = stage.name if file == ROOT_FILE else f"{file}:{stage.name}"
                     loaded[name], origin[name] = stage, file
-            return _states(repo, root, loaded, {name: declared[file] for name, file in origin.items()})
+            stages = _stages(root, loaded, {name: declared[file] for name, file in origin.items()})
+            return _with_states(repo, loaded, select(stages, rows, seeds, paper))
     except DvcException as error:
         raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
 
 
-def _states(
-    repo: Any, root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Stage]:
+def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Stage]:
+    """What the files say of every stage, in an order that runs, as if each were to run."""
     makers = {out.fs_path: name for name, stage in loaded.items() for out in stage.outs}
     upstream = {
         name: tuple(dict.fromkeys(makers[dep.fs_path] for dep in stage.deps if dep.fs_path in makers))
         for name, stage in loaded.items()
     }
-    known: dict[str, Any] = {}
-    states: dict[str, Stage] = {}
+    stages: dict[str, Stage] = {}
     for name in _in_order(loaded, upstream):
         stage = loaded[name]
-        reasons = _reasons(next(iter(stage.status().values()), []))
-        if not any(out.hash_info for out in stage.outs):
-            reasons = ("it has not run here",)
-        above = [a for a in upstream[name] if states[a].state != "current"]
-        state = "current"
-        if reasons or above:
-            state = "restore" if _restorable(repo, stage, known) else "run"
-            reasons = reasons or tuple(f"reads from {a}" for a in above)
-        known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
         group, _, key = str(stage.name).partition("@")
         item = declared[name].get(group, {}).get(key, {}) if key else {}
         kind = "tables" if group.startswith("tables-") else module_of(group)
-        states[name] = Stage(
+        stages[name] = Stage(
             address=name,
             kind=kind,
             owner=item.get("owner", ""),
@@ -229,10 +224,29 @@ def _states(
             command=str(stage.cmd),
             outs=tuple(Path(out.fs_path).relative_to(root.resolve()).as_posix() for out in stage.outs),
             upstream=upstream[name],
-            state=state,
-            reasons=reasons,
+            state="run",
+            reasons=(),
             needs=declared[name].get("resources", {}).get(kind, graph.CPU),
         )
+    return stages
+
+
+def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stage]) -> dict[str, Stage]:
+    """The chosen stages with what DVC says of each."""
+    known: dict[str, Any] = {}
+    states: dict[str, Stage] = {}
+    for name, item in chosen.items():
+        stage = loaded[name]
+        reasons = _reasons(next(iter(stage.status().values()), []))
+        if not any(out.hash_info for out in stage.outs):
+            reasons = ("it has not run here",)
+        above = [a for a in item.upstream if states[a].state != "current"]
+        state = "current"
+        if reasons or above:
+            state = "restore" if _restorable(repo, stage, known) else "run"
+            reasons = reasons or tuple(f"reads from {a}" for a in above)
+        known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
+        states[name] = replace(item, state=state, reasons=reasons)
     return states
 
 

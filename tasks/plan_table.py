@@ -15,7 +15,6 @@ from tasks.plan import (
     expected_seconds,
     pipeline_files,
     read_state,
-    select,
     suite_files,
 )
 
@@ -46,8 +45,8 @@ def _asked_for(
 ) -> dict[str, Stage]:
     if paper != SUITE:
         files = pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
-        return select(read_state(root, files), rows, seeds, paper)
-    return select(read_state(root, suite_files(root, scale=scale, full=full)), [], seeds)
+        return read_state(root, files, rows, seeds, paper)
+    return read_state(root, suite_files(root, scale=scale, full=full), seeds=seeds)
 
 
 def _print_table(stages: Mapping[str, Stage], seconds: Mapping[str, float | None], all_stages: bool) -> None:

@@ -23,7 +23,7 @@ class _Twice(yaml.YAMLError):
         self.name, self.row = name, row
 
 
-class _Loader(yaml.SafeLoader):
+class _Loader(yaml.CSafeLoader):
     """Refuses what YAML would settle silently by the later one: two values of one setting."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
