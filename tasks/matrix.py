@@ -237,8 +237,9 @@ class Scale:
 
     def _trained(self, spec: ModelSpec, seed: int, made: Mapping[str, Argument]) -> Item:
         """The stage of one reward model, from what is made for it."""
-        own = self._file("reward_model", spec.paper)
-        scale = own if (self.root / own).exists() else f"{self.params}/reward_model.yaml"
+        data = Path(str(made["data"])).parent.name
+        own = [self._file("reward_model", name) for name in (f"{spec.paper}-{data}", spec.paper)]
+        scale = next((file for file in own if (self.root / file).exists()), f"{self.params}/reward_model.yaml")
         given: dict[str, Argument] = {"spec": spec.path, "scale": scale, **made}
         return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
 

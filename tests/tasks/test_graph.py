@@ -59,6 +59,26 @@ def test_full_matrix_has_every_policy_of_the_paper_over_three_seeds() -> None:
     assert trained("segment")["policy"] == 27 * 3
 
 
+@pytest.mark.parametrize(
+    ("there", "taken"),
+    [
+        ([], "reward_model.yaml"),
+        (["segment"], "reward_model/segment.yaml"),
+        (["segment", "segment-dialogue"], "reward_model/segment-dialogue.yaml"),
+        (["segment-longform", "sentence-dialogue"], "reward_model.yaml"),
+    ],
+)
+def test_a_papers_reward_models_have_settings_of_their_own_on_one_data_set_first(
+    root: Path, there: list[str], taken: str
+) -> None:
+    scale = root / "params" / "scales" / "testbed"
+    (scale / "reward_model").mkdir(exist_ok=True)
+    for name in there:
+        (scale / "reward_model" / f"{name}.yaml").write_text((scale / "reward_model.yaml").read_text())
+    models = [item for item in graph.build(root)[Path()].items() if item.module == "reward_model"]
+    assert {item.arguments["scale"] for item in models} == {f"params/scales/testbed/{taken}"}
+
+
 def test_no_output_is_made_twice() -> None:
     outputs = [out for g in graph.build(ROOT).values() for out in sorted(g.outputs())]
     assert len(outputs) == len(set(outputs))

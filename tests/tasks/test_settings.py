@@ -217,7 +217,9 @@ def test_an_unreadable_settings_file_is_named(tmp_path: Path) -> None:
 
 def test_a_broken_settings_file_is_named_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "x.yaml").write_text("a: 1\nb: c: 2\n")
-    with pytest.raises(DataError, match=r"x\.yaml, row 2: not valid YAML \(mapping values are not allowed in this context\)"):
+    with pytest.raises(
+        DataError, match=r"x\.yaml, row 2: not valid YAML \(mapping values are not allowed in this context\)"
+    ):
         read_settings(tmp_path / "x.yaml")
 
 
