@@ -14,7 +14,7 @@ from safetensors.torch import load_file
 
 from rlhf_core.errors import RecipeError
 from tasks.artifacts import digest
-from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tests.tasks.killing import killed_at_a_checkpoint
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 ABSURD = {
@@ -101,28 +101,14 @@ def test_when_asked_it_stops_and_keeps_the_best_evaluation_s_weights(pipeline: P
     assert {row["step"] for row in rows(result, "rollouts.jsonl")} == {1, len(history)}
 
 
-class Killed(Exception):
-    """Stands for a process that ends."""
-
-
 @pytest.mark.parametrize("after", [1, 3, "stop"])
 def test_a_stopped_run_that_is_killed_and_started_again_ends_as_one_never_killed(
-    train: Train, monkeypatch: pytest.MonkeyPatch, after: int | str
+    train: Train, after: int | str
 ) -> None:
     whole = train("whole", {"on_hacking": "stop"})
     last = int(metrics(whole)["stopped_step"]) if after == "stop" else int(after)
-    offer = RunCheckpoints.offer
-
-    def killed(self: RunCheckpoints, step: int, state: Any) -> None:
-        offer(self, step, state)
-        if step == last:
-            raise Killed
-
-    monkeypatch.setenv(SECONDS_VARIABLE, "0")
-    monkeypatch.setattr(RunCheckpoints, "offer", killed)
-    with pytest.raises(Killed):
+    with killed_at_a_checkpoint(last):
         train("again", {"on_hacking": "stop"})
-    monkeypatch.setattr(RunCheckpoints, "offer", offer)
     assert digest(train("again", {"on_hacking": "stop"})) == digest(whole)
 
 

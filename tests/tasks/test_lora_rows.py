@@ -14,8 +14,8 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.lora import LoraSettings
 from tasks.artifacts import digest
 from tasks.benchmarks import EvaluationConfig
-from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
 from tasks.policy_run import start_run
+from tests.tasks.killing import killed_at_a_checkpoint
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 LORA = {"rank": 2, "alpha": 4.0, "dropout": 0.0}
@@ -45,27 +45,14 @@ def test_a_lora_row_trains_adapters_and_leaves_a_merged_model(
         assert first["logprob_gap_max"] < 1e-4
 
 
-class Killed(Exception):
-    """Stands for a process that ends."""
-
-
 def test_a_lora_row_that_is_killed_and_started_again_ends_as_one_never_killed(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings = lora_row(tmp_path, "segment", LORA)
     plain = digest(pipeline.run("ppo", tmp_path / "a", settings=settings))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(SECONDS_VARIABLE, "0")
-    offer = RunCheckpoints.offer
-
-    def killed(self: RunCheckpoints, step: int, state: Any) -> None:
-        offer(self, step, state)
-        raise Killed
-
-    monkeypatch.setattr(RunCheckpoints, "offer", killed)
-    with pytest.raises(Killed):
+    with killed_at_a_checkpoint():
         pipeline.run("ppo", tmp_path / "b", settings=settings)
-    monkeypatch.setattr(RunCheckpoints, "offer", offer)
     assert digest(pipeline.run("ppo", tmp_path / "b", settings=settings)) == plain
 
 

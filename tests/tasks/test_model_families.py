@@ -19,8 +19,8 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.errors import DataError
 from rlhf_core.models.loading import load_language_model, load_tokenizer
 from tasks.artifacts import digest, read_jsonl
-from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
 from tests.model_families import FAMILIES, published
+from tests.tasks.killing import killed_at_a_checkpoint
 from tests.tasks.tiny_pipeline import RUNS, SETTINGS, Pipeline
 
 #: From data to an evaluated policy; the other runs of the tiny pipeline are the platform test's.
@@ -146,10 +146,6 @@ def run_stage(made: Pipeline, stage: str, scale: str, upstream: Sequence[str], *
     import_module(f"tasks.{stage}").main([*line, "--out", str(made.out(stage))])
 
 
-class Killed(Exception):
-    """Stands for a process that ends."""
-
-
 @pytest.mark.platform
 def test_killed_stages_of_an_encoder_decoder_end_as_ones_never_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -158,18 +154,9 @@ def test_killed_stages_of_an_encoder_decoder_end_as_ones_never_killed(
     for name in CHAIN[1:]:
         made.run(name)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(SECONDS_VARIABLE, "0")
-    offer = RunCheckpoints.offer
-
-    def killed(self: RunCheckpoints, step: int, state: Any) -> None:
-        offer(self, step, state)
-        raise Killed
-
     for name in ("sft", "reward_model", "ppo"):
-        monkeypatch.setattr(RunCheckpoints, "offer", killed)
-        with pytest.raises(Killed):
+        with killed_at_a_checkpoint():
             made.run(name, tmp_path / "killed" / name)
-        monkeypatch.setattr(RunCheckpoints, "offer", offer)
         assert digest(made.run(name, tmp_path / "killed" / name)) == digest(made.result(name)), name
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import load_file
 
 from rlhf_core.errors import RecipeError
 from tasks.artifacts import digest
-from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tests.tasks.killing import killed_at_a_checkpoint
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 
@@ -26,10 +26,6 @@ def with_backbone(pipeline: Pipeline, root: Path, **changed: Any) -> Pipeline:
 
 def dtypes(folder: Path) -> set[str]:
     return {str(value.dtype).removeprefix("torch.") for value in load_file(folder / "model.safetensors").values()}
-
-
-class Killed(Exception):
-    """Stands for a process that ends."""
 
 
 def test_every_stage_behind_a_bf16_backbone_is_bf16_and_near_float32(
@@ -55,18 +51,9 @@ def test_every_stage_behind_a_bf16_backbone_is_bf16_and_near_float32(
     assert any(value != float(f"{value:.3g}") for value in values), "rewards have more digits than bf16"
 
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(SECONDS_VARIABLE, "0")
-    offer = RunCheckpoints.offer
-
-    def killed(self: RunCheckpoints, step: int, state: Any) -> None:
-        offer(self, step, state)
-        raise Killed
-
     for name in ("sft", "ppo"):
-        monkeypatch.setattr(RunCheckpoints, "offer", killed)
-        with pytest.raises(Killed):
+        with killed_at_a_checkpoint():
             made.run(name, tmp_path / "killed" / name)
-        monkeypatch.setattr(RunCheckpoints, "offer", offer)
         assert digest(made.run(name, tmp_path / "killed" / name)) == digest(made.result(name))
 
 

@@ -16,6 +16,7 @@ from benchmarks.tool_server import ToolServer
 from tasks import policy
 from tasks.artifacts import digest
 from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tests.tasks.killing import Killed
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 OWN_REWARD = """
@@ -63,10 +64,6 @@ def judge() -> Iterator[FickleJudge]:
     yield made
     made.server.shutdown()
     made.server.server_close()
-
-
-class Killed(Exception):
-    """Stands for a process that ends."""
 
 
 def settings_of(folder: Path, judge: FickleJudge) -> dict[str, Path]:
