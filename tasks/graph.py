@@ -156,7 +156,7 @@ def pipeline_file(graph: Graph, folder: Path) -> dict[str, Any]:
     return {"vars": ["graph.yaml"], "stages": stages, **shown}
 
 
-class _Plain(yaml.SafeDumper):
+class _Plain(yaml.CSafeDumper):
     """YAML without anchors, which readers of a generated file would have to follow."""
 
     def ignore_aliases(self, data: Any) -> bool:
@@ -192,9 +192,7 @@ def render(root: Path, wanted: Collection[Path] = ()) -> dict[Path, str]:
     return files
 
 
-def stale_files(root: Path, wanted: Collection[Path] = ()) -> list[Path]:
-    """Generated files that differ from what params/ and the stages' versions give now, or that nothing gives."""
-    texts = render(root, wanted)
+def _stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
     changed = [
         path
         for path, text in texts.items()
@@ -204,9 +202,15 @@ def stale_files(root: Path, wanted: Collection[Path] = ()) -> list[Path]:
     return [*changed, *sorted(there - set(texts))]
 
 
+def stale_files(root: Path) -> list[Path]:
+    """Generated files that differ from what params/ and the stages' versions give now, or that nothing gives."""
+    return _stale(root, render(root))
+
+
 def write(root: Path, wanted: Collection[Path] = ()) -> list[Path]:
     """Writes the generated files that are not current, removes those that nothing gives, and returns both."""
-    changed, texts = stale_files(root, wanted), render(root, wanted)
+    texts = render(root, wanted)
+    changed = _stale(root, texts)
     for path in changed:
         if path in texts:
             (root / path).parent.mkdir(parents=True, exist_ok=True)

@@ -70,7 +70,7 @@ def pipeline_files(
     """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or where the
     demo has no rows of the paper, or not the chosen rows (or, of chosen rows, not the chosen seeds).
 
-    A matrix that is asked for the first time is written.
+    What params/ no longer gives as it stands in them is written anew, a matrix asked for the first time too.
 
     Raises:
         RecipeError: not a repository of this project, or a paper without rows at the scale.
@@ -78,37 +78,34 @@ def pipeline_files(
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
     in_demo = not params.exists() or _within(load_yaml(params)["demo"].get(paper), rows, seeds)
+    folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
+        if not (root / "params" / "scales" / scale).is_dir():
+            known = {path.name for path in (root / "params" / "scales").glob("*/")}
+            raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, known)}")
         folders = graph.matrix_folders(scale, paper)
-        if not (root / folders[-1] / "dvc.yaml").exists():
-            if not (root / "params" / "scales" / scale).is_dir():
-                known = {path.name for path in (root / "params" / "scales").glob("*/")}
-                raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, known)}")
-            graph.write(root, folders)
-        files += [f"{folder}/dvc.yaml" for folder in folders if (root / folder / "dvc.yaml").exists()]
+    if params.exists():
+        graph.write(root, folders)
+    files += [f"{folder}/dvc.yaml" for folder in folders if (root / folder / "dvc.yaml").exists()]
     for file in files:
         if not (root / file).exists():
-            raise RecipeError(
-                f"{file} does not exist. Run `rewardsmith graph`, and check the paper's and scale's names"
-            )
+            raise RecipeError(f"{file} does not exist. Run rewardsmith in the repository")
     return files
 
 
 def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
-    """The dvc.yaml files of all papers at a scale, written where they are not there yet; or of the demo-sized rows.
+    """The dvc.yaml files of all papers at a scale, or of the demo-sized rows; written anew where params/ gives others.
 
     Raises:
         RecipeError: no paper has rows at the scale.
     """
-    if not full and scale == ROOT_SCALE:
-        return [ROOT_FILE]
-    folders = graph.folders_at(root, scale)
-    if not folders:
-        raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")
-    if any(not (root / folder / "dvc.yaml").exists() for folder in folders):
-        graph.write(root, folders)
+    folders = graph.folders_at(root, scale) if full or scale != ROOT_SCALE else []
+    graph.write(root, folders)
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
-    return files + [f"{folder}/dvc.yaml" for folder in folders]
+    files += [f"{folder}/dvc.yaml" for folder in folders]
+    if not files:
+        raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")
+    return files
 
 
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:

@@ -13,7 +13,8 @@ import pytest
 from rlhf_core.errors import RecipeError
 from tasks import plan
 from tasks.plan import Stage
-from tests.small_repository import PROJECT
+from tests import small_repository
+from tests.small_repository import PROJECT, reward_row, write_yaml
 
 
 def states(root: Path) -> dict[str, str]:
@@ -70,7 +71,7 @@ def test_unknown_row_and_seed_name_what_is_known() -> None:
 
 
 def test_missing_pipeline_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="rewardsmith graph"):
+    with pytest.raises(RecipeError, match=r"dvc\.yaml does not exist\. Run rewardsmith in the repository"):
         plan.pipeline_files(tmp_path, "segment")
 
 
@@ -82,20 +83,28 @@ def test_missing_pipeline_says_what_to_do(tmp_path: Path) -> None:
         ({"rows": ["bandit"]}, False),
         ({"rows": ["bandit"], "seeds": [1]}, False),
         ({"rows": ["bandit"], "seeds": [2]}, True),
-        ({"rows": ["bandit", "segment-ols"]}, True),
+        ({"rows": ["bandit", "dpo"]}, True),
         ({"full": True}, True),
     ],
 )
 def test_a_row_that_the_demo_does_not_have_is_looked_for_in_the_full_matrix(
     tmp_path: Path, chosen: dict[str, Any], whole: bool
 ) -> None:
-    (tmp_path / "params.yaml").write_text("demo: {segment: {seeds: [0, 1], rows: [bandit]}}")
-    (tmp_path / "dvc.yaml").touch()
-    full = tmp_path / "pipelines/testbed/segment/dvc.yaml"
-    full.parent.mkdir(parents=True)
-    full.touch()
-    files = plan.pipeline_files(tmp_path, "segment", **chosen)
-    assert (str(full.relative_to(tmp_path)) in files) == whole
+    root = small_repository.create(tmp_path)
+    files = plan.pipeline_files(root, "segment", **chosen)
+    assert ("pipelines/testbed/segment/dvc.yaml" in files) == whole
+
+
+def test_a_changed_row_is_in_the_graph_of_the_next_plan(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    first = plan.suite_files(root, full=True)
+    assert plan.pipeline_files(root, "segment") == ["dvc.yaml"]
+    before = {file: (root / file).with_name("graph.yaml").read_text() for file in first}
+    assert plan.suite_files(root, full=True) == first
+    assert before == {file: (root / file).with_name("graph.yaml").read_text() for file in first}
+    write_yaml(root / "params/segment/rows/new.yaml", reward_row("bandit"))
+    plan.suite_files(root, full=False)
+    assert "new" in (root / "pipelines/testbed/segment/graph.yaml").read_text(), "a matrix that is there follows"
 
 
 def test_expected_time_is_the_own_record_else_the_mean_of_the_kind(tmp_path: Path) -> None:
