@@ -226,21 +226,24 @@ class Scale:
         if spec.segmenter is not None:
             above.append(self.segmenter(base, spec.segmenter, spec.path))
             made["sentences"] = _result(above[-1])
-        members = [self._trained(member, seed, made) for member in spec.merge]
+        settings = self._settings("reward_model", spec.paper, spec.data or base[0].name)
+        members = [self._trained(member, seed, settings, made) for member in spec.merge]
         averaged: dict[str, Argument] = {"reward_model": tuple(map(_result, members))} if members else {}
         above += members
         if spec.given is None:
-            above.append(self._trained(spec, seed, made | averaged))
+            above.append(self._trained(spec, seed, settings, made | averaged))
         made["reward_model"] = spec.given or _result(above[-1])
         fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=f"{self.params}/normaliser.yaml", **made)
         return [*above, fitted]
 
-    def _trained(self, spec: ModelSpec, seed: int, made: Mapping[str, Argument]) -> Item:
+    def _settings(self, module: str, paper: str, data: str) -> str:
+        """How a paper's reward models are trained: those on one data set, all of its own, else everybody's."""
+        own = [self._file(module, name) for name in (f"{paper}-{data}", paper)]
+        return next((file for file in own if (self.root / file).exists()), f"{self.params}/{module}.yaml")
+
+    def _trained(self, spec: ModelSpec, seed: int, settings: str, made: Mapping[str, Argument]) -> Item:
         """The stage of one reward model, from what is made for it."""
-        data = Path(str(made["data"])).parent.name
-        own = [self._file("reward_model", name) for name in (f"{spec.paper}-{data}", spec.paper)]
-        scale = next((file for file in own if (self.root / file).exists()), f"{self.params}/reward_model.yaml")
-        given: dict[str, Argument] = {"spec": spec.path, "scale": scale, **made}
+        given: dict[str, Argument] = {"spec": spec.path, "scale": settings, **made}
         return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
 
     def _own_data(self, spec: ModelSpec) -> list[Item]:
@@ -277,7 +280,7 @@ class Scale:
         name = spec.name if spec.backbone == base[2].name else f"{spec.name}-for-{base[2].name}"
         made = {"data": _result(own[0]), "sft": _result(own[2])}
         made |= {"samples": _result(taught[0]), "teacher": _result(taught[1])}
-        scale = f"{self.params}/generative_reward_model.yaml"
+        scale = self._settings("generative_reward_model", spec.paper, own[0].name)
         model = self._item(
             "generative_reward_model", name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed
         )

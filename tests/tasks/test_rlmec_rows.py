@@ -11,7 +11,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.supervised.training import TrainingConfig
-from tasks.generative_reward_model import GenerativeModelScale
+from tasks.generative_reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.matrix import Scale
 from tasks.policy_settings import PolicyScale
 from tasks.rows import RowSpec, load_rows
@@ -100,11 +100,28 @@ def test_the_paper_scale_has_the_papers_numbers(name: str, batch: int, clip: flo
     assert (samples.samples, samples.sampling["temperature"], samples.sampling["top_p"]) == (5, 0.7, 0.95)
     model = stated("generative_reward_model", "scale", GenerativeModelScale)
     assert (model.header, model.negative, model.positive) == ("paper", (-0.1, 0.0), (0.0, 0.5))
-    trained = typed(TrainingConfig, model.training, "generative reward model")
-    assert (trained.learning_rate, trained.epochs) == (5e-6, 1)
+    trained = model.training_config(stated("generative_reward_model", "spec", GenerativeModelSpec), name)
+    assert (trained.learning_rate, trained.epochs, trained.batch) == (5e-6, 1, batch)
     assert stated("teacher", "spec", TeacherSpec).kind == "endpoint"
     backbone = stated("sft", "spec", BackboneSpec)
     assert ("13b" in name) is ("13b" in backbone.source.lower())
+
+
+@pytest.mark.parametrize(("name", "batch"), [("qa-vanilla-ppo", 128), ("math-13b-vanilla-ppo", 768)])
+def test_a_discriminative_reward_model_has_the_papers_numbers(name: str, batch: int) -> None:
+    model = next(item for item in Scale(ROOT, "paper").row(ROWS[name], 0) if item.module == "reward_model")
+    config = typed(TrainingConfig, read_settings(ROOT / str(model.arguments["scale"])), name)
+    assert (config.learning_rate, config.epochs, config.batch) == (5e-6, 1, batch)
+
+
+def test_a_models_own_training_counts_where_the_scales_is_not_fixed() -> None:
+    model = GenerativeModelSpec("t", "b", {"epochs": {"times": 2}})
+    training = {"epochs": 1, "batch": 8, "microbatch": 8, "learning_rate": 1e-3}
+    found = [
+        GenerativeModelScale(training, {}, 8, fixed=fixed).training_config(model, "here").epochs
+        for fixed in (False, True)
+    ]
+    assert found == [2, 1]
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))
