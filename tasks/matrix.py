@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.published import registry
+from rlhf_core.published import registry, row_map
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.rows import (
     COMPARING,
@@ -499,6 +499,7 @@ def build(root: Path) -> dict[Path, Graph]:
         full: dict[str, Graph] = {}
         for paper, found in rows.items():
             raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, {}).get("rows", [])) - set(found)
+            raw |= _printed_backbones(paper)
             every = [*found.values(), *(raw_row(paper, name) for name in sorted(raw) if name not in found)]
             here = [row for row in every if scale.has(row)]
             if here:
@@ -507,6 +508,13 @@ def build(root: Path) -> dict[Path, Graph]:
         made = demo.outputs() if scale.name == ROOT_SCALE else set()
         graphs |= {Path("pipelines") / scale.name / name: graph for name, graph in _parted(full, made).items()}
     return graphs
+
+
+def _printed_backbones(paper: str) -> set[str]:
+    """Backbones that a paper's tables have as rows, trained from or not."""
+    if paper not in registry.PAPERS:
+        return set()
+    return {row.name for row in row_map.rows_of_paper(paper) if row.kind == "sft"}
 
 
 def _parted(full: Mapping[str, Graph], made: set[str]) -> dict[str, Graph]:

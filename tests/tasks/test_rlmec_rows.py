@@ -12,9 +12,9 @@ from rlhf_core.published import registry, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.generative_reward_model import GenerativeModelScale, GenerativeModelSpec
-from tasks.matrix import Scale
+from tasks.matrix import Scale, build
 from tasks.policy_settings import PolicyScale
-from tasks.rows import RowSpec, load_rows
+from tasks.rows import RowSpec, load_rows, raw_row
 from tasks.samples import SamplesSpec
 from tasks.settings import read_settings, typed
 from tasks.sft import BackboneSpec
@@ -39,6 +39,30 @@ def test_rows_are_those_of_the_experiment_matrix() -> None:
     mapped = [m for t in registry.paper("rlmec").tables if t.is_result for m in row_map.mapped_rows(t)]
     policies = {m.recipe.name for m in mapped if m.recipe and m.recipe.kind == "policy"}
     assert policies == set(ROWS)
+
+
+def test_every_printed_result_has_a_row() -> None:
+    for table in registry.paper("rlmec").tables:
+        if table.is_result:
+            empty = [m.condition for m in row_map.mapped_rows(table) if m.recipe is None]
+            assert all(name.startswith("+ FIGA") and name.endswith("math") for name in empty)
+
+
+def test_models_of_others_are_measured_at_paper_scale_alone_and_not_trained() -> None:
+    paper, found = build(ROOT), {}
+    for folder in (Path("pipelines/paper/rlmec"), Path("pipelines/paper/shared")):
+        found |= {item.name: item for item in paper[folder].items() if item.module == "sft"}
+    mapped = row_map.mapped_rows(registry.table("rlmec/3"))
+    others = [m for m in mapped if m.published.condition in ("LLaMA 2", "Vicuna", "WizardLM")]
+    assert len(others) == 12
+    for each in others:
+        assert each.recipe is not None
+        item = found[each.recipe.name]
+        spec = typed(BackboneSpec, read_settings(ROOT / str(item.arguments["spec"])), each.recipe.name)
+        assert spec.training is None
+        assert ("13" in str(spec.source)) is (each.published.extra["model_size"] == "13B")
+        assert spec.data == ("questions" if each.part == "qa" else "mathematics")
+        assert not TESTBED.has(raw_row("rlmec", each.recipe.name))
 
 
 def test_a_printed_row_is_one_policy_for_each_task() -> None:
