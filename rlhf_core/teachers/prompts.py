@@ -21,7 +21,9 @@ _DIVIDER = "\n\n"
 
 @cache
 def exemplars(task: str) -> list[Mapping[str, Any]]:
-    """The annotated exemplars of a task {problem, solution, prediction, step, rewrite}; a correct one lacks the last two.
+    """The annotated exemplars of a task {problem, solution, prediction, step, rewrite}.
+
+    A correct prediction has neither step nor rewrite.
 
     Raises:
         RecipeError: an unknown task.

@@ -123,6 +123,7 @@ def test_the_paper_scale_has_the_papers_numbers(name: str, batch: int, clip: flo
     samples = stated("samples", "spec", SamplesSpec)
     assert (samples.samples, samples.sampling["temperature"], samples.sampling["top_p"]) == (5, 0.7, 0.95)
     model = stated("generative_reward_model", "scale", GenerativeModelScale)
+    assert model.least_accuracy == 0.6
     assert (model.header, model.negative, model.positive) == ("paper", (-0.1, 0.0), (0.0, 0.5))
     trained = model.training_config(stated("generative_reward_model", "spec", GenerativeModelSpec), name)
     assert (trained.learning_rate, trained.epochs, trained.batch) == (5e-6, 1, batch)

@@ -86,7 +86,8 @@ def test_a_correct_prediction_is_shown_where_errors_are_located_and_not_where_th
 @pytest.mark.parametrize("task", ["mathematics", "multiple_choice"])
 def test_no_exemplar_is_a_test_question(task: str) -> None:
     named = [item["source"] for item in exemplars(task) if "source" in item]
-    assert named and all("-train-" in source for source in named)
+    assert named
+    assert all("-train-" in source for source in named)
 
 
 @pytest.mark.parametrize("task", ["mathematics", "multiple_choice"])
