@@ -26,7 +26,7 @@ from rlhf_core.edits import mistaken_tokens
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.token_credit import negative_credit
 from rlhf_core.models.policy import Policy
-from rlhf_core.reasoning.model_tasks import ModelTasks, correct, token_logprobs
+from rlhf_core.reasoning.model_tasks import ModelTasks, correct, locate, token_logprobs
 from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.reasoning.templates import TEMPLATES
@@ -347,8 +347,8 @@ def train_generative_model(
             for each, one in zip(material.wrong, said, strict=True)
         ]
         unlearnt = [each for each in material.right if not material.learnt(each)]
-        checked = correct(model, tasks, unlearnt, max_new_tokens=1, batch=config.batch)
-        recognised = [(found := parse_located(one.located)).valid and found.step is None for one in checked]
+        checked = [parse_located(text) for text in locate(model, tasks, unlearnt, batch=config.batch)]
+        recognised = [found.valid and found.step is None for found in checked]
         metrics |= quality(material, {row["id"]: row for row in corrected}, recognised)
         require(metrics, config.least_accuracy, str(spec_path))
         questions = {row["id"]: row for row in read_jsonl(data / "questions.jsonl")}

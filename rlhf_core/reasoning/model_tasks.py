@@ -66,11 +66,20 @@ class ModelTasks:
         return len(sequence) <= self.encoder.limits.total
 
 
+#: Tokens of an answer to the locating prompt.
+LOCATING_TOKENS = 16
+
+
+def locate(policy: Policy, tasks: ModelTasks, wrong: Sequence[WrongSolution], *, batch: int) -> list[str]:
+    """What the model says is the first wrong step of each prediction, greedily."""
+    return _texts(policy, tasks, [tasks.locating_prompt(each) for each in wrong], LOCATING_TOKENS, batch)
+
+
 def correct(
     policy: Policy, tasks: ModelTasks, wrong: Sequence[WrongSolution], *, max_new_tokens: int, batch: int
 ) -> list[Correction]:
     """Two-stage inference: locates the first wrong step, keeps what stands before it, and completes; greedily."""
-    located = _texts(policy, tasks, [tasks.locating_prompt(each) for each in wrong], 16, batch)
+    located = locate(policy, tasks, wrong, batch=batch)
     kept, prompts = [], []
     for each, said in zip(wrong, located, strict=True):
         step = parse_located(said).step

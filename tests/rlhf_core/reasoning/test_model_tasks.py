@@ -10,7 +10,9 @@ from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import train_byte_level_bpe
 from rlhf_core.data.truncation import Limits
-from rlhf_core.reasoning.model_tasks import ModelTasks
+from rlhf_core.models.loading import build_language_model
+from rlhf_core.models.policy import policy_of
+from rlhf_core.reasoning.model_tasks import ModelTasks, correct, locate
 from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.reasoning.templates import PAPER, REWRITTEN, SHORT, PromptTemplate
 
@@ -57,3 +59,16 @@ def test_long_prompts_are_cut_and_counted(encoder: Encoder, template: PromptTemp
     short = Encoder(encoder.tokenizer, encoder.template, Limits(prompt=20, total=40))
     assert len(ModelTasks(short, template).locating_prompt(WRONG)) == 20
     assert short.counts.prompts_cut == 1
+
+
+def test_locating_alone_says_what_two_stage_inference_says_first(encoder: Encoder) -> None:
+    sizes = {"hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    architecture = {"model_type": "llama", **sizes, "max_position_embeddings": 2048}
+    policy = policy_of(
+        build_language_model(architecture, encoder.tokenizer, 0), pad_id=encoder.pad_id, eos_id=encoder.eos_id
+    )
+    tasks = ModelTasks(encoder, SHORT)
+    right = WrongSolution("q/1", QUESTION, QUESTION["solution"])
+    said = [one.located for one in correct(policy, tasks, [WRONG, right], max_new_tokens=2, batch=2)]
+    assert locate(policy, tasks, [WRONG, right], batch=2) == said
+    assert any(said)
