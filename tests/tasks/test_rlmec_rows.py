@@ -12,7 +12,7 @@ from rlhf_core.published import registry, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.generative_reward_model import GenerativeModelScale, GenerativeModelSpec
-from tasks.matrix import Scale, build
+from tasks.matrix import Item, Scale, build
 from tasks.policy_settings import PolicyScale
 from tasks.rows import RowSpec, load_rows, raw_row
 from tasks.samples import SamplesSpec
@@ -49,7 +49,8 @@ def test_every_printed_result_has_a_row() -> None:
 
 
 def test_models_of_others_are_measured_at_paper_scale_alone_and_not_trained() -> None:
-    paper, found = build(ROOT), {}
+    paper = build(ROOT)
+    found: dict[str, Item] = {}
     for folder in (Path("pipelines/paper/rlmec"), Path("pipelines/paper/shared")):
         found |= {item.name: item for item in paper[folder].items() if item.module == "sft"}
     mapped = row_map.mapped_rows(registry.table("rlmec/3"))
