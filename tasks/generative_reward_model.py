@@ -26,7 +26,7 @@ from rlhf_core.edits import mistaken_tokens
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.token_credit import negative_credit
 from rlhf_core.models.policy import Policy
-from rlhf_core.reasoning.model_tasks import ModelTasks, correct, token_logprobs
+from rlhf_core.reasoning.model_tasks import ModelTasks, correct, locate, token_logprobs
 from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.reasoning.templates import TEMPLATES
@@ -55,7 +55,7 @@ class GenerativeModelSpec:
     Args:
         title: for people.
         backbone: whose SFT model it starts from; the samples may be another one's.
-        training: values over the scale's, by numbers or as `{times: 2}` of them.
+        training: values over the scale's, by numbers or as `{times: 2}` of them, where these are not `fixed`.
     """
 
     title: str
@@ -77,6 +77,7 @@ class GenerativeModelScale:
         rewrites: `RewriteLimits` of its own rewrites.
         negative, positive: where rewards of wrong and right predictions are clipped.
         batch: predictions per forward pass outside training.
+        fixed: whether `training` holds for every model, whatever its own file says.
     """
 
     training: Mapping[str, Any]
@@ -89,6 +90,7 @@ class GenerativeModelScale:
     negative: tuple[float, float] = (-0.1, 0.0)
     positive: tuple[float, float] = (0.0, 0.5)
     batch: int = 128
+    fixed: bool = False
 
     def __post_init__(self) -> None:
         if self.header not in TEMPLATES:
@@ -98,6 +100,11 @@ class GenerativeModelScale:
                 f"held_out is {self.held_out} and least_accuracy {self.least_accuracy}; the first must lie between 0 "
                 "and 1, the second must not lie outside"
             )
+
+    def training_config(self, model: GenerativeModelSpec, where: str) -> TrainingConfig:
+        """How a model is trained."""
+        own = {} if self.fixed else overrides(model.training, self.training)
+        return typed(TrainingConfig, {**self.training, **own}, f"{where}: training")
 
 
 @dataclass(frozen=True)
@@ -319,8 +326,7 @@ def train_generative_model(
     set_threads()
     spec = typed(GenerativeModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(GenerativeModelScale, read_settings(scale_path), str(scale_path))
-    wanted = {**config.training, **overrides(spec.training, config.training)}
-    training = typed(TrainingConfig, wanted, f"{scale_path}, {spec_path}: training")
+    training = config.training_config(spec, f"{scale_path}, {spec_path}")
     limits = typed(RewriteLimits, config.rewrites, f"{scale_path}: rewrites")
     inputs = [spec_path, scale_path, data, sft, samples, teacher]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
@@ -341,8 +347,8 @@ def train_generative_model(
             for each, one in zip(material.wrong, said, strict=True)
         ]
         unlearnt = [each for each in material.right if not material.learnt(each)]
-        checked = correct(model, tasks, unlearnt, max_new_tokens=1, batch=config.batch)
-        recognised = [(found := parse_located(one.located)).valid and found.step is None for one in checked]
+        checked = [parse_located(text) for text in locate(model, tasks, unlearnt, batch=config.batch)]
+        recognised = [found.valid and found.step is None for found in checked]
         metrics |= quality(material, {row["id"]: row for row in corrected}, recognised)
         require(metrics, config.least_accuracy, str(spec_path))
         questions = {row["id"]: row for row in read_jsonl(data / "questions.jsonl")}

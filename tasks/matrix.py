@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.published import registry
+from rlhf_core.published import registry, row_map
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.rows import (
     COMPARING,
@@ -226,21 +226,24 @@ class Scale:
         if spec.segmenter is not None:
             above.append(self.segmenter(base, spec.segmenter, spec.path))
             made["sentences"] = _result(above[-1])
-        members = [self._trained(member, seed, made) for member in spec.merge]
+        settings = self._settings("reward_model", spec.paper, spec.data or base[0].name)
+        members = [self._trained(member, seed, settings, made) for member in spec.merge]
         averaged: dict[str, Argument] = {"reward_model": tuple(map(_result, members))} if members else {}
         above += members
         if spec.given is None:
-            above.append(self._trained(spec, seed, made | averaged))
+            above.append(self._trained(spec, seed, settings, made | averaged))
         made["reward_model"] = spec.given or _result(above[-1])
         fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=f"{self.params}/normaliser.yaml", **made)
         return [*above, fitted]
 
-    def _trained(self, spec: ModelSpec, seed: int, made: Mapping[str, Argument]) -> Item:
+    def _settings(self, module: str, paper: str, data: str) -> str:
+        """How a paper's reward models are trained: those on one data set, all of its own, else everybody's."""
+        own = [self._file(module, name) for name in (f"{paper}-{data}", paper)]
+        return next((file for file in own if (self.root / file).exists()), f"{self.params}/{module}.yaml")
+
+    def _trained(self, spec: ModelSpec, seed: int, settings: str, made: Mapping[str, Argument]) -> Item:
         """The stage of one reward model, from what is made for it."""
-        data = Path(str(made["data"])).parent.name
-        own = [self._file("reward_model", name) for name in (f"{spec.paper}-{data}", spec.paper)]
-        scale = next((file for file in own if (self.root / file).exists()), f"{self.params}/reward_model.yaml")
-        given: dict[str, Argument] = {"spec": spec.path, "scale": scale, **made}
+        given: dict[str, Argument] = {"spec": spec.path, "scale": settings, **made}
         return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
 
     def _own_data(self, spec: ModelSpec) -> list[Item]:
@@ -277,7 +280,7 @@ class Scale:
         name = spec.name if spec.backbone == base[2].name else f"{spec.name}-for-{base[2].name}"
         made = {"data": _result(own[0]), "sft": _result(own[2])}
         made |= {"samples": _result(taught[0]), "teacher": _result(taught[1])}
-        scale = f"{self.params}/generative_reward_model.yaml"
+        scale = self._settings("generative_reward_model", spec.paper, own[0].name)
         model = self._item(
             "generative_reward_model", name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed
         )
@@ -496,6 +499,7 @@ def build(root: Path) -> dict[Path, Graph]:
         full: dict[str, Graph] = {}
         for paper, found in rows.items():
             raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, {}).get("rows", [])) - set(found)
+            raw |= _printed_backbones(paper)
             every = [*found.values(), *(raw_row(paper, name) for name in sorted(raw) if name not in found)]
             here = [row for row in every if scale.has(row)]
             if here:
@@ -504,6 +508,13 @@ def build(root: Path) -> dict[Path, Graph]:
         made = demo.outputs() if scale.name == ROOT_SCALE else set()
         graphs |= {Path("pipelines") / scale.name / name: graph for name, graph in _parted(full, made).items()}
     return graphs
+
+
+def _printed_backbones(paper: str) -> set[str]:
+    """Backbones that a paper's tables have as rows, trained from or not."""
+    if paper not in registry.PAPERS:
+        return set()
+    return {row.name for row in row_map.rows_of_paper(paper) if row.kind == "sft"}
 
 
 def _parted(full: Mapping[str, Graph], made: set[str]) -> dict[str, Graph]:

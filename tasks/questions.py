@@ -7,6 +7,7 @@ Prompts hold the choices, solutions end with `The answer is ...`.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -49,7 +50,7 @@ class QuestionsSpec:
         template: chat template.
         limits: `Limits` in tokens, of a question with its solution.
         rows: `QuestionRows`; of real data the most of each.
-        world_seed, seed: of the testbed's facts and draws.
+        world_seed, seed: of the testbed's facts and draws; `seed` is also of how real questions are split.
         difficulty: fields of `ReasoningConfig`, and `arithmetic` with those of `ArithmeticConfig`.
         train: real sets whose split `train` is learnt from.
         tests: {real set: seen or unseen}, whose split `test` is measured.
@@ -134,12 +135,13 @@ class QuestionsSpec:
                 field="solution",
                 remedy="Name a set with step-by-step solutions, or lower rows: sft_validation",
             )
-        spread = learnt[:: max(1, len(learnt) // (sizes.sft + sizes.sft_validation))]
-        held_out, fitted = spread[: sizes.sft_validation], spread[sizes.sft_validation :][: sizes.sft]
+        # Sets follow each other: in order, the first would be all of the validation.
+        random.Random(f"split-{self.seed}").shuffle(learnt)
+        held_out, fitted = learnt[: sizes.sft_validation], learnt[sizes.sft_validation :][: sizes.sft]
         sets: Sets = {
             "sft": [_answered(row) for row in fitted],
             "sft.validation": [_answered(row) for row in held_out],
-            "questions": fitted[:: max(1, len(fitted) // sizes.questions)][: sizes.questions],
+            "questions": fitted[: sizes.questions],
         }
         for name in self.tests:
             sets[f"tests/{self.columns.get(name, name)}"] = _asked(source.load(name, "test", kind))[: sizes.test]

@@ -108,8 +108,8 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         if training is not None:
             found.append(_supervised(backbone, "sft", training, pairs))
         if any(row.reward_models for row in own):
-            by_paper = folder / "reward_model" / f"{paper}.yaml"
-            where = by_paper if by_paper.exists() else folder / "reward_model.yaml"
+            by_paper = [folder / "reward_model" / f"{name}.yaml" for name in (f"{paper}-{spec.data}", paper)]
+            where = next((file for file in by_paper if file.exists()), folder / "reward_model.yaml")
             found.append(
                 _supervised(backbone, "reward_model", typed(TrainingConfig, read_settings(where), str(where)), pairs)
             )

@@ -208,14 +208,14 @@ TEMPLATES: dict[str, ChatTemplate] = {
     "plain": MarkerTemplate(
         "plain", {"user": ("<|user|>", ""), "assistant": ("<|assistant|>", "<|end|>")}, eos="<|end|>"
     ),
-    # Stanford Alpaca's words for one instruction, as MAmmoTH reads them.
+    # Stanford Alpaca's words for one instruction; RLMEC, Tables 9 and 10, opens the answer.
     "alpaca": MarkerTemplate(
         "alpaca",
         {
             "user": (
                 "Below is an instruction that describes a task. Write a response that appropriately completes the "
                 "request.\n\n### Instruction:\n",
-                "\n\n### Response:",
+                "\n\n### Response: Let's think step by step.",
             ),
             "assistant": ("", "</s>"),
         },

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import torch
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder
-from rlhf_core.data.templates import encode_text
+from rlhf_core.data.templates import Piece, encode_pieces, encode_text
+from rlhf_core.data.truncation import truncate_prompt
 from rlhf_core.models.generation import Sampling, generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution
@@ -34,12 +35,20 @@ class ModelTasks:
 
     def locating_prompt(self, wrong: WrongSolution) -> list[int]:
         asked = self.template.locating(wrong.question["prompt"], wrong.question["solution"], wrong.prediction)
-        return self.encoder.prompt({"prompt": asked})
+        return self._prompt(asked)
 
     def rewriting_prompt(self, wrong: WrongSolution) -> list[int]:
         """Up to and including `Correct prediction:`."""
         asked = self.template.rewriting(wrong.question["prompt"], wrong.question["solution"], wrong.prediction)
-        return [*self.encoder.prompt({"prompt": asked}), *encode_text(self.encoder.tokenizer, REWRITTEN)]
+        return self._prompt(asked, REWRITTEN)
+
+    def _prompt(self, asked: str, opening: str = "") -> list[int]:
+        """Ids of a prompt with the opening of its answer; a whole prompt stands behind BOS alone."""
+        tokenizer = self.encoder.tokenizer
+        if not self.template.whole:
+            return [*self.encoder.prompt({"prompt": asked}), *encode_text(tokenizer, opening)]
+        pieces = [Piece(tokenizer.bos_token or "", trusted=True), Piece(asked + opening, trusted=False)]
+        return truncate_prompt(encode_pieces(tokenizer, pieces), self.encoder.limits, self.encoder.counts)
 
     def answer(self, text: str) -> list[int]:
         """A response, EOS included."""
@@ -57,11 +66,20 @@ class ModelTasks:
         return len(sequence) <= self.encoder.limits.total
 
 
+#: Tokens of an answer to the locating prompt.
+LOCATING_TOKENS = 16
+
+
+def locate(policy: Policy, tasks: ModelTasks, wrong: Sequence[WrongSolution], *, batch: int) -> list[str]:
+    """What the model says is the first wrong step of each prediction, greedily."""
+    return _texts(policy, tasks, [tasks.locating_prompt(each) for each in wrong], LOCATING_TOKENS, batch)
+
+
 def correct(
     policy: Policy, tasks: ModelTasks, wrong: Sequence[WrongSolution], *, max_new_tokens: int, batch: int
 ) -> list[Correction]:
     """Two-stage inference: locates the first wrong step, keeps what stands before it, and completes; greedily."""
-    located = _texts(policy, tasks, [tasks.locating_prompt(each) for each in wrong], 16, batch)
+    located = locate(policy, tasks, wrong, batch=batch)
     kept, prompts = [], []
     for each, said in zip(wrong, located, strict=True):
         step = parse_located(said).step

@@ -19,7 +19,7 @@ CORRECT = "correct"
 def step_spans(text: str) -> list[tuple[int, int]]:
     """[start, end) of every step, without the white space around it: lines, or sentences where there is one line.
 
-    A text without a letter has no step.
+    A blank text has no step.
     """
     lines = [(match.start(), match.end()) for match in re.finditer(r"[^\n]+", text)]
     filled = [(start, end) for start, end in lines if text[start:end].strip()]

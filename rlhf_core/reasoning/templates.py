@@ -38,10 +38,12 @@ class PromptTemplate:
 
     Attributes:
         locate, rewrite: of each task.
+        whole: whether they are complete prompts, which no chat template wraps.
     """
 
     locate: str
     rewrite: str
+    whole: bool = False
 
     def locating(self, problem: str, solution: str, prediction: str) -> str:
         """The locating prompt; steps of the solution and the prediction are labelled."""
@@ -62,6 +64,7 @@ def _filled(template: str, problem: str, solution: str, prediction: str) -> str:
 PAPER = PromptTemplate(
     locate=_ALPACA.replace("{instruction}", _LOCATE) + _FIELDS + "\n### Response:\n",
     rewrite=_ALPACA.replace("{instruction}", _REWRITE) + _FIELDS + "\n### Response:\n",
+    whole=True,
 )
 SHORT = PromptTemplate(
     locate="Find the first error step.\n{problem}\nCorrect solution:\n{solution}\nPrediction:\n{prediction}",

@@ -11,6 +11,7 @@ import yaml
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.reasoning.rewriting import WrongSolution
+from rlhf_core.reasoning.steps import CORRECT
 from rlhf_core.reasoning.templates import TEACHER
 
 #: Kinds of request: the first wrong step, and the rewritten solution.
@@ -21,6 +22,8 @@ _DIVIDER = "\n\n"
 @cache
 def exemplars(task: str) -> list[Mapping[str, Any]]:
     """The annotated exemplars of a task {problem, solution, prediction, step, rewrite}.
+
+    A correct prediction has neither step nor rewrite.
 
     Raises:
         RecipeError: an unknown task.
@@ -38,12 +41,19 @@ def teacher_prompt(kind: str, wrong: WrongSolution) -> str:
         kind: `LOCATE` or `REWRITE`.
         wrong: the prediction; exemplars are those of its task.
     """
-    fill, answer = (TEACHER.locating, "step") if kind == LOCATE else (TEACHER.rewriting, "rewrite")
+    fill = TEACHER.locating if kind == LOCATE else TEACHER.rewriting
     task = "multiple_choice" if wrong.question.get("choices") else "mathematics"
     shown = [
-        f"{fill(item['problem'], item['solution'], item['prediction'])}"
-        + (f"[{item[answer]}]" if kind == LOCATE else str(item[answer]))
+        fill(item["problem"], item["solution"], item["prediction"]) + answer
         for item in exemplars(task)
+        if (answer := _answer(kind, item)) is not None
     ]
     asked = fill(wrong.question["prompt"], wrong.question["solution"], wrong.prediction)
     return _DIVIDER.join([*shown, asked])
+
+
+def _answer(kind: str, item: Mapping[str, Any]) -> str | None:
+    """What an exemplar's prediction is answered with; None where it is correct and was to be rewritten."""
+    if kind == REWRITE:
+        return item.get("rewrite")
+    return f"[{item['step']}]" if "step" in item else CORRECT

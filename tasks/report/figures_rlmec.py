@@ -7,6 +7,7 @@ from typing import Any
 
 from rlhf_core.published.row_map import RecipeRow, recipe_row
 from rlhf_core.reasoning.steps import split_steps
+from rlhf_core.testbed.oracle import Steps, kept_errors
 from tasks.report.claims_rlmec import paper_claims
 from tasks.report.figure_data import FigureData, Panel, Series, curve_series, metric_by_seed, published_figure
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
@@ -31,6 +32,9 @@ REFINED = {
     GROUND_TRUTH: ("ground_truth_edit_distance", ""),
 }
 CASES = 2
+#: Data sets behind the tasks.
+DATA = {"qa": "questions", "math": "mathematics"}
+SIZES = ("", "-13b")
 
 
 def figures(tree: ResultTree) -> list[FigureData]:
@@ -45,6 +49,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
         cases(tree, "math", "10", ("rlmec", "rft", "ppo-a2c")),
         fidelity(tree),
         credit_fidelity(tree),
+        kept_wrong_steps(tree),
     ]
 
 
@@ -288,3 +293,47 @@ def credit_fidelity(tree: ResultTree) -> FigureData:
     if lines:
         figure.blocks = [{"columns": list(CREDIT.values()), "rows": lines}]
     return figure
+
+
+def kept_wrong_steps(tree: ResultTree) -> FigureData:
+    """How many accepted rewrites, right in their answer, still have a wrong step of the prediction."""
+    figure = FigureData(
+        key="kept-wrong-steps",
+        title="Rewrites that keep a wrong step",
+        caption="Accepted rewrites of wrong samples: their answer is right. A kept step is wrong where it stands, as the "
+        "testbed knows, and the prediction has it too; imitation learns it. A model that names a later step than the "
+        "first wrong one keeps what stands between. Means over seeds with one standard error.",
+        kind="table",
+    )
+    lines = []
+    for task, data in DATA.items():
+        steps = {row["id"]: row.get("meta", {}).get("steps") for row in tree.data_rows(data, "questions.jsonl")}
+        for size in SIZES:
+            sources = (
+                (RecipeRow(f"rlmec-{task}{size}", "shared", "teacher"), "rewrites.jsonl"),
+                (RecipeRow(f"{task}{size}", "rlmec", "generative_reward_model"), "grm_rewrites.jsonl"),
+            )
+            for source, file in sources:
+                outputs = tree.of(source)
+                if not outputs:
+                    figure.missing.append(f"{source.kind}/{source.name}")
+                found = [_kept_share(output.rows(file), steps) for output in outputs.values()]
+                shares = [share for share in found if share is not None]
+                if shares:
+                    mean, error = mean_and_standard_error(shares)
+                    name = f"{source.kind.replace('_', ' ')} {source.name}"
+                    run = f"{source.group}/{source.kind}/{source.name}"
+                    lines.append({"name": name, "run": run, "cells": [{"mean": mean, "se": error}]})
+    if lines:
+        figure.blocks = [{"columns": ["Keeps a wrong step"], "rows": lines}]
+    return figure
+
+
+def _kept_share(rows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps | None]) -> float | None:
+    """Share of accepted rewrites with a wrong step of the prediction; None without one whose right steps are known."""
+    known = [
+        bool(kept_errors(right, row["prediction"], row["rewrite"]))
+        for row in rows
+        if row["accepted"] and (right := steps.get(row["question_id"])) is not None
+    ]
+    return sum(known) / len(known) if known else None

@@ -112,7 +112,11 @@ class ResultTree:
 
     def alpaca_calibration(self, data: str) -> list[dict[str, Any]]:
         """Judged verbose and concise variants of AlpacaEval's baseline in a data set; empty where there are none."""
-        path = self.root / "shared" / "data" / data / "result" / "alpaca_calibration.jsonl"
+        return self.data_rows(data, "alpaca_calibration.jsonl")
+
+    def data_rows(self, data: str, file: str) -> list[dict[str, Any]]:
+        """Rows of a file of a data set; empty where there is none."""
+        path = self.root / "shared" / "data" / data / "result" / file
         return read_jsonl(path) if path.exists() else []
 
     def stage_folders(self, rows: Iterable[RecipeRow]) -> Iterator[Path]:

@@ -63,7 +63,26 @@ def test_a_folder_gives_every_set(tmp_path: Path) -> None:
     learnt = {row["id"] for row in read_jsonl(made / "sft.jsonl")}
     assert {row["id"] for row in read_jsonl(made / "questions.jsonl")} <= learnt
     assert not learnt & {row["id"] for row in read_jsonl(made / "sft.validation.jsonl")}
-    assert read_jsonl(made / "sft.jsonl")[0]["response"].endswith("\nThe answer is 3")
+    for row in read_jsonl(made / "sft.jsonl"):
+        number = int(row["id"].removeprefix("sum-"))
+        assert row["response"].endswith(f"\nThe answer is {number + 1}")
+
+
+def test_sets_are_mixed_before_questions_are_held_out_the_same_way_again(tmp_path: Path) -> None:
+    rows = {"sft": 30, "sft_validation": 10, "questions": 10, "test": 2}
+    ids: dict[tuple[int, str], list[str]] = {}
+    for place, seed in enumerate((0, 0, 1)):
+        folder = tmp_path / str(place)
+        (folder / "files").mkdir(parents=True)
+        others = [{**row, "id": f"other-{row['id']}"} for row in sums(20)]
+        for split in ("train", "test"):
+            text = "".join(json.dumps(row) + "\n" for row in others)
+            (folder / "files" / f"others.{split}.jsonl").write_text(text, encoding="utf-8")
+        made = prepared(folder, sums(20), {"train": ["sums", "others"], "rows": rows, "seed": seed})
+        for name in ("sft.validation", "questions"):
+            ids[place, name] = [row["id"] for row in read_jsonl(made / f"{name}.jsonl")]
+            assert 0 < sum(each.startswith("other") for each in ids[place, name]) < len(ids[place, name])
+    assert ids[0, "questions"] == ids[1, "questions"] != ids[2, "questions"]
 
 
 def test_questions_without_steps_are_left_out_and_counted(tmp_path: Path) -> None:

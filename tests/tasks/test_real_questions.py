@@ -54,7 +54,7 @@ def teacher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("NO_PROXY", "127.0.0.1")
     monkeypatch.setenv("REWARDSMITH_TEACHER_URL", f"http://127.0.0.1:{server.server_port}/v1")
     monkeypatch.setenv("REWARDSMITH_TEACHER_MODEL", "teacher")
-    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    monkeypatch.setenv("REWARDSMITH_TEACHER_KEY", "none")
     yield
     server.shutdown()
 

@@ -11,10 +11,10 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.supervised.training import TrainingConfig
-from tasks.generative_reward_model import GenerativeModelScale
-from tasks.matrix import Scale
+from tasks.generative_reward_model import GenerativeModelScale, GenerativeModelSpec
+from tasks.matrix import Scale, build
 from tasks.policy_settings import PolicyScale
-from tasks.rows import RowSpec, load_rows
+from tasks.rows import RowSpec, load_rows, raw_row
 from tasks.samples import SamplesSpec
 from tasks.settings import read_settings, typed
 from tasks.sft import BackboneSpec
@@ -39,6 +39,30 @@ def test_rows_are_those_of_the_experiment_matrix() -> None:
     mapped = [m for t in registry.paper("rlmec").tables if t.is_result for m in row_map.mapped_rows(t)]
     policies = {m.recipe.name for m in mapped if m.recipe and m.recipe.kind == "policy"}
     assert policies == set(ROWS)
+
+
+def test_every_printed_result_has_a_row() -> None:
+    for table in registry.paper("rlmec").tables:
+        if table.is_result:
+            empty = [m.condition for m in row_map.mapped_rows(table) if m.recipe is None]
+            assert all(name.startswith("+ FIGA") and name.endswith("math") for name in empty)
+
+
+def test_models_of_others_are_measured_at_paper_scale_alone_and_not_trained() -> None:
+    paper, found = build(ROOT), {}
+    for folder in (Path("pipelines/paper/rlmec"), Path("pipelines/paper/shared")):
+        found |= {item.name: item for item in paper[folder].items() if item.module == "sft"}
+    mapped = row_map.mapped_rows(registry.table("rlmec/3"))
+    others = [m for m in mapped if m.published.condition in ("LLaMA 2", "Vicuna", "WizardLM")]
+    assert len(others) == 12
+    for each in others:
+        assert each.recipe is not None
+        item = found[each.recipe.name]
+        spec = typed(BackboneSpec, read_settings(ROOT / str(item.arguments["spec"])), each.recipe.name)
+        assert spec.training is None
+        assert ("13" in str(spec.source)) is (each.published.extra["model_size"] == "13B")
+        assert spec.data == ("questions" if each.part == "qa" else "mathematics")
+        assert not TESTBED.has(raw_row("rlmec", each.recipe.name))
 
 
 def test_a_printed_row_is_one_policy_for_each_task() -> None:
@@ -99,12 +123,30 @@ def test_the_paper_scale_has_the_papers_numbers(name: str, batch: int, clip: flo
     samples = stated("samples", "spec", SamplesSpec)
     assert (samples.samples, samples.sampling["temperature"], samples.sampling["top_p"]) == (5, 0.7, 0.95)
     model = stated("generative_reward_model", "scale", GenerativeModelScale)
+    assert model.least_accuracy == 0.6
     assert (model.header, model.negative, model.positive) == ("paper", (-0.1, 0.0), (0.0, 0.5))
-    trained = typed(TrainingConfig, model.training, "generative reward model")
-    assert (trained.learning_rate, trained.epochs) == (5e-6, 1)
+    trained = model.training_config(stated("generative_reward_model", "spec", GenerativeModelSpec), name)
+    assert (trained.learning_rate, trained.epochs, trained.batch) == (5e-6, 1, batch)
     assert stated("teacher", "spec", TeacherSpec).kind == "endpoint"
     backbone = stated("sft", "spec", BackboneSpec)
     assert ("13b" in name) is ("13b" in backbone.source.lower())
+
+
+@pytest.mark.parametrize(("name", "batch"), [("qa-vanilla-ppo", 128), ("math-13b-vanilla-ppo", 768)])
+def test_a_discriminative_reward_model_has_the_papers_numbers(name: str, batch: int) -> None:
+    model = next(item for item in Scale(ROOT, "paper").row(ROWS[name], 0) if item.module == "reward_model")
+    config = typed(TrainingConfig, read_settings(ROOT / str(model.arguments["scale"])), name)
+    assert (config.learning_rate, config.epochs, config.batch) == (5e-6, 1, batch)
+
+
+def test_a_models_own_training_counts_where_the_scales_is_not_fixed() -> None:
+    model = GenerativeModelSpec("t", "b", {"epochs": {"times": 2}})
+    training = {"epochs": 1, "batch": 8, "microbatch": 8, "learning_rate": 1e-3}
+    found = [
+        GenerativeModelScale(training, {}, 8, fixed=fixed).training_config(model, "here").epochs
+        for fixed in (False, True)
+    ]
+    assert found == [2, 1]
 
 
 @pytest.mark.parametrize("name", sorted(ROWS))

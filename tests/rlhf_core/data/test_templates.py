@@ -57,7 +57,7 @@ def test_a_prompt_reads_as_the_paper_prints_it(
 def test_alpacas_words_stand_around_one_instruction(marked_tokenizer: Any) -> None:
     assert chat_template("alpaca").render(marked_tokenizer, USER) == (
         "<s>Below is an instruction that describes a task. Write a response that appropriately completes the request."
-        "\n\n### Instruction:\nQ one\n\n### Response:"
+        "\n\n### Instruction:\nQ one\n\n### Response: Let's think step by step."
     )
 
 

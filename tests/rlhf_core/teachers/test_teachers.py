@@ -64,16 +64,35 @@ def test_the_oracle_needs_to_know_the_right_steps() -> None:
 def test_prompts_show_solved_exemplars_of_the_task_and_end_with_the_question() -> None:
     prompt = teacher_prompt(LOCATE, WRONG)
     assert prompt.count("Given the problem") == len(exemplars("mathematics")) + 1
-    assert "waiter" in prompt
+    assert "Declan" in prompt
     assert "Prediction: [0] 2 + 1 = 4.\n[1] The answer is 4.\nWhich step" in prompt
     assert teacher_prompt(REWRITE, WRONG).endswith("Prediction: 2 + 1 = 4.\nThe answer is 4.\nCorrect prediction:")
     choice = WrongSolution("c", {**QUESTION, "choices": ["3", "4"]}, WRONG.prediction)
-    assert "interview" in teacher_prompt(REWRITE, choice)
+    assert "chemistry lab" in teacher_prompt(REWRITE, choice)
+
+
+@pytest.mark.parametrize("task", ["mathematics", "multiple_choice"])
+def test_a_correct_prediction_is_shown_where_errors_are_located_and_not_where_they_are_rewritten(task: str) -> None:
+    wrong = WrongSolution("c", {**QUESTION, **({"choices": ["3", "4"]} if task == "multiple_choice" else {})}, "4")
+    (right,) = [item for item in exemplars(task) if "step" not in item]
+    located = teacher_prompt(LOCATE, wrong)
+    assert located.count("any other words.\ncorrect\n") == 1
+    assert right["problem"] in located
+    assert right["problem"] not in teacher_prompt(REWRITE, wrong)
+    assert split_steps(right["prediction"])[-1] == split_steps(right["solution"])[-1]
+    assert right["prediction"] != right["solution"]
+
+
+@pytest.mark.parametrize("task", ["mathematics", "multiple_choice"])
+def test_no_exemplar_is_a_test_question(task: str) -> None:
+    named = [item["source"] for item in exemplars(task) if "source" in item]
+    assert named
+    assert all("-train-" in source for source in named)
 
 
 @pytest.mark.parametrize("task", ["mathematics", "multiple_choice"])
 def test_exemplars_are_right_and_edit_little(task: str) -> None:
-    for item in exemplars(task):
+    for item in (item for item in exemplars(task) if "step" in item):
         right, wrong = split_steps(item["rewrite"]), split_steps(item["prediction"])
         assert right[-1] == split_steps(item["solution"])[-1] != wrong[-1]
         assert right[: item["step"]] == wrong[: item["step"]]

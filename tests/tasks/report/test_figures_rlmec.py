@@ -104,3 +104,30 @@ def test_a_right_answer_by_a_wrong_step_is_coloured_by_its_steps_and_comes_last(
     blocks = next(f for f in figures(ResultTree(tmp_path, (0,))) if f.key == "table-10").blocks
     assert [block["title"] for block in blocks] == ["gsm8k, 2", "gsm8k, 1"]
     assert [block["models"][1]["rewards"] for block in blocks] == [[1.0, 1.0], [1.0, -1.0]]
+
+
+def test_rewrites_that_keep_a_wrong_step_are_counted_where_their_answer_is_right(tmp_path: Path) -> None:
+    steps = [["1 + 1 = 2."], ["2 + 1 = 3."], ["The answer is 3."]]
+    folder = tmp_path / "shared" / "data" / "mathematics" / "result"
+    folder.mkdir(parents=True)
+    write_jsonl(folder / "questions.jsonl", [{"id": "q", "meta": {"steps": steps}}, {"id": "real"}])
+    wrong = "1 + 1 = 4.\n4 + 1 = 5.\nThe answer is 5."
+    rewrites = {
+        "1 + 1 = 2.\n2 + 1 = 3.\nThe answer is 3.": True,
+        "1 + 1 = 4.\n2 + 1 = 3.\nThe answer is 3.": True,  # kept
+        "1 + 1 = 9.\n2 + 1 = 3.\nThe answer is 3.": True,  # wrong, but not the prediction's
+        wrong: False,
+    }
+    rows = [
+        {"question_id": "q", "prediction": wrong, "rewrite": rewrite, "accepted": accepted}
+        for rewrite, accepted in rewrites.items()
+    ]
+    rows.append({**rows[0], "question_id": "real"})
+    result(tmp_path, "generative_reward_model", "math", {}, grm_rewrites=rows)
+    result(tmp_path, "teacher", "rlmec-math", {}, rewrites=rows[:1])
+    figure = next(f for f in figures(ResultTree(tmp_path, (0,))) if f.key == "kept-wrong-steps")
+    assert [(row["name"], row["cells"][0]["mean"]) for row in figure.blocks[0]["rows"]] == [
+        ("teacher rlmec-math", 0.0),
+        ("generative reward model math", 1 / 3),
+    ]
+    assert "generative_reward_model/qa" in figure.missing
