@@ -88,11 +88,13 @@ def _answers(data: Path, sft: Path, reward_model: Path, encoder: Encoder, scale:
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
     rows = read_jsonl(data / "prompts.jsonl")[: scale.prompts]
-    texts = {}
+    drawn = {}
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         sampling = Sampling(scale.max_new_tokens, temperature=temperature)
-        texts[kind] = [text for text, _ in answer(policy, encoder, rows, sampling, seed, scale.batch)]
-    holistic = {kind: holistic_values(reward_model, encoder, rows, found) for kind, found in texts.items()}
+        drawn[kind] = answer(policy, encoder, rows, sampling, seed, scale.batch)
+    longest = scale.max_new_tokens
+    holistic = {kind: holistic_values(reward_model, encoder, rows, found, longest) for kind, found in drawn.items()}
+    texts = {kind: [text for text, _ in found] for kind, found in drawn.items()}
     return Answers(rows, texts["greedy"], texts["sampled"], holistic)
 
 
