@@ -442,7 +442,8 @@ def train_policy(
                 result, tests, longest, run.encoder, above.selection, above.holistic, above.aspect_models
             )
             between = {"data": data.parent.name, "lower_is_better": lower_is_better(above.selection)}
-            write_json(result / "judge.json", {**between, **evaluation_spec.between_rows()})
+            told = {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
+            write_json(result / "judge.json", {**between, **told, **evaluation_spec.between_rows()})
         _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
 
 

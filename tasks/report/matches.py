@@ -100,7 +100,8 @@ class Matches:
         return {prompt: sign * result for prompt, result in self._played[key].items()}
 
     def _judged(self, own: StageOutput, other: StageOutput) -> dict[str, int]:
-        from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games
+        from rlhf_core.evaluation.judges.games import combine_orders, play_games
+        from tasks.benchmarks import comparisons
 
         settings = own.judge_settings
         judge = self._judges.get(settings)
@@ -110,11 +111,10 @@ class Matches:
         prompts = sorted(answers.keys() & baselines.keys())
         if settings["rows"] is not None and settings["rows"] < len(prompts):
             prompts = sorted(random.Random("pairs").sample(prompts, int(settings["rows"])))
-        pairs = [
-            Comparison(p, row["prompt"], row["response"], baselines[p]["response"], {"prompt": row["meta"]})
-            for p in prompts
-            for row in [answers[p]]
-        ]
+        pairs = comparisons(
+            [{**answers[p], "id": p, "baseline": baselines[p]["response"]} for p in prompts],
+            str(settings.get("instruction", "")),
+        )
         outcomes = combine_orders(play_games(judge, pairs, "output_pair"), "agreement")
         signs = {"win": 1, "tie": 0, "loss": -1}
         return {outcome.id: signs[outcome.result] for outcome in outcomes if outcome.result in signs}
