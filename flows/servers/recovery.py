@@ -11,7 +11,7 @@ from flows.leases import release_dead
 from flows.run_notes import process_of
 from flows.servers.settings import Settings, slots_name
 from flows.several_machines import MACHINE, crash_dead_runs
-from flows.working_tree import end_group, only_scheduler, tidy
+from flows.working_tree import end_group, end_orphans, only_scheduler, tidy
 from rlhf_core.errors import RewardsmithError
 from tasks.platform_state import read_private
 
@@ -113,14 +113,15 @@ def _free_slots(client: Any, home: Path) -> list[str]:
 
 
 def _end_stages(root: Path) -> list[str]:
-    """Tidies a tree, unless it is gone or a scheduler is at work there."""
+    """Ends the stages of killed flows in a tree, and tidies it unless it is gone or a scheduler is at work there."""
     if not root.is_dir():
         return []
+    ended = end_orphans(root)
     try:
         with only_scheduler(root):
-            return tidy(root)
+            return ended + tidy(root)
     except RewardsmithError:  # another scheduler
-        return []
+        return ended
 
 
 def end_runs(settings: Settings) -> int:
