@@ -8,7 +8,7 @@ from typing import Any
 import psutil
 
 from flows.leases import release_dead
-from flows.run_notes import process_of
+from flows.run_notes import HOST, process_of
 from flows.servers.settings import Settings, slots_name
 from flows.several_machines import MACHINE, crash_dead_runs
 from flows.working_tree import end_group, end_orphans, only_scheduler, tidy
@@ -17,14 +17,19 @@ from tasks.platform_state import read_private
 
 
 def _of_this_machine(run: Any, folder: Path) -> bool:
-    """Whether the run's process was on this machine: noted here, started by a worker here, or by hand here.
+    """Whether the run's process was on this machine: noted here, tagged so at its start, or started by a worker here.
 
-    One that shares its work with other machines says where it is, and is known to be dead by its lease.
+    One that shares its work with other machines is known to be dead by its lease. One that had not begun has no place
+    yet; this tree's worker had taken it.
     """
-    place = str(run.infrastructure_pid or "").rpartition(":")[0]
     if (folder / f"{run.id}.json").exists():
         return True
-    return place in ("", slots_name()) and not any(tag.startswith(MACHINE) for tag in run.tags)
+    places = {tag.removeprefix(HOST) for tag in run.tags if tag.startswith(HOST)}
+    if place := str(run.infrastructure_pid or "").rpartition(":")[0]:
+        places.add(place)
+    if not places:
+        return run.state is not None and run.state.is_pending()
+    return places == {slots_name()} and not any(tag.startswith(MACHINE) for tag in run.tags)
 
 
 def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
