@@ -27,7 +27,6 @@ from prefect.futures import PrefectFuture
 from prefect.tasks import exponential_backoff
 
 from flows.progress import Silent, progress
-from flows.run_notes import noted
 from flows.several_machines import Machines
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
@@ -290,7 +289,7 @@ def run_stale(
         RewardsmithError: another scheduler is at work here, an unknown row or seed, or a remote that cannot be used.
     """
     log, summary = get_run_logger(), Summary()
-    with only_scheduler(root), noted(root):
+    with only_scheduler(root):
         for line in tidy(root):
             log.warning("%s", line)
         chosen = plan.read_state(root, files, rows, seeds, paper)

@@ -17,6 +17,7 @@ from prefect.artifacts import create_link_artifact
 
 from flows.deployments import check_pinned
 from flows.paper import command_line, page_link, problems_of
+from flows.run_notes import noted
 from flows.scheduler import RunFailed, follow_up, run_stale
 from rlhf_core.errors import RecipeError
 from tasks import plan
@@ -39,21 +40,22 @@ def run_suite(
     Raises:
         RunFailed: at least one stage failed, or what follows them.
     """
-    log = get_run_logger()
-    summary = run_stale(root, plan.suite_files(root, scale=scale, full=full), seeds=seeds, remote=remote, pull=pull)
-    log.info("%s", summary.line())
-    problems = list(summary.failed.values())
-    mirrored = papers(root) if sync else ()
-    problems += problems_of(
-        [follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], root) for paper in mirrored]
-    )
-    if report:  # after MLflow, whose runs it links
-        call = ["--results", f"results/{scale}", "--out", "report"]
-        problems += problems_of([follow_up.submit("tasks.report", call, root)])
-    summary.times.write(root)
-    if problems:
-        raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-    return summary.line()
+    with noted(root):
+        log = get_run_logger()
+        summary = run_stale(root, plan.suite_files(root, scale=scale, full=full), seeds=seeds, remote=remote, pull=pull)
+        log.info("%s", summary.line())
+        problems = list(summary.failed.values())
+        mirrored = papers(root) if sync else ()
+        problems += problems_of(
+            [follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], root) for paper in mirrored]
+        )
+        if report:  # after MLflow, whose runs it links
+            call = ["--results", f"results/{scale}", "--out", "report"]
+            problems += problems_of([follow_up.submit("tasks.report", call, root)])
+        summary.times.write(root)
+        if problems:
+            raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
+        return summary.line()
 
 
 @flow(name="suite", description="Every paper, shared work once, then the report.", persist_result=False)

@@ -31,6 +31,7 @@ from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, p
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
 from tasks.artifacts import digest, read_json, read_jsonl, write_json
+from tasks.exclusive import only_one
 from tasks.rows import nearest
 from tasks.settings import read_settings, typed
 
@@ -187,6 +188,11 @@ def reasons(
     return found
 
 
+def records_folder(root: Path, name: str, alias: str) -> Path:
+    """Where the records of a model are."""
+    return root / RECORDS / f"{name}@{alias}"
+
+
 def records(folder: Path) -> list[dict[str, Any]]:
     """Records of a model, oldest first."""
     return [read_json(path) for path in sorted(folder.glob("[0-9]*.json"))]
@@ -312,7 +318,7 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
     assert judge is not None
     assert uncached is not None
     identity = judge_digest(spec.judge, judge.name)
-    folder = root / RECORDS / f"{model['name']}@{model['alias']}"
+    folder = records_folder(root, model["name"], model["alias"])
     folder.mkdir(parents=True, exist_ok=True)
     known = records(folder)
     wanted = benchmark_digests(data, settings.benchmarks)
@@ -392,7 +398,10 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     model = {name: getattr(options, name) for name in ("name", "alias", "version", "digest", "result")}
     try:
-        record = reevaluate(options.root, load_settings(options.settings), model, now=time.time())
+        who = f"{options.name}@{options.alias}"
+        lock = options.root / ".work" / "reevaluations" / f"{who}.lock"
+        with only_one(lock, f"another process evaluates {who}", "Wait for it"):
+            record = reevaluate(options.root, load_settings(options.settings), model, now=time.time())
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -50,13 +50,15 @@ for name in ("settings", "root", "name", "alias", "version", "digest", "result",
     parser.add_argument("--" + name)
 options = parser.parse_args()
 record = {
+    "number": 1,
+    "version": options.version,
     "reasons": ["the model changed"],
     "benchmarks": {"alpaca": {"mean": 0.4, "asked": 3}},
     "changes": {"alpaca": {"verdict": "regression"}},
     "canary": {"verdict": "no drift"},
     "alerts": [{"kind": "regression", "text": f"{options.name} lost 0.2"}],
 }
-folder = Path("reevaluations") / options.name
+folder = Path("reevaluations") / f"{options.name}@{options.alias}"
 folder.mkdir(parents=True)
 (folder / "000001.json").write_text(json.dumps(record))
 Path(options.out).write_text(json.dumps(record))
