@@ -218,6 +218,8 @@ def test_prefect_yaml_is_current_and_names_every_paper() -> None:
     testbed = Scale(PROJECT, "testbed")
     papers = {name for name in rows.papers(PROJECT) if any(map(testbed.has, rows.load_rows(PROJECT, name).values()))}
     assert flows == {*papers, "suite", "recipe", "reevaluate"}
+    (suite,) = (entry for entry in content["deployments"] if entry["entrypoint"].endswith(":suite"))
+    assert suite["parameters"] == {"full": True}, "the suite trains the matrix, not the demo's rows"
     scheduled = [entry for entry in content["deployments"] if "schedules" in entry]
     assert scheduled[0]["concurrency_limit"]["collision_strategy"] == "CANCEL_NEW"
 
