@@ -95,7 +95,7 @@ def pipeline_files(
 
 
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
-    """Whose rows the suite has: the demo's; in full or at another scale, the five papers'. Other studies run by name."""
+    """Whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by name."""
     if full or scale != ROOT_SCALE:
         return tuple(paper for paper in registry.PAPERS if (root / "params" / paper / "rows").is_dir())
     return tuple(load_yaml(root / "params.yaml")["demo"])
