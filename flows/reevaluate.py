@@ -63,7 +63,7 @@ def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "record.json"
         call = [sys.executable, "-m", "tasks.reevaluation", "--settings", str(settings), "--root", str(root)]
-        for name in ("name", "alias", "version", "digest"):
+        for name in ("name", "alias", "version", "digest", "commit"):
             call += [f"--{name}", getattr(model, name)]
         call += ["--result", model.path, "--out", str(out)]
         inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
