@@ -12,12 +12,16 @@ import stat
 import subprocess
 import sys
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 import yaml
 
+import flows.servers.__main__ as servers
 from flows import deployments
 from flows.servers import databases, page, processes, recovery, settings, stores
 from flows.stage_run import MemoryWatch, StageFailed, explain_failure
@@ -143,6 +147,70 @@ def test_every_process_gets_the_secrets_that_it_needs(tmp_path: Path, monkeypatc
     assert holding == {"prefect", "mlflow"}
     assert made.prefect_database() == "postgresql+asyncpg://me:w%40rd@db/lab_prefect?ssl=require"
     assert made.shown_database("auth") == "db/lab_auth"
+
+
+def test_servers_inherit_no_secrets_of_others(made: settings.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "HF_TOKEN", "SIGNING_SECRET", "PGPASSWORD")
+    for name in names:
+        monkeypatch.setenv(name, "word")
+    monkeypatch.setenv("HF_HOME", "kept")
+    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@db/lab")
+    given: dict[str, dict[str, str]] = {}
+
+    def start(call: list[str], **options: Any) -> SimpleNamespace:
+        given[name] = options["env"]
+        return SimpleNamespace(pid=os.getpid())
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    for name in made.commands():
+        processes.start(made, name)
+    found = {name: {key for key in names if key in environment} for name, environment in given.items()}
+    assert found == {
+        "prefect": {"PGPASSWORD"},
+        "mlflow": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"},
+        "page": set(),
+        "worker": set(names),
+    }
+    assert all(environment["HF_HOME"] == "kept" for environment in given.values())
+    assert not any("REWARDSMITH_DATABASE" in environment for environment in given.values())
+    assert given["mlflow"]["MLFLOW_FLASK_SERVER_SECRET_KEY"] == made.secret, "its own secret"
+
+
+def test_a_forgotten_host_is_refused_before_anything_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REWARDSMITH_HOST", "192.0.2.1")
+    made = settings.load(tmp_path, PORTS)
+    stores.remember(made)
+    monkeypatch.delenv("REWARDSMITH_HOST")
+    touched: list[str] = []
+    monkeypatch.setattr(processes, "stop", lambda folder, name: bool(touched.append(name)))
+    with pytest.raises(RewardsmithError, match=r"bind 192\.0\.2\.1, and REWARDSMITH_HOST now says 127\.0\.0\.1"):
+        servers.up(tmp_path, {})
+    assert touched == []
+    servers.down(tmp_path)
+    stores.refuse_others(settings.load(tmp_path, PORTS))
+    stores.remember(made)
+    stores.refuse_others(made)
+
+
+def test_clients_never_ask_the_address_that_binds_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARDSMITH_HOST", "0.0.0.0")
+    made = settings.load(tmp_path, PORTS)
+    assert "0.0.0.0" in made.commands()["prefect"]
+    assert "0.0.0.0" not in str([made.client(), *(made.environment(name) for name in made.commands())])
+    assert made.url("mlflow") == "http://127.0.0.1:5000"
+
+
+def test_a_worker_has_reported_when_its_own_heart_beat_after_its_start() -> None:
+    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    def worker(name: str, beat: str | None) -> dict[str, Any]:
+        return {"name": name, "status": "ONLINE", "last_heartbeat_time": beat}
+
+    assert servers.reported([worker("here", "2026-01-01T12:00:01Z")], "here", start)
+    assert not servers.reported([worker("here", "2026-01-01T11:59:59.9Z")], "here", start), "killed a moment ago"
+    assert not servers.reported([worker("there", "2026-01-01T12:00:01Z"), worker("here", None)], "here", start)
 
 
 def test_the_usual_port_else_a_free_one_and_a_chosen_one_must_be_free() -> None:
