@@ -73,7 +73,7 @@ def run_paper(
     with noted(folder):
         log = get_run_logger()
         files = plan.pipeline_files(folder, paper, scale=scale, full=full, rows=rows, seeds=seeds)
-        summary = run_stale(folder, files, paper=paper, rows=rows, seeds=seeds, remote=remote, pull=pull)
+        summary = run_stale(folder, files, papers=[paper], rows=rows, seeds=seeds, remote=remote, pull=pull)
         log.info("%s", summary.line())
         published, results = paper in registry.PAPERS, Path("results", scale)
         problems = list(summary.failed.values())

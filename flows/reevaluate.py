@@ -70,7 +70,7 @@ def _child(root: Path, settings: Path, model: Registered, out: Path, environment
     """Runs `tasks.reevaluation` to its end, marked as a stage, so that it ends with a killed flow."""
     log, who = get_run_logger(), f"{model.name}@{model.alias}"
     call = [sys.executable, "-m", "tasks.reevaluation", "--settings", str(settings), "--root", str(root)]
-    for name in ("name", "alias", "version", "digest"):
+    for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
     call += ["--result", model.path, "--out", str(out)]
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}

@@ -1,7 +1,7 @@
-"""Every paper: stages side by side, what papers share once, then MLflow and the report.
+"""The five papers: stages side by side, what papers share once, then MLflow and the report.
 
 python -m flows.suite                     the demo-sized rows
-python -m flows.suite --full              every row and seed of all papers
+python -m flows.suite --full              every row and seed of the five papers
 python -m flows.suite --full --seeds 0    one seed
 """
 
@@ -21,7 +21,6 @@ from flows.run_notes import noted
 from flows.scheduler import RunFailed, follow_up, run_stale
 from rlhf_core.errors import RecipeError
 from tasks import plan
-from tasks.rows import papers
 
 
 def run_suite(
@@ -42,10 +41,12 @@ def run_suite(
     """
     with noted(root):
         log = get_run_logger()
-        summary = run_stale(root, plan.suite_files(root, scale=scale, full=full), seeds=seeds, remote=remote, pull=pull)
+        papers = plan.suite_papers(root, scale=scale, full=full)
+        files = plan.suite_files(root, scale=scale, full=full)
+        summary = run_stale(root, files, papers=papers, seeds=seeds, remote=remote, pull=pull)
         log.info("%s", summary.line())
         problems = list(summary.failed.values())
-        mirrored = papers(root) if sync else ()
+        mirrored = papers if sync else ()
         problems += problems_of(
             [follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], root) for paper in mirrored]
         )
@@ -69,10 +70,10 @@ def suite(
     remote: str = "",
     pull: bool = True,
 ) -> str:
-    """Brings every paper up to date.
+    """Brings the five papers up to date. Studies beside them (the laboratory, mixed recipes, one's own) run by name.
 
     Args:
-        full: every row and seed of all papers instead of the demo-sized set.
+        full: every row and seed of the five papers instead of the demo-sized set.
         seeds: only these seeds.
         scale: testbed, hh, small or paper.
         report: write the report page afterwards.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,9 @@ from flows.several_machines import MACHINE, crash_dead_runs
 from flows.working_tree import end_group, end_orphans, only_scheduler, tidy
 from rlhf_core.errors import RewardsmithError
 from tasks.platform_state import read_private
+
+#: A run that is asked to end has this long for its stages.
+ENDING_SECONDS = 60.0
 
 
 def _of_this_machine(run: Any, folder: Path) -> bool:
@@ -59,8 +63,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
             kind = run.state.type if run.state else None
             if kind == StateType.CANCELLING and not worker_alive:
                 if process is not None:
-                    process.terminate()
-                    process.wait(60)
+                    _end(process)
                 client.set_flow_run_state(run.id, Cancelled(message="cancelled while no worker was alive"), force=True)
                 done.append(f"run {run.name} is cancelled")
             elif process is not None:
@@ -135,10 +138,17 @@ def end_runs(settings: Settings) -> int:
     for note in (settings.folder / "flow-runs").glob("*.json"):
         process = process_of(settings.folder / "flow-runs", note.stem)
         if process is not None:
-            process.terminate()
+            _end(process)
             ended += 1
-            try:
-                process.wait(60)
-            except psutil.TimeoutExpired:
-                end_group(process.pid)
     return ended
+
+
+def _end(process: psutil.Process) -> None:
+    """Asks a run's process to end with its stages; one that does not is killed with its group."""
+    with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+        process.terminate()
+        try:
+            process.wait(ENDING_SECONDS)
+        except psutil.TimeoutExpired:
+            end_group(process.pid)
+            process.kill()  # it may lead no group

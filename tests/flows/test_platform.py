@@ -46,7 +46,7 @@ import argparse, json
 from pathlib import Path
 
 parser = argparse.ArgumentParser()
-for name in ("settings", "root", "name", "alias", "version", "digest", "result", "out"):
+for name in ("settings", "root", "name", "alias", "version", "digest", "result", "commit", "out"):
     parser.add_argument("--" + name)
 options = parser.parse_args()
 record = {

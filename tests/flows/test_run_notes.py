@@ -88,7 +88,7 @@ def test_a_run_is_noted_while_it_mirrors_and_reports(
     if made == "paper":
         paper.run_paper("segment", rows=(), root=str(tmp_path), **choice)
     else:
-        monkeypatch.setattr(suite, "papers", lambda _root: ["segment"])
+        monkeypatch.setattr(suite.plan, "suite_papers", lambda *_, **__: ["segment"])
         suite.run_suite(tmp_path, **choice)
     assert seen == [("tasks.tracking", True), ("tasks.report", True)]
     assert not note.exists()
