@@ -20,6 +20,7 @@ import psutil
 import pytest
 import yaml
 
+from flows.run_notes import host_tag
 from rlhf_core.errors import RewardsmithError
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
@@ -165,8 +166,7 @@ def test_two_machines_one_killed_in_mid_stage_end_like_one_that_ran_alone(tmp_pa
 
 @pytest.mark.platform
 def test_machines_need_a_common_server_and_a_committed_clone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from flows.run_notes import host_tag
-from flows.several_machines import check_clean, check_server
+    from flows.several_machines import check_clean, check_server
 
     monkeypatch.delenv("PREFECT_API_URL", raising=False)
     with pytest.raises(RewardsmithError, match="set PREFECT_API_URL"):
