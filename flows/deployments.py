@@ -77,8 +77,8 @@ def deployments(root: Path) -> list[Deployment]:
         for paper in papers(root)
         if (Path(__file__).parent / f"{paper}.py").exists()
     ]
-    everything = "Every paper's matrix, shared work once, then the report"
-    found.append(Deployment("suite", everything, ("suite",), queue=TREE_QUEUE))
+    everything = "The five papers' matrix, shared work once, then the report"
+    found.append(Deployment("suite", everything, ("suite",), queue=TREE_QUEUE, parameters={"full": True}))
     found.append(Deployment("recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
     if (root / SCHEDULE).exists():
         schedule = load_yaml(root / SCHEDULE).get("schedule", {})
@@ -131,14 +131,12 @@ def check_pinned(root: Path) -> str:
 
 
 def apply(root: Path, client: Any) -> list[str]:
-    """Creates or updates the deployments on a server, pinned to the tree's commit; returns their names."""
-    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
+    """Creates or updates the deployments on a server, pinned to the tree's commit; returns those that it wrote."""
     from prefect.exceptions import ObjectNotFound
     from prefect.flows import Flow, load_flow_from_entrypoint
     from prefect.utilities.callables import parameter_schema
 
-    commit, project = commit_of(root), str(Path(__file__).resolve().parents[1])
-    names = []
+    written = []
     for one in deployments(root):
         made: Flow[..., Any] = load_flow_from_entrypoint(one.module)
         try:
@@ -146,33 +144,36 @@ def apply(root: Path, client: Any) -> list[str]:
         except ObjectNotFound:
             before = None
         schedules = _schedules(one, before.schedules if before else [])
-        names.append(f"{made.name}/{NAME}")
-        schema = parameter_schema(made).model_dump_for_openapi()
-        same = before and (before.version, before.parameter_openapi_schema) == (commit, schema)
-        same = same and (before.work_pool_name, before.work_queue_name) == (POOL, one.queue)
+        wanted = _wanted(one, root) | {"parameter_openapi_schema": parameter_schema(made).model_dump_for_openapi()}
+        same = before and all(getattr(before, key) == value for key, value in wanted.items())
+        same = same and getattr(before.global_concurrency_limit, "limit", None) == one.limit
         if same and [s.schedule for s in before.schedules] == [s.schedule for s in schedules]:
             continue  # writing it again would drop runs that are due
-        client.create_deployment(
-            flow_id=client.create_flow_from_name(made.name),
-            name=NAME,
-            version=commit or None,
-            schedules=schedules,
-            concurrency_limit=one.limit,
-            concurrency_options=ConcurrencyOptions(
-                collision_strategy=ConcurrencyLimitStrategy(one.overlapping), grace_period_seconds=300
-            ),
-            parameters={**one.parameters, "root": str(root)},
-            description=f"{one.description}. Commit {commit[:10]}.",
-            work_pool_name=POOL,
-            work_queue_name=one.queue,
-            tags=[*one.tags, f"commit:{commit[:10]}"],
-            pull_steps=[{"prefect.deployments.steps.set_working_directory": {"directory": project}}],
-            entrypoint=one.module,
-            parameter_openapi_schema=schema,
-            enforce_parameter_schema=True,
-            job_variables={"working_dir": project},
-        )
-    return names
+        flow = client.create_flow_from_name(made.name)
+        client.create_deployment(flow, name=NAME, schedules=schedules, concurrency_limit=one.limit, **wanted)
+        written.append(f"{made.name}/{NAME}")
+    return written
+
+
+def _wanted(one: Deployment, root: Path) -> dict[str, Any]:
+    """What a server holds of a deployment of the tree's commit, beside limit, schedules and parameters' schema."""
+    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
+
+    commit, project = commit_of(root), str(Path(__file__).resolve().parents[1])
+    strategy = ConcurrencyLimitStrategy(one.overlapping)
+    return {
+        "version": commit or None,
+        "concurrency_options": ConcurrencyOptions(collision_strategy=strategy, grace_period_seconds=300),
+        "parameters": {**one.parameters, "root": str(root)},
+        "description": f"{one.description}. Commit {commit[:10]}.",
+        "work_pool_name": POOL,
+        "work_queue_name": one.queue,
+        "tags": [*one.tags, f"commit:{commit[:10]}"],
+        "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": project}}],
+        "entrypoint": one.module,
+        "enforce_parameter_schema": True,
+        "job_variables": {"working_dir": project},
+    }
 
 
 def _schedules(one: Deployment, before: Sequence[Any]) -> list[Any]:

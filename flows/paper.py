@@ -15,11 +15,12 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from prefect import Flow, flow, get_run_logger
+from prefect import Flow, flow, get_run_logger, tags
 from prefect.artifacts import create_link_artifact
 from prefect.futures import PrefectFuture
 
 from flows.deployments import check_pinned
+from flows.run_notes import host_tag, noted
 from flows.scheduler import RunFailed, follow_up, run_stale
 from flows.several_machines import check_server
 from rlhf_core.errors import RewardsmithError
@@ -68,28 +69,29 @@ def run_paper(
     Raises:
         RunFailed: at least one stage failed, or what follows them.
     """
-    log = get_run_logger()
     folder = Path(root).resolve()
-    files = plan.pipeline_files(folder, paper, scale=scale, full=full, rows=rows, seeds=seeds)
-    summary = run_stale(folder, files, paper=paper, rows=rows, seeds=seeds, remote=remote, pull=pull)
-    log.info("%s", summary.line())
-    published, results = paper in registry.PAPERS, Path("results", scale)
-    problems = list(summary.failed.values())
-    if report and published and (rows or seeds) and (found := seeds_so_far(folder / results, paper)):
-        out = results / paper / SO_FAR  # the tables stage waits for every row
-        call = ["--results", str(results), "--paper", paper, "--out", str(out), "--seeds", *map(str, found)]
-        problems += problems_of([follow_up.submit("tasks.tables", call, folder)])
-    if sync:  # before the report, which links what MLflow holds
-        problems += problems_of([follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], folder)])
-    if report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
-        log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", paper, paper)
-    elif report:
-        module = "tasks.report" if published else f"tasks.report.{paper}"
-        problems += problems_of([follow_up.submit(module, ["--results", str(results), "--out", "report"], folder)])
-    summary.times.write(folder)
-    if problems:
-        raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-    return summary.line()
+    with noted(folder):
+        log = get_run_logger()
+        files = plan.pipeline_files(folder, paper, scale=scale, full=full, rows=rows, seeds=seeds)
+        summary = run_stale(folder, files, papers=[paper], rows=rows, seeds=seeds, remote=remote, pull=pull)
+        log.info("%s", summary.line())
+        published, results = paper in registry.PAPERS, Path("results", scale)
+        problems = list(summary.failed.values())
+        if report and published and (rows or seeds) and (found := seeds_so_far(folder / results, paper)):
+            out = results / paper / SO_FAR  # the tables stage waits for every row
+            call = ["--results", str(results), "--paper", paper, "--out", str(out), "--seeds", *map(str, found)]
+            problems += problems_of([follow_up.submit("tasks.tables", call, folder)])
+        if sync:  # before the report, which links what MLflow holds
+            problems += problems_of([follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], folder)])
+        if report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
+            log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", paper, paper)
+        elif report:
+            module = "tasks.report" if published else f"tasks.report.{paper}"
+            problems += problems_of([follow_up.submit(module, ["--results", str(results), "--out", "report"], folder)])
+        summary.times.write(folder)
+        if problems:
+            raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
+        return summary.line()
 
 
 def problems_of(futures: Sequence[PrefectFuture[str]]) -> list[str]:
@@ -169,16 +171,17 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     try:
         if options.remote:
             check_server()
-        line = made(
-            full=options.full,
-            rows=options.rows,
-            seeds=options.seeds,
-            scale=options.scale,
-            report=not options.no_report,
-            sync=not options.no_sync,
-            remote=options.remote,
-            pull=not options.no_pull,
-        )
+        with tags(host_tag()):
+            line = made(
+                full=options.full,
+                rows=options.rows,
+                seeds=options.seeds,
+                scale=options.scale,
+                report=not options.no_report,
+                sync=not options.no_sync,
+                remote=options.remote,
+                pull=not options.no_pull,
+            )
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

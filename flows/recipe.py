@@ -207,7 +207,7 @@ def recipe(
         (path / "recipe.yaml").write_text(yaml.safe_dump({"paper": paper, "row": name, "commit": commit}))
         files = write_row(path, paper, name, row)
         chosen = seeds or [0]
-        summary = run_stale(path, files, paper=paper, rows=[name], seeds=chosen)
+        summary = run_stale(path, files, papers=[paper], rows=[name], seeds=chosen)
         if summary.failed:
             raise RunFailed(f"{summary.line()}. " + "; ".join(summary.failed.values()))
         if sync:

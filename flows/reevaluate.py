@@ -13,7 +13,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections import deque
 from collections.abc import Mapping
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -31,11 +33,12 @@ from flows.run_notes import noted
 from flows.scheduler import RunFailed
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Slots
-from flows.stage_run import explain_failure
-from flows.working_tree import end_group
+from flows.stage_run import TAIL, explain_failure
+from flows.working_tree import end_group, mark
 from rlhf_core.errors import RewardsmithError
 from tasks import machine
-from tasks.reevaluation import RECORDS, Watched, load_settings
+from tasks.alerts import note_told, untold
+from tasks.reevaluation import RECORDS, Watched, load_settings, records_folder
 from tasks.registry import Registered, Registry
 from tasks.tracking import open_registry
 
@@ -56,61 +59,84 @@ def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
     Raises:
         RunFailed: it ended badly.
     """
-    log = get_run_logger()
-    slots = machine_slots(Slots(machine.cores(), machine.gpus(), machine.memory_gb()))
-    while (grant := slots.take(NEEDS)) is None:
-        time.sleep(POLL_SECONDS)
-    with tempfile.TemporaryDirectory() as folder:
-        out = Path(folder) / "record.json"
-        call = [sys.executable, "-m", "tasks.reevaluation", "--settings", str(settings), "--root", str(root)]
-        for name in ("name", "alias", "version", "digest"):
-            call += [f"--{name}", getattr(model, name)]
-        call += ["--result", model.path, "--out", str(out)]
-        inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-        process = subprocess.Popen(
-            call,
-            cwd=root,
-            env={**inherited, **grant.environment()},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            assert process.stdout is not None
-            lines = []
-            for line in process.stdout:
-                lines.append(line)
-                log.info("%s", line.rstrip())
-            status = process.wait()
-        finally:
-            if process.poll() is None:
-                end_group(process.pid)
-            slots.give_back(grant)
-            slots.close()
-        if status:
-            raise RunFailed(str(explain_failure(f"{model.name}@{model.alias}", status, "".join(lines[-60:]))))
-        found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
-        return found
+    with closing(machine_slots(Slots(machine.cores(), machine.gpus(), machine.memory_gb()))) as slots:
+        while (grant := slots.take(NEEDS)) is None:
+            time.sleep(POLL_SECONDS)
+        with tempfile.TemporaryDirectory() as folder:
+            return _child(root, settings, model, Path(folder) / "record.json", grant.environment())
 
 
-def alert(registry: Registry, model: Registered, alerts: list[Mapping[str, str]]) -> list[str]:
-    """Makes alerts visible: a Prefect event, an artifact, a tag in MLflow, and a webhook; returns what did not work."""
-    problems = []
-    registry.tag(model, {"alert": "; ".join(one["text"] for one in alerts) or "none"})
+def _child(root: Path, settings: Path, model: Registered, out: Path, environment: Mapping[str, str]) -> dict[str, Any]:
+    """Runs `tasks.reevaluation` to its end, marked as a stage, so that it ends with a killed flow."""
+    log, who = get_run_logger(), f"{model.name}@{model.alias}"
+    call = [sys.executable, "-m", "tasks.reevaluation", "--settings", str(settings), "--root", str(root)]
+    for name in ("name", "alias", "version", "digest", "commit"):
+        call += [f"--{name}", getattr(model, name)]
+    call += ["--result", model.path, "--out", str(out)]
+    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
+    process = subprocess.Popen(
+        call,
+        cwd=root,
+        env=inherited | dict(environment) | mark(root, f"reevaluation of {who}"),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    tail: deque[str] = deque(maxlen=TAIL)
+    try:
+        assert process.stdout is not None
+        for line in process.stdout:
+            tail.append(line)
+            log.info("%s", line.rstrip())
+        status = process.wait()
+    finally:
+        if process.poll() is None:
+            end_group(process.pid)
+    if status:
+        raise RunFailed(str(explain_failure(who, status, "".join(tail))))
+    found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
+    return found
+
+
+def tell(root: Path, registry: Registry, model: Registered) -> tuple[int, list[str]]:
+    """Makes the alerts of every record visible that has not been told, also one of a run that died before it could.
+
+    A record whose alerts did not reach everybody is told again at the next run.
+
+    Returns:
+        how many alerts there were, and what did not work.
+    """
+    folder, count = records_folder(root, model.name, model.alias), 0
+    for record in untold(folder):
+        problems = alert(registry, model, record)
+        count += len(record["alerts"])
+        if problems:
+            return count, problems
+        note_told(folder, record["number"])
+    return count, []
+
+
+def alert(registry: Registry, model: Registered, record: Mapping[str, Any]) -> list[str]:
+    """Makes a record's alerts visible: a Prefect event, an artifact, a tag in MLflow where the record is of the alias's
+    present version, and a webhook; returns what did not work."""
+    problems, alerts = [], record["alerts"]
+    if record["version"] == model.version:
+        registry.tag(model, {"alert": "; ".join(one["text"] for one in alerts) or "none"})
+    about = {"version": record["version"], "alias": model.alias}
     for one in alerts:
         emit_event(
             event=f"rewardsmith.{one['kind'].replace(' ', '-')}",
             resource={"prefect.resource.id": f"rewardsmith.model.{model.name}", "prefect.resource.name": model.name},
-            payload=dict(one) | {"version": model.version, "alias": model.alias},
+            payload=dict(one) | about,
         )
     if alerts:
         text = "\n".join(f"- **{one['kind']}**: {one['text']}" for one in alerts)
         create_markdown_artifact(key=f"alert-{_key(model.name)}", markdown=text, description="Alert")
     address = os.environ.get("REWARDSMITH_WEBHOOK")
     if alerts and address:
-        content = {"model": model.name, "alias": model.alias, "version": model.version, "alerts": [*alerts]}
+        content = {"model": model.name, **about, "alerts": [*alerts]}
         try:
             httpx.post(address, json=content, timeout=20).raise_for_status()
         except httpx.HTTPError as error:
@@ -171,20 +197,22 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     registry = open_registry(tree)
     rows, problems, alerted = [], [], 0
     with noted(tree):
-        for watched in chosen:
-            try:
-                model = registry.resolve(watched.name, watched.alias or "champion")
-                record = evaluate(tree, tree / SCHEDULE, model)
-            except RewardsmithError as error:
-                problems.append(str(error))
-                log.error("%s", error)
-                continue
-            rows.append(_row(model, record))
-            if record.get("reasons"):
-                alerted += len(record["alerts"])
-                problems += alert(registry, model, record["alerts"])
-        if any(row["why"] != "nothing changed" for row in rows):
-            track_records(tree)
+        try:
+            for watched in chosen:
+                try:
+                    model = registry.resolve(watched.name, watched.alias or "champion")
+                    try:
+                        rows.append(_row(model, evaluate(tree, tree / SCHEDULE, model)))
+                    finally:
+                        count, untaken = tell(tree, registry, model)
+                        alerted += count
+                        problems += untaken
+                except RewardsmithError as error:
+                    problems.append(str(error))
+                    log.error("%s", error)
+        finally:
+            if (tree / RECORDS).exists():
+                track_records(tree)
     if rows:
         create_table_artifact(key="reevaluation", table=rows, description=f"{alerted} alert(s)")
     if problems:

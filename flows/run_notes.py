@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import socket
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 
 from tasks.platform_state import FOLDER, alive, note_of, read_private, write_private
+
+#: What the tag of a flow run begins with that names the machine of its process.
+HOST = "host:"
 
 
 def notes_folder(root: Path) -> Path:
@@ -20,10 +25,17 @@ def notes_folder(root: Path) -> Path:
 
 @contextmanager
 def noted(root: Path) -> Iterator[None]:
-    """Notes this process as the one of the present flow run, while it lasts."""
+    """Notes this process as the one of the present flow run, while it lasts, and this machine on the run itself.
+
+    It belongs around all that a flow does: a run without a living process is dead.
+    """
     from prefect.runtime import flow_run
 
-    if "REWARDSMITH_PLATFORM" not in os.environ or not flow_run.id:
+    if not flow_run.id:
+        yield
+        return
+    add_tags(UUID(flow_run.id), [host_tag()])
+    if "REWARDSMITH_PLATFORM" not in os.environ:
         yield
         return
     path = notes_folder(root) / f"{flow_run.id}.json"
@@ -32,6 +44,21 @@ def noted(root: Path) -> Iterator[None]:
         yield
     finally:
         path.unlink(missing_ok=True)
+
+
+def host_tag() -> str:
+    """The tag of a run that names the machine of its process."""
+    return f"{HOST}{socket.gethostname()}"
+
+
+def add_tags(run: UUID, tags: Sequence[str]) -> None:
+    """Tags a flow run; a machine that it ran on before is no longer its machine."""
+    from prefect.client.orchestration import get_client
+
+    with get_client(sync_client=True) as client:
+        known = client.read_flow_run(run).tags
+        kept = [tag for tag in known if not (tag.startswith(HOST) and host_tag() in tags)]
+        client.update_flow_run(run, tags=[*kept, *(tag for tag in tags if tag not in kept)])
 
 
 def process_of(folder: Path, run: str) -> psutil.Process | None:

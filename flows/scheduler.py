@@ -13,7 +13,7 @@ import os
 import queue
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +27,6 @@ from prefect.futures import PrefectFuture
 from prefect.tasks import exponential_backoff
 
 from flows.progress import Silent, progress
-from flows.run_notes import noted
 from flows.several_machines import Machines
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
@@ -270,7 +269,7 @@ def run_stale(
     root: Path,
     files: Sequence[str],
     *,
-    paper: str | None = None,
+    papers: Collection[str] = (),
     rows: Sequence[str] = (),
     seeds: Sequence[int] = (),
     remote: str = "",
@@ -281,7 +280,7 @@ def run_stale(
     Args:
         root: the repository.
         files: dvc.yaml files relative to the root.
-        paper: whose stages; None means those of all papers in the files.
+        papers: whose stages; none means those of all papers in the files.
         rows, seeds: only these rows and seeds, with everything they need; none means all.
         remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
         pull: bring the results of other machines here at the end.
@@ -290,10 +289,10 @@ def run_stale(
         RewardsmithError: another scheduler is at work here, an unknown row or seed, or a remote that cannot be used.
     """
     log, summary = get_run_logger(), Summary()
-    with only_scheduler(root), noted(root):
+    with only_scheduler(root):
         for line in tidy(root):
             log.warning("%s", line)
-        chosen = plan.read_state(root, files, rows, seeds, paper)
+        chosen = plan.read_state(root, files, rows, seeds, papers)
         stale = {address: stage for address, stage in chosen.items() if stage.state != "current"}
         expected = plan.expected_seconds(root, stale.values())
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())

@@ -24,6 +24,7 @@ from uuid import UUID
 import httpx
 
 from flows.leases import Leases
+from flows.run_notes import add_tags
 from rlhf_core.errors import RewardsmithError
 from tasks.commit import changed_since, commit_of, listed
 from tasks.plan import Stage
@@ -198,8 +199,7 @@ class Machines:
             limit = f"{ALIVE}-{flow_run.id}"
             lease = self._lease(limit)  # before the tag: a tagged run without a lease is dead
             self._own = (limit, lease) if lease is not None else None
-            tags = [*flow_run.tags, *place, f"commit:{self.commit[:10]}"]
-            self.leases.client.update_flow_run(UUID(flow_run.id), tags=tags)
+            add_tags(UUID(flow_run.id), [*place, f"commit:{self.commit[:10]}"])
 
     def _say_where(self, address: str) -> None:
         """Says once who is at work on a stage."""

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flows.working_tree import WORK, end_group, group_memory_gb, record_process
+from flows.working_tree import WORK, end_group, group_memory_gb, mark
 from rlhf_core.errors import RewardsmithError
 from tasks import machine
 
@@ -193,7 +193,10 @@ def run_stage(
     process = subprocess.Popen(
         list(call) or [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", address],
         cwd=root,
-        env={**inherited, **environment, "PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"},
+        env=inherited
+        | dict(environment)
+        | {"PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"}
+        | mark(root, name),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -204,9 +207,7 @@ def run_stage(
     running.add(process.pid)
     memory = MemoryWatch(process.pid, memory_gb)
     tail: deque[str] = deque(maxlen=TAIL)
-    note: Path | None = None
     try:
-        note = record_process(root, name, process.pid)
         assert process.stdout is not None
         with log_path.open("w", encoding="utf-8") as log:
             for line in process.stdout:
@@ -227,8 +228,6 @@ def run_stage(
         if process.poll() is None:
             end_group(process.pid)
             process.wait()
-        if note:
-            note.unlink(missing_ok=True)
     text = "".join(tail)
     if status != 0:
         failure = memory.explained(address, explain_failure(address, status, text))

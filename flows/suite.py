@@ -1,7 +1,7 @@
-"""Every paper: stages side by side, what papers share once, then MLflow and the report.
+"""The five papers: stages side by side, what papers share once, then MLflow and the report.
 
 python -m flows.suite                     the demo-sized rows
-python -m flows.suite --full              every row and seed of all papers
+python -m flows.suite --full              every row and seed of the five papers
 python -m flows.suite --full --seeds 0    one seed
 """
 
@@ -17,10 +17,10 @@ from prefect.artifacts import create_link_artifact
 
 from flows.deployments import check_pinned
 from flows.paper import command_line, page_link, problems_of
+from flows.run_notes import noted
 from flows.scheduler import RunFailed, follow_up, run_stale
 from rlhf_core.errors import RecipeError
 from tasks import plan
-from tasks.rows import papers
 
 
 def run_suite(
@@ -39,21 +39,24 @@ def run_suite(
     Raises:
         RunFailed: at least one stage failed, or what follows them.
     """
-    log = get_run_logger()
-    summary = run_stale(root, plan.suite_files(root, scale=scale, full=full), seeds=seeds, remote=remote, pull=pull)
-    log.info("%s", summary.line())
-    problems = list(summary.failed.values())
-    mirrored = papers(root) if sync else ()
-    problems += problems_of(
-        [follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], root) for paper in mirrored]
-    )
-    if report:  # after MLflow, whose runs it links
-        call = ["--results", f"results/{scale}", "--out", "report"]
-        problems += problems_of([follow_up.submit("tasks.report", call, root)])
-    summary.times.write(root)
-    if problems:
-        raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-    return summary.line()
+    with noted(root):
+        log = get_run_logger()
+        papers = plan.suite_papers(root, scale=scale, full=full)
+        files = plan.suite_files(root, scale=scale, full=full)
+        summary = run_stale(root, files, papers=papers, seeds=seeds, remote=remote, pull=pull)
+        log.info("%s", summary.line())
+        problems = list(summary.failed.values())
+        mirrored = papers if sync else ()
+        problems += problems_of(
+            [follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], root) for paper in mirrored]
+        )
+        if report:  # after MLflow, whose runs it links
+            call = ["--results", f"results/{scale}", "--out", "report"]
+            problems += problems_of([follow_up.submit("tasks.report", call, root)])
+        summary.times.write(root)
+        if problems:
+            raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
+        return summary.line()
 
 
 @flow(name="suite", description="Every paper, shared work once, then the report.", persist_result=False)
@@ -67,10 +70,10 @@ def suite(
     remote: str = "",
     pull: bool = True,
 ) -> str:
-    """Brings every paper up to date.
+    """Brings the five papers up to date. Studies beside them (the laboratory, mixed recipes, one's own) run by name.
 
     Args:
-        full: every row and seed of all papers instead of the demo-sized set.
+        full: every row and seed of the five papers instead of the demo-sized set.
         seeds: only these seeds.
         scale: testbed, hh, small or paper.
         report: write the report page afterwards.

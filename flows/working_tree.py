@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import signal
@@ -15,9 +14,12 @@ from typing import Any
 import psutil
 import yaml
 
-from rlhf_core.errors import RewardsmithError
+from tasks.exclusive import only_one
+from tasks.platform_state import alive, note_of
 
 WORK = ".work"
+#: The variable that marks the processes of a stage.
+MARK = "REWARDSMITH_STAGE"
 
 
 @contextmanager
@@ -27,32 +29,35 @@ def only_scheduler(root: Path) -> Iterator[None]:
     Raises:
         RewardsmithError: another scheduler is at work in this tree.
     """
-    path = root / WORK / "scheduler.lock"
-    path.parent.mkdir(exist_ok=True)
-    with path.open("a+", encoding="utf-8") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            raise RewardsmithError(
-                f"another run is at work in {root} ({file.read().strip() or 'unknown process'}). "
-                "Wait for it, or use a clone or git worktree of your own"
-            ) from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()}, started {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        file.flush()
-        try:
-            yield
-        finally:
-            file.truncate(0)
+    remedy = "Wait for it, or use a clone or git worktree of your own"
+    with only_one(root / WORK / "scheduler.lock", f"another run is at work in {root}", remedy):
+        yield
 
 
-def record_process(root: Path, name: str, pid: int) -> Path:
-    """Notes a running stage's process group, so that a later scheduler can end it if this one is killed."""
-    path = root / WORK / "processes" / f"{name}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"pid": pid, "created": psutil.Process(pid).create_time()}), encoding="utf-8")
-    return path
+def mark(root: Path, name: str) -> dict[str, str]:
+    """Environment of a stage's process, which its children inherit: whose it is, from its first moment on.
+
+    Args:
+        root: the tree that it works in.
+        name: the stage as a file name.
+    """
+    return {MARK: json.dumps({"root": str(root.resolve()), "stage": name, **note_of(os.getpid())})}
+
+
+def marked_groups(root: Path) -> dict[int, dict[str, Any]]:
+    """Process groups of the stages at work in a tree, each with its mark, whoever started them."""
+    found: dict[int, dict[str, Any]] = {}
+    for process in psutil.process_iter():
+        try:
+            text = process.environ().get(MARK)
+            if not text or process.status() == psutil.STATUS_ZOMBIE:
+                continue
+        except (psutil.Error, OSError):
+            continue
+        note, group = json.loads(text), _group(process.pid)
+        if note["root"] == str(root.resolve()) and group is not None and group != os.getpgid(0):
+            found[group] = note
+    return found
 
 
 def end_group(pid: int, *, grace_seconds: float = 10.0) -> None:
@@ -93,28 +98,12 @@ def _group(pid: int) -> int | None:
 
 
 def end_orphans(root: Path) -> list[str]:
-    """Ends stages that a killed scheduler left running; returns their names."""
-    ended = []
-    for path in (root / WORK / "processes").glob("*.json"):
-        try:
-            noted = json.loads(path.read_text(encoding="utf-8"))
-            alive = _same_group(int(noted["pid"]), float(noted["created"]))
-        except (ValueError, KeyError):
-            alive = False
-        if alive:
-            end_group(int(noted["pid"]))
-            ended.append(path.stem)
-        path.unlink(missing_ok=True)
-    return ended
-
-
-def _same_group(leader: int, created: float) -> bool:
-    """Whether the noted group still has members; a reused process id does not count."""
-    try:
-        return bool(abs(psutil.Process(leader).create_time() - created) < 1.0)
-    except psutil.NoSuchProcess:
-        # the leader is gone; its children keep the group's id, which cannot be reused while they live
-        return any(_group(p.pid) == leader and p.create_time() >= created - 1 for p in psutil.process_iter())
+    """Ends stages whose flow was killed; returns what was done, in words. Those of a flow that lives go on."""
+    orphans = {group: note for group, note in marked_groups(root).items() if not alive(note)}
+    for group in orphans:
+        end_group(group)
+    names = sorted({str(note["stage"]) for note in orphans.values()})
+    return [f"ended stage {name}, left running by a killed flow" for name in names]
 
 
 def _alive_dvc(pid: int) -> bool:
@@ -187,7 +176,7 @@ def set_aside_unreadable_locks(root: Path) -> list[Path]:
 
 def tidy(root: Path) -> list[str]:
     """Brings a tree that was left by killed processes into order; returns what was done, in words."""
-    done = [f"ended stage {name}, left running by a killed scheduler" for name in end_orphans(root)]
+    done = end_orphans(root)
     removed = clear_dead_locks(root)
     if removed:
         done.append(f"removed {removed} DVC lock(s) of dead processes")

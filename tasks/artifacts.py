@@ -18,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -126,16 +127,55 @@ def _source_digest() -> str:
     return total.hexdigest()
 
 
-def input_digests(inputs: Sequence[Path | str]) -> dict[str, str]:
-    """Digest of every file or directory that a stage reads, by path.
+@dataclass(frozen=True)
+class Inputs:
+    """The files and directories that a stage reads, as they were when it began.
 
-    Raises:
-        DataError: an input that does not exist.
+    Args:
+        digests: of each by its path.
+        stamps: size, inode and times of the files of each, which tell cheaply that nothing wrote to them.
     """
-    for path in inputs:
-        if not Path(path).exists():
-            raise DataError("input does not exist", file=str(path), remedy="Run the stage that makes it first")
-    return {Path(path).as_posix(): digest(path) for path in inputs}
+
+    digests: Mapping[str, str]
+    stamps: Mapping[str, frozenset[tuple[str, int, int, int]]]
+
+    @classmethod
+    def of(cls, paths: Sequence[Path | str]) -> Inputs:
+        """The present state of the inputs.
+
+        Raises:
+            DataError: an input that does not exist.
+        """
+        for path in paths:
+            if not Path(path).exists():
+                raise DataError("input does not exist", file=str(path), remedy="Run the stage that makes it first")
+        names = [Path(path).as_posix() for path in paths]
+        stamps = {name: _stamp(Path(name)) for name in names}  # before the digests: a write between the two shows
+        return cls({name: digest(name) for name in names}, stamps)
+
+    def check_unchanged(self) -> None:
+        """Compares with the present state; what was not written to is not read again.
+
+        Raises:
+            DataError: an input that changed since, so that a result would belong to neither state.
+        """
+        for name, known in self.digests.items():
+            try:
+                same = _stamp(Path(name)) == self.stamps[name] or (Path(name).exists() and digest(name) == known)
+            except FileNotFoundError:
+                same = False
+            if not same:
+                raise DataError(
+                    "it changed while the stage that reads it ran, so nothing was written",
+                    file=name,
+                    remedy="Run the same again",
+                )
+
+
+def _stamp(path: Path) -> frozenset[tuple[str, int, int, int]]:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    states = [(file.as_posix(), file.stat()) for file in files]
+    return frozenset((name, state.st_size, state.st_ino, state.st_ctime_ns) for name, state in states)
 
 
 def peak_memory() -> dict[str, float]:
@@ -181,7 +221,7 @@ def stage_output(
     *,
     stage: str,
     version: int,
-    inputs: Sequence[Path | str] | Mapping[str, str],
+    inputs: Sequence[Path | str] | Inputs,
     seconds_before: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[Path]:
     """Yields the directory to write results into; on success it becomes `<out>/result` as a whole.
@@ -192,11 +232,11 @@ def stage_output(
         out: the stage's output directory.
         stage: the stage's name, for the record.
         version: the stage module's VERSION.
-        inputs: files and directories read, whose digests the record keeps; or those digests by path.
+        inputs: files and directories read, whose digests the record keeps; or their state when the run began.
         seconds_before: what interrupted runs spent on the part that this one did not repeat.
 
     Raises:
-        DataError: an input that does not exist.
+        DataError: an input that does not exist, or that changed while the stage ran: no result is written then.
     """
     if distributed.rank():
         with tempfile.TemporaryDirectory() as nowhere:
@@ -205,7 +245,7 @@ def stage_output(
         return
     out = Path(out)
     started, clock = time.time(), time.monotonic()
-    digests = inputs if isinstance(inputs, Mapping) else input_digests(inputs)
+    read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
     out.mkdir(parents=True, exist_ok=True)
     for leftover in out.glob(".partial-*"):
         shutil.rmtree(leftover)
@@ -214,9 +254,10 @@ def stage_output(
     (partial / "record").mkdir()
     try:
         yield partial / "result"
-        record = _record(stage, version, digests, started, time.monotonic() - clock + seconds_before())
+        record = _record(stage, version, read.digests, started, time.monotonic() - clock + seconds_before())
         record["result_digest"] = digest(partial / "result")
         write_json(partial / "record" / "record.json", record)
+        read.check_unchanged()
         for part in ("result", "record"):
             if (out / part).exists():
                 shutil.rmtree(out / part)

@@ -148,8 +148,14 @@ def aspect_normaliser(aspect: LoadedAspect, facts: Mapping[str, Any]) -> Normali
     return Scalar(float(mean), float(std))
 
 
-def holistic_values(reward_model: Path, encoder: Encoder, rows: Sequence[Row], responses: Sequence[str]) -> list[float]:
-    """The reward of each whole response by a reward model, raw.
+def holistic_values(
+    reward_model: Path, encoder: Encoder, rows: Sequence[Row], answers: Sequence[tuple[str, int]], longest: int
+) -> list[float]:
+    """The reward of each whole answer by a reward model, raw, read where training reads it.
+
+    Args:
+        answers: (text, tokens as drawn) of each row.
+        longest: the limit under which they were drawn; an answer that it cut has no EOS.
 
     Raises:
         RecipeError: a reward model whose segments need entropies or sentences.
@@ -162,7 +168,8 @@ def holistic_values(reward_model: Path, encoder: Encoder, rows: Sequence[Row], r
         )
     model.to(device())
     model.eval()
-    sequences = [encoder.sequence(row, text) for row, text in zip(rows, responses, strict=True)]
+    asked = zip(rows, answers, strict=True)
+    sequences = [encoder.sampled(row, text, drawn, longest) for row, (text, drawn) in asked]
     segmentation = segmenter.segment(encoder.responses(sequences))
     ends = [segmentation.ends[i, : int(segmentation.count[i])].tolist() for i in range(len(sequences))]
     segmented = [SegmentedSequence(sequence, own) for sequence, own in zip(sequences, ends, strict=True)]
@@ -171,13 +178,20 @@ def holistic_values(reward_model: Path, encoder: Encoder, rows: Sequence[Row], r
 
 
 def write_scores(
-    result: Path, answers: Sequence[Row], encoder: Encoder, selection: Path, holistic: Path, models: Sequence[Path]
+    result: Path,
+    answers: Sequence[Row],
+    longest: int,
+    encoder: Encoder,
+    selection: Path,
+    holistic: Path,
+    models: Sequence[Path],
 ) -> dict[str, float]:
     """Writes scores.jsonl: each answer by the normalised holistic reward and by every aspect of the selection.
 
     Args:
         result: of the policy stage.
-        answers: rows with id, prompt, meta and response.
+        answers: rows with id, prompt, meta, response and n_tokens.
+        longest: the limit under which they were drawn.
         selection: result of `selection`.
         holistic: result of `reward_model`: the one that the selection compared with.
         models: results of the aspect models.
@@ -188,7 +202,8 @@ def write_scores(
     chosen = read_json(selection / "selection.json")
     mean, std = chosen["holistic"]["mean"], chosen["holistic"]["std"]
     texts = [str(row["response"]) for row in answers]
-    raw = holistic_values(holistic, encoder, answers, texts)
+    drawn = [(str(row["response"]), int(row["n_tokens"])) for row in answers]
+    raw = holistic_values(holistic, encoder, answers, drawn, longest)
     columns = {"holistic": [(value - mean) / std for value in raw]}
     for name, aspect in selected_aspects(chosen, list(chosen["aspects"]), models, encoder.tokenizer).items():
         columns[name] = aspect.rates(aspect.score(answers, texts))

@@ -144,7 +144,8 @@ class Evaluator:
     ) -> None:
         self.data, self.encoder, self.config = data, encoder, config
         self.judge, self.world = judge, world
-        self.translates = read_json(data / "data.json").get("task") == "translation"
+        facts = read_json(data / "data.json")
+        self.translates, self.instruction = facts.get("task") == "translation", str(facts.get("instruction", ""))
 
     def items(self, name: str) -> list[Row]:
         path = self.data / f"{name}.jsonl"
@@ -230,7 +231,9 @@ class Evaluator:
         metrics: dict[str, float] = {}
         for name in ("alpaca", "ood"):
             if name in by_name:
-                games = play_games(self.judge, comparisons(by_name[name]), "alpaca_eval", orders="drawn")
+                games = play_games(
+                    self.judge, comparisons(by_name[name], self.instruction), "alpaca_eval", orders="drawn"
+                )
                 judgements += _judgement_rows(name, games)
                 rate = win_rate([game.preference_for_model for game in games])
                 metrics |= {
@@ -239,7 +242,7 @@ class Evaluator:
                     f"{name}_invalid": rate["n_invalid"],
                 }
         if "arena" in by_name:
-            games = play_games(self.judge, comparisons(by_name["arena"]), "arena_hard")
+            games = play_games(self.judge, comparisons(by_name["arena"], self.instruction), "arena_hard")
             judgements += _judgement_rows("arena", games)
             arena = arena_win_rate(games)
             metrics |= {
@@ -378,10 +381,11 @@ def win_rates_over_reference(generations: Sequence[Row], reference: Sequence[Row
     return metrics
 
 
-def comparisons(rows: Sequence[Row]) -> list[Comparison]:
-    """Each answer against its row's `baseline`."""
+def comparisons(rows: Sequence[Row], instruction: str = "") -> list[Comparison]:
+    """Each answer against its row's `baseline`; `instruction` says the task where prompts alone do not (data.json)."""
     return [
-        Comparison(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
+        Comparison(row["id"], instruction + row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]})
+        for row in rows
     ]
 
 

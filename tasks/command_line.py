@@ -39,7 +39,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PAPER | ROW]...",
-        help="A paper (segment), rows of it, or 'all': every paper's matrix; nothing: the demo-sized rows.",
+        help="A paper (segment), rows of it, or 'all': the five papers' matrix; nothing: the demo-sized rows.",
     ),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Every row and seed of the paper, not the demo-sized set.")]

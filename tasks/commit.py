@@ -20,13 +20,15 @@ def commit_of(root: Path) -> str:
 
 
 def changed_since(root: Path, commit: str) -> list[str]:
-    """Files of CODE that differ in the tree from those of a commit."""
-    known = [path for path in CODE if (root / path).exists()]
-    call = ["git", "-C", str(root), "diff", "--name-only", commit, "--", *known]
-    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        raise RewardsmithError(f"commit {commit[:10]} is not in this repository: {done.stderr.strip()}")
-    return done.stdout.split()
+    """Files of CODE that differ in the tree from those of a commit: changed, removed, or new and not ignored."""
+    found: list[str] = []
+    for call in (("diff", "--name-only", commit), ("ls-files", "--others", "--exclude-standard")):
+        whole = ["git", "-C", str(root), *call, "--", *CODE]
+        done = subprocess.run(whole, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+        if done.returncode:
+            raise RewardsmithError(f"commit {commit[:10]} is not in this repository: {done.stderr.strip()}")
+        found += done.stdout.splitlines()
+    return found
 
 
 def listed(files: Sequence[str]) -> str:

@@ -69,12 +69,9 @@ class ProxyReader:
         }
 
     def _sequence(self, row: Row) -> EncodedSequence:
-        """The answer as it was sampled: without EOS where the length limit cut it."""
         item = self.items[row["id"]]
         asked = {"prompt": row["prompt"], **{k: v for k, v in item.items() if k == "messages"}}
-        made = self.encoder.sequence(asked, row["response"])
-        cut = row["n_tokens"] >= self.longest and len(made.response) > 1 and made.response[-1] == self.encoder.eos_id
-        return EncodedSequence(made.prompt, made.response[:-1]) if cut else made
+        return self.encoder.sampled(asked, row["response"], row["n_tokens"], self.longest)
 
     def _rollouts(self, rows: Sequence[Row]) -> RolloutBatch:
         sequences, device = [self._sequence(row) for row in rows], self.reference.device

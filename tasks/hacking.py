@@ -41,7 +41,7 @@ def scores_over_sft(evaluator: Evaluator, rows: Sequence[Row], sft: Sequence[Row
         return {name: 1.0 if new > old else 0.5 if new == old else 0.0 for name, new, old in pairs}
     if evaluator.judge is None:
         return {}
-    against = comparisons([{**row, "baseline": before[row["id"]]["response"]} for row in rows])
+    against = comparisons([{**row, "baseline": before[row["id"]]["response"]} for row in rows], evaluator.instruction)
     if evaluator.config.sft_games == "summed":
         outcomes = combine_orders(play_games(evaluator.judge, against, "pairwise"))
         return {o.id: _WORTH[o.result] for o in outcomes if o.result in _WORTH}

@@ -360,9 +360,10 @@ class Scale:
         files = self.aspects(spec)
         holistic = self.reward_model(spec.holistic, seed)
         models = self.aspect_models(spec.paper, files, seed)
+        own = self._file("selection", base[0].name)
         made: dict[str, Argument] = {
             "spec": spec.path,
-            "scale": f"{self.params}/selection.yaml",
+            "scale": own if (self.root / own).exists() else f"{self.params}/selection.yaml",
             "aspect": files,
             "data": _result(base[0]),
             "sft": _result(base[2]),

@@ -7,7 +7,7 @@ from pathlib import Path
 from rlhf_core.errors import RecipeError
 from tasks.rows import backbone_names, load_rows, nearest, papers
 
-#: The flow of every paper, and the name that stands for all their matrices.
+#: The flow of the five papers, and the name that stands for all their matrices.
 SUITE, ALL = "suite", "all"
 
 
@@ -38,7 +38,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     """Paper and rows out of the names on the command line.
 
     Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone. No
-    name and `all` are the flow of every paper, `suite`.
+    name and `all` are the flow of the five papers, `suite`.
 
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.

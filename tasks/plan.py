@@ -14,6 +14,7 @@ from statistics import mean
 from typing import Any
 
 from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.published import registry
 from tasks import graph
 from tasks.matrix import SHARED, module_of
 from tasks.rows import ROOT_SCALE, ROW_STAGES, load_yaml, nearest
@@ -93,13 +94,24 @@ def pipeline_files(
     return files
 
 
+def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
+    """Whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by name."""
+    if full or scale != ROOT_SCALE:
+        return tuple(paper for paper in registry.PAPERS if (root / "params" / paper / "rows").is_dir())
+    return tuple(load_yaml(root / "params.yaml")["demo"])
+
+
 def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
-    """The dvc.yaml files of all papers at a scale, or of the demo-sized rows; written anew where params/ gives others.
+    """The dvc.yaml files of the suite's papers at a scale (what they share may hold others' stages, too), or of the
+    demo-sized rows; written anew where params/ gives others.
 
     Raises:
         RecipeError: no paper has rows at the scale.
     """
-    folders = graph.folders_at(root, scale) if full or scale != ROOT_SCALE else []
+    folders: list[Path] = []
+    if full or scale != ROOT_SCALE:
+        chosen = {SHARED, *suite_papers(root, scale=scale, full=full)}
+        folders = [folder for folder in graph.folders_at(root, scale) if folder.name in chosen]
     graph.write(root, folders)
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     files += [f"{folder}/dvc.yaml" for folder in folders]
@@ -172,7 +184,7 @@ def _in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]]
 
 
 def read_state(
-    root: Path, files: Sequence[str], rows: Sequence[str] = (), seeds: Sequence[int] = (), paper: str | None = None
+    root: Path, files: Sequence[str], rows: Sequence[str] = (), seeds: Sequence[int] = (), papers: Collection[str] = ()
 ) -> dict[str, Stage]:
     """The chosen stages of the files with their state, in an order that runs; without a choice, all (see `select`).
 
@@ -194,7 +206,7 @@ def read_state(
                     name = stage.name if file == ROOT_FILE else f"{file}:{stage.name}"
                     loaded[name], origin[name] = stage, file
             stages = _stages(root, loaded, {name: declared[file] for name, file in origin.items()})
-            return _with_states(repo, loaded, select(stages, rows, seeds, paper))
+            return _with_states(repo, loaded, select(stages, rows, seeds, papers))
     except DvcException as error:
         raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
 
@@ -256,24 +268,25 @@ def cache_folder(root: Path) -> Path:
 
 
 def select(
-    states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = (), paper: str | None = None
+    states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = (), papers: Collection[str] = ()
 ) -> dict[str, Stage]:
     """The stages of chosen rows and seeds with everything above them; without a choice, all.
 
-    With a paper, its own alone: papers have rows of the same name, and share stages that only one of them needs.
+    With papers, theirs alone: papers have rows of the same name, and share stages that only one of them needs.
 
     Raises:
         RecipeError: a row that no stage has, with the nearest known ones.
     """
-    own = [a for a, s in states.items() if s.owner == paper or a.rpartition(":")[2] == f"tables-{paper}"]
-    mine = dict(states) if paper is None else closure(states, own)
+    tables = {f"tables-{paper}" for paper in papers}
+    own = [a for a, s in states.items() if s.owner in papers or a.rpartition(":")[2] in tables]
+    mine = closure(states, own) if papers else dict(states)
     if not rows and not seeds:
         return mine
     ends = {
         address: (stage.name, stage.seed)
         for address, stage in states.items()
         if stage.kind in ROW_STAGES and stage.seed is not None
-        if (not paper or stage.owner in (paper, SHARED)) and (rows or address in mine)
+        if (not papers or stage.owner in (SHARED, *papers)) and (rows or address in mine)
     }
     for row in rows:
         if row not in {name for name, _ in ends.values()}:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlhf_core.errors import RecipeError
 from tasks import machine
-from tasks.names import SUITE, papers_here
+from tasks.names import SUITE
 from tasks.plan import (
     Stage,
     clock,
@@ -16,6 +16,7 @@ from tasks.plan import (
     pipeline_files,
     read_state,
     suite_files,
+    suite_papers,
 )
 
 STYLES = {"run": "yellow", "restore": "cyan", "current": "dim"}
@@ -28,7 +29,7 @@ def print_plan(
     """Prints what a run would do.
 
     Args:
-        paper: of which the rows are; SUITE for the demo-sized rows or, in full, every paper's matrix.
+        paper: of which the rows are; SUITE for the demo-sized rows or, in full, the five papers' matrix.
         all_stages: also those that are up to date.
     """
     stages = _asked_for(root, paper, rows, seeds, scale, full)
@@ -36,7 +37,7 @@ def print_plan(
     _print_table(stages, seconds, all_stages)
     print(_summary(root, stages, seconds, scale))
     if any(stage.state == "run" for stage in stages.values()) and scale not in ("testbed", "hh"):
-        for name in papers_here(root) if paper == SUITE else [paper]:
+        for name in suite_papers(root, scale=scale, full=full) if paper == SUITE else [paper]:
             _print_costs(root, scale, name)
 
 
@@ -45,8 +46,9 @@ def _asked_for(
 ) -> dict[str, Stage]:
     if paper != SUITE:
         files = pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
-        return read_state(root, files, rows, seeds, paper)
-    return read_state(root, suite_files(root, scale=scale, full=full), seeds=seeds)
+        return read_state(root, files, rows, seeds, [paper])
+    files = suite_files(root, scale=scale, full=full)
+    return read_state(root, files, seeds=seeds, papers=suite_papers(root, scale=scale, full=full))
 
 
 def _print_table(stages: Mapping[str, Stage], seconds: Mapping[str, float | None], all_stages: bool) -> None:

@@ -437,9 +437,13 @@ def train_policy(
             summary |= _in_hindsight(run, watch, scale, evaluation, summary, result)
         if above.selection is not None and above.holistic is not None:
             tests = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
-            summary |= write_scores(result, tests, run.encoder, above.selection, above.holistic, above.aspect_models)
+            longest = evaluation_spec.max_new_tokens
+            summary |= write_scores(
+                result, tests, longest, run.encoder, above.selection, above.holistic, above.aspect_models
+            )
             between = {"data": data.parent.name, "lower_is_better": lower_is_better(above.selection)}
-            write_json(result / "judge.json", {**between, **evaluation_spec.between_rows()})
+            told = {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
+            write_json(result / "judge.json", {**between, **told, **evaluation_spec.between_rows()})
         _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
 
 

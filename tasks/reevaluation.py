@@ -3,6 +3,7 @@
     python -m tasks.reevaluation --settings params/reevaluation.yaml --name segment-policy-segment --alias champion \
         --version 3 --digest <sha256> --result results/testbed/segment/policy/segment/0/result
 
+0. A result that the tree no longer holds is brought back by DVC from the commit that it was made at, or a later one.
 1. It runs when the model, a benchmark or the judge changed since the last record, or a drift check is due.
 2. Answers are generated with the evaluation's seed and judged through a cache of verdicts, so that no text is judged
    twice. The canary, a fixed set of comparisons, is judged past every cache: what changes there is the judge.
@@ -17,6 +18,7 @@ import argparse
 import json
 import math
 import sys
+import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -31,6 +33,8 @@ from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, p
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
 from tasks.artifacts import digest, read_json, read_jsonl, write_json
+from tasks.exclusive import only_one
+from tasks.past_results import bring_back
 from tasks.rows import nearest
 from tasks.settings import read_settings, typed
 
@@ -187,6 +191,11 @@ def reasons(
     return found
 
 
+def records_folder(root: Path, name: str, alias: str) -> Path:
+    """Where the records of a model are."""
+    return root / RECORDS / f"{name}@{alias}"
+
+
 def records(folder: Path) -> list[dict[str, Any]]:
     """Records of a model, oldest first."""
     return [read_json(path) for path in sorted(folder.glob("[0-9]*.json"))]
@@ -282,37 +291,51 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
     Args:
         root: the repository.
         settings: of all models.
-        model: name, alias, version, digest and result (path) from the registry.
+        model: name, alias, version, digest, result (path) and commit from the registry.
         now: seconds since the epoch.
 
     Returns:
         the record, or {"reasons": []} when there is nothing to do.
 
     Raises:
-        DataError: the tree holds another result than the registry names.
+        DataError: neither the tree nor its history has the result that the registry names.
     """
+    result = root / model["result"]
+    if result.is_dir() and digest(result) == model["digest"]:
+        return _reevaluate(root, root, settings, model, now=now)
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            bring_back(root, model["result"], model["digest"], model.get("commit", ""), Path(folder))
+        except DataError as error:
+            raise DataError(
+                f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]}), which DVC "
+                f"does not bring back ({error})",
+                file=str(result),
+                remedy="Fetch it: dvc checkout, dvc pull; or promote the present one: rewardsmith promote",
+            ) from None
+        return _reevaluate(root, Path(folder), settings, model, now=now)
+
+
+def _reevaluate(
+    root: Path, tree: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float
+) -> dict[str, Any]:
+    """The same of a model whose result, and what it is evaluated with, lie in a tree laid out as the repository."""
     from tasks.benchmarks import EvaluationConfig, Evaluator
     from tasks.loading import load_encoder, load_judge, load_policy, load_world
 
-    result = root / model["result"]
-    if not result.is_dir() or digest(result) != model["digest"]:
-        raise DataError(
-            f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]})",
-            file=str(result),
-            remedy="Fetch it: dvc checkout, dvc pull; or promote the present one: rewardsmith promote",
-        )
+    result = tree / model["result"]
     subject = Subject.of(result)
-    spec = typed(EvaluationConfig, read_settings(root / subject.evaluation), str(subject.evaluation))
+    spec = typed(EvaluationConfig, read_settings(tree / subject.evaluation), str(subject.evaluation))
     if spec.judge is None:
         raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
-    data, sft = root / subject.data, root / subject.sft
+    data, sft = tree / subject.data, tree / subject.sft
     world = load_world(data)
     judge = load_judge(spec.judge, world)
     uncached = load_judge({k: v for k, v in spec.judge.items() if k != "cache_path"}, world)
     assert judge is not None
     assert uncached is not None
     identity = judge_digest(spec.judge, judge.name)
-    folder = root / RECORDS / f"{model['name']}@{model['alias']}"
+    folder = records_folder(root, model["name"], model["alias"])
     folder.mkdir(parents=True, exist_ok=True)
     known = records(folder)
     wanted = benchmark_digests(data, settings.benchmarks)
@@ -323,7 +346,7 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
     if not why:
         return {"reasons": []}
     first = next((r["canary"]["scores"] for r in known if r["judge"]["digest"] == identity), None)
-    rows = canary(folder, Subject(result, data, sft, root / subject.evaluation), settings.canary)
+    rows = canary(folder, Subject(result, data, sft, tree / subject.evaluation), settings.canary)
     record: dict[str, Any] = {
         "number": len(known) + 1,
         "time": now,
@@ -389,10 +412,14 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("name", "alias", "version", "digest", "result"):
         parser.add_argument(f"--{name}", required=True, help="from the registry")
     parser.add_argument("--out", type=Path, help="also write the record there")
+    parser.add_argument("--commit", default="", help="at which the result was made, where the tree has another one")
     options = parser.parse_args(arguments)
-    model = {name: getattr(options, name) for name in ("name", "alias", "version", "digest", "result")}
+    model = {name: getattr(options, name) for name in ("name", "alias", "version", "digest", "result", "commit")}
     try:
-        record = reevaluate(options.root, load_settings(options.settings), model, now=time.time())
+        who = f"{options.name}@{options.alias}"
+        lock = options.root / ".work" / "reevaluations" / f"{who}.lock"
+        with only_one(lock, f"another process evaluates {who}", "Wait for it"):
+            record = reevaluate(options.root, load_settings(options.settings), model, now=time.time())
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -53,24 +53,25 @@ class SelectionFile:
 
 @dataclass(frozen=True)
 class SelectionScale:
-    """How much is compared.
+    """How much is compared: selection/<data>.yaml of a scale, or its selection.yaml for other data.
 
     Args:
-        prompts: training prompts that are answered twice.
-        max_new_tokens: longest answer.
+        prompts: training prompts that are answered twice, None for all.
+        max_new_tokens: longest answer; D_p is drawn as policies train, so it is theirs.
         batch: answers at a time.
         rounds: of the bootstrap.
         level: of its intervals.
     """
 
-    prompts: int
+    prompts: int | None
     max_new_tokens: int
     batch: int = 128
     rounds: int = 1000
     level: float = 0.95
 
     def __post_init__(self) -> None:
-        if min(self.prompts, self.max_new_tokens, self.batch, self.rounds) < 1 or not 0 < self.level < 1:
+        asked = 1 if self.prompts is None else self.prompts
+        if min(asked, self.max_new_tokens, self.batch, self.rounds) < 1 or not 0 < self.level < 1:
             raise RecipeError(f"selection settings out of range: {self}")
 
 
@@ -88,11 +89,13 @@ def _answers(data: Path, sft: Path, reward_model: Path, encoder: Encoder, scale:
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
     rows = read_jsonl(data / "prompts.jsonl")[: scale.prompts]
-    texts = {}
+    drawn = {}
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         sampling = Sampling(scale.max_new_tokens, temperature=temperature)
-        texts[kind] = [text for text, _ in answer(policy, encoder, rows, sampling, seed, scale.batch)]
-    holistic = {kind: holistic_values(reward_model, encoder, rows, found) for kind, found in texts.items()}
+        drawn[kind] = answer(policy, encoder, rows, sampling, seed, scale.batch)
+    longest = scale.max_new_tokens
+    holistic = {kind: holistic_values(reward_model, encoder, rows, found, longest) for kind, found in drawn.items()}
+    texts = {kind: [text for text, _ in found] for kind, found in drawn.items()}
     return Answers(rows, texts["greedy"], texts["sampled"], holistic)
 
 

@@ -28,7 +28,7 @@ from tasks.report.printed_rows import ELSEWHERE, printed_lines
 from tasks.settings import read_settings
 from tasks.stage import command_line, run_stage
 
-VERSION = 5
+VERSION = 6
 CURVE_METRICS = (
     "reward",
     "true_reward",
@@ -80,6 +80,7 @@ def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
     """'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts.
 
     Rows that differ by evaluator alone carry it: 'table-1/alarm@holistic-reward/avg'. Of a test it is the p-value.
+    '_unparsable' is how often a judge gave no verdict.
     Metrics that need all rows of a table and so stand in no run's own metrics are there per seed, too:
     'table-1/segment/0/alpaca_lc'.
     """
@@ -95,6 +96,8 @@ def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
                         flat[f"{anchor}/{row['key']}/{key}_se"] = cell["se"]
                     if key in joint:
                         flat |= {f"{anchor}/{row['key']}/{s}/{joint[key]}": v for s, v in cell["seeds"].items()}
+                if cell["unparsable"] is not None:
+                    flat[f"{anchor}/{row['key']}/{key}_unparsable"] = cell["unparsable"]
     return flat | {f"verdicts/{name}": count for name, count in verdict_counts(tables).items()}
 
 
@@ -150,14 +153,21 @@ def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
     """A measured cell in short: mean, significance star, standard error and direction mark."""
     if cell["status"] == ELSEWHERE:
         return ""
+    mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""
+    lost = f" ({unparsable_text(cell)})" if cell.get("unparsable") else ""
     if cell["status"] != "measured":
-        return str(cell["status"])
+        return f"{cell['status']}{lost}"
     if cell["outcome"] is not None:
-        return f"{cell['outcome']} {MARKS[cell['verdict']]}" if cell["verdict"] else str(cell["outcome"])
+        return f"{cell['outcome']}{mark}{lost}"
     text = format_number(cell["mean"], decimals) + ("*" if cell["significant"] else "")
     if cell["se"] is not None:
         text += f" ± {format_number(cell['se'], decimals)}"
-    return text + (f" {MARKS[cell['verdict']]}" if cell["verdict"] else "")
+    return f"{text}{mark}{lost}"
+
+
+def unparsable_text(cell: Mapping[str, Any]) -> str:
+    """How many prompts a judge left without a verdict, in words; '' where it left none."""
+    return f"{cell['unparsable']} unparsable" if cell.get("unparsable") else ""
 
 
 def print_table(tables_json: Path, name: str) -> None:
@@ -181,9 +191,9 @@ def print_table(tables_json: Path, name: str) -> None:
         Console(width=max(console.width, words + len(table.columns) + 1)).print(table, crop=False)
     if tables_json.exists():
         console.print(
-            "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), "
-            "p < .05 corrected for the table's cells (Holm); ✓ confirms the paper's order, "
-            "✗ contradicts it, · leaves it undecided.",
+            "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), of a win "
+            "rate over another row from 50 %, p < .05 corrected for the table's cells (Holm); ✓ confirms the paper's "
+            "order, ✗ contradicts it, · leaves it undecided.",
             style="dim",
         )
     else:
@@ -262,8 +272,9 @@ def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], 
     cell = row["cells"][column["key"]]
     if cell["status"] == ELSEWHERE:
         return text
+    lost = f"\n{unparsable_text(cell)}" if cell.get("unparsable") else ""
     if cell["status"] != "measured":
-        return text.append(str(cell["status"]), style="dim italic")
+        return text.append(f"{cell['status']}{lost}", style="dim italic")
     mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""
     colour = {"confirmed": "green", "contradicted": "red"}.get(cell["verdict"], "cyan")
     star = "*" if cell["significant"] else ""
@@ -271,7 +282,7 @@ def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], 
     text.append(f"{shown}{mark}", style=f"not dim {colour}")
     if cell["se"] is not None:
         text.append(f"\n±{format_number(cell['se'], column['decimals'])}", style="dim")
-    return text
+    return text.append(lost, style="dim")
 
 
 def make_tables(

@@ -326,7 +326,7 @@ class Mirror:
 
     def register(self, outcome: Outcome, run: Any, tags: Mapping[str, str]) -> None:
         """The result as a version of its registered model, where it is a reward model or a policy."""
-        name = model_name(self.paper, outcome.stage, outcome.row)
+        name = model_name(self.paper, self.scale, outcome.stage, outcome.row)
         if name is not None and not outcome.failure:
             self.registry.register(name, run, tags)
 

@@ -87,6 +87,9 @@ class TranslationDirectorySpec:
         return _directory(self, quarantine)
 
 
+#: Languages as a judge's instruction names them; others go by their code.
+LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "pt": "Portuguese"}
+
 TRANSLATION_SPECS: dict[str, type[Any]] = {
     "testbed-translation": TranslationWorldSpec,
     "directory-translation": TranslationDirectorySpec,
@@ -161,8 +164,14 @@ def _directory(spec: TranslationDirectorySpec, quarantine: Path) -> tuple[Sets, 
             for r in damaged["validation"][:8]
         ],
     }
-    facts = {"task": "translation", "too_long": left_out, **directory_facts(source, spec.sets)}
-    return sets, facts
+    facts = {"task": "translation", "instruction": _instruction(spec), "too_long": left_out}
+    return sets, {**facts, **directory_facts(source, spec.sets)}
+
+
+def _instruction(spec: TranslationDirectorySpec) -> str:
+    """What a judge is told before the bare sentence that policies see."""
+    source, target = (LANGUAGES.get(code, f"'{code}'") for code in (spec.source_lang, spec.target_lang))
+    return f"Translate this {source} sentence into {target}: "
 
 
 def _check_direction(rows: list[Row], spec: TranslationDirectorySpec) -> None:

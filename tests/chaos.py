@@ -30,6 +30,7 @@ from uuid import UUID
 import psutil
 
 from flows.run_notes import process_of
+from flows.working_tree import marked_groups
 from tasks.platform_state import FOLDER, STATE, client_environment, read_private
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
@@ -117,11 +118,7 @@ class Platform:
 
     def stages(self) -> list[int]:
         """Process groups of the stages at work."""
-        found = []
-        for path in (self.root / ".work" / "processes").glob("*.json"):
-            with suppress(OSError, ValueError, KeyError):
-                found.append(int(read_private(path)["pid"]))
-        return found
+        return list(marked_groups(self.root))
 
 
 def kill(platform: Platform, target: str, run: str) -> bool:

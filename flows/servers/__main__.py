@@ -13,8 +13,10 @@ import fcntl
 import os
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +41,9 @@ def only_one(root: Path) -> Iterator[None]:
 
 def _settings(root: Path, asked: dict[str, int | None]) -> Settings:
     """The settings on the ports of what runs, and chosen ones for the rest."""
-    host = os.environ.get("REWARDSMITH_HOST", "127.0.0.1")
+    settings = load(root, PORTS)
+    stores.refuse_others(settings)
+    host = settings.host
     state = processes.read_state(root / FOLDER)
     ports: dict[str, int] = {}
     for name in PORTS:
@@ -52,7 +56,7 @@ def _settings(root: Path, asked: dict[str, int | None]) -> Settings:
         else:
             processes.stop(root / FOLDER, name)
             ports[name] = choose_port(host, name, asked.get(name), before)
-    return load(root, ports)
+    return replace(settings, ports=ports)
 
 
 def up(root: Path, asked: dict[str, int | None]) -> None:
@@ -100,8 +104,9 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
         print(line)
     if not worker_alive:
         processes.stop(folder, "worker")
+        start = datetime.now(UTC)
         processes.start(settings, "worker")
-        _wait_for_worker(settings)
+        _wait_for_worker(settings, start)
     print(f"page     {settings.url('page')}   ({folder / 'credentials.json'} holds user and password)")
     print(f"Prefect  {settings.url('prefect')}\nMLflow   {settings.url('mlflow')}")
     print(f"up in {time.monotonic() - began:.1f} s")
@@ -113,7 +118,6 @@ def check_stores(settings: Settings) -> None:
     Raises:
         RewardsmithError: one cannot be used.
     """
-    stores.refuse_others(settings)
     stores.refuse_full_disk(settings)
     databases.create_missing(settings)
     databases.refuse_unknown(settings)
@@ -164,8 +168,14 @@ def make_pool(client: Any) -> None:
             client.update_work_queue(known.id, concurrency_limit=1)
 
 
-def _wait_for_worker(settings: Settings) -> None:
-    """Until the worker has reported to the server.
+def reported(workers: Sequence[Mapping[str, Any]], name: str, start: datetime) -> bool:
+    """Whether a worker of this name has reported since it was started: one just killed counts as online for a while."""
+    beats = [worker["last_heartbeat_time"] for worker in workers if worker["name"] == name]
+    return any(beat and datetime.fromisoformat(beat) >= start for beat in beats)
+
+
+def _wait_for_worker(settings: Settings, start: datetime) -> None:
+    """Until the worker started then has reported to the server.
 
     Raises:
         RewardsmithError: it ended, or did not report.
@@ -176,7 +186,7 @@ def _wait_for_worker(settings: Settings) -> None:
     with get_client(sync_client=True) as client:
         while time.monotonic() < until:
             answer = client._client.post(f"/work_pools/{POOL}/workers/filter", json={})
-            if any(worker["status"] == "ONLINE" for worker in answer.json()):
+            if reported(answer.json(), settings.worker, start):
                 return
             if not alive(processes.read_state(settings.folder)["processes"].get("worker")):
                 raise RewardsmithError(f"the worker ended: {processes.last_line(settings, 'worker')}")
@@ -196,6 +206,7 @@ def down(root: Path) -> None:
         stopped += [f"{ended} run(s)"] if ended else []
     stopped += [name for name in processes.STOPPING[1:] if processes.stop(folder, name)]
     (folder / CLIENT).unlink(missing_ok=True)
+    stores.forget_host(folder)
     print(f"stopped {', '.join(stopped)}" if stopped else "nothing was running")
 
 
@@ -204,6 +215,7 @@ def status(root: Path) -> int:
     folder = root / FOLDER
     state = processes.read_state(folder)
     settings = load(root, {**PORTS, **state["ports"]})
+    settings = replace(settings, host=stores.host_of(settings))
     missing = 0
     for name in reversed(processes.STOPPING):
         there = alive(state["processes"].get(name))

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from flows.servers.settings import USER, Settings
+from flows.servers.settings import USER, Settings, inherited
 from flows.working_tree import end_group
 from rlhf_core.errors import RewardsmithError
 from tasks.platform_state import STATE, alive, note_of, read_private, write_private
@@ -37,7 +37,7 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     """Starts one process and notes it."""
     log = settings.folder / "logs" / f"{name}.log"
     log.parent.mkdir(parents=True, exist_ok=True)
-    environment = {**os.environ, **settings.environment(name)}
+    environment = {**inherited(name, os.environ), **settings.environment(name)}
     environment.pop("REWARDSMITH_DATABASE", None)  # its password is in what the servers get
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [project(), os.environ.get("PYTHONPATH")]))
     environment["PYTHONSAFEPATH"] = "1"  # the project's packages, whatever lies in the tree

@@ -2,28 +2,38 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from flows.run_notes import process_of
+from flows.leases import release_dead
+from flows.run_notes import HOST, process_of
 from flows.servers.settings import Settings, slots_name
 from flows.several_machines import MACHINE, crash_dead_runs
-from flows.working_tree import end_group, only_scheduler, tidy
+from flows.working_tree import end_group, end_orphans, only_scheduler, tidy
 from rlhf_core.errors import RewardsmithError
 from tasks.platform_state import read_private
 
+#: A run that is asked to end has this long for its stages.
+ENDING_SECONDS = 60.0
+
 
 def _of_this_machine(run: Any, folder: Path) -> bool:
-    """Whether the run's process was on this machine: noted here, started by a worker here, or by hand here.
+    """Whether the run's process was on this machine: noted here, tagged so at its start, or started by a worker here.
 
-    One that shares its work with other machines says where it is, and is known to be dead by its lease.
+    One that shares its work with other machines is known to be dead by its lease. One that had not begun has no place
+    yet; this tree's worker had taken it.
     """
-    place = str(run.infrastructure_pid or "").rpartition(":")[0]
     if (folder / f"{run.id}.json").exists():
         return True
-    return place in ("", slots_name()) and not any(tag.startswith(MACHINE) for tag in run.tags)
+    places = {tag.removeprefix(HOST) for tag in run.tags if tag.startswith(HOST)}
+    if place := str(run.infrastructure_pid or "").rpartition(":")[0]:
+        places.add(place)
+    if not places:
+        return run.state is not None and run.state.is_pending()
+    return places == {slots_name()} and not any(tag.startswith(MACHINE) for tag in run.tags)
 
 
 def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
@@ -32,7 +42,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
     1. A run that is running without a process becomes crashed, on another machine by the lease that it no longer
        renews; one that was being cancelled becomes cancelled, and its process ends.
     2. A run that a dead worker had taken but not started is scheduled again.
-    3. Slots of this machine are free when no run lives.
+    3. Leases of dead processes are given back, and slots that no lease holds are free when no run lives.
     4. Stages that a killed scheduler left are ended, and DVC's locks of dead processes removed.
     """
     from prefect.client.orchestration import get_client
@@ -53,8 +63,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
             kind = run.state.type if run.state else None
             if kind == StateType.CANCELLING and not worker_alive:
                 if process is not None:
-                    process.terminate()
-                    process.wait(60)
+                    _end(process)
                 client.set_flow_run_state(run.id, Cancelled(message="cancelled while no worker was alive"), force=True)
                 done.append(f"run {run.name} is cancelled")
             elif process is not None:
@@ -66,9 +75,10 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
             elif kind == StateType.PENDING and not worker_alive:
                 client.set_flow_run_state(run.id, Scheduled(message="its worker was killed"), force=True)
                 done.append(f"run {run.name} is scheduled again: its worker was killed before it began")
+        done += [f"slot(s) of {name} are free again" for name in release_dead(client, settings.folder)]
         done += [f"run {name} is crashed: its machine died" for name in crash_dead_runs(client, living)]
         if not living:
-            done += _free_slots(client)
+            done += _free_slots(client, settings.folder / "prefect-home")
     for note in folder.glob("*.json"):
         if process_of(folder, note.stem) is None:
             done += _end_stages(Path(read_private(note).get("root", settings.root)))
@@ -91,27 +101,35 @@ def cancel_stranded(client: Any) -> list[str]:
     return done
 
 
-def _free_slots(client: Any) -> list[str]:
-    """Slots of this machine that are held although no run lives: taken by killed processes."""
+def _free_slots(client: Any, home: Path) -> list[str]:
+    """Slots of this machine that are held although no run lives and no lease holds them: nothing else would free them.
+
+    Args:
+        home: PREFECT_HOME of the server, which keeps its leases there.
+    """
     from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 
+    leases = [read_private(path) for path in (home / "concurrency_leases").glob("*.json")]
+    held = {str(limit) for lease in leases for limit in lease.get("resource_ids", ())}
     freed = []
     for limit in client.read_global_concurrency_limits(limit=200):
-        if limit.name.startswith(f"{slots_name()}-") and limit.active_slots:
+        mine = limit.name.startswith(f"{slots_name()}-")
+        if mine and limit.active_slots and str(limit.id) not in held:
             client.update_global_concurrency_limit(limit.name, GlobalConcurrencyLimitUpdate(active_slots=0))
             freed.append(f"{limit.active_slots} slot(s) of {limit.name} are free again")
     return freed
 
 
 def _end_stages(root: Path) -> list[str]:
-    """Tidies a tree, unless it is gone or a scheduler is at work there."""
+    """Ends the stages of killed flows in a tree, and tidies it unless it is gone or a scheduler is at work there."""
     if not root.is_dir():
         return []
+    ended = end_orphans(root)
     try:
         with only_scheduler(root):
-            return tidy(root)
+            return ended + tidy(root)
     except RewardsmithError:  # another scheduler
-        return []
+        return ended
 
 
 def end_runs(settings: Settings) -> int:
@@ -120,10 +138,17 @@ def end_runs(settings: Settings) -> int:
     for note in (settings.folder / "flow-runs").glob("*.json"):
         process = process_of(settings.folder / "flow-runs", note.stem)
         if process is not None:
-            process.terminate()
+            _end(process)
             ended += 1
-            try:
-                process.wait(60)
-            except psutil.TimeoutExpired:
-                end_group(process.pid)
     return ended
+
+
+def _end(process: psutil.Process) -> None:
+    """Asks a run's process to end with its stages; one that does not is killed with its group."""
+    with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+        process.terminate()
+        try:
+            process.wait(ENDING_SECONDS)
+        except psutil.TimeoutExpired:
+            end_group(process.pid)
+            process.kill()  # it may lead no group

@@ -12,6 +12,7 @@ Variables (none is needed):
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import socket
 import sys
@@ -29,6 +30,11 @@ USER = "rewardsmith"
 POOL = "rewardsmith"
 #: Asked for first; when one is taken, a free one is used.
 PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
+#: Names of variables that hold a secret, and those among them that a server needs; the worker's stages may need any.
+SECRETS = re.compile(r"AWS_.*|.*(_KEY|_TOKEN|_SECRET|PASSWORD)", re.IGNORECASE)
+NEEDED = {"prefect": re.compile("PREFECT_.*|PGPASSWORD"), "mlflow": re.compile("AWS_.*|MLFLOW_.*|PGPASSWORD")}
+#: Binds every address of the machine, and is no address that a client can ask.
+EVERYWHERE = ("0.0.0.0", "::")
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,7 @@ class Settings:
 
     Attributes:
         root: the working tree.
+        host: address that the servers bind.
         ports: by server.
         password, secret: generated; the second signs MLflow's sessions.
         database: base URL of a PostgreSQL server, None for SQLite.
@@ -55,8 +62,15 @@ class Settings:
     def folder(self) -> Path:
         return self.root / FOLDER
 
+    @property
+    def worker(self) -> str:
+        """The worker's name in the work pool."""
+        return f"{socket.gethostname()}-{self.root.name}"
+
     def url(self, name: str) -> str:
-        return f"http://{self.host}:{self.ports[name]}"
+        """Where clients on this machine find a server."""
+        host = "127.0.0.1" if self.host in EVERYWHERE else self.host
+        return f"http://{host}:{self.ports[name]}"
 
     def database_of(self, name: str) -> str:
         """SQLAlchemy's URL of the database of prefect, mlflow or auth."""
@@ -143,8 +157,20 @@ class Settings:
             "prefect": [python, "-m", "prefect", "server", "start", *where, str(self.ports["prefect"])],
             "mlflow": mlflow,
             "page": [python, "-m", "flows.servers.page", str(self.root)],
-            "worker": [*worker, "--name", f"{socket.gethostname()}-{self.root.name}"],
+            "worker": [*worker, "--name", self.worker],
         }
+
+
+def inherited(name: str, environment: Mapping[str, str]) -> dict[str, str]:
+    """What a process of the platform gets of the caller's environment: no secrets but those that it needs."""
+    if name == "worker":
+        return dict(environment)
+    needed = NEEDED.get(name)
+    return {
+        key: value
+        for key, value in environment.items()
+        if not SECRETS.fullmatch(key) or (needed is not None and needed.fullmatch(key))
+    }
 
 
 def slots_name() -> str:

@@ -1,9 +1,10 @@
 """What the platform keeps its data in, looked at before anything starts: the disk, the object store, and whether both
-stores are those of the last time."""
+stores and the host are those of the last time."""
 
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from urllib.parse import urlsplit
 
 from flows.servers.settings import Settings
@@ -15,6 +16,8 @@ from tasks.platform_state import read_private, write_private
 FREE_MB = 256
 NOTE = "stores.json"
 VARIABLES = {"database": "REWARDSMITH_DATABASE", "artifacts": "REWARDSMITH_ARTIFACTS"}
+#: Kept beside the stores: the address that the servers bind.
+HOST = "host"
 #: Written to see whether the key may write, and removed; one name, so that at most one object ever stays.
 CHECK = "rewardsmith-check"
 
@@ -26,12 +29,18 @@ def _places(settings: Settings) -> dict[str, str]:
 
 
 def refuse_others(settings: Settings) -> None:
-    """Refuses stores other than the last time's: a variable that is not set would hide all that there is.
+    """Refuses stores and a host other than the last time's: a variable that is not set would hide all that there is,
+    or make servers that run look as if they did not answer.
 
     Raises:
         RewardsmithError: with both places.
     """
-    before = read_private(settings.folder / NOTE)
+    before, host = read_private(settings.folder / NOTE), host_of(settings)
+    if host != settings.host:
+        raise RewardsmithError(
+            f"this platform's servers bind {host}, and REWARDSMITH_HOST now says {settings.host}. Set it as it was "
+            f"(not set for 127.0.0.1); or, to bind {settings.host}, `rewardsmith down` first"
+        )
     for name, now in _places(settings).items():
         if before.get(name, now) != now:
             raise RewardsmithError(
@@ -41,8 +50,20 @@ def refuse_others(settings: Settings) -> None:
 
 
 def remember(settings: Settings) -> None:
-    """Notes the stores in use."""
-    write_private(settings.folder / NOTE, _places(settings))
+    """Notes the stores and the host in use."""
+    write_private(settings.folder / NOTE, {**_places(settings), HOST: settings.host})
+
+
+def host_of(settings: Settings) -> str:
+    """The address that the servers bound the last time; before the first, the one that they would."""
+    return str(read_private(settings.folder / NOTE).get(HOST, settings.host))
+
+
+def forget_host(folder: Path) -> None:
+    """Lets the next start bind another address: nothing is bound any more."""
+    note = read_private(folder / NOTE)
+    if note.pop(HOST, None) is not None:
+        write_private(folder / NOTE, note)
 
 
 def refuse_full_disk(settings: Settings) -> None:

@@ -76,6 +76,19 @@ class Encoder:
         )
         return EncodedSequence(prompt, answer)
 
+    def sampled(self, row: Mapping[str, Any], response: str, drawn: int, longest: int) -> EncodedSequence:
+        """Prompt and response ids of an answer as it was sampled: without EOS where the length limit cut it.
+
+        Args:
+            row: the prompt's row.
+            response: the answer's text.
+            drawn: how many tokens it had.
+            longest: the limit under which it was sampled.
+        """
+        made = self.sequence(row, response)
+        cut = drawn >= longest and len(made.response) > 1 and made.response[-1] == self.eos_id
+        return EncodedSequence(made.prompt, made.response[:-1]) if cut else made
+
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """Text of each token."""
         return [str(self.tokenizer.decode([i])) for i in ids]

@@ -300,9 +300,9 @@ def kept_wrong_steps(tree: ResultTree) -> FigureData:
     figure = FigureData(
         key="kept-wrong-steps",
         title="Rewrites that keep a wrong step",
-        caption="Share of the accepted rewrites of wrong samples, whose answers are right. A kept step is wrong where "
-        "it stands, as the testbed knows, and the prediction has it too; imitation learns it. A model that names too "
-        "late a step keeps what stands between. Means over seeds with one standard error.",
+        caption="Accepted rewrites of wrong samples: their answer is right. A kept step is wrong where it stands, as "
+        "the testbed knows, and the prediction has it too; imitation learns it. A model that names a later step than "
+        "the first wrong one keeps what stands between. Means over seeds with one standard error.",
         kind="table",
     )
     lines = []

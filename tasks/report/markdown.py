@@ -12,8 +12,9 @@ from tasks.tables import cell_text, format_number
 
 LEGEND = (
     "Each cell: published / measured (mean ± standard error over seeds). `*` differs from the table's main "
-    "row (p < .05, corrected by Holm for the table's cells); ✓ confirms, ✗ contradicts, "
-    "· leaves undecided the paper's ordering of row and main row."
+    "row, of a win rate over another row from 50 % (p < .05, corrected by Holm for the table's cells); ✓ confirms, "
+    "✗ contradicts, · leaves undecided the paper's ordering of row and main row. Tests in words (win, tie, lose) are "
+    "uncorrected, as the paper's."
 )
 
 

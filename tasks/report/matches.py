@@ -20,7 +20,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.evaluation.pairwise import (
-    ALPHA,
     Outcome,
     Record,
     compared,
@@ -28,10 +27,10 @@ from rlhf_core.evaluation.pairwise import (
     outcome_of_wins,
     record_of,
 )
-from rlhf_core.evaluation.statistics import direction_verdict
 from rlhf_core.published.row_map import MappedRow, recipe_row
 from tasks.report.measurements import Measurement, Outputs
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.report.significance import Comparison
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -83,6 +82,7 @@ class Matches:
     results: Path
     tasks: Mapping[str, str | None]
     _played: dict[tuple[str, str, str, int], dict[str, int]] = field(default_factory=dict)
+    _unparsable: dict[tuple[str, str, int], int] = field(default_factory=dict)
 
     def seeds(self, *names: str) -> list[int]:
         """Seeds that all of some rows have been run with, and their answers scored."""
@@ -95,29 +95,45 @@ class Matches:
         key = (first, second, by, seed)
         if key not in self._played:
             outputs = self.outputs[first][seed], self.outputs[second][seed]
-            self._played[key] = self._judged(*outputs) if by == "judge" else _scored(*outputs, by)
+            if by == "judge":
+                self._played[key], self._unparsable[first, second, seed] = self._judged(*outputs)
+            else:
+                self._played[key] = _scored(*outputs, by)
         sign = 1 if own == first else -1
         return {prompt: sign * result for prompt, result in self._played[key].items()}
 
-    def _judged(self, own: StageOutput, other: StageOutput) -> dict[str, int]:
-        from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games
+    def unparsable(self, own: str, other: str) -> int:
+        """Prompts, over all seeds, for which the judge gave no verdict in one order or both; they count for nobody."""
+        first, second = sorted((own, other))
+        return sum(self._unparsable.get((first, second, seed), 0) for seed in self.seeds(own, other))
+
+    def _told_nothing(self, own: str, other: str, by: str, seed: int) -> bool:
+        """Whether a judge answered so badly that nothing is decided; ties that it declared itself are an answer."""
+        first, second = sorted((own, other))
+        decided = any(self.results_of(own, other, by, seed).values())
+        return by == "judge" and not decided and self._unparsable.get((first, second, seed), 0) > 0
+
+    def _judged(self, own: StageOutput, other: StageOutput) -> tuple[dict[str, int], int]:
+        """(1, 0 or -1 per prompt with a verdict, how many have none)."""
+        from rlhf_core.evaluation.judges.games import combine_orders, play_games
+        from tasks.benchmarks import comparisons
 
         settings = own.judge_settings
         judge = self._judges.get(settings)
         if judge is None:
-            return {}
+            return {}, 0
         answers, baselines = ({str(row["id"]): row for row in _answers(side)} for side in (own, other))
         prompts = sorted(answers.keys() & baselines.keys())
         if settings["rows"] is not None and settings["rows"] < len(prompts):
             prompts = sorted(random.Random("pairs").sample(prompts, int(settings["rows"])))
-        pairs = [
-            Comparison(p, row["prompt"], row["response"], baselines[p]["response"], {"prompt": row["meta"]})
-            for p in prompts
-            for row in [answers[p]]
-        ]
+        pairs = comparisons(
+            [{**answers[p], "id": p, "baseline": baselines[p]["response"]} for p in prompts],
+            str(settings.get("instruction", "")),
+        )
         outcomes = combine_orders(play_games(judge, pairs, "output_pair"), "agreement")
         signs = {"win": 1, "tie": 0, "loss": -1}
-        return {outcome.id: signs[outcome.result] for outcome in outcomes if outcome.result in signs}
+        found = {outcome.id: signs[outcome.result] for outcome in outcomes if outcome.result in signs}
+        return found, len(outcomes) - len(found)
 
     @cached_property
     def _judges(self) -> _Judges:
@@ -132,10 +148,14 @@ class Matches:
         )
 
     def win_rates(self, own: str, other: str, by: str) -> dict[int, float]:
-        """Win rate in percent by seed; empty where one of the rows was not run or has no such score."""
+        """Win rate in percent by seed; empty where one of the rows was not run or has no such score.
+
+        A seed of which the judge's verdicts decide nothing, some being unparsable, is left out: 50 % would be invented.
+        """
         if not (self.has(own, by) and self.has(other, by)):
             return {}
-        return {s: record_of(self.results_of(own, other, by, s).values()).win_rate for s in self.seeds(own, other)}
+        seeds = [seed for seed in self.seeds(own, other) if not self._told_nothing(own, other, by, seed)]
+        return {seed: record_of(self.results_of(own, other, by, seed).values()).win_rate for seed in seeds}
 
     def record(self, own: str, other: str, by: str) -> Record:
         """Wins, ties and losses over all seeds."""
@@ -157,6 +177,8 @@ class Matches:
         if not seeds or not (self.has(main, match.by) and self.has(other, match.by)):
             return None
         if match.kind == "win-test":
+            if all(self._told_nothing(main, other, match.by, seed) for seed in seeds):
+                return None
             return outcome_of_wins(self.record(main, other, match.by))
         own, theirs = [], []
         for seed in seeds:
@@ -205,54 +227,51 @@ def table_matches(paper: str, rows: Sequence[MappedRow], outputs: Outputs, tree:
     return Matches({**outputs, **mains}, tree.root, tasks)
 
 
-def matched(matches: Matches, row: MappedRow, match: Match, printed: float | None) -> dict[str, Any]:
+def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, Any], Comparison | None]:
     """The fields of a cell that says how a row does against another: a win rate, or what a test says of the main row.
 
-    A win rate is held against 50 %: binomial test over the answers of all seeds. The direction of a test is confirmed
-    where it says the paper's word, contradicted where it says the opposite.
-
-    Args:
-        printed: the paper's win rate, None where it orders nothing.
+    Returns:
+        (fields, a win rate held against 50 %: binomial test over the answers of all seeds; None for other cells).
     """
     own = row.recipe.name if row.recipe else None
     if own is None or not matches.outputs.get(own):
-        return {"status": "not run"}
+        return {"status": "not run"}, None
     if match.kind != "wins":
-        return _tested(matches, row, match)
-    if match.other == own:
-        return {"status": ITSELF}
-    rates = matches.win_rates(own, str(match.other), match.by)
+        return _tested(matches, row, match), None
+    other = str(match.other)
+    if other == own:
+        return {"status": ITSELF}, None
+    rates = matches.win_rates(own, other, match.by)
+    counted = {"unparsable": matches.unparsable(own, other)} if match.by == "judge" else {}
     if not rates:
-        return {"status": "not measured"}
+        return {"status": "not measured", **counted}, None
     mean, error = mean_and_standard_error([rates[seed] for seed in sorted(rates)])
-    difference, p_value = mean - 50, matches.record(own, str(match.other), match.by).p_value
-    one_side = len(rates) > 1 and all((rate - 50) * difference > 0 for rate in rates.values())
-    significant = p_value < ALPHA and one_side
-    return {
-        "status": "measured",
-        "mean": mean,
-        "se": error,
-        "seeds": {str(seed): rate for seed, rate in sorted(rates.items())},
-        "difference": difference,
-        "p_prompts": p_value,
-        "significant": significant,
-        "verdict": direction_verdict(printed, 50.0, difference, significant),
-        "against": "50 %",
-    }
+    difference, p_value = mean - 50, matches.record(own, other, match.by).p_value
+    same_sign = all((rate - 50) * difference > 0 for rate in rates.values())
+    seeds = {str(seed): rate for seed, rate in sorted(rates.items())}
+    fields = {"status": "measured", "mean": mean, "se": error, "seeds": seeds, "against": "50 %", **counted}
+    return fields, Comparison(difference, None, p_value, same_sign, len(rates))
 
 
 def _tested(matches: Matches, row: MappedRow, match: Match) -> dict[str, Any]:
     assert row.recipe is not None
     found = matches.outcome(str(row.main), row.recipe.name, match)
     if found is None:
-        return {"status": "not measured"}
+        return {"status": "not measured", **_counted(matches, row, match)}
     seeds = matches.seeds(str(row.main), row.recipe.name)
     return {
+        **_counted(matches, row, match),
         "status": "measured",
         "mean": found.p_value,
         "seeds": {str(seed): found.p_value for seed in seeds},
         "outcome": found.text,
     }
+
+
+def _counted(matches: Matches, row: MappedRow, match: Match) -> dict[str, int]:
+    """Prompts without a verdict behind a test of the judge's wins."""
+    assert row.recipe is not None
+    return {"unparsable": matches.unparsable(str(row.main), row.recipe.name)} if match.by == "judge" else {}
 
 
 def word_verdict(printed: str, outcome: str) -> str | None:

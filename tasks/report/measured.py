@@ -36,6 +36,7 @@ class Cell:
         verdict: 'confirmed', 'contradicted' or 'undecided'; None where the paper orders nothing.
         against: what `difference` is to: the main row, or the 50 % of a win rate over another row.
         outcome: of a test, in the paper's words; the mean is then its p-value.
+        unparsable: of a judge, the prompts of all seeds for which it gave no verdict; they count for nobody.
     """
 
     published: str | None
@@ -51,6 +52,21 @@ class Cell:
     verdict: str | None = None
     against: str = "the main row"
     outcome: str | None = None
+    unparsable: int | None = None
+
+
+@dataclass(frozen=True)
+class Tested:
+    """A compared cell: the printed numbers whose order gives the verdict, and the pair of a win rate.
+
+    Both cells of a pair are one test: A's win rate over B is 100 % less B's over A.
+    """
+
+    cell: Cell
+    found: Comparison
+    printed: float | None
+    main: float | None
+    pair: frozenset[str] | None = None
 
 
 def _cell(mapped: MappedRow, column: Column, values: Measurements, was_run: bool) -> Cell:
@@ -101,9 +117,9 @@ def _cells(
     runs: Outputs,
     matches: Matches,
 ) -> list[dict[str, Cell]]:
-    """The cells of every row by column; p-values are corrected over all of them."""
+    """The cells of every row by column; p-values are corrected over all of them, win rates over others included."""
     made: list[dict[str, Cell]] = []
-    tested: list[tuple[Cell, Comparison, MappedRow, Column]] = []
+    tested: list[Tested] = []
     for row in rows:
         cells: dict[str, Cell] = {}
         for column, pattern in columns:
@@ -111,8 +127,12 @@ def _cells(
             match = match_of(metric)
             if match is not None and match.other != OTHERS:
                 printed_cell = row.published.values.get(column.key)
-                asked = matched(matches, row, match, printed_cell.mean if column.direction and printed_cell else None)
+                asked, against_half = matched(matches, row, match)
                 cell = Cell(published=str(printed_cell) if printed_cell else None, **asked)
+                if against_half is not None and row.recipe is not None:
+                    wins = printed_cell.mean if column.direction and printed_cell else None
+                    pair = frozenset((row.recipe.name, str(match.other), f"by {match.by}"))
+                    tested.append(Tested(cell, against_half, wins, 50.0, pair))
                 if cell.outcome and cell.published:
                     cell.verdict = word_verdict(cell.published, cell.outcome)
                 cells[column.key] = cell
@@ -122,17 +142,24 @@ def _cells(
             by_definition = row.recipe == row.reference and has_itself(metric) and cell.published is None
             found = None if column.key in row.elsewhere or by_definition else _compared(row, measured)
             if found is not None:
-                tested.append((cell, found, row, column))
+                ordered = (_printed(row, column), _printed(_same_evaluator(rows, row), column))
+                tested.append(Tested(cell, found, *(ordered if column.direction else (None, None))))
             cells[column.key] = cell
         made.append(cells)
-    corrections = corrected_p([found for _, found, _, _ in tested])
-    for (cell, found, row, column), corrected in zip(tested, corrections, strict=True):
+    decide(tested)
+    return made
+
+
+def decide(tested: Sequence[Tested]) -> None:
+    """Fills in what the tests of a table say, each test corrected for the number of them."""
+    keys = [one.pair or number for number, one in enumerate(tested)]
+    tests = dict(zip(keys, (one.found for one in tested), strict=True))
+    corrections = dict(zip(tests, corrected_p(list(tests.values())), strict=True))
+    for key, one in zip(keys, tested, strict=True):
+        cell, found, corrected = one.cell, one.found, corrections[key]
         cell.difference, cell.p_seeds, cell.p_prompts = found.difference, found.p_seeds, found.p_prompts
         cell.p_corrected, cell.significant = corrected, found.significant(corrected)
-        if column.direction:
-            printed, main = _printed(row, column), _printed(_same_evaluator(rows, row), column)
-            cell.verdict = direction_verdict(printed, main, found.difference, cell.significant)
-    return made
+        cell.verdict = direction_verdict(one.printed, one.main, found.difference, cell.significant)
 
 
 def row_metric(table: Table, row: MappedRow, column: Column, pattern: str) -> str:

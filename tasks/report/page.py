@@ -30,7 +30,7 @@ from tasks.report.outputs import ResultTree
 from tasks.report.printed_rows import printed_lines
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
 from tasks.searches import Search, table_search
-from tasks.tables import format_number, made_tables
+from tasks.tables import format_number, made_tables, unparsable_text
 from tasks.times import KindTime, RunTimes, by_kind, last_run, run_line
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -232,6 +232,7 @@ def _tip(cell: dict[str, Any], decimals: int) -> str:
         lines.append(f"over prompts: {p_value(cell['p_prompts'])}")
         lines.append(f"over seeds: {p_value(cell['p_seeds'])}")
         lines.append(f"corrected for the table's cells: {p_value(cell['p_corrected'])}")
+    lines += [unparsable_text(cell)] if cell.get("unparsable") else []
     return "\n".join(lines)
 
 

@@ -22,6 +22,7 @@ import pytest
 
 from tasks.platform_state import FOLDER, client_environment, read_private
 from tests import chaos, small_repository
+from tests.browser import WIDTHS, look, needs_browser
 from tests.chaos import Platform, servers
 from tests.small_repository import PROJECT, clean_environment, command
 
@@ -45,17 +46,19 @@ import argparse, json
 from pathlib import Path
 
 parser = argparse.ArgumentParser()
-for name in ("settings", "root", "name", "alias", "version", "digest", "result", "out"):
+for name in ("settings", "root", "name", "alias", "version", "digest", "result", "commit", "out"):
     parser.add_argument("--" + name)
 options = parser.parse_args()
 record = {
+    "number": 1,
+    "version": options.version,
     "reasons": ["the model changed"],
     "benchmarks": {"alpaca": {"mean": 0.4, "asked": 3}},
     "changes": {"alpaca": {"verdict": "regression"}},
     "canary": {"verdict": "no drift"},
     "alerts": [{"kind": "regression", "text": f"{options.name} lost 0.2"}],
 }
-folder = Path("reevaluations") / options.name
+folder = Path("reevaluations") / f"{options.name}@{options.alias}"
 folder.mkdir(parents=True)
 (folder / "000001.json").write_text(json.dumps(record))
 Path(options.out).write_text(json.dumps(record))
@@ -148,6 +151,19 @@ def test_servers_answer_with_the_generated_password_only(root: Path) -> None:
         assert answer(url) == without, url
         assert answer(url, known["user"], "wrong") == without, url
         assert answer(url, known["user"], known["password"]) == with_it, url
+
+
+@needs_browser
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_browser_shows_the_platforms_page(root: Path, tmp_path: Path, width: int) -> None:
+    known, address = read_private(root / FOLDER / "credentials.json"), client_environment(root)["REWARDSMITH_PAGE"]
+    host = address.removeprefix("http://")
+    shown = look(f"http://{known['user']}:{known['password']}@{host}/", tmp_path, width)
+    assert not shown.complaints
+    assert shown.colours > 10
+    for name in ("Prefect", "MLflow", "Report", "Worker"):
+        assert name in shown.dom
+    assert shown.dom.count('class="up"') >= 3
 
 
 def test_prefects_page_asks_the_server_it_came_from(root: Path) -> None:

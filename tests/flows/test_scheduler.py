@@ -18,6 +18,7 @@ import psutil
 import pytest
 import yaml
 
+from flows.working_tree import marked_groups
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 
@@ -176,7 +177,7 @@ def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, t
     wait_for(lambda: len(calls(root)) >= 5)
     process.kill()
     process.wait()
-    left = {int(json.loads(p.read_text())["pid"]) for p in (root / ".work/processes").iterdir()}
+    left = set(marked_groups(root))
     assert left, "the killed scheduler's stages are still at work"
     run_flow(root)
     for pid in left:
@@ -217,7 +218,7 @@ def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals, 
     root = small_repository.create(tmp_path)
     process = start(root, command=command, STAND_IN_SECONDS="60")
     wait_for(lambda: calls(root))
-    pids = [int(json.loads(p.read_text())["pid"]) for p in (root / ".work/processes").iterdir()]
+    pids = list(marked_groups(root))
     os.kill(process.pid, kind)
     assert process.wait(timeout=180) != 0
     assert not [pid for pid in pids if members(pid)]

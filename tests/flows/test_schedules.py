@@ -60,6 +60,7 @@ def test_a_removed_work_pool_comes_back_and_what_waited_in_it_is_cancelled_with_
         make_pool(client)
         apply(root, client)
         name = "segment/rewardsmith"
+        assert apply(root, client) == [], "nothing changed, and runs that are due stay"
         waiting = client.create_flow_run_from_deployment(client.read_deployment_by_name(name).id)
         assert cancel_stranded(client) == []
         client.delete_work_pool(POOL)
@@ -72,3 +73,43 @@ def test_a_removed_work_pool_comes_back_and_what_waited_in_it_is_cancelled_with_
         found = client.read_deployment_by_name(name)
         assert (found.work_pool_name, found.work_queue_name) == (POOL, TREE_QUEUE)
         assert client.read_flow_run(waiting.id).state.is_cancelled()
+
+
+@pytest.mark.platform
+def test_a_deployment_that_somebody_changed_is_as_declared_after_the_next_start(tmp_path: Path) -> None:
+    from prefect.client.orchestration import get_client
+    from prefect.client.schemas.actions import DeploymentUpdate
+    from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
+    from prefect.testing.utilities import prefect_test_harness
+
+    from flows.deployments import apply
+    from flows.servers.__main__ import make_pool
+
+    root = small_repository.create(tmp_path)
+    name = "suite/rewardsmith"
+    other = ConcurrencyOptions(collision_strategy=ConcurrencyLimitStrategy.CANCEL_NEW)
+    elsewhere = [{"prefect.deployments.steps.set_working_directory": {"directory": "/nowhere"}}]
+    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
+        make_pool(client)
+        apply(root, client)
+        declared = client.read_deployment_by_name(name)
+        assert declared.parameters == {"full": True, "root": str(root)}
+        changes = (
+            DeploymentUpdate(concurrency_limit=None),
+            DeploymentUpdate(concurrency_limit=3),
+            DeploymentUpdate(concurrency_options=other),
+            DeploymentUpdate(pull_steps=elsewhere),
+            DeploymentUpdate(entrypoint="flows.segment.segment"),
+            DeploymentUpdate(parameters={"full": True, "root": "/nowhere"}),
+        )
+        for change in changes:
+            client.update_deployment(declared.id, change)
+            assert apply(root, client) == [name], change
+            found = client.read_deployment_by_name(name)
+            assert found.global_concurrency_limit.limit == 1
+            for key in ("concurrency_options", "pull_steps", "entrypoint", "parameters"):
+                assert getattr(found, key) == getattr(declared, key)
+        client._client.delete(f"/v2/concurrency_limits/{found.global_concurrency_limit.id}")
+        assert apply(root, client) == [name]
+        assert client.read_deployment_by_name(name).global_concurrency_limit.limit == 1
+        assert apply(root, client) == []

@@ -5,21 +5,27 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
 import socket
 import sqlite3
 import stat
 import subprocess
 import sys
 from contextlib import closing
+from datetime import UTC, datetime
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import psutil
 import pytest
 import yaml
 
+import flows.servers.__main__ as servers
 from flows import deployments
-from flows.servers import databases, page, processes, settings, stores
+from flows.servers import databases, page, processes, recovery, settings, stores
 from flows.stage_run import MemoryWatch, StageFailed, explain_failure
+from flows.working_tree import end_group
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks import platform_state, rows
 from tasks.matrix import Scale
@@ -143,6 +149,70 @@ def test_every_process_gets_the_secrets_that_it_needs(tmp_path: Path, monkeypatc
     assert made.shown_database("auth") == "db/lab_auth"
 
 
+def test_servers_inherit_no_secrets_of_others(made: settings.Settings, monkeypatch: pytest.MonkeyPatch) -> None:
+    names = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "OPENAI_API_KEY", "HF_TOKEN", "SIGNING_SECRET", "PGPASSWORD")
+    for name in names:
+        monkeypatch.setenv(name, "word")
+    monkeypatch.setenv("HF_HOME", "kept")
+    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@db/lab")
+    given: dict[str, dict[str, str]] = {}
+
+    def start(call: list[str], **options: Any) -> SimpleNamespace:
+        given[name] = options["env"]
+        return SimpleNamespace(pid=os.getpid())
+
+    monkeypatch.setattr(subprocess, "Popen", start)
+    for name in made.commands():
+        processes.start(made, name)
+    found = {name: {key for key in names if key in environment} for name, environment in given.items()}
+    assert found == {
+        "prefect": {"PGPASSWORD"},
+        "mlflow": {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "PGPASSWORD"},
+        "page": set(),
+        "worker": set(names),
+    }
+    assert all(environment["HF_HOME"] == "kept" for environment in given.values())
+    assert not any("REWARDSMITH_DATABASE" in environment for environment in given.values())
+    assert given["mlflow"]["MLFLOW_FLASK_SERVER_SECRET_KEY"] == made.secret, "its own secret"
+
+
+def test_a_forgotten_host_is_refused_before_anything_is_touched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("REWARDSMITH_HOST", "192.0.2.1")
+    made = settings.load(tmp_path, PORTS)
+    stores.remember(made)
+    monkeypatch.delenv("REWARDSMITH_HOST")
+    touched: list[str] = []
+    monkeypatch.setattr(processes, "stop", lambda folder, name: bool(touched.append(name)))
+    with pytest.raises(RewardsmithError, match=r"bind 192\.0\.2\.1, and REWARDSMITH_HOST now says 127\.0\.0\.1"):
+        servers.up(tmp_path, {})
+    assert touched == []
+    servers.down(tmp_path)
+    stores.refuse_others(settings.load(tmp_path, PORTS))
+    stores.remember(made)
+    stores.refuse_others(made)
+
+
+def test_clients_never_ask_the_address_that_binds_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARDSMITH_HOST", "0.0.0.0")
+    made = settings.load(tmp_path, PORTS)
+    assert "0.0.0.0" in made.commands()["prefect"]
+    assert "0.0.0.0" not in str([made.client(), *(made.environment(name) for name in made.commands())])
+    assert made.url("mlflow") == "http://127.0.0.1:5000"
+
+
+def test_a_worker_has_reported_when_its_own_heart_beat_after_its_start() -> None:
+    start = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+    def worker(name: str, beat: str | None) -> dict[str, Any]:
+        return {"name": name, "status": "ONLINE", "last_heartbeat_time": beat}
+
+    assert servers.reported([worker("here", "2026-01-01T12:00:01Z")], "here", start)
+    assert not servers.reported([worker("here", "2026-01-01T11:59:59.9Z")], "here", start), "killed a moment ago"
+    assert not servers.reported([worker("there", "2026-01-01T12:00:01Z"), worker("here", None)], "here", start)
+
+
 def test_the_usual_port_else_a_free_one_and_a_chosen_one_must_be_free() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -189,6 +259,26 @@ def test_what_outlives_a_killed_server_is_ended_before_its_port_is_chosen(tmp_pa
     assert processes.survivors(reused | {"created": reused["created"] - 100}) == []
 
 
+def test_a_run_that_does_not_end_when_asked_is_killed_and_one_that_is_gone_is_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recovery, "ENDING_SECONDS", 0.1)
+    deaf = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+    for leader in (True, False):
+        run = subprocess.Popen([sys.executable, "-c", deaf], stdout=subprocess.PIPE, start_new_session=leader)
+        assert run.stdout is not None
+        run.stdout.readline()
+        monkeypatch.setattr(recovery, "end_group", lambda pid: end_group(pid, grace_seconds=0.1))
+        recovery._end(psutil.Process(run.pid))
+        assert run.wait(10) == -signal.SIGKILL
+        run.stdout.close()
+    gone = subprocess.Popen(["sleep", "600"])
+    process = psutil.Process(gone.pid)
+    gone.kill()
+    gone.wait()
+    recovery._end(process)
+
+
 def test_prefect_yaml_is_current_and_names_every_paper() -> None:
     assert deployments.main(["--root", str(PROJECT), "--check"]) == 0, "run `python -m flows.deployments`"
     content = yaml.safe_load((PROJECT / "prefect.yaml").read_text())
@@ -196,6 +286,8 @@ def test_prefect_yaml_is_current_and_names_every_paper() -> None:
     testbed = Scale(PROJECT, "testbed")
     papers = {name for name in rows.papers(PROJECT) if any(map(testbed.has, rows.load_rows(PROJECT, name).values()))}
     assert flows == {*papers, "suite", "recipe", "reevaluate"}
+    (suite,) = (entry for entry in content["deployments"] if entry["entrypoint"].endswith(":suite"))
+    assert suite["parameters"] == {"full": True}, "the suite trains the matrix, not the demo's rows"
     scheduled = [entry for entry in content["deployments"] if "schedules" in entry]
     assert scheduled[0]["concurrency_limit"]["collision_strategy"] == "CANCEL_NEW"
 

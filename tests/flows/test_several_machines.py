@@ -20,6 +20,7 @@ import psutil
 import pytest
 import yaml
 
+from flows.run_notes import host_tag
 from rlhf_core.errors import RewardsmithError
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
@@ -179,14 +180,24 @@ def test_machines_need_a_common_server_and_a_committed_clone(tmp_path: Path, mon
 
 
 @pytest.mark.parametrize(
-    ("tags", "noted", "ours"),
-    [([], False, True), (["machine:other", "clone:/there"], False, False), (["machine:other"], True, True)],
+    ("tags", "noted", "pending", "ours"),
+    [
+        ([], False, True, True),
+        ([], False, False, False),
+        ([host_tag()], False, False, True),
+        (["host:elsewhere"], False, False, False),
+        ([host_tag(), "machine:other", "clone:/there"], False, False, False),
+        (["machine:other"], True, False, True),
+    ],
 )
-def test_only_runs_of_this_platform_are_repaired_here(tmp_path: Path, tags: list[str], noted: bool, ours: bool) -> None:
+def test_only_runs_of_this_platform_are_repaired_here(
+    tmp_path: Path, tags: list[str], noted: bool, pending: bool, ours: bool
+) -> None:
     """A run that shares its work with others lives on a machine that this one cannot look at."""
     from flows.servers.recovery import _of_this_machine
 
-    run = SimpleNamespace(id="1", tags=tags, infrastructure_pid=None)
+    state = SimpleNamespace(is_pending=lambda: pending)
+    run = SimpleNamespace(id="1", tags=tags, infrastructure_pid=None, state=state)
     if noted:
         (tmp_path / "1.json").touch()
     assert _of_this_machine(run, tmp_path) is ours

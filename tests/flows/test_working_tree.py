@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
-import time
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -15,6 +15,7 @@ import pytest
 
 from flows import working_tree
 from rlhf_core.errors import RewardsmithError
+from tests.small_repository import PROJECT
 
 
 def dead_pid() -> int:
@@ -46,12 +47,11 @@ def test_lock_of_a_killed_scheduler_does_not_block(tmp_path: Path) -> None:
         "import sys, time; from pathlib import Path; from flows.working_tree import only_scheduler\n"
         "with only_scheduler(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
     )
-    project = str(Path(__file__).resolve().parents[2])
     process = subprocess.Popen(
         [sys.executable, "-c", code, str(tmp_path)],
         stdout=subprocess.PIPE,
         text=True,
-        env={**os.environ, "PYTHONPATH": project},
+        env={**os.environ, "PYTHONPATH": str(PROJECT)},
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
@@ -105,25 +105,61 @@ def test_unreadable_dvc_lock_is_set_aside(tmp_path: Path, content: str) -> None:
     assert [file.read_text() for file in kept] == [content]
 
 
-def test_left_over_stage_and_its_children_are_ended(tmp_path: Path) -> None:
-    code = "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(60)'])"
-    process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
-    working_tree.record_process(tmp_path, "policy@segment-0", process.pid)
-    until = time.monotonic() + 20
-    while not (children := psutil.Process(process.pid).children()) and time.monotonic() < until:
-        time.sleep(0.05)
-    assert working_tree.end_orphans(tmp_path) == ["policy@segment-0"]
-    assert process.wait() == -signal.SIGTERM
-    assert not any(child.is_running() and child.status() != psutil.STATUS_ZOMBIE for child in children)
+#: A flow that starts a stage, and the stage a child in a session of its own; it says their ids.
+FLOW = """
+import os, subprocess, sys, time
+from pathlib import Path
+from flows.working_tree import mark
+
+sleep = "import time; time.sleep(60)"
+stage = "import subprocess, sys, time; call = [sys.executable, '-c', sys.argv[1]]; "
+stage += "print(subprocess.Popen(call, start_new_session=True).pid, flush=True); time.sleep(60)"
+environment = {**os.environ, **mark(Path(sys.argv[1]), "policy@segment-0")}
+child = subprocess.Popen([sys.executable, "-c", stage, sleep], env=environment, start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(60)
+"""
 
 
-def test_a_reused_process_id_is_left_alone(tmp_path: Path) -> None:
-    process = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], start_new_session=True)
+@pytest.fixture
+def flow(tmp_path: Path) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """A living flow and the two processes of its stage."""
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    process = subprocess.Popen(
+        [sys.executable, "-c", FLOW, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    children = [psutil.Process(int(process.stdout.readline())) for _ in range(2)]
     try:
-        note = working_tree.record_process(tmp_path, "policy@segment-0", process.pid)
-        note.write_text(json.dumps({"pid": process.pid, "created": 1.0}))
-        assert working_tree.end_orphans(tmp_path) == []
-        assert process.poll() is None
+        yield process, children
     finally:
-        process.kill()
+        for one in (process, *children):
+            with suppress(psutil.NoSuchProcess, ProcessLookupError):
+                one.kill()
         process.wait()
+
+
+def ended(process: psutil.Process) -> bool:
+    return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+
+
+def test_the_stage_of_a_killed_flow_is_ended_with_its_children(
+    tmp_path: Path, flow: tuple[subprocess.Popen[str], list[psutil.Process]]
+) -> None:
+    process, children = flow
+    process.kill()
+    process.wait()
+    assert working_tree.end_orphans(tmp_path) == ["ended stage policy@segment-0, left running by a killed flow"]
+    assert all(ended(child) for child in children)
+
+
+def test_the_stage_of_a_living_flow_and_stages_of_other_trees_go_on(
+    tmp_path: Path, flow: tuple[subprocess.Popen[str], list[psutil.Process]]
+) -> None:
+    process, children = flow
+    assert working_tree.end_orphans(tmp_path) == []
+    process.kill()
+    process.wait()
+    assert working_tree.end_orphans(tmp_path / "other") == []
+    assert not any(ended(child) for child in children)
+    assert set(working_tree.marked_groups(tmp_path)) == {child.pid for child in children}

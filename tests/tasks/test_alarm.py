@@ -9,9 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import yaml
 
+from rlhf_core.data.templates import encode_text
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.reward_model import ScalarModel
+from tasks.loading import load_encoder
 from tasks.reward import build_reward
 from tests.tasks.alarm_run import ASPECTS, FILES, HOLISTIC, ROWS, TRANSLATION, Run
 
@@ -41,6 +45,21 @@ def test_the_selection_names_what_it_chose_and_by_what(run: Run) -> None:
     signs = [[row["greedy"][name] - row["sampled"][name] for name in ("holistic", "length")] for row in decided]
     apart = sum(holistic * length < 0 for holistic, length in signs)
     assert told["length"] == pytest.approx(100 * apart / len(decided))
+
+
+def test_answers_that_the_limit_cut_are_scored_at_their_last_token_as_in_training(run: Run) -> None:
+    """One reward of a cut answer, whether training, the selection or the test scores read it; EOS was never drawn."""
+    folder = run.result("alarm/reward_model/holistic/0") / "model"
+    model, encoder = ScalarModel.load(folder)[0], load_encoder(run.result("shared/data/longform"), folder)
+    cut = 0
+    for answer in run.read("alarm/selection/qa/0", "answers.jsonl"):
+        words = encode_text(encoder.tokenizer, answer["sampled"]["text"])
+        if len(words) == 16:
+            prompt, response = torch.tensor([encoder.prompt(answer)]), torch.tensor([words])
+            read = model(prompt, torch.ones_like(prompt).bool(), response, torch.ones_like(response).bool())[0, -1]
+            assert read.item() == pytest.approx(answer["sampled"]["holistic"], abs=1e-5)
+            cut += 1
+    assert cut > 0
 
 
 def test_a_gated_policy_logs_the_share_above_and_the_violations(run: Run) -> None:

@@ -35,7 +35,8 @@ def test_every_row_weighs_the_holistic_reward_alike_and_clamps_nothing(path: Pat
 
 @pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
 def test_selections_and_aspects_of_a_scale_parse(scale: Path) -> None:
-    typed(SelectionScale, read_settings(scale / "selection.yaml"), scale.name)
+    for path in (scale / "selection.yaml", *scale.glob("selection/*.yaml")):
+        typed(SelectionScale, read_settings(path), str(path))
     for path in (scale / "aspects").glob("*.yaml"):
         typed(AspectSpec, read_settings(path), str(path))
     for path in (ROOT / "params" / "alarm" / "selections").glob("*.yaml"):
@@ -51,6 +52,20 @@ def test_selections_and_aspects_of_a_scale_parse(scale: Path) -> None:
     assert policy["holistic"] == item.arguments["reward_model"]
     assert policy["aspect_model"] == item.arguments["aspect_model"]
     assert "reward_model" not in found["qa-factuality"][-1].arguments
+
+
+@pytest.mark.parametrize("scale", ["small", "feedback", "paper"])
+def test_the_initial_policy_answers_as_long_as_policies_do_while_they_train(scale: str) -> None:
+    """Or D_p would normalise by rewards of answers that training never sees."""
+    rows = [*load_rows(ROOT, "alarm").values(), *load_rows(ROOT, "tatoeba").values()]
+    own, compared = Scale(ROOT, scale), 0
+    for row in (row for row in rows if row.selection is not None and own.has(row)):
+        items = own.row(row, 0)
+        (selection,) = [item for item in items if item.module == "selection"]
+        drawn, trained = (read_settings(ROOT / str(item.arguments["scale"])) for item in (selection, items[-1]))
+        assert drawn["max_new_tokens"] == trained["sampling"]["max_new_tokens"], row.name
+        compared += 1
+    assert compared > 15
 
 
 Change = Callable[[dict[str, Any]], None]

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.published import registry
 from tasks import plan
 from tasks.plan import Stage
 from tests import small_repository
@@ -58,9 +59,22 @@ def test_a_paper_is_selected_with_what_it_shares_and_no_more() -> None:
     known = {address: replace(s, owner="segment" if s.kind != "sft" else "shared") for address, s in chain().items()}
     known |= {s.address: s for s in other}
     mine = ["prepare", "policy@sentence-segment-0", "pipelines/testbed/sentence/dvc.yaml:tables-sentence"]
-    assert list(plan.select(known, paper="sentence")) == mine
-    assert list(plan.select(known, rows=["segment"], paper="sentence")) == mine[:2]
-    assert not set(mine[1:]) & set(plan.select(known, paper="segment"))
+    assert list(plan.select(known, papers=["sentence"])) == mine
+    assert list(plan.select(known, rows=["segment"], papers=["sentence"])) == mine[:2]
+    assert not set(mine[1:]) & set(plan.select(known, papers=["segment"]))
+
+
+def test_several_papers_are_selected_without_the_studies_beside_them() -> None:
+    beside = [
+        replace(stage("reward_model@hackability-odin-0", "prepare"), owner="shared"),
+        replace(stage("policy@hackability-odin-0", "reward_model@hackability-odin-0"), owner="hackability"),
+        replace(stage("policy@par-odin-0", "prepare"), name="odin", owner="par"),
+    ]
+    known = {address: replace(s, owner="segment") for address, s in chain().items()} | {s.address: s for s in beside}
+    assert set(plan.select(known, papers=["segment", "par"])) == {*chain(), "policy@par-odin-0"}
+    seed = plan.select(known, seeds=[0], papers=["segment", "par"])
+    assert {"policy@segment-0", "policy@par-odin-0"} <= set(seed)
+    assert not {"policy@bandit-1", "policy@hackability-odin-0"} & set(seed)
 
 
 def test_unknown_row_and_seed_name_what_is_known() -> None:
@@ -186,12 +200,12 @@ def test_a_seed_of_a_paper_takes_no_other_papers_models() -> None:
     shared = [replace(stage(f"sft@{name}-0", "prepare"), owner="shared") for name in ("own", "other")]
     policy = replace(stage("policy@sentence-segment-0", "sft@own-0"), owner="sentence")
     known = {s.address: s for s in (*chain().values(), *shared, policy)}
-    assert "sft@own-0" in plan.select(known, seeds=[0], paper="sentence")
-    assert "sft@other-0" not in plan.select(known, seeds=[0], paper="sentence")
+    assert "sft@own-0" in plan.select(known, seeds=[0], papers=["sentence"])
+    assert "sft@other-0" not in plan.select(known, seeds=[0], papers=["sentence"])
 
 
 @pytest.mark.parametrize("scale", sorted(path.name for path in (PROJECT / "params" / "scales").glob("*/")))
-def test_the_suite_of_every_scale_is_the_matrix_of_every_paper_that_has_rows_there(scale: str, tmp_path: Path) -> None:
+def test_the_suite_of_every_scale_is_the_matrix_of_the_papers_that_have_rows_there(scale: str, tmp_path: Path) -> None:
     for name in ("params", "params.yaml"):
         copy = shutil.copytree if (PROJECT / name).is_dir() else shutil.copy
         copy(PROJECT / name, tmp_path / name)
@@ -201,3 +215,5 @@ def test_the_suite_of_every_scale_is_the_matrix_of_every_paper_that_has_rows_the
     assert set(files) - {"dvc.yaml"} == there
     assert all(Path(file).parts[1] == scale for file in there)
     assert there, "at least one paper has rows at each scale"
+    assert {Path(file).parts[2] for file in there} <= {"shared", *registry.PAPERS}, "other studies run by name"
+    assert plan.suite_papers(tmp_path, scale=scale, full=True) == registry.PAPERS

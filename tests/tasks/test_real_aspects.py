@@ -86,6 +86,7 @@ def test_real_pairs_become_every_set_and_give_bleu(real_data: Path, tmp_path: Pa
     data = run("prepare", spec=settings(tmp_path, "mt", spec), out=tmp_path / "data")
     facts = json.loads((data / "data.json").read_text())
     assert facts["rows"]["sft"] + facts["rows"]["sft.validation"] + facts["too_long"] >= 60
+    assert facts["instruction"] == "Translate this Spanish sentence into English: "
     for row in read_jsonl(data / "preference.train.jsonl"):
         assert row["chosen"] == row["target_text"] != row["rejected"]
     for row in read_jsonl(data / "benchmarks" / "alpaca.jsonl"):

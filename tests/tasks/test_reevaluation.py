@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -14,15 +16,18 @@ from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from tasks import loading
 from tasks.artifacts import digest
+from tasks.past_results import bring_back
 from tasks.reevaluation import (
     RECORDS,
     CachedJudge,
     ReevaluationSettings,
+    Subject,
     alerts,
     load_settings,
     reasons,
     reevaluate,
 )
+from tests.small_repository import command
 from tests.tasks.tiny_pipeline import Pipeline
 
 SETTINGS = ReevaluationSettings(({"name": "policy"},), {"cron": "0 3 * * *"}, canary=4, drift_days=7)
@@ -131,6 +136,53 @@ def test_another_result_than_the_registry_names_is_refused(pipeline: Pipeline, t
     wrong = model(pipeline, "ppo") | {"digest": "0" * 64}
     with pytest.raises(DataError, match=r"not the result that policy@champion names.*rewardsmith promote"):
         reevaluate(tmp_path, SETTINGS, wrong, now=0.0)
+
+
+@pytest.fixture
+def replaced(tmp_path: Path) -> tuple[Path, dict[str, str], str]:
+    """A repository whose policy another one took the place of; the first one's digests by path, and its commit."""
+    root = tmp_path / "tree"
+    files = {"p/policy/x/0/result/w": "weights", "data/d/result/rows": "rows", "sft/m/0/result/w": "sft"}
+    files["params/evaluation/d.yaml"] = "judge: 1"
+    for name, text in files.items():
+        (root / name).parent.mkdir(parents=True)
+        (root / name).write_text(text)
+    inputs = {"data/d/result": "", "sft/m/0/result": "", "params/evaluation/d.yaml": ""}
+    inputs = {path: digest(root / path) for path in inputs}
+    (root / "p/policy/x/0/record").mkdir()
+    (root / "p/policy/x/0/record/record.json").write_text(json.dumps({"inputs": inputs}))
+    command("git", "init", "-q", root=root)
+    for name in ("user.email", "user.name"):
+        command("git", "config", name, "test@example.org", root=root)
+    command(sys.executable, "-m", "dvc", "init", "-q", root=root)
+    command("git", "commit", "-qm", "made at", root=root)
+    commit = command("git", "rev-parse", "HEAD", root=root).stdout.strip()
+    own = {"p/policy/x/0/result": digest(root / "p/policy/x/0/result"), **inputs}
+    outs = ("p/policy/x/0/result", "p/policy/x/0/record", "data/d/result", "sft/m/0/result")
+    command(sys.executable, "-m", "dvc", "add", "-q", *outs, root=root)
+    command("git", "add", "-A", root=root)
+    command("git", "commit", "-qm", "named", root=root)
+    (root / "p/policy/x/0/result/w").unlink()
+    (root / "p/policy/x/0/result/w").write_text("another")
+    command(sys.executable, "-m", "dvc", "add", "-q", outs[0], root=root)
+    command("git", "commit", "-qam", "another", root=root)
+    return root, own, commit
+
+
+@pytest.mark.platform
+def test_a_result_that_the_tree_lost_is_brought_back_with_what_it_is_evaluated_with(
+    replaced: tuple[Path, dict[str, str], str], tmp_path: Path
+) -> None:
+    root, own, commit = replaced
+    result, folder = "p/policy/x/0/result", tmp_path / "found"
+    bring_back(root, result, own[result], commit, folder)
+    assert {path: digest(folder / path) for path in own} == own
+    assert Subject.of(folder / result).data == Path("data/d/result")
+    with pytest.raises(DataError, match=r"p/policy/x/0/result.*cannot be brought back: commit .* has another one"):
+        bring_back(root, result, "0" * 64, commit, tmp_path / "none")
+    shutil.rmtree(root / ".dvc" / "cache")
+    with pytest.raises(DataError, match=r"cannot be brought back.*dvc pull"):
+        bring_back(root, result, own[result], commit, tmp_path / "lost")
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ class LongerWins:
 def evaluator() -> Evaluator:
     config = EvaluationConfig(max_new_tokens=8, task_tokens=8, sft_games="summed")
     made = object.__new__(Evaluator)
-    made.config, made.judge, made.world = config, cast(Any, LongerWins()), None
+    made.config, made.judge, made.world, made.instruction = config, cast(Any, LongerWins()), None, ""
     return made
 
 

@@ -13,6 +13,7 @@ import pytest
 from rlhf_core.errors import RewardsmithError
 from tasks import outcomes, tracking
 from tasks.artifacts import digest
+from tasks.registry import model_name
 from tests.small_repository import command
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -132,6 +133,29 @@ def test_an_unfinished_run_is_made_again(root: Path) -> None:
     assert len(runs(root, row="bandit", seed="0", table="Table 1")) == 1
 
 
+def test_a_seeds_alias_follows_a_result_that_comes_back_and_is_set_after_a_kill(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    metrics = root / "results/testbed/segment/policy/bandit/0/result/metrics.json"
+    client, name = MlflowClient(tracking_uri=tracking.tracking_uri(root)), "segment-policy-bandit"
+    own = metrics.read_text()
+    digests = []
+    for content in (own, json.dumps({"alpaca_wr": 77.0}), own):
+        metrics.unlink()  # DVC may have linked it to its cache
+        metrics.write_text(content)
+        (metrics.parents[1] / "record/record.json").unlink(missing_ok=True)
+        tracking.sync(root, "segment")
+        found = client.get_model_version_by_alias(name, "seed-0")
+        digests.append(found.tags["digest"])
+        assert digests[-1] == digest(metrics.parent)
+        assert client.get_run(found.run_id).info.lifecycle_stage == "active"
+    assert digests[0] == digests[2] != digests[1]
+    client.delete_registered_model_alias(name, "seed-0")
+    tracking.sync(root, "segment")
+    again = client.get_model_version_by_alias(name, "seed-0")
+    assert (again.version, again.run_id) == (found.version, found.run_id), "no second version of the same"
+
+
 def test_failed_stage_appears_as_failed_and_recovers(root: Path) -> None:
     result = root / "results/testbed/segment/policy/bandit/1/result"
     kept = result.rename(result.parent / "kept")
@@ -159,6 +183,13 @@ def test_unreachable_database_is_one_clear_error(root: Path, monkeypatch: pytest
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"sqlite:///{root}/dvc.yaml/mlflow.db")
     with pytest.raises(RewardsmithError, match="cannot be prepared"):
         tracking.sync(root, "segment")
+
+
+def test_models_of_other_scales_have_names_of_their_own() -> None:
+    stage = "pipelines/small/segment/dvc.yaml:policy@segment-bandit-0"
+    assert model_name("segment", "small", stage, "bandit") == "segment-small-policy-bandit"
+    assert model_name("segment", "testbed", stage, "bandit") == "segment-policy-bandit"
+    assert model_name("segment", "testbed", "normaliser@segment-bandit-0", "bandit") is None
 
 
 def test_a_row_by_several_evaluators_has_names_that_mlflow_takes() -> None:

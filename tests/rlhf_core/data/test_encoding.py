@@ -41,6 +41,14 @@ def test_a_cut_response_ends_with_eos_and_a_cut_prompt_keeps_its_end(encoder: En
     assert encoder.counts.prompts_cut == 1
 
 
+def test_a_sampled_answer_has_eos_unless_the_length_limit_cut_it(encoder: Encoder) -> None:
+    row = {"prompt": "hi"}
+    whole = encoder.sequence(row, "a b c")
+    assert encoder.sampled(row, "a b c", 4, 8) == whole
+    assert encoder.sampled(row, "a b c", 3, 3) == EncodedSequence(whole.prompt, whole.response[:-1])
+    assert encoder.sampled(row, "", 1, 1).response == [encoder.eos_id]
+
+
 def test_history_comes_before_the_prompt(encoder: Encoder) -> None:
     history = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "there"}]
     messages = messages_of({**ROW, "history": history})

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -15,13 +14,8 @@ from tasks.report.__main__ import write_report
 from tasks.report.across import across
 from tasks.report.page import read_report
 from tasks.searches import note_experiment
+from tests.browser import WIDTHS, look, needs_browser
 from tests.tasks.report.fixture_results import SCRIPT
-
-BROWSER = next((path for name in ("chromium", "google-chrome") if (path := shutil.which(name))), None)
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking",
-    "--disable-component-update", "--disable-sync", "--hide-scrollbars", "--enable-logging=stderr",
-)  # fmt: skip
 
 
 def test_generated_text_is_escaped(page: Path) -> None:
@@ -129,21 +123,25 @@ def test_a_folder_without_tables_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.platform
-@pytest.mark.skipif(BROWSER is None, reason="no chromium or google-chrome on PATH")
-def test_a_browser_shows_the_page_without_errors(page: Path, tmp_path: Path) -> None:
-    assert BROWSER
-    picture = tmp_path / "page.png"
-    command = [BROWSER, *FLAGS, f"--user-data-dir={tmp_path / 'profile'}", "--window-size=1400,2400"]
-    done = subprocess.run(
-        [*command, f"--screenshot={picture}", page.as_uri()], capture_output=True, text=True, timeout=120
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert not [line for line in done.stderr.splitlines() if "CONSOLE" in line], done.stderr[-2000:]
-    from PIL import Image
+@needs_browser
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_browser_shows_the_page_without_errors(page: Path, tmp_path: Path, width: int) -> None:
+    shown = look(page.as_uri(), tmp_path, width)
+    assert not shown.complaints
+    assert shown.colours > 50
+    assert "<title>Rewardsmith report" in shown.dom
+    assert '<ul id="found" role="listbox" aria-label="Found" hidden="">' in shown.dom
 
-    with Image.open(picture) as image:
-        colours = image.convert("RGB").getcolors(maxcolors=10**7)
-    assert colours
-    assert len(colours) > 50
-    dump = subprocess.run([*command, "--dump-dom", page.as_uri()], capture_output=True, text=True, timeout=120)
-    assert "<title>Rewardsmith report" in dump.stdout
+
+@pytest.mark.platform
+@needs_browser
+def test_the_page_finds_rows_by_their_words(page: Path, tmp_path: Path) -> None:
+    def found(words: str) -> list[str]:
+        dom = look(f"{page.as_uri()}?find={words}", tmp_path, WIDTHS[0]).dom
+        listed = re.search(r'<ul id="found"[^>]*>(.*?)</ul>', dom, re.DOTALL)
+        assert listed
+        return re.findall(r"<button[^>]*>([^<]*)", listed.group(1))
+
+    assert any("Bandit as Segment" in name for name in found("bandit+as+segment"))
+    assert found("table+7")[0].startswith("Table 7")
+    assert found("no+such+row") == []

@@ -1,0 +1,40 @@
+"""Work that one process does at a time: a lock that says who holds it and that the system drops with its process."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rlhf_core.errors import RewardsmithError
+
+
+@contextmanager
+def only_one(path: Path, busy: str, remedy: str) -> Iterator[None]:
+    """Holds a lock file; it stays, and the operating system releases the lock when this process dies.
+
+    Args:
+        path: of the lock.
+        busy: what is at work where another process holds it, as in "another run is at work in /tree".
+        remedy: what to do then.
+
+    Raises:
+        RewardsmithError: another process holds it; the message names that process.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            file.seek(0)
+            raise RewardsmithError(f"{busy} ({file.read().strip() or 'unknown process'}). {remedy}") from None
+        file.truncate(0)
+        file.write(f"process {os.getpid()}, started {time.strftime('%Y-%m-%d %H:%M:%S')}")
+        file.flush()
+        try:
+            yield
+        finally:
+            file.truncate(0)

@@ -1,0 +1,109 @@
+"""Alerts of re-evaluation reach people whatever dies or fails in between, and one process evaluates a model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from flows import reevaluate
+from tasks import reevaluation
+from tasks.exclusive import only_one
+from tasks.registry import Registered, Registry
+
+MODEL = Registered("segment-policy-a", "3", "champion", "run", "digest", "results/a/result", "policy@a-0")
+
+
+class Listener:
+    """A webhook and a registry that remember what they were told."""
+
+    def __init__(self) -> None:
+        self.works = True
+        self.posted: list[tuple[str, list[str]]] = []
+        self.tags: list[str] = []
+
+    def post(self, address: str, json: dict[str, Any], timeout: float) -> httpx.Response:
+        request = httpx.Request("POST", address)
+        if self.works:
+            self.posted.append((json["version"], [one["text"] for one in json["alerts"]]))
+        return httpx.Response(200 if self.works else 500, request=request)
+
+    def set_model_version_tag(self, _name: str, _version: str, _key: str, value: str) -> None:
+        self.tags.append(value)
+
+    def set_tag(self, run: str, key: str, value: str) -> None:
+        assert (run, key, value) == ("run", "alert", self.tags[-1])
+
+
+@pytest.fixture
+def listener(monkeypatch: pytest.MonkeyPatch) -> Listener:
+    made = Listener()
+    monkeypatch.setenv("REWARDSMITH_WEBHOOK", "http://hook")
+    monkeypatch.setattr(reevaluate.httpx, "post", made.post)
+    monkeypatch.setattr(reevaluate, "emit_event", lambda **_: None)
+    monkeypatch.setattr(reevaluate, "create_markdown_artifact", lambda **_: None)
+    return made
+
+
+def record(root: Path, number: int, *texts: str, version: str = "3") -> None:
+    folder = root / "reevaluations" / "segment-policy-a@champion"
+    folder.mkdir(parents=True, exist_ok=True)
+    alerts = [{"kind": "regression", "text": text} for text in texts]
+    content = {"number": number, "version": version, "alerts": alerts}
+    (folder / f"{number:06d}.json").write_text(json.dumps(content))
+
+
+def tell(root: Path, listener: Listener) -> tuple[int, list[str]]:
+    return reevaluate.tell(root, Registry(listener), MODEL)
+
+
+def test_a_record_of_a_run_that_died_is_told_by_the_next_and_by_no_other(tmp_path: Path, listener: Listener) -> None:
+    record(tmp_path, 1)
+    assert tell(tmp_path, listener) == (0, [])
+    record(tmp_path, 2, "lost 0.2")  # and the run that made it dies
+    assert tell(tmp_path, listener) == (1, [])
+    assert tell(tmp_path, listener) == (0, [])
+    assert listener.posted == [("3", ["lost 0.2"])]
+
+
+def test_an_alert_that_the_webhook_did_not_take_is_told_again(tmp_path: Path, listener: Listener) -> None:
+    record(tmp_path, 1)
+    tell(tmp_path, listener)
+    record(tmp_path, 2, "lost 0.2")
+    listener.works = False
+    count, problems = tell(tmp_path, listener)
+    assert (count, len(problems)) == (1, 1)
+    record(tmp_path, 3, "lost 0.3")
+    listener.works = True
+    assert tell(tmp_path, listener) == (2, [])
+    assert listener.posted == [("3", ["lost 0.2"]), ("3", ["lost 0.3"])]
+
+
+def test_an_older_versions_alert_does_not_tag_the_present_one(tmp_path: Path, listener: Listener) -> None:
+    record(tmp_path, 1)
+    tell(tmp_path, listener)
+    record(tmp_path, 2, "lost 0.2", version="2")
+    record(tmp_path, 3)
+    tell(tmp_path, listener)
+    assert listener.posted == [("2", ["lost 0.2"])]
+    assert listener.tags == ["none", "none"]
+
+
+def test_records_from_before_the_mark_are_told_no_more_but_the_newest(tmp_path: Path, listener: Listener) -> None:
+    record(tmp_path, 1, "old")
+    record(tmp_path, 2, "new")
+    tell(tmp_path, listener)
+    assert listener.posted == [("3", ["new"])]
+
+
+def test_a_second_evaluation_of_a_model_is_refused_and_names_the_first(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    call = ["--root", str(tmp_path), "--name", "a", "--alias", "champion", "--version", "1", "--digest", "d"]
+    lock = tmp_path / ".work" / "reevaluations" / "a@champion.lock"
+    with only_one(lock, "another process evaluates a@champion", "Wait for it"):
+        assert reevaluation.main([*call, "--result", "results/a/result"]) == 2
+    assert "another process evaluates a@champion (process " in capsys.readouterr().err
