@@ -6,6 +6,7 @@ import http.server
 import os
 import random
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -304,6 +305,28 @@ def test_jobs_of_different_runs_see_disjoint_devices_and_threads(platform: Platf
     assert platform.held_slots() == 0
 
 
+def test_up_gives_back_the_leases_of_a_killed_process(platform: Platform) -> None:
+    """Else they would end a minute later and take the slots of whoever has them then."""
+    code = (
+        "import os, time\nfrom flows.shared_slots import SharedSlots\nfrom flows.slots import Slots\n"
+        "slots = SharedSlots(Slots(1, ['a'], 2), os.environ['REWARDSMITH_SLOTS'])\n"
+        "print(slots.take({'cores': 1, 'gpus': 1, 'memory_gb': 1}), flush=True)\ntime.sleep(600)"
+    )
+    environment = clean_environment(**platform.environment, PYTHONPATH=str(PROJECT))
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert "Grant" in process.stdout.readline()
+        assert platform.held_slots() == 3
+    finally:
+        process.kill()
+        process.wait()
+    servers(platform.root, "up")
+    assert platform.held_slots() == 0
+    leases = platform.root / FOLDER / "prefect-home" / "concurrency_leases"
+    assert [path.name for path in leases.glob("*.json") if path.name != "expirations.json"] == []
+
+
 def test_a_missing_limit_stops_a_run_with_its_name_and_up_makes_it_again(platform: Platform) -> None:
     name = f"{platform.environment['REWARDSMITH_SLOTS']}-cores"
     platform.client.delete_global_concurrency_limit_by_name(name)
@@ -376,8 +399,6 @@ def test_a_taken_port_is_named_with_who_holds_it(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        import subprocess
-
         done = subprocess.run(
             [sys.executable, "-P", "-m", "flows.servers", "up", "--mlflow-port", port],
             cwd=root,
