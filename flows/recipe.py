@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -31,6 +32,7 @@ from rlhf_core.rewards.signals import READS
 from rlhf_core.shaping.registry import SHAPINGS
 from tasks import graph, plan
 from tasks.commit import commit_of
+from tasks.exclusive import only_one
 from tasks.matrix import SHARED
 from tasks.rows import NAME, load_yaml, nearest
 
@@ -110,6 +112,16 @@ def _git(root: Path, *arguments: str) -> None:
         raise RewardsmithError(f"git {arguments[0]} failed: {done.stderr.strip()}")
 
 
+def only_run(root: Path, name: str) -> AbstractContextManager[None]:
+    """Holds a recipe's worktree for one run: a second one would rewrite the row under the first.
+
+    Raises:
+        RewardsmithError: another run has it.
+    """
+    lock = root / ".work" / "recipes" / f"{name}.lock"
+    return only_one(lock, f"another run of the recipe '{name}' is at work", "Wait for it, or choose another name")
+
+
 def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[str]:
     """Writes the row into a worktree with the paper's matrix; returns the dvc.yaml files that hold it."""
     where = path / "params" / paper / "rows" / f"{name}.yaml"
@@ -187,8 +199,8 @@ def recipe(
     if start.split("/")[0] == SHARED or f"{paper}/{name}" in known:
         raise RecipeError(f"{paper} has a row '{name}' already; choose another name")
     commit = str(deployment.version or "") or commit_of(tree)
-    path = worktree(tree, f"{name}", commit)
-    with noted(tree):
+    with noted(tree), only_run(tree, name):
+        path = worktree(tree, name, commit)
         row = changed_row(
             load_yaml(path / "params" / paper / "rows" / f"{base}.yaml"),
             name=name,

@@ -286,14 +286,18 @@ class Mirror:
         self.counts = Counts()
 
     def parent(self, table: str) -> str:
-        """The table's run, made when it does not exist."""
+        """The table's run, made when it does not exist; ended from the start, since nothing runs while it is open."""
         key = f"{self.scale}/{table}"
         if key not in self.existing:
             tags = {"key": key, "paper": self.paper, "table": table, "scale": self.scale, "complete": "true"}
             name = f"{table} ({self.scale})"
             run = self.client.create_run(self.experiment, tags=tags | {"kind": "table"}, run_name=name)
             self.existing[key] = run
-        return str(self.existing[key].info.run_id)
+        identity = str(self.existing[key].info.run_id)
+        if self.existing[key].info.status == "RUNNING":
+            self.client.set_terminated(identity)
+            self.existing[key] = self.client.get_run(identity)
+        return identity
 
     def child(self, outcome: Outcome, table: str) -> None:
         """The run of a row x seed under a table, made or replaced when its result is another."""
@@ -362,10 +366,10 @@ class Mirror:
         for chunk in _chunks(metrics, METRICS_PER_CALL):
             self.client.log_batch(run.info.run_id, metrics=chunk)
         seeds = " ".join(str(seed) for seed in sorted({o.seed for o in members}))
-        for name, text in (("version", str(version)), ("seeds", seeds), ("members", state)):
-            self.client.set_tag(run.info.run_id, name, text)
         failed = any(outcome.failure for outcome in members)
         self.client.set_terminated(run.info.run_id, "FAILED" if failed else "FINISHED")
+        for name, text in (("version", str(version)), ("seeds", seeds), ("members", state)):
+            self.client.set_tag(run.info.run_id, name, text)
 
 
 def sync(root: Path, paper: str, scale: str = ROOT_SCALE, rows: Sequence[str] = ()) -> Counts:

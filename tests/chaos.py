@@ -5,7 +5,7 @@
 A small repository with stand-in stages runs on a real platform. Flow, worker, stage, Prefect server, MLflow server or
 all of them are killed (SIGKILL) at random moments; after each kill come `rewardsmith up` and the same run. When the
 run has come to its end, its results are compared with those of an uninterrupted `dvc repro`, and counted: processes
-without a parent, runs that look alive, slots still held, parts of outputs, duplicates in MLflow.
+without a parent, runs that look alive, slots still held, parts of outputs, duplicates and open runs in MLflow.
 """
 
 from __future__ import annotations
@@ -205,7 +205,7 @@ def look(platform: Platform, reference: Path, report: Report) -> None:
     if platform.held_slots():
         report.problems.append(f"{platform.held_slots()} slot(s) are held")
     report.problems += [f"run {name} looks alive" for name in runs_alive(platform)]
-    report.problems += duplicates(root, platform.environment)
+    report.problems += faults_in_mlflow(root)
 
 
 def runs_alive(platform: Platform) -> list[str]:
@@ -218,8 +218,8 @@ def runs_alive(platform: Platform) -> list[str]:
     return [str(run.name) for run in found]
 
 
-def duplicates(root: Path, environment: dict[str, str]) -> list[str]:
-    """Keys that several live runs of MLflow have."""
+def faults_in_mlflow(root: Path) -> list[str]:
+    """Keys that several live runs of MLflow have, and runs that it shows as running."""
     from mlflow import MlflowClient
 
     client = MlflowClient(tracking_uri=f"sqlite:///{root / 'mlflow.db'}")
@@ -227,7 +227,10 @@ def duplicates(root: Path, environment: dict[str, str]) -> list[str]:
     assert experiment is not None
     found = client.search_runs([experiment.experiment_id], max_results=1000)
     keys = Counter(run.data.tags.get("key") for run in found)
-    return [f"{count} runs are {key}" for key, count in keys.items() if count > 1]
+    running = [run.info.run_name for run in found if run.info.status == "RUNNING"]
+    return [f"{count} runs are {key}" for key, count in keys.items() if count > 1] + [
+        f"run {name} of MLflow looks alive" for name in running
+    ]
 
 
 def forget(root: Path) -> None:

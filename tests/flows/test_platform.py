@@ -6,6 +6,7 @@ import http.server
 import os
 import random
 import stat
+import subprocess
 import sys
 import threading
 import time
@@ -222,7 +223,7 @@ def test_a_run_from_the_server_ends_well_streams_its_log_and_reaches_mlflow(plat
     wait_for(lambda: any("policy at work" in log.message for log in platform.client.read_logs(wanted, limit=200)), 30)
     assert "up to date" in command("dvc", "status", root=platform.root).stdout
     assert platform.held_slots() == 0
-    assert not chaos.duplicates(platform.root, {})
+    assert not chaos.faults_in_mlflow(platform.root)
 
 
 def test_mlflow_knows_the_policy_by_its_alias(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -318,6 +319,39 @@ def test_jobs_of_different_runs_see_disjoint_devices_and_threads(platform: Platf
     assert platform.held_slots() == 0
 
 
+def test_up_gives_back_the_leases_of_a_killed_process(platform: Platform) -> None:
+    """Else they would end a minute later and take the slots of whoever has them then."""
+    code = (
+        "import os, time\nfrom flows.shared_slots import SharedSlots\nfrom flows.slots import Slots\n"
+        "slots = SharedSlots(Slots(1, ['a'], 2), os.environ['REWARDSMITH_SLOTS'])\n"
+        "while slots.take({'cores': 1, 'gpus': 1, 'memory_gb': 1}) is None:\n    time.sleep(0.2)\n"
+        "print('held', flush=True)\ntime.sleep(600)"
+    )
+    environment = clean_environment(**platform.environment, PYTHONPATH=str(PROJECT))
+    process = subprocess.Popen([sys.executable, "-c", code], env=environment, stdout=subprocess.PIPE, text=True)
+    folder = platform.root / FOLDER
+
+    def leases() -> set[str]:
+        notes = (folder / "leases").glob("*.json")
+        return {path.stem for path in notes if read_private(path).get("pid") == process.pid}
+
+    def known() -> set[str]:
+        return {path.stem for path in (folder / "prefect-home" / "concurrency_leases").glob("*.json")}
+
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        held = leases()
+        assert len(held) == 3, "of cores, memory and a GPU"
+        assert held <= known()
+    finally:
+        process.kill()
+        process.wait()
+    servers(platform.root, "up")
+    assert leases() == set()
+    assert not held & known()
+
+
 def test_a_missing_limit_stops_a_run_with_its_name_and_up_makes_it_again(platform: Platform) -> None:
     name = f"{platform.environment['REWARDSMITH_SLOTS']}-cores"
     platform.client.delete_global_concurrency_limit_by_name(name)
@@ -390,8 +424,6 @@ def test_a_taken_port_is_named_with_who_holds_it(tmp_path: Path) -> None:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = str(taken.getsockname()[1])
-        import subprocess
-
         done = subprocess.run(
             [sys.executable, "-P", "-m", "flows.servers", "up", "--mlflow-port", port],
             cwd=root,

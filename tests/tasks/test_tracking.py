@@ -103,6 +103,18 @@ def test_repeating_changes_nothing_and_a_new_result_replaces_its_run(root: Path)
     assert run[0].data.metrics["alpaca_wr"] == 77.0
 
 
+@pytest.mark.parametrize("rows", [(), ("bandit",)])
+def test_no_run_is_left_running_not_even_one_that_a_killed_mirror_left(root: Path, rows: tuple[str, ...]) -> None:
+    from mlflow import MlflowClient
+
+    tracking.sync(root, "segment", rows=rows)
+    assert {run.info.status for run in runs(root)} == {"FINISHED"}
+    parent = runs(root, kind="table", table="Table 1")[0].info.run_id
+    MlflowClient(tracking_uri=tracking.tracking_uri(root)).update_run(parent, "RUNNING")
+    tracking.sync(root, "segment", rows=rows)
+    assert {run.info.status for run in runs(root)} == {"FINISHED"}
+
+
 def test_length_controlled_win_rates_reach_the_runs_that_the_table_was_made_from(root: Path) -> None:
     out = root / "results/testbed/segment/tables-demo"
     result = "results/testbed/segment/policy/segment/0/result"

@@ -1,0 +1,58 @@
+"""Two runs of one recipe: the second does not touch the row of the first."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows import recipe as module
+from rlhf_core.errors import RewardsmithError
+from tests import small_repository
+from tests.small_repository import command
+
+
+def run(root: Path, name: str, clamp: float = 10.0) -> str:
+    """The flow's function without a server."""
+    changes = {"readout": {"segmenter": {"kind": "bandit"}, "read": "aggregate"}, "clamp": clamp}
+    return module.recipe.fn(
+        name, start="segment/bandit", credit="last_token", changes=changes, sync=False, root=str(root)
+    )
+
+
+@pytest.fixture
+def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    found = small_repository.create(tmp_path / "tree", demo=("bandit",), seeds=(0,))
+    quiet: Any = lambda *_, **__: None  # noqa: E731
+    monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=quiet))
+    for name in ("create_markdown_artifact", "create_table_artifact", "page_link"):
+        monkeypatch.setattr(module, name, quiet)
+    return found
+
+
+def test_a_second_run_of_a_name_is_refused_while_the_first_is_at_work(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = root / ".work/recipes/own/params/segment/rows/own.yaml"
+    seen: list[str] = []
+
+    def at_work(path: Path, *_: object, **__: object) -> Any:
+        if path.name == "own":
+            before = row.read_text()
+            with pytest.raises(
+                RewardsmithError, match=rf"recipe 'own' is at work \(process {os.getpid()}, .*another name"
+            ):
+                run(root, "own", 5.0)
+            assert row.read_text() == before
+            run(root, "other", 5.0)
+        seen.append(path.name)
+        return SimpleNamespace(failed={}, line=lambda: "1 ran")
+
+    monkeypatch.setattr(module, "run_stale", at_work)
+    assert run(root, "own") == "1 ran"
+    assert seen == ["other", "own"]
+    assert run(root, "other", 5.0) == "1 ran", "the name is free again"
+    assert command("git", "status", "--short", root=root).stdout == ""
