@@ -1,9 +1,9 @@
 """The MLflow model registry: every reward model and policy that has a run, by pointer, with aliases.
 
 A registered model is `<paper>-policy-<row>` or `<paper>-reward-model-<name>`, outside the testbed
-`<paper>-<scale>-policy-<row>`; a version is one result of it. The alias `seed-<n>` is the newest result of a seed; others
-(`champion`) are set by people. Weights stay in DVC: a version's source is the small file `pointer.json` of its run, with
-the DVC path and the digest.
+`<paper>-<scale>-policy-<row>`; a version is one result of it. The alias `seed-<n>` is the newest result of a seed;
+others (`champion`) are set by people. Weights stay in DVC: a version's source is the small file `pointer.json` of its
+run, with the DVC path and the digest.
 """
 
 from __future__ import annotations
