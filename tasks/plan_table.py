@@ -76,7 +76,7 @@ def _most(stages: Mapping[str, Stage], need: str) -> int:
 
 
 def _side_by_side(stages: Mapping[str, Stage]) -> int:
-    """How many of the stages that run this machine holds at once: by its GPUs where one needs some, else by its cores."""
+    """How many of the stages that run this machine holds at once: by its GPUs where one needs some, else by cores."""
     if gpus := _most(stages, "gpus"):
         return max(1, len(machine.gpus()) // gpus)
     return max(1, machine.cores() // max(1, _most(stages, "cores")))
