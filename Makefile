@@ -117,7 +117,8 @@ bench-pipeline: install ## Seconds of every stage, and of a run that finds nothi
 chaos: install ## Kill the platform's processes at random (KILLS=50 SEED=0) and look whether anything is lost
 	@OMP_NUM_THREADS=1 "$(PY)" -m tests.chaos --kills "$(KILLS)" --seed "$(SEED)"
 
-clean: ## Remove what can be made again, the demo clone too; keeps .venv, results and the DVC cache; stops the platform
+clean: ## Remove what can be made again, .demo too; keeps .venv, results, DVC's cache, platform, recipes; stops the platform
 	@if [ -d .work/platform ] && [ -x "$(PY)" ]; then "$(PY)" -m flows.servers down; fi
-	rm -rf .demo .work report build dvc_plots *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	if [ -d .work ]; then find .work -mindepth 1 -maxdepth 1 -not -name platform -not -name recipes -exec rm -rf {} +; fi
+	rm -rf .demo report build dvc_plots *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
 	find . -name __pycache__ -not -path './.venv/*' -prune -exec rm -rf {} +

@@ -1,28 +1,43 @@
 """Slots that all runs of a machine share: Prefect limits, one of all cores, one of its memory, one per GPU.
 
-`rewardsmith up` creates them; a run of a platform takes them strictly: a limit that is missing stops it. They are
-leases: what a killed run held is free again after a minute, or at the next `rewardsmith up`.
+    python -m flows.shared_slots    creates those of this machine under the name REWARDSMITH_SLOTS
+
+`rewardsmith up` creates them, the command where something else starts the worker; a run of a platform takes them
+strictly: a limit that is missing stops it. They are leases: what a killed run held is free again after a minute, or at
+the next `rewardsmith up`.
 """
 
 from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping
+from typing import Any
 from uuid import UUID
 
 from flows.leases import Leases
 from flows.slots import Grant, Slots
 from rlhf_core.errors import RewardsmithError
+from tasks import machine
 
 #: Seconds between looks at limits that other runs hold.
 POLL_SECONDS = 1.0
+REMEDY = "Run `rewardsmith up`, or beside a worker in a container `python -m flows.shared_slots`, which creates it"
 
 
 def limits(name: str, slots: Slots) -> dict[str, int]:
     """The limits of a machine by their names."""
     found = {f"{name}-cores": slots.cores, f"{name}-memory-gb": max(1, int(slots.memory_gb))}
     return found | {f"{name}-gpu-{gpu}": 1 for gpu in slots.gpus}
+
+
+def make_limits(client: Any, name: str) -> dict[str, int]:
+    """Creates this machine's limits on a Prefect server, or brings them to what it has; returns them."""
+    found = limits(name, Slots(machine.cores(), machine.gpus(), machine.memory_gb()))
+    for limit, count in found.items():
+        client.upsert_global_concurrency_limit_by_name(limit, count)
+    return found
 
 
 class SharedSlots(Slots):
@@ -48,7 +63,7 @@ class SharedSlots(Slots):
             except ObjectNotFound:
                 raise RewardsmithError(
                     f"the limit '{name}' does not exist on the Prefect server, so nothing would keep jobs apart. "
-                    "Run `rewardsmith up`, which creates it"
+                    + REMEDY
                 ) from None
 
     def take(self, needs: Mapping[str, float]) -> Grant | None:
@@ -98,7 +113,7 @@ class SharedSlots(Slots):
         try:
             lease = self._leases.take(name, count)
         except LookupError:
-            raise RewardsmithError(f"the limit '{name}' has gone. Run `rewardsmith up`, which creates it") from None
+            raise RewardsmithError(f"the limit '{name}' has gone. {REMEDY}") from None
         if lease is None:
             return False
         leases.append(lease)
@@ -109,3 +124,23 @@ def machine_slots(slots: Slots) -> Slots:
     """The slots as they are shared on a platform; as they are without one."""
     name = os.environ.get("REWARDSMITH_SLOTS")
     return SharedSlots(slots, name) if name else slots
+
+
+def main() -> int:
+    """Creates the limits of a machine whose worker something else starts."""
+    from prefect.client.orchestration import get_client
+
+    name = os.environ.get("REWARDSMITH_SLOTS")
+    if not name:
+        print(
+            "error: REWARDSMITH_SLOTS is not set; it names this machine's slots, also for the worker", file=sys.stderr
+        )
+        return 2
+    with get_client(sync_client=True) as client:
+        for limit, count in make_limits(client, name).items():
+            print(f"{limit}: {count}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

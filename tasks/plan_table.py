@@ -35,8 +35,8 @@ def print_plan(
     stages = _asked_for(root, paper, rows, seeds, scale, full)
     seconds = expected_seconds(root, stages.values())
     _print_table(stages, seconds, all_stages)
-    print(_summary(root, stages, seconds, scale))
-    if any(stage.state == "run" for stage in stages.values()) and scale not in ("testbed", "hh"):
+    print(_summary(root, stages, seconds))
+    if _most(stages, "gpus"):
         for name in suite_papers(root, scale=scale, full=full) if paper == SUITE else [paper]:
             _print_costs(root, scale, name)
 
@@ -70,14 +70,26 @@ def _print_table(stages: Mapping[str, Stage], seconds: Mapping[str, float | None
         Console().print(table)
 
 
-def _summary(root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, float | None], scale: str) -> str:
+def _most(stages: Mapping[str, Stage], need: str) -> int:
+    """The most that a stage which runs needs: of cores or gpus."""
+    return max((stage.needs.get(need, 0) for stage in stages.values() if stage.state == "run"), default=0)
+
+
+def _side_by_side(stages: Mapping[str, Stage]) -> int:
+    """How many of the stages that run this machine holds at once: by its GPUs where one needs some, else by cores."""
+    if gpus := _most(stages, "gpus"):
+        return max(1, len(machine.gpus()) // gpus)
+    return max(1, machine.cores() // max(1, _most(stages, "cores")))
+
+
+def _summary(root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, float | None]) -> str:
     """How many stages of each state; expected time and disk of those that run."""
     counts = {state: sum(stage.state == state for stage in stages.values()) for state in WORDS}
     line = ", ".join(f"{counts[state]} {WORDS[state]}" for state in WORDS if counts[state])
     times = [seconds[a] for a, stage in stages.items() if stage.state == "run"]
     known_times = [t for t in times if t is not None]
     if known_times:
-        side_by_side = machine.cores() if scale == "testbed" else max(1, len(machine.gpus()))
+        side_by_side = _side_by_side(stages)
         line += f"; about {clock(sum(known_times) / side_by_side)} on {side_by_side} slot(s)"
         unknown = len(times) - len(known_times)
         line += f" beside {unknown} stage(s) never run here" if unknown else ""
@@ -91,7 +103,7 @@ def _summary(root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, floa
 
 
 def _print_costs(root: Path, scale: str, paper: str) -> None:
-    """GPU hours and memory of a paper's stages at a scale that loads models, by the documented models of both."""
+    """GPU hours and memory of a paper's stages at a scale that needs GPUs, by the documented models of both."""
     from rlhf_core.models.memory import GIB, Sharding
     from tasks.scale_check import check_scale
 

@@ -124,6 +124,12 @@ def test_compose_services_refer_to_what_is_declared() -> None:
     assert device == {"driver": "nvidia", "count": "all", "capabilities": ["gpu"]}
 
 
+def test_the_worker_of_compose_shares_slots_whose_limits_a_documented_command_makes() -> None:
+    assert COMPOSE["services"]["worker"]["environment"]["REWARDSMITH_SLOTS"]
+    command = "docker compose -f infra/compose.yaml run --rm worker python -m flows.shared_slots"
+    assert command in (ROOT / "docs" / "cluster.md").read_text(encoding="utf-8")
+
+
 def test_compose_publishes_ports_on_the_loopback_address_alone() -> None:
     for path in INFRA.rglob("compose.yaml"):
         for ports in found(yaml.safe_load(path.read_text()), "ports"):

@@ -61,6 +61,18 @@ def test_nothing_is_installed_while_the_constraints_are_unchanged(copy: Path) ->
     assert "it must be auto" in planned.stdout, "the changed set starts an installation"
 
 
+def test_clean_keeps_what_cannot_be_made_again(copy: Path) -> None:
+    kept = (".work/platform/prefect.db", ".work/recipes/own/recipe.yaml", "results/x", ".dvc/cache/x", "mlflow.db")
+    removed = (".work/checkpoints/x", ".work/times", "report/index.html", ".demo/x", "tasks/__pycache__/x.pyc")
+    for name in (*kept, *removed):
+        (copy / name).parent.mkdir(parents=True, exist_ok=True)
+        (copy / name).write_text("x")
+    for _ in range(2):
+        done = make("clean", root=copy)
+        assert done.returncode == 0, done.stderr
+        assert [name for name in (*kept, *removed) if (copy / name).exists()] == list(kept)
+
+
 def test_continuous_integration_runs_both_suites() -> None:
     text = (ROOT / ".ci" / "run").read_text()
     assert os.access(ROOT / ".ci" / "run", os.X_OK)

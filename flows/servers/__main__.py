@@ -136,14 +136,11 @@ def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
 
     from flows.deployments import apply
     from flows.servers.recovery import cancel_stranded, repair
-    from flows.shared_slots import limits
-    from flows.slots import Slots
+    from flows.shared_slots import make_limits
 
     with get_client(sync_client=True) as client:
         make_pool(client)
-        slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
-        for name, count in limits(slots_name(), slots).items():
-            client.upsert_global_concurrency_limit_by_name(name, count)
+        make_limits(client, slots_name())
         done = repair(settings, worker_alive=worker_alive) + cancel_stranded(client)
         apply(settings.root, client)
     return done

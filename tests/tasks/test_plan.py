@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry
-from tasks import plan
+from tasks import plan, plan_table
 from tasks.plan import Stage
 from tests import small_repository
 from tests.small_repository import PROJECT, reward_row, write_yaml
@@ -131,6 +131,37 @@ def test_expected_time_is_the_own_record_else_the_mean_of_the_kind(tmp_path: Pat
     other = stage("sft@m-0", out="results/testbed/shared/sft/m/0")
     expected = plan.expected_seconds(tmp_path, [known, new, other])
     assert expected == {"policy@a-0": 10.0, "policy@c-0": 20.0, "sft@m-0": None}
+
+
+@pytest.mark.parametrize(
+    ("needs", "gpus", "slots", "costs"),
+    [
+        ({"cores": 1, "gpus": 0}, ["0"], 4, False),
+        ({"cores": 2, "gpus": 0}, [], 2, False),
+        ({"cores": 8, "gpus": 1}, ["0", "1"], 2, True),
+        ({"cores": 32, "gpus": 8}, [str(i) for i in range(8)], 1, True),
+    ],
+)
+def test_slots_and_gpu_hours_follow_what_the_stages_need(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    needs: dict[str, int],
+    gpus: list[str],
+    slots: int,
+    costs: bool,
+) -> None:
+    running = replace(stage("policy@a-0"), needs=needs)
+    done = replace(stage("sft@m-0"), state="current", needs={"cores": 64, "gpus": 64})
+    monkeypatch.setattr(plan_table, "_asked_for", lambda *_: {s.address: s for s in (running, done)})
+    monkeypatch.setattr(plan_table, "expected_seconds", lambda *_: {"policy@a-0": 60.0, "sft@m-0": None})
+    monkeypatch.setattr(plan_table, "_print_costs", lambda root, scale, paper: print(f"costs of {paper} at {scale}"))
+    monkeypatch.setattr("tasks.machine.cores", lambda: 4)
+    monkeypatch.setattr("tasks.machine.gpus", lambda: gpus)
+    plan_table.print_plan(tmp_path, "alarm", (), (), scale="feedback", full=False, all_stages=False)
+    said = capsys.readouterr().out
+    assert f"about {plan.clock(60 / slots)} on {slots} slot(s)" in said
+    assert ("costs of alarm at feedback" in said) == costs
 
 
 @pytest.mark.platform
