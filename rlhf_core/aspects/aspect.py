@@ -108,8 +108,8 @@ def _check_density(aspect: Aspect, responses: Sequence[str], scored: Sequence[Sc
     """Refuses values that are about something else than declared.
 
     Token values are on every letter and digit, none on several words. Slices are the aspect's own to cut, so that only
-    what no response has in order is refused: one value for each whole answer though they have several sentences (two such
-    answers at least: a slicer may find no end in one), or single words within one slice.
+    what no response has in order is refused: one value for each whole answer though they have several sentences (two
+    such answers at least: a cut may be missed in one), or single words within one slice.
     """
     name, density = f"aspect '{aspect.name}'", aspect.density
     if density is Density.TOKEN:
