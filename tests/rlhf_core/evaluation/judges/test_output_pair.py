@@ -10,8 +10,8 @@ from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_g
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import get_template, parse_output_pair
 
-FIGURE_6 = """Select the output (a) or (b) that best matches the given instruction. Choose your preferred output, which can \
-be subjective. Your answer should ONLY contain: Output (a) or Output (b). Here's an example:
+FIGURE_6 = """Select the output (a) or (b) that best matches the given instruction. Choose your preferred output, \
+which can be subjective. Your answer should ONLY contain: Output (a) or Output (b). Here's an example:
 
 # Example:
 ## Instruction:
@@ -48,8 +48,8 @@ def test_the_prompt_is_the_papers() -> None:
     template = get_template("output_pair")
     assert template.user(JudgeRequest("1", "What is {braced}?", ("One.", "Two."), "output_pair")) == FIGURE_6
     assert template.system == (
-        "You are a helpful instruction-following assistant that prints the best model by selecting the best outputs for "
-        "a given instruction."
+        "You are a helpful instruction-following assistant that prints the best model by selecting the best outputs "
+        "for a given instruction."
     )
 
 
