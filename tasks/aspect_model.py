@@ -16,9 +16,8 @@ from typing import Annotated, Any
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.aspects.aspect import Density
+from rlhf_core.aspects.aspect import SLICERS, Density
 from rlhf_core.aspects.slice_classification import (
-    SLICERS,
     LabelledSequence,
     all_slice_logits,
     classification_scores,

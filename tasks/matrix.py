@@ -496,7 +496,6 @@ def build(root: Path) -> dict[Path, Graph]:
     graphs = {Path(): demo}
     for folder in sorted(path for path in (root / "params" / "scales").iterdir() if path.is_dir()):
         scale = Scale(root, folder.name)
-        seeds = suite["seeds"] if scale.name == ROOT_SCALE else suite.get("scale_seeds", [0])
         full: dict[str, Graph] = {}
         for paper, found in rows.items():
             raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, {}).get("rows", [])) - set(found)
@@ -504,7 +503,7 @@ def build(root: Path) -> dict[Path, Graph]:
             every = [*found.values(), *(raw_row(paper, name) for name in sorted(raw) if name not in found)]
             here = [row for row in every if scale.has(row)]
             if here:
-                full[paper] = Graph(scale.name)
+                full[paper], seeds = Graph(scale.name), suite_seeds(suite, scale.name, paper)
                 add_rows(full[paper], scale, paper, here, seeds, f"results/{scale.name}/{paper}/tables")
         made = demo.outputs() if scale.name == ROOT_SCALE else set()
         graphs |= {Path("pipelines") / scale.name / name: graph for name, graph in _parted(full, made).items()}
@@ -516,6 +515,13 @@ def _printed_backbones(paper: str) -> set[str]:
     if paper not in registry.PAPERS:
         return set()
     return {row.name for row in row_map.rows_of_paper(paper) if row.kind == "sft"}
+
+
+def suite_seeds(suite: Mapping[str, Any], scale: str, paper: str) -> list[int]:
+    """The seeds of a paper's whole matrix at a scale: of params.yaml `seeds` on the testbed, else `scale_seeds`."""
+    own = suite["scale_seeds"]
+    found: list[int] = suite["seeds"] if scale == ROOT_SCALE else own.get(paper, own["default"])
+    return found
 
 
 def _parted(full: Mapping[str, Graph], made: set[str]) -> dict[str, Graph]:

@@ -147,7 +147,7 @@ def create(
             spec = {"backbone": row["backbone"], "kind": row["reward_model"]}
             write_yaml(root / "params" / "segment" / "reward_models" / f"{row['reward_model']}.yaml", spec)
     demo_part = {"segment": {"seeds": list(seeds), "rows": list(demo)}}
-    suite = {"seeds": list(suite_seeds), "scale_seeds": [0]}
+    suite = {"seeds": list(suite_seeds), "scale_seeds": {"default": [0]}}
     write_yaml(root / "params.yaml", {"demo": demo_part, "suite": suite})
     (root / "tasks").mkdir()
     (root / "tasks" / "__init__.py").touch()

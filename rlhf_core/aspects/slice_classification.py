@@ -5,7 +5,7 @@ Source: ALARM, §3.1; Wu et al. 2023, §4.2.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -13,18 +13,14 @@ import torch.nn.functional as F
 from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
-from rlhf_core.aspects.aspect import Density
 from rlhf_core.data.encoding import EncodedSequence
-from rlhf_core.data.slices import Span, sentences, sub_sentences
+from rlhf_core.data.slices import Span
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import DataError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.preference_training import SegmentedSequence
 from rlhf_core.segmentation.boundary_tokens import boundary_tokens
-
-#: How a response is cut for each density that has slices.
-SLICERS: dict[Density, Callable[[str], list[Span]]] = {Density.SPAN: sub_sentences, Density.SENTENCE: sentences}
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,9 @@ class ToolClient(Generic[A]):
         except Failure as failure:
             self.close()
             raise ToolError(f"{self.name}: {failure}. No score is made up: training stops here") from None
+        except BaseException:
+            self.close()
+            raise
         finally:
             self.usage.waited_s += time.monotonic() - started
         found = [self._known[text] for text in texts]

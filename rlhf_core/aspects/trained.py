@@ -8,8 +8,8 @@ from typing import Any
 
 import torch
 
-from rlhf_core.aspects.aspect import Density, Scored
-from rlhf_core.aspects.slice_classification import SLICERS, all_slice_logits, slice_ends
+from rlhf_core.aspects.aspect import SLICERS, Density, Scored
+from rlhf_core.aspects.slice_classification import all_slice_logits, slice_ends
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits

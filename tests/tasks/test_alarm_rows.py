@@ -13,7 +13,7 @@ import yaml
 from rlhf_core.errors import RecipeError
 from rlhf_core.recipe import parse_recipe
 from tasks.aspects import AspectSpec
-from tasks.matrix import Scale
+from tasks.matrix import Scale, suite_seeds
 from tasks.rows import load_row, load_rows
 from tasks.selection import SelectionFile, SelectionScale
 from tasks.settings import read_settings, typed
@@ -66,6 +66,13 @@ def test_the_initial_policy_answers_as_long_as_policies_do_while_they_train(scal
         assert drawn["max_new_tokens"] == trained["sampling"]["max_new_tokens"], row.name
         compared += 1
     assert compared > 15
+
+
+def test_the_whole_matrix_is_run_with_three_seeds_at_every_scale_as_in_the_paper() -> None:
+    suite = read_settings(ROOT / "params.yaml")["suite"]
+    for scale in ("testbed", "small", "feedback", "paper"):
+        assert suite_seeds(suite, scale, "alarm") == [0, 1, 2]
+    assert suite_seeds(suite, "paper", "par") == [0]
 
 
 Change = Callable[[dict[str, Any]], None]

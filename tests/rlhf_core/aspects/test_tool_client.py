@@ -112,6 +112,17 @@ def test_a_server_that_stops_while_training_runs_is_an_error_and_one_that_return
         assert len(checked_scores(aspect, [{}] * 4, TEXTS)) == 4
 
 
+def test_a_fault_of_the_client_itself_gives_up_the_calls_under_way() -> None:
+    def ask(text: str) -> Any:
+        raise KeyError(text)
+
+    asking = client(ask)
+    with pytest.raises(KeyError):
+        asking.answers(["a", "b"])
+    assert asking._pool is None
+    assert not asking._pending
+
+
 def test_nonsense_is_never_stored(tmp_path: Path) -> None:
     cache = str(tmp_path / "grammar.jsonl")
     with ToolServer(mode="span") as server:

@@ -91,7 +91,8 @@ def test_a_sentence_aspect_is_paid_at_the_ends_of_its_sentences_and_leaves_the_r
 
 
 def test_a_token_aspect_is_paid_token_by_token() -> None:
-    assert paid(Told(Density.TOKEN, ((1, 3), (4, 6)), (0.0, -1.0))).tolist() == [[0, -1, 0, 0, 0], [0, -1, 0, 0, 0]]
+    told = Told(Density.TOKEN, ((1, 3), (4, 6), (7, 9), (10, 12)), (0.0, -1.0, 0.0, 0.0))
+    assert paid(told).tolist() == [[0, -1, 0, 0, 0], [0, -1, 0, 0, 0]]
 
 
 @pytest.mark.parametrize(
@@ -112,7 +113,7 @@ def test_scores_that_are_not_of_the_declared_density_are_refused(
 
 def test_a_credit_that_does_not_take_the_density_is_refused() -> None:
     with pytest.raises(RecipeError, match="the credit rule takes Sequence but the read-out gives Tokens"):
-        paid(Told(Density.TOKEN, ((0, 2),), (1.0,)), credit="last_token")
+        paid(Told(Density.TOKEN, ((0, 3), (3, 6), (6, 9), (9, 12)), (1.0,) * 4), credit="last_token")
 
 
 def test_results_do_not_depend_on_padding() -> None:
