@@ -51,7 +51,7 @@ def stage(root: Path) -> None:
     how = {"environment": {}, "running": Running(), "say": print}
     run_stage(root, address=before, name="prepare", out="", **how)  # type: ignore[arg-type]
     messages = []
-    for left in (16 << 10, 0):
+    for left in (4 << 10, 0):
         filler = fill(root, left)
         try:
             run_stage(root, address=address, name="tokenizer", out="", **how)  # type: ignore[arg-type]
