@@ -33,7 +33,7 @@ from rlhf_core.shaping.registry import SHAPINGS
 from tasks import graph, plan
 from tasks.commit import commit_of
 from tasks.exclusive import only_one
-from tasks.matrix import SHARED
+from tasks.items import SHARED
 from tasks.rows import NAME, load_yaml, nearest
 
 #: A choice that stays as in the row it starts from.

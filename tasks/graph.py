@@ -31,7 +31,8 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
-from tasks.matrix import SHARED, Argument, Graph, Item, build, module_of
+from tasks.items import SHARED, Argument, Graph, Item, module_of
+from tasks.matrix import build
 from tasks.rows import ROOT_SCALE, load_yaml, nearest
 
 STAGES = (

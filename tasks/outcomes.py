@@ -14,7 +14,7 @@ from rlhf_core.published import registry
 from rlhf_core.published.row_map import mapped_rows
 from tasks import graph
 from tasks.artifacts import digest, read_json
-from tasks.matrix import SHARED, module_of
+from tasks.items import SHARED, module_of
 from tasks.rows import ROOT_SCALE, ROW_STAGES, load_yaml
 from tasks.tables import made_tables
 

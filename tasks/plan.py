@@ -16,7 +16,7 @@ from typing import Any
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.published import registry
 from tasks import graph
-from tasks.matrix import SHARED, module_of
+from tasks.items import SHARED, module_of
 from tasks.rows import ROOT_SCALE, ROW_STAGES, load_yaml, nearest
 
 ROOT_FILE = "dvc.yaml"

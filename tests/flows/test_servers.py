@@ -28,7 +28,7 @@ from flows.stage_run import MemoryWatch, StageFailed, explain_failure
 from flows.working_tree import end_group
 from rlhf_core.errors import RecipeError, RewardsmithError
 from tasks import platform_state, rows
-from tasks.matrix import Scale
+from tasks.scale import Scale
 from tests.small_repository import PROJECT
 
 PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}

@@ -13,8 +13,9 @@ import yaml
 from rlhf_core.errors import RecipeError
 from rlhf_core.recipe import parse_recipe
 from tasks.aspects import AspectSpec
-from tasks.matrix import Scale, suite_seeds
+from tasks.matrix import suite_seeds
 from tasks.rows import load_row, load_rows
+from tasks.scale import Scale
 from tasks.selection import SelectionFile, SelectionScale
 from tasks.settings import read_settings, typed
 

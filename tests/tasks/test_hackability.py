@@ -17,11 +17,11 @@ from rlhf_core.testbed import World
 from tasks import graph, hackability
 from tasks.command_line import commands
 from tasks.hackability import OwnReward, RewardRows
-from tasks.matrix import Scale
 from tasks.prepare import WorldSpec, data_spec
 from tasks.report.hackability import compare, write_comparison
 from tasks.reward_model import MergeSpec, RewardModelSpec
 from tasks.rows import load_rows, load_yaml
+from tasks.scale import Scale
 from tasks.settings import read_settings, typed
 from tests import small_repository
 from tests.small_repository import reward_row, write_yaml

@@ -12,10 +12,12 @@ from rlhf_core.published import registry, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.generative_reward_model import GenerativeModelScale, GenerativeModelSpec
-from tasks.matrix import Item, Scale, build
+from tasks.items import Item
+from tasks.matrix import build
 from tasks.policy_settings import PolicyScale
 from tasks.rows import RowSpec, load_rows, raw_row
 from tasks.samples import SamplesSpec
+from tasks.scale import Scale
 from tasks.settings import read_settings, typed
 from tasks.sft import BackboneSpec
 from tasks.solutions import imitation_settings, needed_solutions

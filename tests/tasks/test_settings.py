@@ -15,12 +15,12 @@ from tasks.aspect_model import AspectModelSpec
 from tasks.benchmarks import EvaluationConfig
 from tasks.entropies import EntropySpec
 from tasks.loading import load_judge
-from tasks.matrix import Scale
 from tasks.normaliser import CalibrationSpec, calibration_places
 from tasks.policy_settings import PolicyScale
 from tasks.prepare import RealSpec, data_spec
 from tasks.reward_model import RewardModelSpec
 from tasks.rows import load_rows
+from tasks.scale import Scale
 from tasks.segmenter import SegmenterSpec
 from tasks.settings import overrides, read_settings, typed
 from tasks.sft import BackboneSpec
