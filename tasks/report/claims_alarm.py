@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rlhf_core.published.row_map import recipe_row
-from tasks.report.claims import Claim, Derived, Number, Part, Results, claims_figure, rows_named
+from tasks.report.claims import Claim, Derived, Number, Part, Results, Side, claims_figure, rows_named
 from tasks.report.figure_data import FigureData
 from tasks.report.matches import Matches
 from tasks.report.measurements import Measurement, TableRuns
@@ -93,11 +93,12 @@ DERIVED: dict[str, Derived] = {
 }
 
 
-def _selected(task: str, metric: str, side: str, among: Sequence[str]) -> list[Part]:
+def _selected(task: str, metric: str, side: Side, among: Sequence[str]) -> list[Part]:
     """The paper's choice on one side of other aspects; `metric` has a place for the aspect's name."""
     row = next(row for row, of in SELECTIONS.items() if of == task)
-    first, *others = (Number(row, metric.format(name), metric.format(name)) for name in among)
-    return [Part(first, "below" if side == "below" else "above", other) for other in others]
+    chosen, *others = among
+    first = Number(row, metric.format(chosen), metric.format(chosen))
+    return [Part(first, side, Number(row, metric.format(name), name)) for name in others]
 
 
 def _wins(row: str, by: str, *others: str) -> list[Part]:
@@ -119,7 +120,7 @@ def _mean(row: str, by: str) -> Number:
 
 def _means(row: str, by: str, *others: str) -> list[Part]:
     """A row's mean stands above each of the others'."""
-    return [Part(_mean(row, by), "above", _mean(other, by)) for other in others]
+    return [Part(_mean(row, by), "above", Number(other, f"score/{by}", other)) for other in others]
 
 
 def _ablation(task: str, aspect: str) -> str:
@@ -129,11 +130,10 @@ def _ablation(task: str, aspect: str) -> str:
 
 def _against_others(task: str, by: str, aspect: str, *others: str) -> list[Part]:
     """ALARM with an aspect has a higher mean win rate against the other aspects than those have (Table 7)."""
-    first, *rest = (
-        Number(row, f"wins/{by}/others", f"{row} against the others {JUDGES[by]}")
-        for row in (_ablation(task, name) for name in (aspect, *others))
-    )
-    return [Part(first, "above", other) for other in rest]
+    row, metric = _ablation(task, aspect), f"wins/{by}/others"
+    first = Number(row, metric, f"{row} against the others {JUDGES[by]}")
+    rest = [_ablation(task, name) for name in others]
+    return [Part(first, "above", Number(other, metric, other)) for other in rest]
 
 
 def claims() -> list[Claim]:
