@@ -7,7 +7,9 @@ downloads on first use.
 
 from __future__ import annotations
 
+import asyncio
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
@@ -33,7 +35,7 @@ class LanguageToolGrammar:
         url: of a running server, such as http://127.0.0.1:8081; None takes the variable's, or starts a local one.
         language: code that LanguageTool knows.
         disabled_rules: rule ids that are not errors here.
-        timeout_s: of one call.
+        timeout_s: of one call from its start to the answer's last byte.
         offsets: character spans of the tokens of a text; words and marks without one.
         concurrency, retries, backoff_s, max_backoff_s, cache_path: see `ToolConfig`.
     """
@@ -124,14 +126,18 @@ def _server(
     if address.scheme not in ("http", "https") or not address.host:
         raise RecipeError(f"aspect 'grammar': url must be an http or https address, not '{url}'")
     limits = httpx.Limits(max_connections=concurrency, max_keepalive_connections=concurrency)
-    client = httpx.Client(timeout=timeout_s, limits=limits)
+    client, loop = httpx.AsyncClient(timeout=None, limits=limits), _loop()
     target = f"{url.rstrip('/')}/v2/check"
     form = {"language": language} | ({"disabledRules": ",".join(disabled)} if disabled else {})
 
+    async def post(text: str) -> httpx.Response:
+        async with asyncio.timeout(timeout_s):  # httpx's own counts from each byte anew
+            return await client.post(target, data={**form, "text": text})
+
     def ask(text: str) -> Any:
         try:
-            response = client.post(target, data={**form, "text": text})
-        except httpx.TimeoutException:
+            response = asyncio.run_coroutine_threadsafe(post(text), loop).result()
+        except TimeoutError:
             raise Failure(f"no answer within {timeout_s} s; is the server overloaded?") from None
         except httpx.HTTPError as error:
             raise Failure(f"cannot be reached ({error}); is the server running?") from None
@@ -145,6 +151,14 @@ def _server(
             raise Failure(f"answered with no JSON: {response.text[:80]!r}") from None
 
     return ask
+
+
+@cache
+def _loop() -> asyncio.AbstractEventLoop:
+    """Where calls of servers wait, in a thread of its own; one per process."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="languagetool", daemon=True).start()
+    return loop
 
 
 @cache

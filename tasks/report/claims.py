@@ -16,14 +16,15 @@ from scipy import stats
 
 from rlhf_core.evaluation.statistics import mean_and_standard_error
 from tasks.report.figure_data import FigureData
+from tasks.report.matches import Matches, match_of
 from tasks.report.measurements import BySeed, Measurement, TableRuns, measurements
 from tasks.report.outputs import StageOutput
 from tasks.report.significance import Comparison, compare, corrected_p
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
 Side = Literal["above", "below", "beside"]
-#: A number of one run, None where it has none.
-Derived = Callable[[StageOutput], float | None]
+#: A number of one run, with its prompts if it has any; None where it has none.
+Derived = Callable[[StageOutput], float | Measurement | None]
 LEVEL = 0.05
 
 
@@ -33,7 +34,7 @@ class Number:
 
     Args:
         row: its name.
-        metric: of metrics.json, or a derived one.
+        metric: of metrics.json, or a derived one, or a match with other rows such as `wins/judge/qa-holistic`.
         label: what the page calls it.
     """
 
@@ -75,10 +76,12 @@ class Results:
     Args:
         runs: outputs of every row, and those of the SFT models that they started from.
         derived: metrics that are computed from a run's histories, by name.
+        matches: rows against each other; None where no claim asks for that.
     """
 
     runs: TableRuns
     derived: Mapping[str, Derived] = field(default_factory=dict)
+    matches: Matches | None = None
     _known: dict[str, Mapping[str, BySeed]] = field(default_factory=dict)
 
     def of(self, number: Number) -> BySeed:
@@ -86,7 +89,14 @@ class Results:
         if number.metric in self.derived:
             read = self.derived[number.metric]
             found = {seed: read(out) for seed, out in self.runs.outputs.get(number.row, {}).items()}
-            return {seed: Measurement(value) for seed, value in found.items() if value is not None}
+            return {
+                seed: value if isinstance(value, Measurement) else Measurement(value)
+                for seed, value in found.items()
+                if value is not None
+            }
+        match = match_of(number.metric)
+        if match is not None and self.matches is not None:
+            return self.matches.measured(number.row, match)
         if number.metric not in self._known:
             self._known[number.metric] = measurements(self.runs, number.metric)
         return self._known[number.metric].get(number.row, {})

@@ -171,6 +171,19 @@ class Matches:
         seeds = sorted(set.intersection(*(set(found) for found in rates)))
         return {seed: Measurement(sum(found[seed] for found in rates) / len(rates)) for seed in seeds}
 
+    def measured(self, own: str, match: Match) -> dict[int, Measurement]:
+        """A row's win rate by seed, in percent; over one other row with each prompt's result as 1, .5 or 0."""
+        if match.other is None or match.kind != "wins":
+            raise ValueError(f"{match} is no win rate")
+        if match.other == OTHERS:
+            return self.against_others(own, match.by)
+        return {
+            seed: Measurement(
+                rate, {p: 0.5 + 0.5 * won for p, won in self.results_of(own, match.other, match.by, seed).items()}
+            )
+            for seed, rate in self.win_rates(own, match.other, match.by).items()
+        }
+
     def outcome(self, main: str, other: str, match: Match) -> Outcome | None:
         """The test of the main row against another; None where one of them was not run or has no such score."""
         seeds = self.seeds(main, other)

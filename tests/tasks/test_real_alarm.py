@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from benchmarks.tool_server import ToolServer
+from rlhf_core.aspects.language_tool import URL_VARIABLE
 from tasks.settings import read_settings
 from tests.tasks.alarm_run import FILES, Run
 from tests.tasks.test_real_aspects import MT, QA, shortened
@@ -72,3 +74,28 @@ def test_real_sentences_are_translated_for_what_lingua_and_textstat_say(real_dat
         assert all(0 <= one["confidence"] <= 1 for one in scores)
         paid = made.read(f"alarm/policy/{row}/0", "rollouts.jsonl")[0]["breakdown"]
         assert set(paid) == {"holistic", *found["chosen"]}
+
+
+def test_real_sentences_are_translated_for_what_a_grammar_server_says(
+    real_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The server has LanguageTool's interface and knows the testbed's English: real words that it does not know err."""
+    pytest.importorskip("lingua")
+    pytest.importorskip("textstat")
+    monkeypatch.chdir(tmp_path)  # answers are kept at a relative path
+    files = shortened(real_data, tmp_path / "files", {"eutrans_es_en": 60})
+    data = {**MT, "sets": ["eutrans_es_en"], "directory": str(files)}
+    with ToolServer() as server:
+        monkeypatch.setenv(URL_VARIABLE, server.url)
+        made = run(tmp_path, "alarm", {"qa-alarm": "mt-alarm"}, "mt", "holistic-mt", data)
+        made.policy("qa-alarm")
+    found = made.read("alarm/selection/qa/0", "selection.json")
+    assert set(found["aspects"]) == {"grammar", "confidence", "readability", "length"}
+    assert not found["aspects"]["grammar"]["higher_is_better"]
+    rollouts = made.read("alarm/policy/qa-alarm/0", "rollouts.jsonl")
+    assert all(set(one["breakdown"]) == {"holistic", "grammar"} for one in rollouts)
+    scores = made.read("alarm/policy/qa-alarm/0", "scores.jsonl")
+    assert [set(one) for one in scores] == [{"id", "holistic", *found["aspects"]}] * 4
+    assert "gate/pairs" in made.read("alarm/policy/qa-alarm/0", "metrics.json")
+    kept = (tmp_path / ".work/languagetool/answers.jsonl").read_text().splitlines()
+    assert len(kept) == server.calls > 0

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
+import socketserver
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -99,6 +102,37 @@ def test_a_tool_that_stays_broken_is_an_error_after_the_retries_and_no_score(mod
         assert server.calls == 3
         assert "(3 tries)" in str(caught.value)
         assert server.url in str(caught.value)
+
+
+class _Dripping(socketserver.BaseRequestHandler):
+    """Says the start of an answer, then byte after byte of it without an end."""
+
+    said = b""
+
+    def handle(self) -> None:
+        self.request.recv(65536)
+        with contextlib.suppress(OSError):
+            self.request.sendall(self.said)
+            while True:
+                self.request.sendall(b"a")
+                time.sleep(0.005)
+
+
+@pytest.mark.parametrize(
+    "said",
+    [b"HTTP/1.1 200 OK\r\nServer: a", b"HTTP/1.1 200 OK\r\nContent-Length: 100000\r\n\r\n"],
+    ids=["header", "body"],
+)
+def test_the_time_of_a_call_is_that_of_its_whole_answer(said: bytes) -> None:
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), type("Dripping", (_Dripping,), {"said": said})) as server:
+        server.daemon_threads = True
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.005}, daemon=True).start()
+        aspect = grammar(f"http://127.0.0.1:{server.server_address[1]}", timeout_s=0.05, retries=1, backoff_s=0.001)
+        started = time.monotonic()
+        with pytest.raises(ToolError, match=r"no answer within 0.05 s.*\(2 tries\)"):
+            aspect.score([{}], TEXTS[:1])
+        assert time.monotonic() - started < 5
+        server.shutdown()
 
 
 def test_a_server_that_stops_while_training_runs_is_an_error_and_one_that_returns_serves_again() -> None:
