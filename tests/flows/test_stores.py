@@ -231,7 +231,7 @@ def checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, database: PostgreSQ
             else:
                 monkeypatch.setenv(name, value)
         with pytest.raises(RewardsmithError) as caught:
-            main.check_stores(settings.load(tmp_path, PORTS))
+            main.up(tmp_path, {})
         said = str(caught.value)
         for secret in (PASSWORD, quote(PASSWORD, safe=""), "mistyped", objects.writer[1]):
             assert secret not in said
