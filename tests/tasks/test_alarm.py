@@ -126,7 +126,8 @@ def test_rows_are_held_against_each_other_in_the_tables(run: Run) -> None:
     assert tables["Table 4"]["rows"][0]["cells"]["vs_alarm"]["status"] == "not run"
     flat = run.read("alarm/tables", "metrics.json")
     assert "table-1/qa-alarm@factuality-rate/vs_holistic" in flat
-    figure = run.read("alarm/tables", "figures.json")["figures"][0]
+    claims, figure = run.read("alarm/tables", "figures.json")["figures"][:2]
+    assert claims["kind"] == "claims"
     assert figure["panels"][0]["title"] == "Inconsistency with the holistic reward"
 
 
