@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import re
+import textwrap
 from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any
@@ -20,6 +21,8 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*", "p")
 INK, RULE, PAPER = "#1b1f24", "#d9dde2", "#fefefd"
 COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55
+#: Of a line of a panel's title.
+TITLE_CHARACTERS = 32
 #: A panel with two axes that stands alone is drawn larger.
 LARGE_WIDTH, LARGE_HEIGHT = 7.4, 4.0
 #: Inches of the legend: a line, what stands around the lines, a character, the handle before it.
@@ -130,6 +133,9 @@ def _draw_bars(axes: Any, panel: Mapping[str, Any]) -> None:
             error_kw={"ecolor": INK, "elinewidth": 0.9, "capsize": 2.5},
         )  # fmt: skip
     axes.set_xticks(range(len(groups)), groups)
+    if sum(len(str(group)) + 1 for group in groups) * LEGEND_CHARACTER > PANEL_WIDTH:
+        for label in axes.get_xticklabels():
+            label.set(rotation=25, ha="right", rotation_mode="anchor")
     axes.tick_params(axis="x", length=0)
 
 
@@ -152,7 +158,7 @@ def _draw_panel(axes: Any, panel: Mapping[str, Any]) -> None:
         if len(positions) <= 5:
             axes.set_xticks(positions, [f"{x:g}" for x in positions])
         axes.margins(x=0.04, y=0.12)
-    axes.set_title(panel["title"])
+    axes.set_title(textwrap.fill(panel["title"], TITLE_CHARACTERS))
     axes.set_xlabel(panel["x_label"])
     axes.set_ylabel(panel["y_label"])
 
@@ -181,6 +187,12 @@ def _legend_columns(labels: Sequence[str], width: float) -> int:
     return max(1, min(len(labels), int(width / widest)))
 
 
+def _alone(panels: Sequence[Mapping[str, Any]]) -> bool:
+    """Whether every panel has one series, all of one colour: their titles say what a legend would."""
+    every = [series for panel in panels for series in panel["series"]]
+    return len(every) == len(panels) and len({_colour(series, 0) for series in every}) == 1
+
+
 def panels_svg(figure_data: Mapping[str, Any]) -> str:
     """A figure of kind `panels` as an SVG element for the inside of a page.
 
@@ -207,7 +219,7 @@ def panels_svg(figure_data: Mapping[str, Any]) -> str:
             axes.remove()
         handles = _handles(figure_data, used[: len(panels)])
         top = 0.0
-        if len(handles) > 1:
+        if len(handles) > 1 and not _alone(panels):
             fitting = _legend_columns(list(handles), width)
             top = LEGEND_MARGIN + LEGEND_LINE * -(-len(handles) // fitting)
             figure.legend(
