@@ -7,6 +7,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -86,7 +87,7 @@ def pipeline_files(
             raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, known)}")
         folders = graph.matrix_folders(scale, paper)
     if params.exists():
-        graph.write(root, folders)
+        _follow_params(root, folders)
     files += [f"{folder}/dvc.yaml" for folder in folders if (root / folder / "dvc.yaml").exists()]
     for file in files:
         if not (root / file).exists():
@@ -112,12 +113,19 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
     if full or scale != ROOT_SCALE:
         chosen = {SHARED, *suite_papers(root, scale=scale, full=full)}
         folders = [folder for folder in graph.folders_at(root, scale) if folder.name in chosen]
-    graph.write(root, folders)
+    _follow_params(root, folders)
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     files += [f"{folder}/dvc.yaml" for folder in folders]
     if not files:
         raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")
     return files
+
+
+def _follow_params(root: Path, folders: Collection[Path]) -> None:
+    """Writes what params/ gives, and says so of files that git keeps."""
+    kept = [path.as_posix() for path in graph.write(root, folders) if path.parent == Path()]
+    if kept:
+        print(f"wrote {' and '.join(kept)} anew, which params/ gives otherwise than they stood", file=sys.stderr)
 
 
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:

@@ -2,10 +2,11 @@
 
     python -m tests.chaos --kills 50 --seed 0
 
-A small repository with stand-in stages runs on a real platform. Flow, worker, stage, Prefect server, MLflow server or
-all of them are killed (SIGKILL) at random moments; after each kill come `rewardsmith up` and the same run. When the
-run has come to its end, its results are compared with those of an uninterrupted `dvc repro`, and counted: processes
-without a parent, runs that look alive, slots still held, parts of outputs, duplicates and open runs in MLflow.
+A small repository with stand-in stages runs on a real platform. Flow, worker, stage, Prefect server (with it its
+database, SQLite), MLflow server, page or all of them are killed (SIGKILL) at random moments; after each kill come
+`rewardsmith up` and the same run. When the run has come to its end, every file of its results is compared with those
+of an uninterrupted `dvc repro`, and counted: processes without a parent, runs that look alive, slots still held, parts
+of outputs, duplicates and open runs in MLflow.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from tasks.platform_state import FOLDER, STATE, client_environment, read_private
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 
-TARGETS = ("flow", "worker", "stage", "prefect", "mlflow", "all")
+TARGETS = ("flow", "worker", "stage", "prefect", "mlflow", "page", "all")
 ROUND_KILLS = 3
 WAIT_SECONDS = 900
 
@@ -190,18 +191,22 @@ def _wait_for_start(platform: Platform, run: str) -> None:
         time.sleep(0.2)
 
 
+def results_of(root: Path) -> dict[str, bytes]:
+    """What every stage made: bytes of each file by its name."""
+    paths = (path for path in root.glob("results/**/result/**/*") if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in paths}
+
+
 def look(platform: Platform, reference: Path, report: Report) -> None:
     """Compares a finished repository with an uninterrupted one."""
     root = platform.root
-    for path in sorted(reference.glob("results/**/result/metrics.json")):
-        mine = root / path.relative_to(reference)
-        if not mine.exists() or mine.read_bytes() != path.read_bytes():
-            report.problems.append(f"{mine.relative_to(root)} differs")
+    wanted, found = results_of(reference), results_of(root)
+    report.problems += [f"{name} differs" for name in sorted(wanted) if found.get(name) != wanted[name]]
+    report.problems += [f"{name} is too much" for name in sorted(set(found) - set(wanted))]
     report.problems += [f"a part of an output is left: {p}" for p in root.glob("results/**/.partial-*")]
     report.problems += [f"an orphan is left: {line}" for line in processes_of(root)]
-    if "up to date" not in command("dvc", "status", root=root).stdout:
-        found = command("dvc", "status", root=root).stdout
-        report.problems.append(f"DVC would run something again: {found}")
+    if "up to date" not in (status := command("dvc", "status", root=root).stdout):
+        report.problems.append(f"DVC would run something again: {status}")
     if platform.held_slots():
         report.problems.append(f"{platform.held_slots()} slot(s) are held")
     report.problems += [f"run {name} looks alive" for name in runs_alive(platform)]

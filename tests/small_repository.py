@@ -1,7 +1,8 @@
 """A repository with the project's graph and stand-in stages that take no time: for tests of the platform.
 
 The stand-ins read the files they are given, write `result/` and `record/` and obey a row's `behaviour`:
-`data-error` exits with 2, `crash` with 1, `flaky` with 75 the first time.
+`data-error` exits with 2, `crash` with 1, `flaky` with 75 the first time. While `.work/refuse-<stage>` exists, that
+stage exits with 2.
 """
 
 from __future__ import annotations
@@ -50,7 +51,7 @@ def run(stage):
         calls.write(f"{stage} {options['out']} {os.environ.get('OMP_NUM_THREADS')} "
                     f"{os.environ.get('CUDA_VISIBLE_DEVICES')} {time.time()}\\n")
     print(f"{stage} at work", flush=True)
-    if "behaviour: data-error" in text:
+    if "behaviour: data-error" in text or (work / f"refuse-{stage}").exists():
         print("error: file x.jsonl, row 3, field 'prompt': empty", file=sys.stderr); sys.exit(2)
     if "behaviour: crash" in text:
         raise ValueError("boom")

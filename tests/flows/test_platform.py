@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 from zoneinfo import ZoneInfo
 
 import psutil
@@ -222,7 +223,7 @@ def test_a_run_from_the_server_ends_well_streams_its_log_and_reaches_mlflow(plat
     wanted = LogFilter(flow_run_id=LogFilterFlowRunId(any_=[run]))
     wait_for(lambda: any("policy at work" in log.message for log in platform.client.read_logs(wanted, limit=200)), 30)
     assert "up to date" in command("dvc", "status", root=platform.root).stdout
-    assert platform.held_slots() == 0
+    wait_for(lambda: platform.held_slots() == 0, 30)
     assert not chaos.faults_in_mlflow(platform.root)
 
 
@@ -291,6 +292,31 @@ def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> N
     wait_for(lambda: platform.held_slots() == 0, 30)
 
 
+def test_a_failed_run_retried_from_prefects_page_goes_on_from_the_failed_stage(platform: Platform) -> None:
+    """The page's button sets the state that is set here; the run keeps its id."""
+    from prefect.client.schemas.objects import State, StateType
+
+    chaos.forget(platform.root)
+    calls, refusal = platform.root / ".work" / "calls", platform.root / ".work" / "refuse-policy"
+    calls.unlink(missing_ok=True)
+    refusal.touch()
+    try:
+        run = platform.start("segment", report=False, sync=False)
+        state = platform.wait(run)
+        assert state.is_failed()
+        assert "field 'prompt': empty" in state.message
+    finally:
+        refusal.unlink()
+    before = [line.split()[0] for line in calls.read_text().splitlines()]
+    assert before.count("policy") == 1
+    platform.client.set_flow_run_state(UUID(run), State(type=StateType.SCHEDULED, name="AwaitingRetry"), force=True)
+    assert platform.wait(run).is_completed()
+    after = [line.split()[0] for line in calls.read_text().splitlines()]
+    assert after[len(before)] == "policy", "the first stage of the retry is the one that failed"
+    assert not set(after[len(before) :]) & (set(before) - {"policy"})
+    assert platform.client.read_flow_run(UUID(run)).run_count == 2
+
+
 def test_jobs_of_different_runs_see_disjoint_devices_and_threads(platform: Platform, monkeypatch: Any) -> None:
     from flows.shared_slots import SharedSlots
     from flows.slots import Slots
@@ -316,7 +342,7 @@ def test_jobs_of_different_runs_see_disjoint_devices_and_threads(platform: Platf
         assert sorted(seen) == [["a", "1"], ["b", "1"]]
         for run in runs:
             run.close()
-    assert platform.held_slots() == 0
+    wait_for(lambda: platform.held_slots() == 0, 30)
 
 
 def test_up_gives_back_the_leases_of_a_killed_process(platform: Platform) -> None:

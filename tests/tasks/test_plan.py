@@ -109,15 +109,19 @@ def test_a_row_that_the_demo_does_not_have_is_looked_for_in_the_full_matrix(
     assert ("pipelines/testbed/segment/dvc.yaml" in files) == whole
 
 
-def test_a_changed_row_is_in_the_graph_of_the_next_plan(tmp_path: Path) -> None:
+def test_a_changed_row_is_in_the_graph_of_the_next_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     root = small_repository.create(tmp_path)
     first = plan.suite_files(root, full=True)
     assert plan.pipeline_files(root, "segment") == ["dvc.yaml"]
     before = {file: (root / file).with_name("graph.yaml").read_text() for file in first}
     assert plan.suite_files(root, full=True) == first
     assert before == {file: (root / file).with_name("graph.yaml").read_text() for file in first}
+    assert capsys.readouterr().err == ""
     write_yaml(root / "params/segment/rows/new.yaml", reward_row("bandit"))
+    params = plan.load_yaml(root / "params.yaml")
+    write_yaml(root / "params.yaml", params | {"demo": {"segment": {"seeds": [0], "rows": ["new"]}}})
     plan.suite_files(root, full=False)
+    assert "wrote graph.yaml and dvc.yaml anew" in capsys.readouterr().err
     assert "new" in (root / "pipelines/testbed/segment/graph.yaml").read_text(), "a matrix that is there follows"
 
 
