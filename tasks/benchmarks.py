@@ -18,20 +18,20 @@ import torch
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.alpaca_eval import win_rate
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.arena_hard import arena_win_rate
+from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, DIALOGUE_BENCHMARKS
 from rlhf_core.evaluation.bleu import corpus_bleu
 from rlhf_core.evaluation.code import judge_samples, summarise_passes
 from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
 from rlhf_core.evaluation.mt_bench import mt_bench_scores
 from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
 from rlhf_core.evaluation.statistics import binomial_test
+from rlhf_core.evaluation.win_rates import win_rate
 from rlhf_core.models.generation import Sampling, generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.artifacts import read_json, read_jsonl
-from tasks.prepare import CHOICE_TASKS, DIALOGUE_BENCHMARKS
 from tasks.solving import solve_tests
 
 if TYPE_CHECKING:

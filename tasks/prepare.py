@@ -25,6 +25,7 @@ from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, S
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, DIALOGUE_BENCHMARKS
 from tasks.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.data_sets import (
     DataSpec,
@@ -45,9 +46,6 @@ from tasks.translation_data import TRANSLATION_SPECS
 
 VERSION = 3
 STAGE = "prepare"
-
-DIALOGUE_BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
-CHOICE_TASKS = ("arc", "truthfulqa", "winograd", "hellaswag", "mmlu")
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from rlhf_core.errors import DataError
+from rlhf_core.evaluation.win_rates import clean_preferences
 
 Floats = NDArray[np.float64]
 
@@ -28,20 +29,6 @@ CALIBRATION_COLUMNS = (
     "not_gamed_baseline",
 )
 _OFFICIAL_ID = re.compile(r"(?:^|\D)0*([0-9]+)$")
-
-
-def clean_preferences(preferences: ArrayLike) -> Floats:
-    """Preferences as float64 with everything invalid as NaN.
-
-    0 is AlpacaEval's old mark of a draw and becomes 1.5; other values outside [1, 2] are invalid.
-
-    Args:
-        preferences: [n] numbers; None counts as NaN.
-    """
-    values = np.array([np.nan if p is None else p for p in np.asarray(preferences, dtype=object)], dtype=float)
-    values = np.where(values == 0.0, 1.5, values)
-    with np.errstate(invalid="ignore"):
-        return np.where((values >= 1.0) & (values <= 2.0), values, np.nan)
 
 
 def official_index(instruction_id: Hashable) -> int:

@@ -25,7 +25,6 @@ from sklearn.model_selection import GroupKFold
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.alpaca_calibration import (
     check_calibration_rows,
-    clean_preferences,
     difficulty_of_calibration_rows,
     look_up_difficulty,
     make_calibration_rows,
@@ -34,6 +33,7 @@ from rlhf_core.evaluation.alpaca_calibration import (
     read_instruction_difficulty,
     standardised_length_difference,
 )
+from rlhf_core.evaluation.win_rates import clean_preferences, win_rate
 
 __all__ = [
     "FEATURES",
@@ -56,32 +56,6 @@ Floats = NDArray[np.float64]
 
 FEATURES = ("tanh_std_delta_len", "instruction_difficulty", "not_gamed_baseline")
 N_SPLITS = 5
-
-
-def win_rate(preferences: ArrayLike) -> dict[str, float]:
-    """Win rate in percent.
-
-    Args:
-        preferences: [n] soft preferences in [1, 2], 2 = model wins; NaN, None and values outside are dropped
-            and counted; 0 counts as a draw.
-
-    Returns:
-        {win_rate: mean(preference - 1) * 100, standard_error: ddof 1, in percent points,
-        discrete_win_rate: share above 1.5 plus half the share at 1.5, n, n_invalid}. Without a valid
-        preference the rates are NaN; with one the standard error is.
-    """
-    cleaned = clean_preferences(preferences)
-    valid = cleaned[~np.isnan(cleaned)] - 1.0
-    n = len(valid)
-    return {
-        "win_rate": float(valid.mean() * 100.0) if n else float("nan"),
-        "standard_error": float(valid.std(ddof=1) / np.sqrt(n) * 100.0) if n > 1 else float("nan"),
-        "discrete_win_rate": (
-            float(((valid > 0.5).mean() + 0.5 * (valid == 0.5).mean()) * 100.0) if n else float("nan")
-        ),
-        "n": n,
-        "n_invalid": len(cleaned) - n,
-    }
 
 
 @dataclass(frozen=True)

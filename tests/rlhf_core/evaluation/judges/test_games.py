@@ -6,10 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_core.errors import DataError, JudgeError
-from rlhf_core.evaluation.alpaca_eval import win_rate
 from rlhf_core.evaluation.judges import Comparison, combine_orders, drawn_order, play_games, soft_preferences
 from rlhf_core.evaluation.judges.games import grade_answers, win_rate_of_outcomes
 from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
+from rlhf_core.evaluation.win_rates import win_rate
 from rlhf_core.testbed import GoldJudge, World
 
 
