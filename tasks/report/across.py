@@ -61,7 +61,9 @@ def across(results: Path) -> dict[str, list[Row]]:
             continue
         backbone = backbone_of(next(iter(runs.values())))
         if backbone is not None:
-            row = Row(group, name, _title(results, group, name), backbone, *_measured(runs))
+            cells = _measured(runs)
+            paths = {str(seed): relative_path(run.path, results) for seed, run in runs.items()}
+            row = Row(group, name, _title(results, group, name), backbone, cells, paths)
             found.setdefault(backbone, []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: -(row.cells[FIRST] or (0.0, None))[0])
@@ -75,14 +77,17 @@ def backbone_of(run: StageOutput) -> str | None:
     return next((Path(name).parts[-3] for name in inputs if "/shared/sft/" in name), None)
 
 
-def _measured(
-    runs: dict[int, StageOutput],
-) -> tuple[dict[str, tuple[float, float | None] | None], dict[str, str]]:
+def _measured(runs: dict[int, StageOutput]) -> dict[str, tuple[float, float | None] | None]:
     cells: dict[str, tuple[float, float | None] | None] = {}
     for metric in COLUMNS:
         values = [run.metrics[metric] for run in runs.values() if metric in run.metrics]
         cells[metric] = mean_and_standard_error(values) if len(values) == len(runs) else None
-    return cells, {str(seed): run.path.as_posix() for seed, run in runs.items()}
+    return cells
+
+
+def relative_path(path: Path, results: Path) -> str:
+    """A path below results/<scale>/ as tables name it: from the root of the tree."""
+    return path.resolve().relative_to(results.resolve().parents[1]).as_posix()
 
 
 def _title(results: Path, group: str, name: str) -> str:

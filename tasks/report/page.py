@@ -126,13 +126,13 @@ def read_report(results: Path) -> Report:
             file=str(results),
             remedy="Run `python -m tasks.tables` first",
         )
-    runs = runs_of(table for paper in papers for table in paper.tables)
+    root = results.resolve().parents[1]
+    runs = runs_of(root, (table for paper in papers for table in paper.tables))
     side_by_side = across.across(results)
     for row in (row for rows in side_by_side.values() for row in rows):
         for seed, path in row.runs.items():
             anchor = run_anchor(row.group, "policy", row.name, seed)
-            runs.setdefault(anchor, read_run(anchor, row.name, seed, path))
-    root = results.resolve().parents[1]
+            runs.setdefault(anchor, read_run(root, anchor, row.name, seed, path))
     searches = {
         (paper.key, table["id"]): search
         for paper in papers

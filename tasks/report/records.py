@@ -41,12 +41,13 @@ def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
     return f"run-{group}-{kind}-{name}-{seed}".replace(".", "_")
 
 
-def read_run(anchor: str, row: str, seed: str, path: str) -> Run:
-    record = Path(path) / "record" / "record.json"
+def read_run(root: Path, anchor: str, row: str, seed: str, path: str) -> Run:
+    """The run whose outputs lie in `path`, which is relative to the tree's root."""
+    record = root / path / "record" / "record.json"
     return Run(anchor, row, seed, path, read_json(record) if record.exists() else {})
 
 
-def runs_of(tables: Iterable[dict[str, Any]]) -> dict[str, Run]:
+def runs_of(root: Path, tables: Iterable[dict[str, Any]]) -> dict[str, Run]:
     """Every run behind a table's cells, by anchor, in the order of the tables."""
     found: dict[str, Run] = {}
     for table in tables:
@@ -54,7 +55,7 @@ def runs_of(tables: Iterable[dict[str, Any]]) -> dict[str, Run]:
             for seed, path in row["runs"].items():
                 anchor = run_anchor(row["group"], row["kind"], row["name"], seed)
                 if anchor not in found:
-                    found[anchor] = read_run(anchor, row["name"], seed, path)
+                    found[anchor] = read_run(root, anchor, row["name"], seed, path)
     return found
 
 

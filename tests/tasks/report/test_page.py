@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import DataError
+from tasks import tables
 from tasks.artifacts import read_json, write_json
 from tasks.report.__main__ import write_report
 from tasks.report.across import across
@@ -85,6 +86,20 @@ def test_the_header_states_constants_of_the_data(results: Path) -> None:
     assert report.provenance.first == "2026-03-01"
 
 
+def test_a_report_made_in_another_folder_finds_its_runs(
+    results: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = shutil.copytree(results, tmp_path / "tree" / "results" / "testbed").parent.parent
+    monkeypatch.chdir(root)
+    here = Path("results/testbed")
+    tables.build(here, "segment", (0, 1), here / "segment" / "tables")
+    inside = read_report(here)
+    monkeypatch.chdir(tmp_path)
+    assert read_report(root / here) == inside
+    assert inside.provenance.minutes > 0
+    assert all(run.record and not Path(run.path).is_absolute() for run in inside.runs.values())
+
+
 def test_rows_of_several_papers_stand_side_by_side(results: Path, tmp_path: Path) -> None:
     """A row of another study joins those of the same SFT model, in the order of the true win rate."""
     root = shutil.copytree(results, tmp_path / "results" / "testbed")
@@ -99,7 +114,9 @@ def test_rows_of_several_papers_stand_side_by_side(results: Path, tmp_path: Path
     values = [row.cells["win_rate_vs_sft"][0] for row in rows if row.cells["win_rate_vs_sft"]]
     assert values == sorted(values, reverse=True)
     two = next(row for row in rows if row.name == "segment")
-    found = [read_json(Path(path) / "result" / "metrics.json")["win_rate_vs_sft"] for path in two.runs.values()]
+    assert set(two.runs.values()) == {f"results/testbed/segment/policy/segment/{seed}" for seed in (0, 1)}
+    folders = [root.parent.parent / path for path in two.runs.values()]
+    found = [read_json(folder / "result" / "metrics.json")["win_rate_vs_sft"] for folder in folders]
     assert two.cells["win_rate_vs_sft"] == pytest.approx((sum(found) / 2, abs(found[0] - found[1]) / 2))
     (root.parent.parent / "params/mixed/rows").mkdir(parents=True)
     (root.parent.parent / "params/mixed/rows/my-row.yaml").write_text("title: <b>mine</b>\n")
