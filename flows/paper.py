@@ -17,11 +17,11 @@ from pathlib import Path
 
 from prefect import Flow, flow, get_run_logger, tags
 from prefect.artifacts import create_link_artifact
-from prefect.futures import PrefectFuture
 
 from flows.deployments import check_pinned
+from flows.follow_ups import follow_ups
 from flows.run_notes import host_tag, noted
-from flows.scheduler import RunFailed, follow_up, run_stale
+from flows.scheduler import RunFailed, run_stale
 from flows.several_machines import check_server
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
@@ -80,26 +80,18 @@ def run_paper(
         if report and published and (rows or seeds) and (found := seeds_so_far(folder / results, paper)):
             out = results / paper / SO_FAR  # the tables stage waits for every row
             call = ["--results", str(results), "--paper", paper, "--out", str(out), "--seeds", *map(str, found)]
-            problems += problems_of([follow_up.submit("tasks.tables", call, folder)])
+            problems += follow_ups(folder, ("tasks.tables", call))
         if sync:  # before the report, which links what MLflow holds
-            problems += problems_of([follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], folder)])
+            problems += follow_ups(folder, ("tasks.tracking", ["--paper", paper, "--scale", scale]))
         if report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
             log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", paper, paper)
         elif report:
             module = "tasks.report" if published else f"tasks.report.{paper}"
-            problems += problems_of([follow_up.submit(module, ["--results", str(results), "--out", "report"], folder)])
+            problems += follow_ups(folder, (module, ["--results", str(results), "--out", "report"]))
         summary.times.write(folder)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
         return summary.line()
-
-
-def problems_of(futures: Sequence[PrefectFuture[str]]) -> list[str]:
-    """What went wrong in tasks, once all have ended."""
-    for future in futures:
-        future.wait()
-    ended = [future.state for future in futures if not future.state.is_completed()]
-    return [str(state.result(raise_on_failure=False)) for state in ended]
 
 
 def paper_flow(paper: str, title: str) -> Flow[..., str]:

@@ -21,9 +21,10 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.runtime import deployment
 from pydantic import Field
 
+from flows.follow_ups import follow_ups
 from flows.paper import page_link
 from flows.run_notes import noted
-from flows.scheduler import RunFailed, follow_up, run_stale
+from flows.scheduler import RunFailed, run_stale
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.normalisers import NORMALISERS
@@ -224,7 +225,8 @@ def recipe(
             raise RunFailed(f"{summary.line()}. " + "; ".join(summary.failed.values()))
         if sync:
             os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{tree / 'mlflow.db'}")
-            follow_up("tasks.tracking", ["--paper", paper, "--rows", name], path)
+            if problems := follow_ups(path, ("tasks.tracking", ["--paper", paper, "--rows", name])):
+                raise RunFailed("; ".join(problems))
         report_result(path, "testbed", paper, name, chosen)
     return summary.line()
 

@@ -16,6 +16,8 @@ from tasks.platform_state import FOLDER, alive, note_of, read_private, write_pri
 
 #: What the tag of a flow run begins with that names the machine of its process.
 HOST = "host:"
+#: The module that a worker starts for a run.
+ENGINE = "prefect.engine"
 
 
 def notes_folder(root: Path) -> Path:
@@ -62,13 +64,17 @@ def add_tags(run: UUID, tags: Sequence[str]) -> None:
 
 
 def process_of(folder: Path, run: str) -> psutil.Process | None:
-    """The living process of a flow run: the noted one, else one that a worker started for it."""
+    """The living process of a flow run: the noted one, else one that a worker started for it.
+
+    Stages and what else a run calls have its id in their environment, too, and outlive it when it is killed.
+    """
     note: dict[str, Any] = read_private(folder / f"{run}.json")
     if alive(note):
         return psutil.Process(int(note["pid"]))
     for process in psutil.process_iter():
         try:
-            if process.environ().get("PREFECT__FLOW_RUN_ID") == run and process.status() != psutil.STATUS_ZOMBIE:
+            begun = ENGINE in process.cmdline() and process.environ().get("PREFECT__FLOW_RUN_ID") == run
+            if begun and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         except psutil.Error:
             continue

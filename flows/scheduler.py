@@ -9,10 +9,7 @@
 
 from __future__ import annotations
 
-import os
 import queue
-import subprocess
-import sys
 from collections.abc import Collection, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
@@ -320,26 +317,3 @@ def run_stale(
     if summary.rows():
         create_table_artifact(key="stages", table=summary.rows(), description=summary.line())
     return summary
-
-
-@task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
-def follow_up(module: str, arguments: Sequence[str], root: Path) -> str:
-    """Runs a module of the project in a repository after the stages (tables, report, tracking), in its own process.
-
-    Returns:
-        the last line that it printed.
-
-    Raises:
-        RunFailed: it ended badly.
-    """
-    call = [sys.executable, "-P", "-m", module, *arguments]
-    project = str(Path(plan.__file__).parent.parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))}
-    done = subprocess.run(call, cwd=root, env=environment, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    log = get_run_logger()
-    for line in (done.stdout + done.stderr).splitlines():
-        log.info("%s", line)
-    if done.returncode:
-        lines = (done.stderr or done.stdout).strip().splitlines() or ["no output"]
-        raise RunFailed(f"{module} failed with exit code {done.returncode}: {lines[-1]}")
-    return (done.stdout.strip().splitlines() or [""])[-1]

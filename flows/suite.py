@@ -16,9 +16,10 @@ from prefect import flow, get_run_logger
 from prefect.artifacts import create_link_artifact
 
 from flows.deployments import check_pinned
-from flows.paper import command_line, page_link, problems_of
+from flows.follow_ups import follow_ups
+from flows.paper import command_line, page_link
 from flows.run_notes import noted
-from flows.scheduler import RunFailed, follow_up, run_stale
+from flows.scheduler import RunFailed, run_stale
 from rlhf_core.errors import RecipeError
 from tasks import plan
 
@@ -47,12 +48,10 @@ def run_suite(
         log.info("%s", summary.line())
         problems = list(summary.failed.values())
         mirrored = papers if sync else ()
-        problems += problems_of(
-            [follow_up.submit("tasks.tracking", ["--paper", paper, "--scale", scale], root) for paper in mirrored]
-        )
+        problems += follow_ups(root, *(("tasks.tracking", ["--paper", paper, "--scale", scale]) for paper in mirrored))
         if report:  # after MLflow, whose runs it links
             call = ["--results", f"results/{scale}", "--out", "report"]
-            problems += problems_of([follow_up.submit("tasks.report", call, root)])
+            problems += follow_ups(root, ("tasks.report", call))
         summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))

@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,14 +14,17 @@ from uuid import uuid4
 
 import prefect.runtime
 import pytest
+from prefect import flow
 from prefect.states import Pending, Running
 
 from flows import paper, run_notes, suite
+from flows.follow_ups import follow_ups
 from flows.run_notes import HOST, host_tag
 from flows.scheduler import Summary
 from flows.servers.recovery import _of_this_machine
 from flows.servers.settings import slots_name
 from flows.several_machines import MACHINE
+from flows.working_tree import marked_groups
 
 
 def run(state: Any, tags: tuple[str, ...] = (), pid: str | None = None) -> Any:
@@ -44,6 +52,20 @@ def test_a_run_that_is_noted_here_is_of_this_machine(tmp_path: Path) -> None:
     found = run(Running(), (f"{HOST}elsewhere",))
     (tmp_path / f"{found.id}.json").touch()
     assert _of_this_machine(found, tmp_path)
+
+
+@pytest.mark.parametrize(("module", "lives"), [("prefect.engine", True), ("tasks.tracking", False)])
+def test_what_a_killed_run_called_is_not_taken_for_the_run(tmp_path: Path, module: str, lives: bool) -> None:
+    """A call has the run's id in its environment; while it lived the run would stay running for ever."""
+    identity = str(uuid4())
+    words = [sys.executable, "-c", "import time; print('up', flush=True); time.sleep(600)", "-m", module]
+    environment = {**os.environ, "PREFECT__FLOW_RUN_ID": identity}
+    with subprocess.Popen(words, env=environment, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        found = run_notes.process_of(tmp_path, identity)
+        process.kill()
+    assert (found is not None and found.pid == process.pid) == lives
 
 
 class Client:
@@ -74,13 +96,13 @@ def test_a_run_is_noted_while_it_mirrors_and_reports(
     monkeypatch.setattr(prefect.runtime.flow_run, "id", identity, raising=False)
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: client)
 
-    def submit(module: str, *_: object) -> Any:
-        seen.append((module, note.exists()))
-        return SimpleNamespace(wait=lambda: None, state=SimpleNamespace(is_completed=lambda: True))
+    def follow_ups(_root: Path, *calls: tuple[str, Any]) -> list[str]:
+        seen.extend((module, note.exists()) for module, _ in calls)
+        return []
 
     module: Any = {"paper": paper, "suite": suite}[made]
     monkeypatch.setattr(module, "run_stale", lambda *_, **__: Summary())
-    monkeypatch.setattr(module, "follow_up", SimpleNamespace(submit=submit))
+    monkeypatch.setattr(module, "follow_ups", follow_ups)
     monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
     monkeypatch.setattr(module.plan, "pipeline_files", lambda *_, **__: [])
     monkeypatch.setattr(module.plan, "suite_files", lambda *_, **__: [])
@@ -94,3 +116,32 @@ def test_a_run_is_noted_while_it_mirrors_and_reports(
     assert not note.exists()
     assert client.tags == ("mine", host_tag())
     assert run_notes.HOST in host_tag()
+
+
+@pytest.mark.platform
+@pytest.mark.parametrize("interrupted", [False, True])
+def test_what_follows_a_run_is_marked_and_ends_with_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
+) -> None:
+    (tmp_path / "slow.py").write_text("import time\nprint('begun')\ntime.sleep(600)\n")
+    (tmp_path / "bad.py").write_text("import sys\nsys.exit('no such thing')\n")
+    (tmp_path / "good.py").write_text("print('fine')\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+
+    main_thread = threading.main_thread().ident
+    assert main_thread is not None
+
+    @flow
+    def run() -> list[str]:
+        if not interrupted:
+            return follow_ups(tmp_path, ("good", []), ("bad", []))
+        threading.Timer(10, signal.pthread_kill, [main_thread, signal.SIGINT]).start()
+        return follow_ups(tmp_path, ("slow", []))
+
+    if interrupted:
+        with pytest.raises(KeyboardInterrupt):
+            run()
+    else:
+        (problem,) = run()
+        assert "bad failed with exit code 1: no such thing" in problem
+    assert marked_groups(tmp_path) == {}
