@@ -257,8 +257,10 @@ def chaos(folder: Path, kills: int, seed: int, targets: Sequence[str] = TARGETS)
         while sum(report.kills.values()) < kills:
             forget(root)
             one_round(Platform(root), min(ROUND_KILLS, kills - sum(report.kills.values())), rng, report, targets)
+            before = len(report.problems)
             look(Platform(root), reference, report)
-            print(report.line(), flush=True)
+            for line in (*report.problems[before:], report.line()):
+                print(line, flush=True)
     finally:
         servers(root, "down")
     return report
@@ -271,8 +273,6 @@ def main() -> int:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         report = chaos(Path(folder), options.kills, options.seed)
-    for problem in report.problems:
-        print(f"problem: {problem}")
     return int(bool(report.problems))
 
 
