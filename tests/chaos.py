@@ -171,6 +171,8 @@ def one_round(platform: Platform, kills: int, rng: random.Random, report: Report
             _wait_for_start(platform, run)
             time.sleep(rng.uniform(0.0, 6.0))
             target = rng.choice(list(targets))
+            if target == "stage":
+                _wait_for_stage(platform, run)
             if kill(platform, target, run):
                 report.kills[target] += 1
                 left -= 1
@@ -182,6 +184,14 @@ def one_round(platform: Platform, kills: int, rng: random.Random, report: Report
         if state.is_final():
             run = platform.start("segment", report=False, environment={"STAND_IN_SECONDS": "0.5"})
         time.sleep(0.5)
+
+
+def _wait_for_stage(platform: Platform, run: str) -> None:
+    """Until a stage is at work, or the run is over without one."""
+    until = time.monotonic() + WAIT_SECONDS
+    while not platform.stages() and not platform.state(run).is_final():
+        assert time.monotonic() < until, f"no stage of run {run} starts"
+        time.sleep(0.1)
 
 
 def _wait_for_start(platform: Platform, run: str) -> None:

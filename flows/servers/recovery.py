@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import psutil
 
+from flows.leases import FOLDER as LEASES
 from flows.leases import release_dead
 from flows.run_notes import HOST, process_of
 from flows.servers.settings import Settings, slots_name
@@ -18,6 +21,8 @@ from tasks.platform_state import read_private
 
 #: A run that is asked to end has this long for its stages.
 ENDING_SECONDS = 60.0
+#: A living process has noted a lease by then.
+NOTING_SECONDS = 5.0
 
 
 def _of_this_machine(run: Any, folder: Path) -> bool:
@@ -42,7 +47,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
     1. A run that is running without a process becomes crashed, on another machine by the lease that it no longer
        renews; one that was being cancelled becomes cancelled, and its process ends.
     2. A run that a dead worker had taken but not started is scheduled again.
-    3. Leases of dead processes are given back, and slots that no lease holds are free when no run lives.
+    3. Leases of dead processes are given back; where no run lives, leases that nobody noted and slots without a lease.
     4. Stages that a killed scheduler left are ended, and DVC's locks of dead processes removed.
     """
     from prefect.client.orchestration import get_client
@@ -78,7 +83,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
         done += [f"slot(s) of {name} are free again" for name in release_dead(client, settings.folder)]
         done += [f"run {name} is crashed: its machine died" for name in crash_dead_runs(client, living)]
         if not living:
-            done += _free_slots(client, settings.folder / "prefect-home")
+            done += _free_slots(client, settings.folder)
     for note in folder.glob("*.json"):
         if process_of(folder, note.stem) is None:
             done += _end_stages(Path(read_private(note).get("root", settings.root)))
@@ -101,23 +106,42 @@ def cancel_stranded(client: Any) -> list[str]:
     return done
 
 
-def _free_slots(client: Any, home: Path) -> list[str]:
-    """Slots of this machine that are held although no run lives and no lease holds them: nothing else would free them.
+def _free_slots(client: Any, platform: Path) -> list[str]:
+    """Frees slots of this machine that are held although no run lives: by no lease, which nothing else would free, or
+    by one that its process was killed before it could note.
 
     Args:
-        home: PREFECT_HOME of the server, which keeps its leases there.
+        platform: the platform's folder; the server keeps its leases in `prefect-home` there.
     """
     from prefect.client.schemas.actions import GlobalConcurrencyLimitUpdate
 
-    leases = [read_private(path) for path in (home / "concurrency_leases").glob("*.json")]
-    held = {str(limit) for lease in leases for limit in lease.get("resource_ids", ())}
-    freed = []
+    mine = {
+        str(limit.id): limit.name
+        for limit in client.read_global_concurrency_limits(limit=200)
+        if limit.name.startswith(f"{slots_name()}-")
+    }
+    freed, held = [], set()
+    for path in (platform / "prefect-home" / "concurrency_leases").glob("*.json"):
+        names = [mine[str(i)] for i in read_private(path).get("resource_ids", ()) if str(i) in mine]
+        noted = (platform / LEASES / path.name).exists()
+        if not names or noted or _age(path) < NOTING_SECONDS:
+            held |= set(names)
+            continue
+        client.release_concurrency_slots_with_lease(UUID(path.stem))
+        freed += [f"slot(s) of {name} are free again" for name in names]
     for limit in client.read_global_concurrency_limits(limit=200):
-        mine = limit.name.startswith(f"{slots_name()}-")
-        if mine and limit.active_slots and str(limit.id) not in held:
+        if str(limit.id) in mine and limit.active_slots and limit.name not in held:
             client.update_global_concurrency_limit(limit.name, GlobalConcurrencyLimitUpdate(active_slots=0))
             freed.append(f"{limit.active_slots} slot(s) of {limit.name} are free again")
     return freed
+
+
+def _age(path: Path) -> float:
+    """Seconds since a file was written; none for one that is gone."""
+    try:
+        return time.time() - path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def _end_stages(root: Path) -> list[str]:

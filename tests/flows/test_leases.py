@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -60,11 +63,12 @@ class Server:
     def update_global_concurrency_limit(self, _name: str, update: Any) -> None:
         self.active = update.active_slots
 
-    def store(self, home: Path) -> None:
+    def store(self, home: Path) -> list[Path]:
         folder = home / "concurrency_leases"
         folder.mkdir(parents=True)
         for lease in self.leases:
             (folder / f"{lease}.json").write_text(json.dumps({"id": str(lease), "resource_ids": [str(self.id)]}))
+        return list(folder.iterdir())
 
 
 @pytest.fixture
@@ -104,14 +108,28 @@ def test_slots_of_a_killed_process_come_free_and_cost_the_next_run_nothing(serve
 
 def test_slots_that_a_lease_explains_are_left_to_it(server: Server, tmp_path: Path) -> None:
     Leases().take(CORES)
-    server.store(tmp_path / "home")
-    assert _free_slots(server, tmp_path / "home") == []
+    for path in server.store(tmp_path / "prefect-home"):
+        os.utime(path, (0, 0))
+    assert _free_slots(server, tmp_path) == []
     assert server.active == 1
+
+
+@pytest.mark.parametrize(("age", "freed"), [(0, False), (60, True)])
+def test_a_lease_whose_process_was_killed_before_it_noted_it_is_given_back(
+    server: Server, tmp_path: Path, age: int, freed: bool
+) -> None:
+    """One that is a moment old may be noted in the next."""
+    Leases().take(CORES)
+    shutil.rmtree(tmp_path / FOLDER)
+    for path in server.store(tmp_path / "prefect-home"):
+        os.utime(path, (time.time() - age,) * 2)
+    assert _free_slots(server, tmp_path) == ([f"slot(s) of {CORES} are free again"] if freed else [])
+    assert server.active == (0 if freed else 1)
 
 
 def test_slots_that_no_lease_explains_are_freed(server: Server, tmp_path: Path) -> None:
     server.active = 1
-    assert _free_slots(server, tmp_path / "home") == [f"1 slot(s) of {CORES} are free again"]
+    assert _free_slots(server, tmp_path) == [f"1 slot(s) of {CORES} are free again"]
     assert server.active == 0
 
 
