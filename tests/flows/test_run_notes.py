@@ -139,8 +139,10 @@ def test_what_follows_a_run_is_marked_and_ends_with_it(
         return follow_ups(tmp_path, ("slow", []))
 
     if interrupted:
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
         with pytest.raises(KeyboardInterrupt):
             run()
+        signal.signal(signal.SIGINT, before)
     else:
         (problem,) = run()
         assert "bad failed with exit code 1: no such thing" in problem
