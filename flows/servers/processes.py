@@ -83,7 +83,7 @@ def authorization(settings: Settings) -> dict[str, str]:
 
 
 def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[bytes]]) -> None:
-    """Waits for servers just started.
+    """Waits for servers just started: until each answers on its port, and not another one that took it meanwhile.
 
     Raises:
         RewardsmithError: one ended, or does not answer in time, with the end of its log.
@@ -92,13 +92,27 @@ def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[
     left = [name for name in started if name in HEALTH]
     while left:
         for name in list(left):
-            if answers(settings, name):
+            if started[name].poll() is not None:
+                raise RewardsmithError(
+                    f"the {name} server ended: {last_line(settings, name)}. `rewardsmith up` again goes on from here, "
+                    "on another port where somebody took this one"
+                )
+            if answers(settings, name) and listens(started[name].pid, settings.ports[name]):
                 left.remove(name)
-            elif started[name].poll() is not None:
-                raise RewardsmithError(f"the {name} server ended: {last_line(settings, name)}")
         if left and time.monotonic() > until:
             raise RewardsmithError(f"the {left[0]} server does not answer: {last_line(settings, left[0])}")
         time.sleep(0.2)
+
+
+def listens(pid: int, port: int) -> bool:
+    """Whether a process or one of its children is who listens on a port."""
+    with suppress(psutil.Error):
+        process = psutil.Process(pid)
+        for one in (process, *process.children(recursive=True)):
+            with suppress(psutil.Error):
+                if any(c.laddr.port == port and c.status == psutil.CONN_LISTEN for c in one.net_connections("inet")):
+                    return True
+    return False
 
 
 def last_line(settings: Settings, name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.server
 import importlib.util
 import json
 import os
@@ -11,7 +12,9 @@ import sqlite3
 import stat
 import subprocess
 import sys
+import threading
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
@@ -320,3 +323,35 @@ def test_a_stage_that_fails_otherwise_keeps_its_message() -> None:
     watch.close()
     failure = StageFailed("stage x failed", exit_code=1, retry=False)
     assert watch.explained("x", failure) is failure
+
+
+class Health(http.server.BaseHTTPRequestHandler):
+    """A server whose health page answers."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_another_server_on_the_port_is_not_taken_for_ones_own(made: settings.Settings, tmp_path: Path) -> None:
+    """Two trees that start in the same moment may choose the same port; one of them gets it."""
+    own = (
+        f"import http.server, sys; sys.path.insert(0, {str(PROJECT)!r}); from tests.flows.test_servers import Health; "
+    )
+    own += "http.server.HTTPServer(('127.0.0.1', int(sys.argv[1])), Health).serve_forever()"
+    with http.server.HTTPServer(("127.0.0.1", 0), Health) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        taken = other.server_address[1]
+        mine = replace(made, ports={**PORTS, "mlflow": taken})
+        assert processes.answers(mine, "mlflow")
+        late = subprocess.Popen([sys.executable, "-c", own, str(taken)], stderr=subprocess.DEVNULL)
+        with pytest.raises(RewardsmithError, match=r"the mlflow server ended: .*on another port"):
+            processes.wait_until_ready(mine, {"mlflow": late})
+        other.shutdown()
+    free = settings.choose_port("127.0.0.1", "mlflow", None, None)
+    with subprocess.Popen([sys.executable, "-c", own, str(free)]) as process:
+        processes.wait_until_ready(replace(made, ports={**PORTS, "mlflow": free}), {"mlflow": process})
+        process.kill()
