@@ -16,8 +16,8 @@ from tasks.platform_state import FOLDER, alive, note_of, read_private, write_pri
 
 #: What the tag of a flow run begins with that names the machine of its process.
 HOST = "host:"
-#: The module that a worker starts for a run.
-ENGINE = "prefect.engine"
+#: What the modules begin with that a worker starts for a run: what prepares it, then the engine.
+ENGINE = "prefect."
 
 
 def notes_folder(root: Path) -> Path:
@@ -73,8 +73,9 @@ def process_of(folder: Path, run: str) -> psutil.Process | None:
         return psutil.Process(int(note["pid"]))
     for process in psutil.process_iter():
         try:
-            begun = ENGINE in process.cmdline() and process.environ().get("PREFECT__FLOW_RUN_ID") == run
-            if begun and process.status() != psutil.STATUS_ZOMBIE:
+            begun = any(word.startswith(ENGINE) for word in process.cmdline())
+            mine = begun and process.environ().get("PREFECT__FLOW_RUN_ID") == run
+            if mine and process.status() != psutil.STATUS_ZOMBIE:
                 return process
         except psutil.Error:
             continue

@@ -54,7 +54,10 @@ def test_a_run_that_is_noted_here_is_of_this_machine(tmp_path: Path) -> None:
     assert _of_this_machine(found, tmp_path)
 
 
-@pytest.mark.parametrize(("module", "lives"), [("prefect.engine", True), ("tasks.tracking", False)])
+@pytest.mark.parametrize(
+    ("module", "lives"),
+    [("prefect.runner._workspace_supervisor", True), ("prefect.engine", True), ("tasks.tracking", False)],
+)
 def test_what_a_killed_run_called_is_not_taken_for_the_run(tmp_path: Path, module: str, lives: bool) -> None:
     """A call has the run's id in its environment; while it lived the run would stay running for ever."""
     identity = str(uuid4())
