@@ -151,20 +151,12 @@ def _replace(path: Path, text: str) -> None:
 
 
 def set_aside_unreadable_locks(root: Path) -> list[Path]:
-    """Moves each dvc.lock that is not valid to .work/set-aside; DVC rebuilds it from its run cache."""
+    """Moves each dvc.lock that DVC would not read to .work/set-aside, such as one whose writer was killed half-way or
+    before its first byte; DVC rebuilds it from its run cache.
+    """
     moved = []
     for path in [root / "dvc.lock", *(root / "pipelines").glob("*/*/dvc.lock")]:
-        if not path.exists():
-            continue
-        try:
-            content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            valid = content is None or (isinstance(content, dict) and isinstance(content.get("stages", {}), dict))
-            valid = valid and all(
-                isinstance(s, dict) and "cmd" in s for s in (content or {}).get("stages", {}).values()
-            )
-        except (yaml.YAMLError, UnicodeDecodeError):
-            valid = False
-        if not valid:
+        if path.exists() and not _readable_lock(path):
             aside = (
                 root / WORK / "set-aside" / f"{path.relative_to(root).as_posix().replace('/', '_')}-{time.time_ns()}"
             )
@@ -172,6 +164,18 @@ def set_aside_unreadable_locks(root: Path) -> list[Path]:
             path.rename(aside)
             moved.append(path.relative_to(root))
     return moved
+
+
+def _readable_lock(path: Path) -> bool:
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from voluptuous import Invalid
+
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        COMPILED_LOCKFILE_SCHEMA(content)
+    except (yaml.YAMLError, UnicodeDecodeError, Invalid):
+        return False
+    return True
 
 
 def tidy(root: Path) -> list[str]:

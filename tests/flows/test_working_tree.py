@@ -93,12 +93,18 @@ def test_unreadable_rwlock_is_removed(tmp_path: Path, content: str) -> None:
     assert not path.exists()
 
 
-@pytest.mark.parametrize("content", ["stages: {a: [", "stages:\n  a:\n    cm", "just text", "stages: {a: {deps: []}}"])
+LOCK = "schema: '2.0'\nstages:\n  a:\n    cmd: x\n    outs:\n    - path: b\n      hash: md5\n      md5: abcd\n"
+
+
+@pytest.mark.parametrize(
+    "content",
+    ["", "stages: {a: [", "just text", "stages: {a: {deps: []}}", *(LOCK[:end] for end in (6, 22, 35, 60))],
+)
 def test_unreadable_dvc_lock_is_set_aside(tmp_path: Path, content: str) -> None:
     folder = tmp_path / "pipelines" / "testbed" / "segment"
     folder.mkdir(parents=True)
     (folder / "dvc.lock").write_text(content)
-    (tmp_path / "dvc.lock").write_text("schema: '2.0'\nstages:\n  a:\n    cmd: x\n")
+    (tmp_path / "dvc.lock").write_text(LOCK)
     assert working_tree.set_aside_unreadable_locks(tmp_path) == [Path("pipelines/testbed/segment/dvc.lock")]
     assert (tmp_path / "dvc.lock").exists()
     kept = list((tmp_path / ".work" / "set-aside").iterdir())
