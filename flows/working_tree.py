@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-import yaml
 
 from tasks.exclusive import only_one
+from tasks.plan import readable_lock
 from tasks.platform_state import alive, note_of
 
 WORK = ".work"
@@ -156,7 +156,7 @@ def set_aside_unreadable_locks(root: Path) -> list[Path]:
     """
     moved = []
     for path in [root / "dvc.lock", *(root / "pipelines").glob("*/*/dvc.lock")]:
-        if path.exists() and not _readable_lock(path):
+        if path.exists() and not readable_lock(path):
             aside = (
                 root / WORK / "set-aside" / f"{path.relative_to(root).as_posix().replace('/', '_')}-{time.time_ns()}"
             )
@@ -164,18 +164,6 @@ def set_aside_unreadable_locks(root: Path) -> list[Path]:
             path.rename(aside)
             moved.append(path.relative_to(root))
     return moved
-
-
-def _readable_lock(path: Path) -> bool:
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from voluptuous import Invalid
-
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-        COMPILED_LOCKFILE_SCHEMA(content)
-    except (yaml.YAMLError, UnicodeDecodeError, Invalid):
-        return False
-    return True
 
 
 def tidy(root: Path) -> list[str]:

@@ -14,6 +14,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+import yaml
+
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.published import registry
 from tasks import graph
@@ -119,6 +121,19 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
     if not files:
         raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")
     return files
+
+
+def readable_lock(path: Path) -> bool:
+    """Whether DVC would read a dvc.lock: it is whole enough for DVC's own schema."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.strictyaml import YAMLValidationError, validate
+
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        validate(content, COMPILED_LOCKFILE_SCHEMA)
+    except (yaml.YAMLError, UnicodeDecodeError, YAMLValidationError):
+        return False
+    return True
 
 
 def _follow_params(root: Path, folders: Collection[Path]) -> None:
