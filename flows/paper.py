@@ -27,6 +27,7 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
 from tasks import plan
 from tasks.tables import SO_FAR, seeds_so_far
+from tasks.up_to_date import Asked, ended_well
 
 
 def page_link(create: Callable[..., object]) -> None:
@@ -91,6 +92,7 @@ def run_paper(
         summary.times.write(folder)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
+        ended_well(folder, Asked(paper, scale, full, tuple(rows), tuple(seeds), report, sync), files)
         return summary.line()
 
 

@@ -22,6 +22,8 @@ from flows.run_notes import noted
 from flows.scheduler import RunFailed, run_stale
 from rlhf_core.errors import RecipeError
 from tasks import plan
+from tasks.names import SUITE
+from tasks.up_to_date import Asked, ended_well
 
 
 def run_suite(
@@ -55,6 +57,7 @@ def run_suite(
         summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
+        ended_well(root, Asked(SUITE, scale, full, (), tuple(seeds), report, sync), files)
         return summary.line()
 
 

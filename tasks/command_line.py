@@ -76,9 +76,17 @@ def run(
     `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
     stage: `.work/logs/`. Interrupting is safe: the same command goes on where it stopped.
     """
+    from tasks.up_to_date import Asked, nothing_to_do
+
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
-    options = ["--full"] if full or names == [ALL] else []
+    full = full or names == [ALL]
+    join_platform(root)
+    asked = Asked(paper, scale, full, tuple(rows), tuple(seed or ()), report, sync)
+    if not remote and (current := nothing_to_do(root, asked)) is not None:
+        print(f"{current} current")
+        return
+    options = ["--full"] if full else []
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
     options += ["--remote", remote] if remote else []
     raise typer.Exit(run_flow(paper, scale, rows, seed or [], options, verbose=verbose))

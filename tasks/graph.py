@@ -169,19 +169,17 @@ def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
     return tuple(Path("pipelines") / scale / name for name in (SHARED, paper))
 
 
-def folders_at(root: Path, scale: str) -> list[Path]:
-    """Where the matrices of a scale stand, there or not: what papers share first."""
-    return [folder for folder in build(root) if folder.parts[:2] == ("pipelines", scale)]
-
-
-def render(root: Path, wanted: Collection[Path] = ()) -> dict[Path, str]:
+def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Graph] | None = None) -> dict[Path, str]:
     """Text of every generated file by its path: the root's, those of matrices that are there, and of wanted ones.
+
+    Args:
+        graphs: what `build` gives, where it is known.
 
     Raises:
         RecipeError: a wanted matrix that no row makes.
     """
     files = {}
-    graphs = build(root)
+    graphs = build(root) if graphs is None else graphs
     for folder in wanted:
         if folder not in graphs and folder.name != SHARED:
             raise RecipeError(f"no row of {folder.name} has a backbone at scale {folder.parent.name}")
@@ -208,9 +206,9 @@ def stale_files(root: Path) -> list[Path]:
     return _stale(root, render(root))
 
 
-def write(root: Path, wanted: Collection[Path] = ()) -> list[Path]:
+def write(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Graph] | None = None) -> list[Path]:
     """Writes the generated files that are not current, removes those that nothing gives, and returns both."""
-    texts = render(root, wanted)
+    texts = render(root, wanted, graphs)
     changed = _stale(root, texts)
     for path in changed:
         if path in texts:

@@ -19,7 +19,9 @@ import yaml
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.published import registry
 from tasks import graph
-from tasks.items import SHARED, module_of
+from tasks.items import SHARED, Graph, module_of
+from tasks.matrix import build
+from tasks.names import SUITE
 from tasks.rows import ROOT_SCALE, ROW_STAGES, load_yaml, nearest
 
 ROOT_FILE = "dvc.yaml"
@@ -89,7 +91,7 @@ def pipeline_files(
             raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, known)}")
         folders = graph.matrix_folders(scale, paper)
     if params.exists():
-        _follow_params(root, folders)
+        _follow_params(root, folders, build(root))
     files += [f"{folder}/dvc.yaml" for folder in folders if (root / folder / "dvc.yaml").exists()]
     for file in files:
         if not (root / file).exists():
@@ -112,10 +114,12 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
         RecipeError: no paper has rows at the scale.
     """
     folders: list[Path] = []
+    graphs = build(root)
     if full or scale != ROOT_SCALE:
         chosen = {SHARED, *suite_papers(root, scale=scale, full=full)}
-        folders = [folder for folder in graph.folders_at(root, scale) if folder.name in chosen]
-    _follow_params(root, folders)
+        here = [folder for folder in graphs if folder.parts[:2] == ("pipelines", scale)]
+        folders = [folder for folder in here if folder.name in chosen]
+    _follow_params(root, folders, graphs)
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     files += [f"{folder}/dvc.yaml" for folder in folders]
     if not files:
@@ -129,16 +133,16 @@ def readable_lock(path: Path) -> bool:
     from dvc.utils.strictyaml import YAMLValidationError, validate
 
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+        content = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
         validate(content, COMPILED_LOCKFILE_SCHEMA)
     except (yaml.YAMLError, UnicodeDecodeError, YAMLValidationError):
         return False
     return True
 
 
-def _follow_params(root: Path, folders: Collection[Path]) -> None:
+def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, Graph]) -> None:
     """Writes what params/ gives, and says so of files that git keeps."""
-    kept = [path.as_posix() for path in graph.write(root, folders) if path.parent == Path()]
+    kept = [path.as_posix() for path in graph.write(root, folders, graphs) if path.parent == Path()]
     if kept:
         print(f"wrote {' and '.join(kept)} anew, which params/ gives otherwise than they stood", file=sys.stderr)
 
@@ -211,27 +215,63 @@ def read_state(
 ) -> dict[str, Stage]:
     """The chosen stages of the files with their state, in an order that runs; without a choice, all (see `select`).
 
-    DVC is asked about the chosen stages only: a look at one costs some milliseconds.
+    DVC is asked about the chosen stages only, and loads none of another seed: a look at one costs some milliseconds.
 
     Raises:
         RecipeError: a row or seed that no stage has.
         RewardsmithError: DVC cannot read the repository.
     """
+    from dvc.dvcfile import load_file
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
     declared = {file: load_yaml((root / file).parent / "graph.yaml") for file in files}
+    loaded_seeds = seeds if set(seeds) <= _seeds(declared.values(), papers) else ()  # `select` says what is wrong
     try:
         with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:
             loaded, origin = {}, {}
             for file in files:
-                for stage in repo.stage.load_all(str(root / file)):
-                    name = stage.name if file == ROOT_FILE else f"{file}:{stage.name}"
-                    loaded[name], origin[name] = stage, file
+                stages_of_file = load_file(repo, str(root / file)).stages
+                for own in stages_of_file:
+                    if not loaded_seeds or _is_of_seeds(own, declared[file], loaded_seeds):
+                        name = own if file == ROOT_FILE else f"{file}:{own}"
+                        loaded[name], origin[name] = stages_of_file[own], file
             stages = _stages(root, loaded, {name: declared[file] for name, file in origin.items()})
             return _with_states(repo, loaded, select(stages, rows, seeds, papers))
     except DvcException as error:
         raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
+
+
+def _item(name: str, declared: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What graph.yaml says of a stage, by DVC's name of it within its file; nothing of a tables stage."""
+    group, _, key = name.partition("@")
+    found: Mapping[str, Any] = declared[group][key] if key else {}
+    return found
+
+
+def _is_of_seeds(name: str, declared: Mapping[str, Any], seeds: Collection[int]) -> bool:
+    """Whether a stage belongs to one of the seeds, or to none: what it reads from does, then, too.
+
+    Tables are of all seeds, and no part of a choice of some.
+    """
+    return "@" in name and _item(name, declared).get("seed") in (None, *seeds)
+
+
+def _seeds(graphs: Iterable[Mapping[str, Any]], papers: Collection[str]) -> set[int]:
+    """Seeds of the papers' stages; of all papers without a choice."""
+    items = [item for given in graphs for group in given["groups"] for item in given[group].values()]
+    return {item["seed"] for item in items if "seed" in item and (not papers or item["owner"] in papers)}
+
+
+def asked_for(
+    root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], *, scale: str, full: bool
+) -> dict[str, Stage]:
+    """The stages of what a run is asked for with their state: a paper's, or the suite's (SUITE)."""
+    if paper != SUITE:
+        files = pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
+        return read_state(root, files, rows, seeds, [paper])
+    files = suite_files(root, scale=scale, full=full)
+    return read_state(root, files, seeds=seeds, papers=suite_papers(root, scale=scale, full=full))
 
 
 def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Stage]:
@@ -244,8 +284,7 @@ def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mappin
     stages: dict[str, Stage] = {}
     for name in _in_order(loaded, upstream):
         stage = loaded[name]
-        group, _, key = str(stage.name).partition("@")
-        item = declared[name].get(group, {}).get(key, {}) if key else {}
+        group, item = str(stage.name).partition("@")[0], _item(str(stage.name), declared[name])
         kind = "tables" if group.startswith("tables-") else module_of(group)
         stages[name] = Stage(
             address=name,
@@ -266,10 +305,13 @@ def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mappin
 def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stage]) -> dict[str, Stage]:
     """The chosen stages with what DVC says of each."""
     known: dict[str, Any] = {}
+    hashes: dict[str, Any] = {}
     states: dict[str, Stage] = {}
     for name, item in chosen.items():
         stage = loaded[name]
-        reasons = _reasons(next(iter(stage.status().values()), []))
+        for part in (*stage.outs, *stage.deps):
+            _hash_once(part, hashes)
+        reasons = _reasons(next(iter(_status(stage).values()), []))
         if not any(out.hash_info for out in stage.outs):
             reasons = ("it has not run here",)
         above = [a for a in item.upstream if states[a].state != "current"]
@@ -280,6 +322,24 @@ def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stag
         known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
         states[name] = replace(item, state=state, reasons=reasons)
     return states
+
+
+def _status(stage: Any) -> dict[str, list[Any]]:
+    """DVC's status of a stage, without waiting for those that run: the repository is locked, nothing is written."""
+    found: dict[str, list[Any]] = type(stage).status.__wrapped__(stage)
+    return found
+
+
+def _hash_once(part: Any, hashes: dict[str, Any]) -> None:
+    """Has what many stages read hashed once in a look, by path."""
+    compute = part.get_hash
+
+    def get_hash() -> Any:
+        if part.fs_path not in hashes:
+            hashes[part.fs_path] = compute()
+        return hashes[part.fs_path]
+
+    part.get_hash = get_hash
 
 
 def cache_folder(root: Path) -> Path:

@@ -8,16 +8,7 @@ from pathlib import Path
 from rlhf_core.errors import RecipeError
 from tasks import machine
 from tasks.names import SUITE
-from tasks.plan import (
-    Stage,
-    clock,
-    expected_bytes,
-    expected_seconds,
-    pipeline_files,
-    read_state,
-    suite_files,
-    suite_papers,
-)
+from tasks.plan import Stage, asked_for, clock, expected_bytes, expected_seconds, suite_papers
 
 STYLES = {"run": "yellow", "restore": "cyan", "current": "dim"}
 WORDS = {"run": "run", "restore": "from cache", "current": "up to date"}
@@ -32,23 +23,13 @@ def print_plan(
         paper: of which the rows are; SUITE for the demo-sized rows or, in full, the five papers' matrix.
         all_stages: also those that are up to date.
     """
-    stages = _asked_for(root, paper, rows, seeds, scale, full)
+    stages = asked_for(root, paper, rows, seeds, scale=scale, full=full)
     seconds = expected_seconds(root, stages.values())
     _print_table(stages, seconds, all_stages)
     print(_summary(root, stages, seconds))
     if _most(stages, "gpus"):
         for name in suite_papers(root, scale=scale, full=full) if paper == SUITE else [paper]:
             _print_costs(root, scale, name)
-
-
-def _asked_for(
-    root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], scale: str, full: bool
-) -> dict[str, Stage]:
-    if paper != SUITE:
-        files = pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
-        return read_state(root, files, rows, seeds, [paper])
-    files = suite_files(root, scale=scale, full=full)
-    return read_state(root, files, seeds=seeds, papers=suite_papers(root, scale=scale, full=full))
 
 
 def _print_table(stages: Mapping[str, Stage], seconds: Mapping[str, float | None], all_stages: bool) -> None:

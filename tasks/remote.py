@@ -47,7 +47,7 @@ def locked_stages(root: Path, file: str) -> dict[str, dict[str, Any]]:
     path = (root / file).with_suffix(".lock")
     if not path.exists():
         return {}
-    content = yaml.load(path.read_text(encoding="utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    content = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
     return dict((content or {}).get("stages") or {})
 
 

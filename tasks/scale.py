@@ -58,11 +58,12 @@ class Scale:
     def _named(self, backbone: str, field_: str, folder: str) -> tuple[str, str]:
         """Name and file of what a backbone's spec names in a field."""
         spec = self._file("backbones", backbone)
-        name = self._read(spec).get(field_)
-        known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
-        if name not in known:
-            raise RecipeError(f"{spec}: {field_} is '{name}'. {nearest(str(name), known)}")
-        return str(name), self._file(folder, str(name))
+        name = str(self._read(spec).get(field_))
+        file = self._file(folder, name)
+        if not (self.root / file).exists():
+            known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
+            raise RecipeError(f"{spec}: {field_} is '{name}'. {nearest(name, known)}")
+        return name, file
 
     def _item(self, module: str, name: str, seed: int | None, owner: str = SHARED, /, **arguments: Argument) -> Item:
         kind = "data" if module == "prepare" else module

@@ -209,7 +209,7 @@ def paper(key: str) -> Paper:
     name = key.strip().lower()
     if name not in PAPERS:
         raise RecipeError(f"unknown paper '{key}'{suggestion(name, PAPERS)}")
-    raw = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    raw = yaml.load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader)
     return Paper(
         key=name,
         title=raw["title"],

@@ -157,7 +157,7 @@ def test_slots_and_gpu_hours_follow_what_the_stages_need(
 ) -> None:
     running = replace(stage("policy@a-0"), needs=needs)
     done = replace(stage("sft@m-0"), state="current", needs={"cores": 64, "gpus": 64})
-    monkeypatch.setattr(plan_table, "_asked_for", lambda *_: {s.address: s for s in (running, done)})
+    monkeypatch.setattr(plan_table, "asked_for", lambda *_, **__: {s.address: s for s in (running, done)})
     monkeypatch.setattr(plan_table, "expected_seconds", lambda *_: {"policy@a-0": 60.0, "sft@m-0": None})
     monkeypatch.setattr(plan_table, "_print_costs", lambda root, scale, paper: print(f"costs of {paper} at {scale}"))
     monkeypatch.setattr("tasks.machine.cores", lambda: 4)

@@ -75,7 +75,7 @@ class MappedRow:
 @cache
 def _file(paper_key: str) -> Mapping[str, Any] | None:
     path = FOLDER / f"{paper_key}.yaml"
-    return yaml.safe_load(path.read_text(encoding="utf-8")) if path.exists() else None
+    return yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader) if path.exists() else None
 
 
 def recipe_row(paper_key: str, name: str, kind: str | None = None) -> RecipeRow:
