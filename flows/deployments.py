@@ -169,7 +169,10 @@ def _wanted(one: Deployment, root: Path) -> dict[str, Any]:
         "work_pool_name": POOL,
         "work_queue_name": one.queue,
         "tags": [*one.tags, f"commit:{commit[:10]}"],
-        "pull_steps": [{"prefect.deployments.steps.set_working_directory": {"directory": project}}],
+        "pull_steps": [
+            {"prefect.deployments.steps.set_working_directory": {"directory": project}},
+            {"flows.run_notes.tag_place": {}},
+        ],
         "entrypoint": one.module,
         "enforce_parameter_schema": True,
         "job_variables": {"working_dir": project},

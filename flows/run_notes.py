@@ -48,6 +48,14 @@ def noted(root: Path) -> Iterator[None]:
         path.unlink(missing_ok=True)
 
 
+def tag_place() -> None:
+    """A deployment's last step before its run begins: notes this machine on the run.
+
+    A run that is killed in its first moment, before it says so itself, is known to have been here.
+    """
+    add_tags(UUID(os.environ["PREFECT__FLOW_RUN_ID"]), [host_tag()])
+
+
 def host_tag() -> str:
     """The tag of a run that names the machine of its process."""
     return f"{HOST}{socket.gethostname()}"

@@ -227,6 +227,16 @@ def test_a_run_from_the_server_ends_well_streams_its_log_and_reaches_mlflow(plat
     assert not chaos.faults_in_mlflow(platform.root)
 
 
+def test_a_run_says_where_it_is_before_it_begins(platform: Platform) -> None:
+    """One that is killed in its first moment is known to have been here."""
+    from flows.run_notes import host_tag
+
+    identity = UUID(platform.start("segment", report=False, sync=False))
+    wait_for(lambda: host_tag() in platform.client.read_flow_run(identity).tags)
+    assert platform.client.read_flow_run(identity).state.is_pending()
+    assert platform.wait(str(identity)).is_completed()
+
+
 def test_mlflow_knows_the_policy_by_its_alias(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
