@@ -82,6 +82,8 @@ class Settings:
 
     def shown_database(self, name: str) -> str:
         """Where the database is, without user and password."""
+        if self.database is None:
+            return self.database_of(name).removeprefix("sqlite:///")
         parts = urlsplit(self.database_of(name))
         return f"{parts.netloc.split('@')[-1]}{parts.path}"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,9 @@ from tasks import plan, plan_table
 from tasks.plan import Stage
 from tests import small_repository
 from tests.small_repository import PROJECT, reward_row, write_yaml
+
+#: Of one stage of the small repository.
+OUTPUTS = [f"results/testbed/segment/policy/bandit/0/{part}" for part in ("result", "record")]
 
 
 def states(root: Path) -> dict[str, str]:
@@ -216,6 +220,14 @@ def test_without_cache_everything_runs(finished_copy: Path) -> None:
     shutil.rmtree(root / ".dvc/cache")
     shutil.rmtree(root / "results")
     assert set(states(root).values()) == {"run"}
+
+
+@pytest.mark.platform
+def test_a_plan_looks_while_a_stage_runs(finished_copy: Path) -> None:
+    """DVC's own status would refuse, since the outputs are locked for writing by a process that lives."""
+    written = {str(finished_copy / path): {"write": {"pid": os.getppid(), "cmd": "dvc repro"}} for path in OUTPUTS}
+    (finished_copy / ".dvc/tmp/rwlock").write_text(json.dumps(written))
+    assert set(states(finished_copy).values()) == {"current"}
 
 
 @pytest.mark.platform
