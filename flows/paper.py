@@ -12,22 +12,23 @@ import importlib.util
 import os
 import signal
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from prefect import Flow, flow, get_run_logger, tags
 from prefect.artifacts import create_link_artifact
 
 from flows.deployments import check_pinned
-from flows.follow_ups import follow_ups
+from flows.follow_ups import Call, follow_ups
 from flows.run_notes import host_tag, noted
-from flows.scheduler import RunFailed, run_stale
+from flows.scheduler import RunFailed, Summary, run_stale
 from flows.several_machines import check_server
+from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
 from tasks import plan
 from tasks.tables import SO_FAR, seeds_so_far
-from tasks.up_to_date import Asked, ended_well
+from tasks.up_to_date import Asked, code_at_work, ended_well
 
 
 def page_link(create: Callable[..., object]) -> None:
@@ -36,6 +37,24 @@ def page_link(create: Callable[..., object]) -> None:
         address = os.environ.get(name, "")
         if address.startswith("http"):
             create(key=key, link=address, link_text=text)
+
+
+def tables_so_far(root: Path, scale: str, paper: str, summary: Summary) -> list[Call]:
+    """The call that makes a paper's tables of what is there, where its tables stage, which waits for every row and
+    seed, was not asked for or did not finish."""
+    stage, finished = f"tables-{paper}", {*summary.current, *summary.done}
+    left = {*summary.failed, *summary.skipped}
+    if not _named(stage, left) and _named(stage, finished):
+        return []
+    results = Path("results", scale)
+    seeds = seeds_so_far(root / results, paper)
+    call = ["--results", str(results), "--paper", paper, "--out", str(results / paper / SO_FAR), "--seeds"]
+    return [("tasks.tables", [*call, *map(str, seeds)])] if seeds else []
+
+
+def _named(stage: str, addresses: Collection[str]) -> bool:
+    """Whether a stage is among addresses, in whichever file."""
+    return any(address.rpartition(":")[2] == stage for address in addresses)
 
 
 def run_paper(
@@ -72,16 +91,14 @@ def run_paper(
     """
     folder = Path(root).resolve()
     with noted(folder):
-        log = get_run_logger()
+        log, code = get_run_logger(), code_at_work()
         files = plan.pipeline_files(folder, paper, scale=scale, full=full, rows=rows, seeds=seeds)
         summary = run_stale(folder, files, papers=[paper], rows=rows, seeds=seeds, remote=remote, pull=pull)
         log.info("%s", summary.line())
         published, results = paper in registry.PAPERS, Path("results", scale)
         problems = list(summary.failed.values())
-        if report and published and (rows or seeds) and (found := seeds_so_far(folder / results, paper)):
-            out = results / paper / SO_FAR  # the tables stage waits for every row
-            call = ["--results", str(results), "--paper", paper, "--out", str(out), "--seeds", *map(str, found)]
-            problems += follow_ups(folder, ("tasks.tables", call))
+        if report and published:
+            problems += follow_ups(folder, *tables_so_far(folder, scale, paper, summary))
         if sync:  # before the report, which links what MLflow holds
             problems += follow_ups(folder, ("tasks.tracking", ["--paper", paper, "--scale", scale]))
         if report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
@@ -92,7 +109,7 @@ def run_paper(
         summary.times.write(folder)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        ended_well(folder, Asked(paper, scale, full, tuple(rows), tuple(seeds), report, sync), files)
+        ended_well(folder, Asked(paper, scale, full, tuple(rows), tuple(seeds), report, sync), files, code)
         return summary.line()
 
 
@@ -162,6 +179,7 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     parser.add_argument("--no-pull", action="store_true", help="leave the results of other machines on the remote")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, _end)
+    mark_run(Path.cwd())
     try:
         if options.remote:
             check_server()

@@ -28,9 +28,10 @@ from flows.several_machines import Machines
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import Running, StageDone, StageFailed, run_stage
-from flows.working_tree import only_scheduler, tidy
+from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
 from tasks import machine, plan
+from tasks.exclusive import only_scheduler
 from tasks.plan import Stage
 from tasks.times import RunTimes, stage_time
 

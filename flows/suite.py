@@ -17,13 +17,13 @@ from prefect.artifacts import create_link_artifact
 
 from flows.deployments import check_pinned
 from flows.follow_ups import follow_ups
-from flows.paper import command_line, page_link
+from flows.paper import command_line, page_link, tables_so_far
 from flows.run_notes import noted
 from flows.scheduler import RunFailed, run_stale
 from rlhf_core.errors import RecipeError
 from tasks import plan
 from tasks.names import SUITE
-from tasks.up_to_date import Asked, ended_well
+from tasks.up_to_date import Asked, code_at_work, ended_well
 
 
 def run_suite(
@@ -43,12 +43,15 @@ def run_suite(
         RunFailed: at least one stage failed, or what follows them.
     """
     with noted(root):
-        log = get_run_logger()
+        log, code = get_run_logger(), code_at_work()
         papers = plan.suite_papers(root, scale=scale, full=full)
         files = plan.suite_files(root, scale=scale, full=full)
         summary = run_stale(root, files, papers=papers, seeds=seeds, remote=remote, pull=pull)
         log.info("%s", summary.line())
         problems = list(summary.failed.values())
+        if report:
+            so_far = [call for paper in papers for call in tables_so_far(root, scale, paper, summary)]
+            problems += follow_ups(root, *so_far)
         mirrored = papers if sync else ()
         problems += follow_ups(root, *(("tasks.tracking", ["--paper", paper, "--scale", scale]) for paper in mirrored))
         if report:  # after MLflow, whose runs it links
@@ -57,7 +60,7 @@ def run_suite(
         summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        ended_well(root, Asked(SUITE, scale, full, (), tuple(seeds), report, sync), files)
+        ended_well(root, Asked(SUITE, scale, full, (), tuple(seeds), report, sync), files, code)
         return summary.line()
 
 

@@ -1,4 +1,4 @@
-"""The working tree under one scheduler: its lock, and what killed processes left behind in it."""
+"""The working tree: whose the processes at work in it are, and what killed ones left behind."""
 
 from __future__ import annotations
 
@@ -6,32 +6,20 @@ import json
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from tasks.exclusive import only_one
 from tasks.plan import readable_lock
 from tasks.platform_state import alive, note_of
 
 WORK = ".work"
-#: The variable that marks the processes of a stage.
-MARK = "REWARDSMITH_STAGE"
-
-
-@contextmanager
-def only_scheduler(root: Path) -> Iterator[None]:
-    """Holds the working tree's scheduler lock; the operating system releases it when this process dies.
-
-    Raises:
-        RewardsmithError: another scheduler is at work in this tree.
-    """
-    remedy = "Wait for it, or use a clone or git worktree of your own"
-    with only_one(root / WORK / "scheduler.lock", f"another run is at work in {root}", remedy):
-        yield
+#: The variables that mark the processes of a stage, and all that a run without a platform starts.
+MARK, RUN = "REWARDSMITH_STAGE", "REWARDSMITH_RUN"
+#: What Prefect sets for the temporary server of a run without a platform.
+TEMPORARY = "PREFECT__SERVER_EPHEMERAL"
 
 
 def mark(root: Path, name: str) -> dict[str, str]:
@@ -42,6 +30,26 @@ def mark(root: Path, name: str) -> dict[str, str]:
         name: the stage as a file name.
     """
     return {MARK: json.dumps({"root": str(root.resolve()), "stage": name, **note_of(os.getpid())})}
+
+
+def mark_run(root: Path) -> None:
+    """Marks what this process starts from now on as its own in a tree."""
+    os.environ[RUN] = json.dumps({"root": str(root.resolve()), **note_of(os.getpid())})
+
+
+def _end_temporary_servers(root: Path) -> int:
+    """Ends Prefect's servers whose run was killed. A server is in the group of its run's terminal or script, so that it
+    is ended alone."""
+    ended = 0
+    for process in psutil.process_iter():
+        with suppress(psutil.Error, OSError):
+            environment = process.environ()
+            if environment.get(TEMPORARY) and (text := environment.get(RUN)):
+                note = json.loads(text)
+                if note["root"] == str(root.resolve()) and not alive(note):
+                    process.terminate()
+                    ended += 1
+    return ended
 
 
 def marked_groups(root: Path) -> dict[int, dict[str, Any]]:
@@ -98,12 +106,15 @@ def _group(pid: int) -> int | None:
 
 
 def end_orphans(root: Path) -> list[str]:
-    """Ends stages whose flow was killed; returns what was done, in words. Those of a flow that lives go on."""
+    """Ends stages and temporary servers whose flow was killed; returns what was done, in words. Those of a flow that
+    lives go on."""
     orphans = {group: note for group, note in marked_groups(root).items() if not alive(note)}
     for group in orphans:
         end_group(group)
     names = sorted({str(note["stage"]) for note in orphans.values()})
-    return [f"ended stage {name}, left running by a killed flow" for name in names]
+    servers = _end_temporary_servers(root)
+    ended = [f"ended stage {name}, left running by a killed flow" for name in names]
+    return ended + ([f"ended {servers} temporary server(s) of killed runs"] if servers else [])
 
 
 def _alive_dvc(pid: int) -> bool:

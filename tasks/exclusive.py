@@ -38,3 +38,15 @@ def only_one(path: Path, busy: str, remedy: str) -> Iterator[None]:
             yield
         finally:
             file.truncate(0)
+
+
+@contextmanager
+def only_scheduler(root: Path) -> Iterator[None]:
+    """Holds the working tree's scheduler lock; the operating system releases it when this process dies.
+
+    Raises:
+        RewardsmithError: another scheduler is at work in this tree.
+    """
+    remedy = "Wait for it, or use a clone or git worktree of your own"
+    with only_one(root / ".work" / "scheduler.lock", f"another run is at work in {root}", remedy):
+        yield

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import os
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -191,7 +192,8 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
     return files
 
 
-def _stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
+def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
+    """Generated files that differ from what `render` gives, or that nothing gives."""
     changed = [
         path
         for path, text in texts.items()
@@ -203,19 +205,34 @@ def _stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
 
 def stale_files(root: Path) -> list[Path]:
     """Generated files that differ from what params/ and the stages' versions give now, or that nothing gives."""
-    return _stale(root, render(root))
+    return stale(root, render(root))
 
 
-def write(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Graph] | None = None) -> list[Path]:
-    """Writes the generated files that are not current, removes those that nothing gives, and returns both."""
-    texts = render(root, wanted, graphs)
-    changed = _stale(root, texts)
+def _replace(path: Path, text: str) -> None:
+    """Writes a file whole or not at all: DVC may be reading it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def put(root: Path, texts: Mapping[Path, str], changed: Collection[Path]) -> None:
+    """Writes the changed files, and removes those that nothing gives."""
     for path in changed:
         if path in texts:
-            (root / path).parent.mkdir(parents=True, exist_ok=True)
-            (root / path).write_text(texts[path], encoding="utf-8")
+            _replace(root / path, texts[path])
         else:
             (root / path).unlink()
+
+
+def write(root: Path, wanted: Collection[Path] = ()) -> list[Path]:
+    """Writes the generated files that are not current, removes those that nothing gives, and returns both."""
+    texts = render(root, wanted)
+    changed = stale(root, texts)
+    put(root, texts, changed)
     return changed
 
 

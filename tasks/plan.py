@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import mean
@@ -19,6 +20,7 @@ import yaml
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.published import registry
 from tasks import graph
+from tasks.exclusive import only_scheduler
 from tasks.items import SHARED, Graph, module_of
 from tasks.matrix import build
 from tasks.names import SUITE
@@ -141,8 +143,16 @@ def readable_lock(path: Path) -> bool:
 
 
 def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, Graph]) -> None:
-    """Writes what params/ gives, and says so of files that git keeps."""
-    kept = [path.as_posix() for path in graph.write(root, folders, graphs) if path.parent == Path()]
+    """Writes what params/ gives, and says so of files that git keeps; not under a run that reads them.
+
+    Raises:
+        RewardsmithError: a run is at work here, and params/ gives other stages than it has.
+    """
+    texts = graph.render(root, folders, graphs)
+    changed = graph.stale(root, texts)
+    with only_scheduler(root) if any((root / path).exists() for path in changed) else nullcontext():
+        graph.put(root, texts, changed)
+    kept = [path.as_posix() for path in changed if path.parent == Path()]
     if kept:
         print(f"wrote {' and '.join(kept)} anew, which params/ gives otherwise than they stood", file=sys.stderr)
 
@@ -245,7 +255,7 @@ def read_state(
 def _item(name: str, declared: Mapping[str, Any]) -> Mapping[str, Any]:
     """What graph.yaml says of a stage, by DVC's name of it within its file; nothing of a tables stage."""
     group, _, key = name.partition("@")
-    found: Mapping[str, Any] = declared[group][key] if key else {}
+    found: Mapping[str, Any] = declared.get(group, {}).get(key, {})
     return found
 
 

@@ -15,8 +15,9 @@ from flows.leases import release_dead
 from flows.run_notes import HOST, process_of
 from flows.servers.settings import Settings, slots_name
 from flows.several_machines import MACHINE, crash_dead_runs
-from flows.working_tree import end_group, end_orphans, only_scheduler, tidy
+from flows.working_tree import end_group, end_orphans, tidy
 from rlhf_core.errors import RewardsmithError
+from tasks.exclusive import only_scheduler
 from tasks.platform_state import read_private
 
 #: A run that is asked to end has this long for its stages.

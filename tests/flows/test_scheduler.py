@@ -235,8 +235,23 @@ def test_terminating_ends_the_temporary_server_too(tmp_path: Path) -> None:
     assert not psutil.wait_procs(family, timeout=30)[1]
 
 
+def test_the_temporary_server_of_a_killed_run_ends_with_the_next(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
+    process = start(root, STAND_IN_SECONDS="60", **environment)
+    wait_for(lambda: calls(root), seconds=240)
+    family = psutil.Process(process.pid).children(recursive=True)
+    assert any("uvicorn" in child.cmdline() for child in family)
+    process.kill()
+    process.wait()
+    again = start(root, "--rows", "bandit", "--seeds", "0", **environment)
+    output, _ = again.communicate(timeout=300)
+    assert again.returncode == 0, output
+    assert not psutil.wait_procs(family, timeout=30)[1]
+
+
 def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
-    from flows.working_tree import only_scheduler
+    from tasks.exclusive import only_scheduler
 
     root = small_repository.create(tmp_path)
     with only_scheduler(root):

@@ -15,6 +15,7 @@ import pytest
 
 from flows import working_tree
 from rlhf_core.errors import RewardsmithError
+from tasks.exclusive import only_scheduler
 from tests.small_repository import PROJECT
 
 
@@ -33,18 +34,18 @@ def write_rwlock(root: Path, content: object) -> Path:
 
 def test_second_scheduler_is_refused_and_names_the_first(tmp_path: Path) -> None:
     with (
-        working_tree.only_scheduler(tmp_path),
+        only_scheduler(tmp_path),
         pytest.raises(RewardsmithError, match=rf"another run .*process {os.getpid()}"),
-        working_tree.only_scheduler(tmp_path),
+        only_scheduler(tmp_path),
     ):
         pass
-    with working_tree.only_scheduler(tmp_path):
+    with only_scheduler(tmp_path):
         pass
 
 
 def test_lock_of_a_killed_scheduler_does_not_block(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from flows.working_tree import only_scheduler\n"
+        "import sys, time; from pathlib import Path; from tasks.exclusive import only_scheduler\n"
         "with only_scheduler(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen(
@@ -55,11 +56,11 @@ def test_lock_of_a_killed_scheduler_does_not_block(tmp_path: Path) -> None:
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
-    with pytest.raises(RewardsmithError), working_tree.only_scheduler(tmp_path):
+    with pytest.raises(RewardsmithError), only_scheduler(tmp_path):
         pass
     process.kill()
     process.wait()
-    with working_tree.only_scheduler(tmp_path):
+    with only_scheduler(tmp_path):
         pass
 
 

@@ -168,3 +168,12 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert "ValueError: boom" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.platform
+def test_a_seed_of_the_suite_from_nothing_and_then_nothing(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    done = rewardsmith("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "11 ran"), done.stdout + done.stderr
+    again = rewardsmith("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)
+    assert (again.returncode, again.stdout) == (0, "11 current\n"), again.stderr

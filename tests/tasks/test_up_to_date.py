@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,18 +18,30 @@ from tasks.up_to_date import Asked, ended_well, nothing_to_do
 ASKED = Asked("segment", "testbed", True, ("bandit",), (0,), report=True, sync=True)
 
 
+FILES = ["dvc.yaml", "pipelines/testbed/segment/dvc.yaml"]
+
+
+def mlflow(root: Path, runs: int) -> None:
+    """MLflow's store with so many runs."""
+    (root / "mlflow.db").unlink(missing_ok=True)
+    with closing(sqlite3.connect(root / "mlflow.db")) as database:
+        database.execute("CREATE TABLE runs (run_uuid TEXT)")
+        database.executemany("INSERT INTO runs VALUES (?)", [(str(number),) for number in range(runs)])
+        database.commit()
+
+
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A tree whose run ended well; DVC finds two stages current."""
-    for name in ("dvc.lock", "pipelines/testbed/segment/dvc.lock", "report/index.html", "mlflow.db"):
+    for name in ("dvc.lock", "pipelines/testbed/segment/dvc.lock", "report/index.html"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
+    mlflow(tmp_path, runs=1)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
-    monkeypatch.setattr(up_to_date, "commit_of", lambda root: "abc")
-    monkeypatch.setattr(up_to_date, "changed_since", lambda root, commit: [])
+    monkeypatch.setattr(up_to_date, "code_of", lambda root: "abc")
     found = {name: SimpleNamespace(state="current") for name in "ab"}
     monkeypatch.setattr(up_to_date.plan, "asked_for", lambda *_, **__: found)
-    ended_well(tmp_path, ASKED, ["dvc.yaml", "pipelines/testbed/segment/dvc.yaml"])
+    ended_well(tmp_path, ASKED, FILES, "abc")
     return tmp_path
 
 
@@ -40,11 +55,13 @@ def test_what_ended_well_has_nothing_to_do(tree: Path) -> None:
         lambda tree: (tree / "pipelines/testbed/segment/dvc.lock").write_text("another result"),
         lambda tree: (tree / "dvc.lock").unlink(),
         lambda tree: (tree / "report/index.html").unlink(),
+        lambda tree: (tree / "report/index.html").write_text("of another scale"),
         lambda tree: (tree / "mlflow.db").unlink(),
+        lambda tree: mlflow(tree, runs=0),
         lambda tree: shutil.rmtree(tree / ".work"),
         lambda tree: ASKED.note(tree).write_text('{"files": ['),
     ],
-    ids=["a lock", "no lock", "no report", "no runs", "no note", "half a note"],
+    ids=["a lock", "no lock", "no report", "another report", "no MLflow", "no runs", "no note", "half a note"],
 )
 def test_what_changed_since_is_looked_at(tree: Path, change: Callable[[Path], object]) -> None:
     change(tree)
@@ -53,10 +70,7 @@ def test_what_changed_since_is_looked_at(tree: Path, change: Callable[[Path], ob
 
 def test_other_code_and_another_mlflow_are_looked_at(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as other:
-        other.setattr(up_to_date, "commit_of", lambda root: "def")
-        assert nothing_to_do(tree, ASKED) is None
-    with monkeypatch.context() as edited:
-        edited.setattr(up_to_date, "changed_since", lambda root, commit: ["tasks/up_to_date.py"])
+        other.setattr(up_to_date, "code_of", lambda root: "def")
         assert nothing_to_do(tree, ASKED) is None
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
@@ -65,7 +79,7 @@ def test_other_code_and_another_mlflow_are_looked_at(tree: Path, monkeypatch: py
 
 
 def test_another_question_is_looked_at(tree: Path) -> None:
-    assert nothing_to_do(tree, Asked("segment", "testbed", True, ("bandit",), (1,), report=True, sync=True)) is None
+    assert nothing_to_do(tree, replace(ASKED, seeds=(1,))) is None
 
 
 def test_a_stale_stage_is_looked_at(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +87,7 @@ def test_a_stale_stage_is_looked_at(tree: Path, monkeypatch: pytest.MonkeyPatch)
     assert nothing_to_do(tree, ASKED) is None
 
 
-def test_code_outside_git_is_never_known(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(up_to_date, "commit_of", lambda root: "")
-    ended_well(tree, ASKED, ["dvc.yaml"])
-    assert nothing_to_do(tree, ASKED) is None
+def test_code_that_nobody_knows_leaves_no_note(tree: Path) -> None:
+    asked = replace(ASKED, seeds=(1,))
+    ended_well(tree, asked, FILES, "")
+    assert not asked.note(tree).exists()

@@ -1,0 +1,73 @@
+"""When a run makes a paper's tables of what is there, and that the report comes after them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from flows import paper, suite
+from flows.paper import tables_so_far
+from flows.scheduler import Summary
+from flows.stage_run import StageDone
+
+DEMO, FULL = "tables-segment", "pipelines/testbed/segment/dvc.yaml:tables-segment"
+CALL = ["--results", "results/testbed", "--paper", "segment", "--out", "results/testbed/segment/tables-so-far"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    """A tree with a policy's results at seeds 0 and 2."""
+    for seed in (0, 2):
+        (tmp_path / f"results/testbed/segment/policy/bandit/{seed}/result").mkdir(parents=True)
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    "summary",
+    [
+        Summary(current=["policy@segment-bandit-0"]),
+        Summary(failed={"policy@segment-dpo-0": "boom"}, skipped={FULL: "reads from it"}),
+        Summary(current=[DEMO], skipped={FULL: "reads from it"}),
+        Summary(failed={FULL: "boom"}),
+        Summary(current=["tables-par"]),
+    ],
+    ids=["not asked for", "skipped", "only the demo's", "failed", "another paper's"],
+)
+def test_without_its_tables_stage_a_paper_has_tables_so_far(root: Path, summary: Summary) -> None:
+    assert tables_so_far(root, "testbed", "segment", summary) == [("tasks.tables", [*CALL, "--seeds", "0", "2"])]
+
+
+@pytest.mark.parametrize("summary", [Summary(current=[DEMO]), Summary(done={FULL: StageDone(FULL, "ran", 1.0)})])
+def test_a_finished_tables_stage_is_enough(root: Path, summary: Summary) -> None:
+    assert tables_so_far(root, "testbed", "segment", summary) == []
+
+
+def test_nothing_makes_no_tables(tmp_path: Path) -> None:
+    assert tables_so_far(tmp_path, "testbed", "segment", Summary()) == []
+
+
+@pytest.mark.parametrize("made", ["paper", "suite"])
+def test_tables_come_before_the_report(root: Path, monkeypatch: pytest.MonkeyPatch, made: str) -> None:
+    asked: list[str] = []
+
+    def follow_ups(_root: Path, *calls: tuple[str, Sequence[str]]) -> list[str]:
+        asked.extend(module for module, _ in calls)
+        return []
+
+    module: Any = {"paper": paper, "suite": suite}[made]
+    monkeypatch.setattr(module, "run_stale", lambda *_, **__: Summary())
+    monkeypatch.setattr(module, "follow_ups", follow_ups)
+    monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
+    monkeypatch.setattr(module.plan, "pipeline_files", lambda *_, **__: [])
+    monkeypatch.setattr(module.plan, "suite_files", lambda *_, **__: [])
+    monkeypatch.setattr(module.plan, "suite_papers", lambda *_, **__: ("segment",))
+    choice: dict[str, Any] = {"full": True, "scale": "testbed", "seeds": (0,), "report": True, "sync": True}
+    if made == "paper":
+        paper.run_paper("segment", rows=(), root=str(root), **choice)
+    else:
+        suite.run_suite(root, **choice)
+    assert asked == ["tasks.tables", "tasks.tracking", "tasks.report"]
