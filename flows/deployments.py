@@ -10,6 +10,7 @@ server in line with the same list; `prefect deploy --all` does it from prefect.y
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -31,6 +32,8 @@ TREE_QUEUE = "tree"
 #: Every deployment's own name; its flow's name tells them apart.
 NAME = "rewardsmith"
 SCHEDULE = Path("params") / "reevaluation.yaml"
+#: A version that says at which commit a deployment was made.
+COMMIT = re.compile("[0-9a-f]{40}")
 HEADER = "# Written by `python -m flows.deployments` from params/ and params/reevaluation.yaml.\n"
 
 
@@ -111,7 +114,8 @@ def as_file(root: Path) -> dict[str, Any]:
 
 
 def check_pinned(root: Path) -> str:
-    """The commit that the present run's deployment is pinned to; empty for a run that no deployment started.
+    """The commit that the present run's deployment is pinned to; empty for a run that no deployment started, or one
+    made by `prefect deploy`, whose version need be no commit.
 
     Raises:
         RewardsmithError: the tree's code or parameters are others now.
@@ -119,7 +123,7 @@ def check_pinned(root: Path) -> str:
     from prefect.runtime import deployment
 
     commit = str(deployment.version or "") if deployment.id else ""
-    if not commit:
+    if not COMMIT.fullmatch(commit):
         return ""
     changed = changed_since(root, commit)
     if changed:

@@ -19,7 +19,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from uuid import uuid4
 
+import prefect.runtime
 import psutil
 import pytest
 import yaml
@@ -355,3 +357,15 @@ def test_another_server_on_the_port_is_not_taken_for_ones_own(made: settings.Set
     with subprocess.Popen([sys.executable, "-c", own, str(free)]) as process:
         processes.wait_until_ready(replace(made, ports={**PORTS, "mlflow": free}), {"mlflow": process})
         process.kill()
+
+
+def test_a_deployment_whose_version_is_no_commit_is_not_pinned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`prefect deploy` makes a version of its own where the repository has no remote."""
+    from flows.deployments import check_pinned
+
+    monkeypatch.setattr(prefect.runtime.deployment, "id", str(uuid4()), raising=False)
+    monkeypatch.setattr(prefect.runtime.deployment, "version", "d41d8cd98f00b204e9800998ecf8427e", raising=False)
+    assert check_pinned(tmp_path) == ""
+    monkeypatch.setattr(prefect.runtime.deployment, "version", "0" * 40, raising=False)
+    with pytest.raises(RewardsmithError, match="is not in this repository"):
+        check_pinned(tmp_path)
