@@ -1,7 +1,8 @@
 """Scheduled re-evaluation: the models behind the registry's aliases, again where something changed.
 
-Rules of the schedule: at most one run at a time (a new one is cancelled while one is at work), and a run that could
-not start within MISSED_HOURS of its time is skipped, since the next one covers it.
+Rules of the schedule: at most one run at a time (a new one is cancelled while one is at work), and a run evaluates
+however late it is. So of several that were missed the first evaluates and the others are cancelled; one that begins
+after it finds nothing changed.
 """
 
 from __future__ import annotations
@@ -13,10 +14,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections import deque
 from collections.abc import Mapping
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,31 +24,26 @@ from prefect import flow, get_run_logger, task
 from prefect.artifacts import create_link_artifact, create_markdown_artifact, create_table_artifact
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
-from prefect.runtime import flow_run
 
 from flows.deployments import SCHEDULE, check_pinned
 from flows.paper import page_link
 from flows.run_notes import noted
 from flows.scheduler import RunFailed
 from flows.shared_slots import POLL_SECONDS, machine_slots
-from flows.slots import Slots
-from flows.stage_run import TAIL, explain_failure
-from flows.working_tree import end_group, mark
+from flows.slots import Grant, Slots
+from flows.stage_run import Running, run_stage
 from rlhf_core.errors import RewardsmithError
 from tasks import machine
 from tasks.alerts import note_told, untold
+from tasks.graph import file_name, resources
 from tasks.reevaluation import RECORDS, Watched, load_settings, records_folder
 from tasks.registry import Registered, Registry
 from tasks.tracking import open_registry
 
-MISSED_HOURS = 12
-NEEDS = {"cores": 1, "gpus": 0, "memory_gb": 2}
 
-
-def missed(now: datetime) -> bool:
-    """Whether this run's time passed too long ago."""
-    due = flow_run.scheduled_start_time
-    return bool(due) and now - due > timedelta(hours=MISSED_HOURS)
+def needs_of(root: Path, model: Registered) -> dict[str, Any]:
+    """What evaluating a model needs: what its scale, `results/<scale>/...`, declares for the stage `policy`."""
+    return resources(root, Path(model.path).parts[1])["policy"]
 
 
 @task(name="evaluate", task_run_name="{model.name}@{model.alias}", persist_result=False, cache_policy=NO_CACHE)
@@ -57,45 +51,38 @@ def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
     """One model, in a process of its own within the machine's slots; returns its record.
 
     Raises:
-        RunFailed: it ended badly.
+        RewardsmithError: this machine has too few GPUs for it, or it ended badly.
     """
+    needs = needs_of(root, model)
     with closing(machine_slots(Slots(machine.cores(), machine.gpus(), machine.memory_gb()))) as slots:
-        while (grant := slots.take(NEEDS)) is None:
+        slots.check(_address(model), needs)
+        while (grant := slots.take(needs)) is None:
             time.sleep(POLL_SECONDS)
         with tempfile.TemporaryDirectory() as folder:
-            return _child(root, settings, model, Path(folder) / "record.json", grant.environment())
+            return _run(root, settings, model, Path(folder) / "record.json", grant)
 
 
-def _child(root: Path, settings: Path, model: Registered, out: Path, environment: Mapping[str, str]) -> dict[str, Any]:
-    """Runs `tasks.reevaluation` to its end, marked as a stage, so that it ends with a killed flow."""
-    log, who = get_run_logger(), f"{model.name}@{model.alias}"
+def _address(model: Registered) -> str:
+    return f"reevaluation of {model.name}@{model.alias}"
+
+
+def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant) -> dict[str, Any]:
+    """Runs `tasks.reevaluation` to its end as stages are run: marked, logged, and its memory watched."""
     call = [sys.executable, "-m", "tasks.reevaluation", "--settings", str(settings), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
     call += ["--result", model.path, "--out", str(out)]
-    inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
-    process = subprocess.Popen(
-        call,
-        cwd=root,
-        env=inherited | dict(environment) | mark(root, f"reevaluation of {who}"),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
+    run_stage(
+        root,
+        address=_address(model),
+        name=file_name(_address(model)),
+        out=records_folder(root, model.name, model.alias).relative_to(root).as_posix(),
+        environment=grant.environment(),
+        running=Running(),
+        say=get_run_logger().info,
+        memory_gb=grant.memory_gb,
+        call=call,
     )
-    tail: deque[str] = deque(maxlen=TAIL)
-    try:
-        assert process.stdout is not None
-        for line in process.stdout:
-            tail.append(line)
-            log.info("%s", line.rstrip())
-        status = process.wait()
-    finally:
-        if process.poll() is None:
-            end_group(process.pid)
-    if status:
-        raise RunFailed(str(explain_failure(who, status, "".join(tail))))
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return found
 
@@ -188,8 +175,6 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
         root: the repository.
     """
     log, tree = get_run_logger(), Path(root).resolve()
-    if missed(datetime.now(UTC)):
-        return f"skipped: its time passed more than {MISSED_HOURS} hours ago, and the next run covers it"
     check_pinned(tree)
     page_link(create_link_artifact)
     settings = load_settings(tree / SCHEDULE)

@@ -82,18 +82,27 @@ def stage_version(root: Path, stage: str) -> int | str:
     return 1
 
 
+def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
+    """What each stage needs while it runs at a scale: cores, gpus and memory_gb (GiB) by the stage's name.
+
+    Raises:
+        RecipeError: params/scales/<scale>/resources.yaml names an unknown stage.
+    """
+    own = root / "params" / "scales" / scale / "resources.yaml"
+    found: dict[str, dict[str, Any]] = {k: dict(v) for k, v in RESOURCES.get(scale, RESOURCES["small"]).items()}
+    for stage, needs in (load_yaml(own) if own.exists() else {}).items():
+        if stage not in found:
+            raise RecipeError(f"{own}: unknown stage '{stage}'. {nearest(stage, STAGES)}")
+        found[stage].update(needs)
+    return found
+
+
 def graph_file(root: Path, graph: Graph) -> dict[str, Any]:
     """Content of graph.yaml: what the pipeline reads by `vars:`, and what the scheduler reads."""
-    own = root / "params" / "scales" / graph.scale / "resources.yaml"
-    resources: dict[str, Any] = {k: dict(v) for k, v in RESOURCES.get(graph.scale, RESOURCES["small"]).items()}
-    for stage, needs in (load_yaml(own) if own.exists() else {}).items():
-        if stage not in resources:
-            raise RecipeError(f"{own}: unknown stage '{stage}'. {nearest(stage, STAGES)}")
-        resources[stage].update(needs)
     content: dict[str, Any] = {
         "scale": graph.scale,
         "versions": {stage: stage_version(root, stage) for stage in STAGES},
-        "resources": resources,
+        "resources": resources(root, graph.scale),
         "groups": _group_names(graph),
     }
     for group in content["groups"]:

@@ -1,8 +1,11 @@
-"""Alerts of re-evaluation reach people whatever dies or fails in between, and one process evaluates a model."""
+"""Alerts reach people whatever dies or fails in between; one process evaluates a model, with what its scale needs."""
 
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +13,13 @@ import httpx
 import pytest
 
 from flows import reevaluate
+from flows.slots import Grant, Slots
+from flows.stage_run import StageFailed
+from rlhf_core.errors import RewardsmithError
 from tasks import reevaluation
 from tasks.exclusive import only_one
 from tasks.registry import Registered, Registry
+from tests.small_repository import PROJECT
 
 MODEL = Registered("segment-policy-a", "3", "champion", "run", "digest", "results/a/result", "policy@a-0")
 
@@ -107,3 +114,61 @@ def test_a_second_evaluation_of_a_model_is_refused_and_names_the_first(
     with only_one(lock, "another process evaluates a@champion", "Wait for it"):
         assert reevaluation.main([*call, "--result", "results/a/result"]) == 2
     assert "another process evaluates a@champion (process " in capsys.readouterr().err
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, float]]:
+    """Needs that slots of a machine with eight GPUs and 16 cores were asked for; its evaluations do nothing."""
+    made: list[dict[str, float]] = []
+
+    class Asked(Slots):
+        def take(self, needs: Mapping[str, float]) -> Grant | None:
+            made.append(dict(needs))
+            return super().take(needs)
+
+    monkeypatch.delenv("REWARDSMITH_SLOTS", raising=False)
+    monkeypatch.setattr(reevaluate, "Slots", Asked)
+    monkeypatch.setattr(reevaluate.machine, "cores", lambda: 16)
+    monkeypatch.setattr(reevaluate.machine, "gpus", lambda: list("01234567"))
+    monkeypatch.setattr(reevaluate.machine, "memory_gb", lambda: 600.0)
+    monkeypatch.setattr(reevaluate, "_run", lambda root, settings, model, out, grant: grant.environment())
+    return made
+
+
+def evaluated(path: str) -> dict[str, Any]:
+    """Environment in which the model of a result is evaluated, by this project's parameters."""
+    return reevaluate.evaluate.fn(PROJECT, PROJECT / "params" / "reevaluation.yaml", replace(MODEL, path=path))
+
+
+def test_a_model_is_evaluated_with_what_its_scale_declares_for_a_policy(asked: list[dict[str, float]]) -> None:
+    given = evaluated("results/paper/segment/policy/a/0/result")
+    assert asked[-1] == {"cores": 32, "gpus": 8, "memory_gb": 512}
+    assert (given["CUDA_VISIBLE_DEVICES"], given["OMP_NUM_THREADS"]) == ("0,1,2,3,4,5,6,7", "16")
+    given = evaluated("results/testbed/segment/policy/a/0/result")
+    assert asked[-1] == {"cores": 1, "gpus": 0, "memory_gb": 2}
+    assert (given["CUDA_VISIBLE_DEVICES"], given["OMP_NUM_THREADS"]) == ("", "1")
+    evaluated("results/feedback/segment/policy/a/0/result")
+    assert asked[-1] == {"cores": 1, "gpus": 0, "memory_gb": 4}, "its own resources.yaml"
+
+
+def test_a_model_that_this_machine_cannot_evaluate_is_refused_and_not_waited_for(
+    asked: list[dict[str, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reevaluate.machine, "gpus", lambda: ["0"])
+    with pytest.raises(RewardsmithError, match=r"of segment-policy-a@champion needs 8 GPU\(s\), this machine has 1"):
+        evaluated("results/paper/segment/policy/a/0/result")
+    assert asked == []
+
+
+def test_an_evaluation_that_outgrows_its_memory_is_ended_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "tasks").mkdir()
+    code = "import time\nheld = b'x' * 300_000_000\ntime.sleep(60)\n"
+    (tmp_path / "tasks" / "reevaluation.py").write_text(code)
+    monkeypatch.setattr("flows.stage_run.MEMORY_SECONDS", 0.05)
+    monkeypatch.setattr(reevaluate, "get_run_logger", lambda: logging.getLogger("test"))
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    message = r"of segment-policy-a@champion outgrew its memory: it held .* declares 0\.1"
+    with pytest.raises(StageFailed, match=message):
+        reevaluate._run(tmp_path, tmp_path / "x.yaml", MODEL, tmp_path / "record.json", Grant(1, (), 0.1))

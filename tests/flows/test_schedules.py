@@ -1,4 +1,4 @@
-"""Schedules and deployments: clock changes, runs that come too late, a work pool that somebody removed."""
+"""Schedules and deployments: clock changes, runs that were missed, a work pool that somebody removed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,19 @@ import asyncio
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
 import pytest
 
 from flows import reevaluate
 from flows.deployments import Deployment, _schedules
+from tasks.reevaluation import reasons
+from tasks.registry import Registered
 from tests import small_repository
+
+if TYPE_CHECKING:
+    from prefect.client.schemas.objects import FlowRun
 
 BERLIN = ZoneInfo("Europe/Berlin")
 
@@ -35,15 +41,58 @@ def test_a_clock_change_neither_drops_nor_doubles_a_daily_run(first: datetime, c
     assert due == sorted(set(due))
 
 
-@pytest.mark.parametrize(("hours", "skipped"), [(-1, False), (0, False), (11, False), (13, True)])
-def test_a_run_that_comes_too_late_is_skipped(monkeypatch: pytest.MonkeyPatch, hours: int, skipped: bool) -> None:
-    """By the time it was due in UTC, so that a clock set back or changed for summer skips nothing."""
-    now = datetime(2026, 10, 25, 1, 30, tzinfo=UTC)
-    due = (now - timedelta(hours=hours)).astimezone(BERLIN)
-    monkeypatch.setattr(reevaluate, "flow_run", SimpleNamespace(scheduled_start_time=due))
-    assert reevaluate.missed(now) is skipped
-    monkeypatch.setattr(reevaluate, "flow_run", SimpleNamespace(scheduled_start_time=None))
-    assert not reevaluate.missed(now)
+@pytest.mark.platform
+def test_of_runs_that_were_missed_one_evaluates_and_one_that_begins_after_it_finds_nothing_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The nights of three days at once, as a worker takes them after two days off, then two more runs."""
+    from prefect.client.orchestration import get_client
+    from prefect.flow_engine import run_flow_sync
+    from prefect.states import Late, Pending, Scheduled
+    from prefect.testing.utilities import prefect_test_harness
+
+    from flows.deployments import apply
+    from flows.servers.__main__ import make_pool
+
+    root = small_repository.create(tmp_path)
+    settings = "schedule: {cron: '0 3 1 1 *', timezone: UTC}\nmodels: [{name: segment-policy-a}]\n"
+    (root / "params" / "reevaluation.yaml").write_text(settings)
+    small_repository.command("git", "add", "-A", root=root)
+    small_repository.command("git", "commit", "-qm", "re-evaluation", root=root)
+    model = Registered("segment-policy-a", "3", "champion", "run", "digest", "results/testbed/a/result", "policy@a-0")
+    record = {"number": 1, "time": 0.0, "digest": "digest", "benchmarks": {}, "judge": {"digest": "judge"}}
+    made: list[dict[str, Any]] = []
+
+    def evaluate(*_: object) -> dict[str, Any]:
+        why = reasons(made[-1] if made else None, model="digest", benchmarks={}, judge="judge", now=1.0, drift_days=7)
+        made.extend([record] if why else [])
+        return {"reasons": []}
+
+    monkeypatch.setattr(reevaluate, "evaluate", evaluate)
+    monkeypatch.setattr(reevaluate, "open_registry", lambda root: SimpleNamespace(resolve=lambda *_: model))
+    monkeypatch.setattr(reevaluate, "tell", lambda *_: (0, []))
+    with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
+        make_pool(client)
+        apply(root, client)
+        deployment = client.read_deployment_by_name("reevaluate/rewardsmith")
+
+        def taken(state: Any) -> FlowRun:
+            run = client.create_flow_run_from_deployment(deployment.id, state=state)
+            client.set_flow_run_state(run.id, Pending())
+            return client.read_flow_run(run.id)
+
+        def run(which: FlowRun) -> str:
+            run_flow_sync(reevaluate.reevaluate, flow_run=which, parameters={"root": str(root)})
+            return client.read_flow_run(which.id).state.name
+
+        now = datetime.now(UTC)
+        first, *others = [taken(Late(scheduled_time=now - timedelta(days=days))) for days in (3, 2, 1)]
+        assert [one.state.name for one in (first, *others)] == ["Pending", "Cancelled", "Cancelled"]
+        assert run(first) == "Completed"
+        assert len(made) == 1, "the missed nights are evaluated once"
+        for hours in (20, 0):
+            assert run(taken(Scheduled(scheduled_time=now - timedelta(hours=hours)))) == "Completed"
+        assert len(made) == 1, "nothing changed since"
 
 
 @pytest.mark.platform
