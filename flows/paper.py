@@ -27,16 +27,22 @@ from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
 from tasks import plan
+from tasks.searches import paper_runs
 from tasks.tables import SO_FAR, seeds_so_far
 from tasks.up_to_date import Asked, code_at_work, ended_well
 
 
 def page_link(create: Callable[..., object]) -> None:
-    """Links of the run to the platform's page (with the report) and to MLflow, where there is a platform."""
-    for key, name, text in (("page", "REWARDSMITH_PAGE", "page"), ("mlflow", "MLFLOW_TRACKING_URI", "runs in MLflow")):
-        address = os.environ.get(name, "")
-        if address.startswith("http"):
-            create(key=key, link=address, link_text=text)
+    """Links of the run to the platform's page and its report, where there is a platform."""
+    if address := os.environ.get("REWARDSMITH_PAGE", ""):
+        create(key="page", link=address, link_text="page")
+        create(key="report", link=f"{address.rstrip('/')}/report/index.html", link_text="report")
+
+
+def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
+    """Link of the run to a paper's runs in MLflow, once they are there."""
+    if address := paper_runs(root, paper):
+        create(key=f"mlflow-{paper}", link=address, link_text=f"runs of {paper} in MLflow")
 
 
 def tables_so_far(root: Path, scale: str, paper: str, summary: Summary) -> list[Call]:
@@ -101,6 +107,7 @@ def run_paper(
             problems += follow_ups(folder, *tables_so_far(folder, scale, paper, summary))
         if sync:  # before the report, which links what MLflow holds
             problems += follow_ups(folder, ("tasks.tracking", ["--paper", paper, "--scale", scale]))
+            runs_link(create_link_artifact, folder, paper)
         if report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
             log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", paper, paper)
         elif report:

@@ -17,7 +17,7 @@ from prefect.artifacts import create_link_artifact
 
 from flows.deployments import check_pinned
 from flows.follow_ups import follow_ups
-from flows.paper import command_line, page_link, tables_so_far
+from flows.paper import command_line, page_link, runs_link, tables_so_far
 from flows.run_notes import noted
 from flows.scheduler import RunFailed, run_stale
 from rlhf_core.errors import RecipeError
@@ -54,6 +54,8 @@ def run_suite(
             problems += follow_ups(root, *so_far)
         mirrored = papers if sync else ()
         problems += follow_ups(root, *(("tasks.tracking", ["--paper", paper, "--scale", scale]) for paper in mirrored))
+        for paper in mirrored:
+            runs_link(create_link_artifact, root, paper)
         if report:  # after MLflow, whose runs it links
             call = ["--results", f"results/{scale}", "--out", "report"]
             problems += follow_ups(root, ("tasks.report", call))

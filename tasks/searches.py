@@ -6,8 +6,10 @@ runs went to; without a server there is the filter, to be pasted into MLflow's s
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from tasks.artifacts import write_json
@@ -34,11 +36,20 @@ def note_experiment(root: Path, paper: str, uri: str, experiment: str) -> None:
     write_json(folder / f"{paper}.json", {"server": address, "experiment": experiment})
 
 
+def paper_runs(root: Path, paper: str) -> str | None:
+    """MLflow's page of a paper's runs; None without a server, or where they were never mirrored."""
+    noted = read_private(root / FOLDER / f"{paper}.json")
+    return _page(noted) if noted.get("server") else None
+
+
+def _page(noted: Mapping[str, Any]) -> str:
+    return f"{noted['server']}/#/experiments/{quote(str(noted['experiment']), safe='')}/runs"
+
+
 def table_search(root: Path, paper: str, table: str, scale: str) -> Search | None:
     """The runs behind a table; None for a paper whose runs were never mirrored."""
     noted = read_private(root / FOLDER / f"{paper}.json")
     if "experiment" not in noted:
         return None
     query = f"tags.table = '{table}' and tags.scale = '{scale}' and tags.kind = 'row'"
-    page = f"{noted['server']}/#/experiments/{quote(str(noted['experiment']), safe='')}/runs"
-    return Search(query, f"{page}?searchFilter={quote(query, safe='')}" if noted["server"] else None)
+    return Search(query, f"{_page(noted)}?searchFilter={quote(query, safe='')}" if noted["server"] else None)

@@ -227,6 +227,21 @@ def test_a_run_from_the_server_ends_well_streams_its_log_and_reaches_mlflow(plat
     assert not chaos.faults_in_mlflow(platform.root)
 
 
+def test_a_run_leaves_its_progress_a_table_of_its_stages_and_links(platform: Platform) -> None:
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    chaos.forget(platform.root)
+    run = platform.start("segment", report=False, rows=["bandit"], seeds=[0])
+    assert platform.wait(run).is_completed()
+    mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
+    found = {artifact.key: artifact for artifact in platform.client.read_artifacts(artifact_filter=mine)}
+    assert found["progress"].data == 100.0
+    assert "policy@segment-bandit-0" in str(found["stages"].data)
+    page, runs = platform.environment["REWARDSMITH_PAGE"], platform.environment["MLFLOW_TRACKING_URI"]
+    assert f"({page}/report/index.html)" in found["report"].data
+    assert f"({runs}/#/experiments/" in found["mlflow-segment"].data
+
+
 def test_a_run_says_where_it_is_before_it_begins(platform: Platform) -> None:
     """One that is killed in its first moment is known to have been here."""
     from flows.run_notes import host_tag
