@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -227,31 +228,6 @@ def test_a_run_from_the_server_ends_well_streams_its_log_and_reaches_mlflow(plat
     assert not chaos.faults_in_mlflow(platform.root)
 
 
-def test_a_run_leaves_its_progress_a_table_of_its_stages_and_links(platform: Platform) -> None:
-    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
-
-    chaos.forget(platform.root)
-    run = platform.start("segment", report=False, rows=["bandit"], seeds=[0])
-    assert platform.wait(run).is_completed()
-    mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
-    found = {artifact.key: artifact for artifact in platform.client.read_artifacts(artifact_filter=mine)}
-    assert found["progress"].data == 100.0
-    assert "policy@segment-bandit-0" in str(found["stages"].data)
-    page, runs = platform.environment["REWARDSMITH_PAGE"], platform.environment["MLFLOW_TRACKING_URI"]
-    assert f"({page}/report/index.html)" in found["report"].data
-    assert f"({runs}/#/experiments/" in found["mlflow-segment"].data
-
-
-def test_a_run_says_where_it_is_before_it_begins(platform: Platform) -> None:
-    """One that is killed in its first moment is known to have been here."""
-    from flows.run_notes import host_tag
-
-    identity = UUID(platform.start("segment", report=False, sync=False))
-    wait_for(lambda: host_tag() in platform.client.read_flow_run(identity).tags)
-    assert platform.client.read_flow_run(identity).state.is_pending()
-    assert platform.wait(str(identity)).is_completed()
-
-
 def test_mlflow_knows_the_policy_by_its_alias(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
@@ -305,6 +281,56 @@ def test_a_regression_is_an_event_a_tag_a_post_and_a_record_under_dvc(
     wait_for(lambda: found.post("/events/filter", json=wanted).json()["total"] == 1, 60)
 
 
+def test_a_cron_schedule_with_a_timezone_fires_within_five_seconds(platform: Platform, due: datetime) -> None:
+    """Before the tests that remove results and hold slots, which the scheduled run needs."""
+    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
+
+    found = platform.client.read_deployment_by_name("recipe/rewardsmith")
+    mine = DeploymentFilter(id=DeploymentFilterId(any_=[found.id]))
+
+    def started() -> list[Any]:
+        runs = platform.client.read_flow_runs(deployment_filter=mine)
+        return [run for run in runs if run.start_time and run.auto_scheduled]
+
+    left = (due - datetime.now(UTC)).total_seconds()
+    wait_for(started, max(0.0, left) + 60)
+    run = started()[0]
+    assert run.expected_start_time == due
+    delay = (run.start_time - due).total_seconds()
+    print(f"started {delay:+.2f} s from its time")
+    assert -1 < delay < 5
+    state = platform.wait(str(run.id))
+    assert state.is_completed(), state.message
+    tree = platform.root / ".work" / "recipes" / "own"
+    assert (tree / "results/testbed/segment/policy/own/0/result/metrics.json").exists()
+    assert "own" not in command("git", "status", "--short", root=platform.root).stdout
+
+
+def test_a_run_leaves_its_progress_a_table_of_its_stages_and_links(platform: Platform) -> None:
+    from prefect.client.schemas.filters import ArtifactFilter, ArtifactFilterFlowRunId
+
+    chaos.forget(platform.root)
+    run = platform.start("segment", report=False, rows=["bandit"], seeds=[0])
+    assert platform.wait(run).is_completed()
+    mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
+    found = {artifact.key: artifact for artifact in platform.client.read_artifacts(artifact_filter=mine)}
+    assert found["progress"].data == 100.0
+    assert "policy@segment-bandit-0" in str(found["stages"].data)
+    page, runs = platform.environment["REWARDSMITH_PAGE"], platform.environment["MLFLOW_TRACKING_URI"]
+    assert f"({page}/report/index.html)" in found["report"].data
+    assert f"({runs}/#/experiments/" in found["mlflow-segment"].data
+
+
+def test_a_run_says_where_it_is_before_it_begins(platform: Platform) -> None:
+    """One that is killed in its first moment is known to have been here."""
+    from flows.run_notes import host_tag
+
+    identity = UUID(platform.start("segment", report=False, sync=False))
+    wait_for(lambda: host_tag() in platform.client.read_flow_run(identity).tags)
+    assert platform.client.read_flow_run(identity).state.is_pending()
+    assert platform.wait(str(identity)).is_completed()
+
+
 def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> None:
     from prefect.states import Cancelling
 
@@ -342,6 +368,18 @@ def test_a_failed_run_retried_from_prefects_page_goes_on_from_the_failed_stage(p
     assert platform.client.read_flow_run(UUID(run)).run_count == 2
 
 
+def granted(run: Any, needs: dict[str, int]) -> Any:
+    """What a run asks of the slots, once other runs have left them."""
+    found: list[Any] = []
+
+    def taken() -> bool:
+        found.extend(grant for grant in [run.take(needs)] if grant)
+        return bool(found)
+
+    wait_for(taken)
+    return found[0]
+
+
 def test_jobs_of_different_runs_see_disjoint_devices_and_threads(platform: Platform, monkeypatch: Any) -> None:
     from flows.shared_slots import SharedSlots
     from flows.slots import Slots
@@ -356,17 +394,17 @@ def test_jobs_of_different_runs_see_disjoint_devices_and_threads(platform: Platf
     }
     name = platform.environment["REWARDSMITH_SLOTS"]
     with temporary_settings(values):
-        runs = [SharedSlots(Slots(2, ["a", "b"], 4), name) for _ in range(2)]
-        grants = [run.take({"cores": 1, "gpus": 1, "memory_gb": 1}) for run in runs]
-        assert [run.take({"cores": 1, "gpus": 1, "memory_gb": 1}) for run in runs] == [None, None]
-        seen = []
-        for grant in grants:
-            assert grant is not None
-            shown = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['OMP_NUM_THREADS'])"
-            seen.append(command(sys.executable, "-c", shown, root=platform.root, **grant.environment()).stdout.split())
-        assert sorted(seen) == [["a", "1"], ["b", "1"]]
-        for run in runs:
-            run.close()
+        needs = {"cores": 1, "gpus": 1, "memory_gb": 1}
+        with ExitStack() as held:
+            runs = [held.enter_context(closing(SharedSlots(Slots(2, ["a", "b"], 4), name))) for _ in range(2)]
+            grants = [granted(run, needs) for run in runs]
+            assert [run.take(needs) for run in runs] == [None, None]
+            seen = []
+            for grant in grants:
+                shown = "import os; print(os.environ['CUDA_VISIBLE_DEVICES'], os.environ['OMP_NUM_THREADS'])"
+                done = command(sys.executable, "-c", shown, root=platform.root, **grant.environment())
+                seen.append(done.stdout.split())
+            assert sorted(seen) == [["a", "1"], ["b", "1"]]
     wait_for(lambda: platform.held_slots() == 0, 30)
 
 
@@ -424,30 +462,6 @@ def test_a_deployment_does_not_run_another_tree_than_it_was_pinned_to(platform: 
         path.write_text(before)
     assert state.is_failed()
     assert "the tree differs in params/segment/rows/dpo.yaml" in state.message
-
-
-def test_a_cron_schedule_with_a_timezone_fires_within_five_seconds(platform: Platform, due: datetime) -> None:
-    from prefect.client.schemas.filters import DeploymentFilter, DeploymentFilterId
-
-    found = platform.client.read_deployment_by_name("recipe/rewardsmith")
-    mine = DeploymentFilter(id=DeploymentFilterId(any_=[found.id]))
-
-    def started() -> list[Any]:
-        runs = platform.client.read_flow_runs(deployment_filter=mine)
-        return [run for run in runs if run.start_time and run.auto_scheduled]
-
-    left = (due - datetime.now(UTC)).total_seconds()
-    wait_for(started, max(0.0, left) + 60)
-    run = started()[0]
-    assert run.expected_start_time == due
-    delay = (run.start_time - due).total_seconds()
-    print(f"started {delay:+.2f} s from its time")
-    assert -1 < delay < 5
-    state = platform.wait(str(run.id))
-    assert state.is_completed(), state.message
-    tree = platform.root / ".work" / "recipes" / "own"
-    assert (tree / "results/testbed/segment/policy/own/0/result/metrics.json").exists()
-    assert "own" not in command("git", "status", "--short", root=platform.root).stdout
 
 
 def test_three_kills_lose_nothing(root: Path, tmp_path: Path) -> None:
