@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Collection, Sequence
@@ -42,7 +43,8 @@ def page_link(create: Callable[..., object]) -> None:
 def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
     """Link of the run to a paper's runs in MLflow, once they are there."""
     if address := paper_runs(root, paper):
-        create(key=f"mlflow-{paper}", link=address, link_text=f"runs of {paper} in MLflow")
+        key = re.sub("[^a-z0-9]+", "-", f"mlflow-{paper}".lower())  # all that Prefect allows in one
+        create(key=key, link=address, link_text=f"runs of {paper} in MLflow")
 
 
 def tables_so_far(root: Path, scale: str, paper: str, summary: Summary) -> list[Call]:

@@ -1,4 +1,4 @@
-"""When a run makes a paper's tables of what is there, and that the report comes after them."""
+"""What a run makes after its stages: a paper's tables of what is there, then the report; a link to its runs."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from flows import paper, suite
-from flows.paper import tables_so_far
+from flows.paper import runs_link, tables_so_far
 from flows.scheduler import Summary
 from flows.stage_run import StageDone
+from tasks.searches import note_experiment
 
 DEMO, FULL = "tables-segment", "pipelines/testbed/segment/dvc.yaml:tables-segment"
 CALL = ["--results", "results/testbed", "--paper", "segment", "--out", "results/testbed/segment/tables-so-far"]
@@ -48,6 +49,15 @@ def test_a_finished_tables_stage_is_enough(root: Path, summary: Summary) -> None
 
 def test_nothing_makes_no_tables(tmp_path: Path) -> None:
     assert tables_so_far(tmp_path, "testbed", "segment", Summary()) == []
+
+
+def test_a_link_of_any_study_has_a_key_that_prefect_takes(tmp_path: Path) -> None:
+    made: list[dict[str, str]] = []
+    note_experiment(tmp_path, "My_Study.2", "http://127.0.0.1:5000", "7")
+    runs_link(lambda **link: made.append(link), tmp_path, "My_Study.2")
+    assert [(link["key"], link["link"]) for link in made] == [
+        ("mlflow-my-study-2", "http://127.0.0.1:5000/#/experiments/7/runs")
+    ]
 
 
 @pytest.mark.parametrize("made", ["paper", "suite"])
