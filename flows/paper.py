@@ -49,7 +49,9 @@ def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
 
 def tables_so_far(root: Path, scale: str, paper: str, summary: Summary) -> list[Call]:
     """The call that makes a paper's tables of what is there, where its tables stage, which waits for every row and
-    seed, was not asked for or did not finish."""
+    seed, was not asked for or did not finish. A study that no paper published has no tables."""
+    if paper not in registry.PAPERS:
+        return []
     stage, finished = f"tables-{paper}", {*summary.current, *summary.done}
     left = {*summary.failed, *summary.skipped}
     if not _named(stage, left) and _named(stage, finished):
@@ -105,7 +107,7 @@ def run_paper(
         log.info("%s", summary.line())
         published, results = paper in registry.PAPERS, Path("results", scale)
         problems = list(summary.failed.values())
-        if report and published:
+        if report:
             problems += follow_ups(folder, *tables_so_far(folder, scale, paper, summary))
         if sync:  # before the report, which links what MLflow holds
             problems += follow_ups(folder, ("tasks.tracking", ["--paper", paper, "--scale", scale]))

@@ -12,6 +12,7 @@ from typing import Any
 
 import psutil
 
+from tasks.artifacts import write_whole
 from tasks.plan import readable_lock
 from tasks.platform_state import alive, note_of
 
@@ -151,14 +152,8 @@ def clear_dead_locks(root: Path) -> int:
         if holder == locks[mode][file] or not locks[mode][file]:
             del locks[mode][file]
     if dead:
-        _replace(path, json.dumps(locks))
+        write_whole(path, json.dumps(locks))
     return len(dead)
-
-
-def _replace(path: Path, text: str) -> None:
-    partial = path.with_suffix(f".{os.getpid()}")
-    partial.write_text(text, encoding="utf-8")
-    partial.rename(path)
 
 
 def set_aside_unreadable_locks(root: Path) -> list[Path]:

@@ -53,6 +53,17 @@ def read_json(path: Path | str) -> Any:
         raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
 
 
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all, for who may be reading it meanwhile; makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
 def write_json(path: Path | str, value: Any) -> None:
     """Writes a value as JSON.
 

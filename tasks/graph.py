@@ -22,7 +22,6 @@ from __future__ import annotations
 
 import argparse
 import ast
-import os
 import re
 import sys
 from collections.abc import Collection, Mapping
@@ -32,6 +31,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
+from tasks.artifacts import write_whole
 from tasks.items import SHARED, Argument, Graph, Item, module_of
 from tasks.matrix import build
 from tasks.rows import ROOT_SCALE, load_yaml, nearest
@@ -217,22 +217,11 @@ def stale_files(root: Path) -> list[Path]:
     return stale(root, render(root))
 
 
-def _replace(path: Path, text: str) -> None:
-    """Writes a file whole or not at all: DVC may be reading it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
-
-
 def put(root: Path, texts: Mapping[Path, str], changed: Collection[Path]) -> None:
     """Writes the changed files, and removes those that nothing gives."""
     for path in changed:
         if path in texts:
-            _replace(root / path, texts[path])
+            write_whole(root / path, texts[path])  # DVC may be reading it
         else:
             (root / path).unlink()
 

@@ -47,6 +47,11 @@ def test_a_finished_tables_stage_is_enough(root: Path, summary: Summary) -> None
     assert tables_so_far(root, "testbed", "segment", summary) == []
 
 
+def test_a_study_that_no_paper_published_has_no_tables(tmp_path: Path) -> None:
+    (tmp_path / "results/testbed/mixed/policy/segment-par/0/result").mkdir(parents=True)
+    assert tables_so_far(tmp_path, "testbed", "mixed", Summary()) == []
+
+
 def test_nothing_makes_no_tables(tmp_path: Path) -> None:
     assert tables_so_far(tmp_path, "testbed", "segment", Summary()) == []
 
