@@ -144,12 +144,16 @@ class Evaluator:
     ) -> None:
         self.data, self.encoder, self.config = data, encoder, config
         self.judge, self.world = judge, world
+        self._items: dict[str, list[Row]] = {}
         facts = read_json(data / "data.json")
         self.translates, self.instruction = facts.get("task") == "translation", str(facts.get("instruction", ""))
 
     def items(self, name: str) -> list[Row]:
-        path = self.data / f"{name}.jsonl"
-        return read_jsonl(path)[: self.config.rows] if path.exists() else []
+        """The rows of a data set's file that are evaluated on, read once; none without the file."""
+        if name not in self._items:
+            path = self.data / f"{name}.jsonl"
+            self._items[name] = read_jsonl(path)[: self.config.rows] if path.exists() else []
+        return self._items[name]
 
     def evaluate(self, policy: Policy, reference_generations: Sequence[Row] | None) -> Evaluation:
         """All benchmarks.

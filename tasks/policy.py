@@ -432,7 +432,8 @@ def train_policy(
         summary, watch = learn(run, checkpoints)
         run.policy.model.eval()
         evaluation = run.evaluator.evaluate(run.policy, run.baseline)
-        summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in run.kl_sets])
+        measured = run.kl_sets
+        summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in measured])
         if watch is not None:
             summary |= _in_hindsight(run, watch, scale, evaluation, summary, result)
         if above.selection is not None and above.holistic is not None:

@@ -49,6 +49,7 @@ class Encoder:
     template: ChatTemplate
     limits: Limits
     counts: CutCounts = field(default_factory=CutCounts)
+    _texts: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def eos_id(self) -> int:
@@ -90,8 +91,10 @@ class Encoder:
         return EncodedSequence(made.prompt, made.response[:-1]) if cut else made
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Text of each token."""
-        return [str(self.tokenizer.decode([i])) for i in ids]
+        """Text of each token, decoded once."""
+        for i in set(ids) - self._texts.keys():
+            self._texts[i] = str(self.tokenizer.decode([i]))
+        return [self._texts[i] for i in ids]
 
     def responses(
         self,

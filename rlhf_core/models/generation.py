@@ -83,7 +83,7 @@ def truncate(scores: Tensor, sampling: Sampling) -> Tensor:
         ordered, order = scores.sort(dim=-1, descending=True)
         p = ordered.softmax(dim=-1)
         drop = p.cumsum(dim=-1) - p >= sampling.top_p
-        scores = scores.masked_fill(drop.gather(1, order.argsort(dim=-1)), -torch.inf)
+        scores = scores.masked_fill(drop.scatter(1, order, drop), -torch.inf)
     return scores
 
 
