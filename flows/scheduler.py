@@ -54,16 +54,21 @@ class Summary:
     times: RunTimes = field(default_factory=lambda: RunTimes(machine.cores()))
 
     def line(self) -> str:
-        """One line: how many stages ran, came from cache, failed or were skipped."""
+        """One line: how many stages ran, came from cache, stopped among these, failed or were skipped."""
         counts: dict[str, int] = {"current": len(self.current)}
         for done in self.done.values():
             counts[done.outcome] = counts.get(done.outcome, 0) + 1
+        counts["stopped"] = sum(done.stopped is not None for done in self.done.values())
         counts |= {"failed": len(self.failed), "skipped": len(self.skipped)}
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per stage that was not current, for a table."""
-        ran = [{"stage": d.address, "outcome": d.outcome, "seconds": d.seconds} for d in self.done.values()]
+        ran = [
+            {"stage": d.address, "outcome": "stopped" if d.stopped else d.outcome, "seconds": d.seconds}
+            | ({"why": d.stopped} if d.stopped else {})
+            for d in self.done.values()
+        ]
         failed = [{"stage": a, "outcome": "failed", "seconds": "", "why": why} for a, why in self.failed.items()]
         skipped = [{"stage": a, "outcome": "skipped", "seconds": "", "why": w} for a, w in self.skipped.items()]
         return [*ran, *failed, *skipped]

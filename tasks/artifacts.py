@@ -226,6 +226,32 @@ def _record(stage: str, version: int, digests: Mapping[str, str], started: float
     }
 
 
+#: What a stage that stopped leaves in its result, and nothing beside it.
+STOPPED_FILE = "stopped.json"
+
+
+class Stopped(Exception):
+    """What a stage measured forbids what comes next, such as a reward model below the accuracy asked of it.
+
+    Raised within `stage_output` it leaves a result of its own, the reason and what was measured, so that the same is
+    not trained again. Stages that read it stop as well (`tasks.stage.command_line`); tables say "stopped".
+
+    Args:
+        reason: what was found, and what to change.
+        metrics: flat numbers behind it.
+    """
+
+    def __init__(self, reason: str, metrics: Mapping[str, float] | None = None) -> None:
+        super().__init__(reason)
+        self.metrics = dict(metrics or {})
+
+
+def stopped(result: Path) -> str | None:
+    """Why the stage of a result stopped; None of any other."""
+    path = result / STOPPED_FILE
+    return str(read_json(path)["reason"]) if path.exists() else None
+
+
 @contextmanager
 def stage_output(
     out: Path | str,
@@ -237,7 +263,8 @@ def stage_output(
 ) -> Iterator[Path]:
     """Yields the directory to write results into; on success it becomes `<out>/result` as a whole.
 
-    Of several ranks the first one writes; what the others write goes nowhere.
+    Of several ranks the first one writes; what the others write goes nowhere. `Stopped` leaves a result that says so,
+    and goes on to the caller.
 
     Args:
         out: the stage's output directory.
@@ -249,10 +276,16 @@ def stage_output(
     Raises:
         DataError: an input that does not exist, or that changed while the stage ran: no result is written then.
     """
+    found: Stopped | None = None
     if distributed.rank():
         with tempfile.TemporaryDirectory() as nowhere:
-            yield Path(nowhere)
+            try:
+                yield Path(nowhere)
+            except Stopped as error:
+                found = error
         distributed.barrier()
+        if found is not None:
+            raise found
         return
     out = Path(out)
     started, clock = time.time(), time.monotonic()
@@ -264,7 +297,13 @@ def stage_output(
     (partial / "result").mkdir(parents=True)
     (partial / "record").mkdir()
     try:
-        yield partial / "result"
+        try:
+            yield partial / "result"
+        except Stopped as error:
+            found = error
+            shutil.rmtree(partial / "result")
+            (partial / "result").mkdir()
+            write_json(partial / "result" / STOPPED_FILE, {"reason": str(error), "metrics": error.metrics})
         record = _record(stage, version, read.digests, started, time.monotonic() - clock + seconds_before())
         record["result_digest"] = digest(partial / "result")
         write_json(partial / "record" / "record.json", record)
@@ -276,6 +315,8 @@ def stage_output(
         distributed.barrier()
     finally:
         shutil.rmtree(partial, ignore_errors=True)
+    if found is not None:
+        raise found
 
 
 def check_version(stage: str, version: int, requested: int | None) -> None:

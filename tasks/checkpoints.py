@@ -26,7 +26,7 @@ from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.stepper import deepspeed_config
 from rlhf_core.training_state import State
-from tasks.artifacts import RECORDED_PACKAGES, Inputs, digest, stage_output
+from tasks.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, stage_output
 from tasks.checkpoint_state import random_states, read_state, restore_random_states, write_state
 from tasks.stage import device
 
@@ -247,9 +247,15 @@ def resumable_output(
     name = f"{stage}-{hashlib.sha256(Path(out).as_posix().encode()).hexdigest()[:12]}"
     store = CheckpointStore(WORK, name, run_key(stage, version, read.digests, seed))
     checkpoints = RunCheckpoints(store, checkpoint_seconds())
-    with stage_output(
-        out, stage=stage, version=version, inputs=read, seconds_before=lambda: checkpoints.seconds_before
-    ) as result:
-        yield result, checkpoints
+    found: Stopped | None = None
+    try:
+        with stage_output(
+            out, stage=stage, version=version, inputs=read, seconds_before=lambda: checkpoints.seconds_before
+        ) as result:
+            yield result, checkpoints
+    except Stopped as error:
+        found = error
     if not distributed.rank():
         store.remove()
+    if found is not None:
+        raise found

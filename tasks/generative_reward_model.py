@@ -5,7 +5,7 @@ token_rewards.jsonl (id of the sample, question_id, prompt, prediction, token_id
 length, and the probabilities that they come from), history.jsonl and metrics.json.
 
 It stops when rewrites of held-out questions are right less often than asked for: rewards of a model that cannot
-correct would mislead. Source: RLMEC, sections 4.1 and 4.2, Eq. 4.
+correct would mislead. Its result is then stopped.json alone. Source: RLMEC, sections 4.1 and 4.2, Eq. 4.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, to
 from rlhf_core.supervised.sft import sft_loss
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.testbed.oracle import first_error, minimal_edit
-from tasks.artifacts import check_version, read_jsonl, write_json, write_jsonl
+from tasks.artifacts import Stopped, check_version, read_jsonl, write_json, write_jsonl
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.loading import load_encoder, load_policy
 from tasks.settings import overrides, read_settings, typed
@@ -73,7 +73,7 @@ class GenerativeModelScale:
         max_new_tokens: longest rewrite.
         header: 'paper' for the printed instructions, 'short' for models of the testbed's size.
         held_out: share of the questions that it does not learn from and is measured on.
-        least_accuracy: of held-out rewrites, else the stage stops.
+        least_accuracy: of held-out rewrites, else the stage stops (`Stopped`).
         rewrites: `RewriteLimits` of its own rewrites.
         negative, positive: where rewards of wrong and right predictions are clipped.
         batch: predictions per forward pass outside training.
@@ -372,15 +372,16 @@ def require(metrics: Mapping[str, float], least: float, where: str) -> None:
     """Stops where too few held-out rewrites are right.
 
     Raises:
-        RecipeError: says how many are, and what to change.
+        Stopped: says how many are, and what to change.
     """
     found = metrics["rewrite_accuracy"]
     if found < least:
-        raise RecipeError(
+        raise Stopped(
             f"{where}: {found:.2f} of the rewrites of {metrics['held_out_wrong']:.0f} held-out wrong predictions are "
             f"right, below least_accuracy {least}; nothing is trained with such rewards. Train longer or on more "
             "questions, take a better teacher (its own share is "
-            f"{metrics['teacher_rewrite_accuracy']:.2f}), or lower least_accuracy"
+            f"{metrics['teacher_rewrite_accuracy']:.2f}), or lower least_accuracy",
+            metrics,
         )
 
 

@@ -13,7 +13,7 @@ from typing import Any
 from rlhf_core.published import registry
 from rlhf_core.published.row_map import mapped_rows
 from tasks import graph
-from tasks.artifacts import digest, read_json
+from tasks.artifacts import digest, read_json, stopped
 from tasks.items import SHARED, module_of
 from tasks.rows import ROOT_SCALE, ROW_STAGES, load_yaml
 from tasks.tables import made_tables
@@ -147,6 +147,9 @@ def _outcome(root: Path, scale: str, stage: str, item: Mapping[str, Any]) -> Out
         record = read_json(record_file) if record_file.exists() else {}
         result = record.get("result_digest") or digest(out / "result")
         return Outcome(row, seed, stage, out, result, params, record)
+    if (reason := stopped(out / "result")) is not None:
+        result, failure = digest(out / "result"), {"stage": stage, "message": f"stopped: {reason}"}
+        return Outcome(row, seed, stage, out, result, params, failure=failure)
     if failure_file.exists():
         failure = read_json(failure_file)
         mark = hashlib.sha256(failure_file.read_bytes()).hexdigest()

@@ -6,12 +6,13 @@ import argparse
 import inspect
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
+from tasks.artifacts import Stopped, check_version, stage_output, stopped
 from tasks.rows import ROOT_SCALE
 
 if TYPE_CHECKING:
@@ -21,16 +22,19 @@ if TYPE_CHECKING:
 USER_ERROR = 2
 
 
+def _module(function: Callable[..., None]) -> str:
+    """The module of a stage's function, also where it is the one that Python was started with."""
+    main = sys.modules["__main__"].__spec__ if function.__module__ == "__main__" else None
+    return main.name if main else function.__module__
+
+
 def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
     """The command line of a stage's function: one argument per parameter, required unless it has a default or may
     be None; the help text of each is in its `Annotated`.
 
     `spec_path` is `--spec`, `version` is `--stage-version`.
     """
-    module = function.__module__
-    if module == "__main__":
-        module = sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
-    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=function.__doc__)
+    parser = argparse.ArgumentParser(prog=f"python -m {_module(function)}", description=function.__doc__)
     hints = get_type_hints(function, include_extras=True)
     for name, parameter in inspect.signature(function).parameters.items():
         hint, text = hints[name], HELP.get(name)
@@ -72,7 +76,8 @@ HELP = {
 def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], None]:
     """The stage's `main`: parses arguments (the process's own for None) and calls the function with them.
 
-    The testbed sees no GPU, whoever starts it, so that its results agree with the reference. A recipe error that names
+    A stage that stopped, or reads from one that did, ends well: it leaves a result that says why (`Stopped`). The
+    testbed sees no GPU, whoever starts it, so that its results agree with the reference. A recipe error that names
     no file gets the stage's settings files.
     """
 
@@ -80,15 +85,42 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
         given = vars(argument_parser(function).parse_args(arguments))
         if given["out"].parts[:2] == ("results", ROOT_SCALE):
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        above = stopped_inputs(given)
         settings = [str(path) for name, path in given.items() if name.endswith("_path") and path is not None]
         try:
+            if above:
+                stop_as_well(function, above, given)
             function(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        except Stopped as found:
+            print(f"stopped: {found}", file=sys.stderr)
         except RecipeError as error:
             if any(path in str(error) for path in settings):
                 raise
             raise RecipeError(f"{error} (settings: {', '.join(settings)})" if settings else str(error)) from None
 
     return main
+
+
+def stopped_inputs(given: Mapping[str, Any]) -> dict[Path, str]:
+    """The results among a command line's arguments whose stages stopped, and why."""
+    values = (value if isinstance(value, list) else [value] for value in given.values())
+    found = {path: stopped(path) for several in values for path in several if isinstance(path, Path)}
+    return {path: reason for path, reason in found.items() if reason is not None}
+
+
+def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given: Mapping[str, Any]) -> NoReturn:
+    """Leaves the result of a stage that reads from stages that stopped.
+
+    Raises:
+        Stopped: with their reasons.
+    """
+    reason, name = "; ".join(above.values()), _module(function).rpartition(".")[2]
+    version = sys.modules[function.__module__].VERSION
+    check_version(name, version, given.get("version"))
+    if int(os.environ.get("RANK", "0")):  # of several processes the first one writes
+        raise Stopped(reason)
+    with stage_output(given["out"], stage=name, version=version, inputs=list(above)):
+        raise Stopped(reason)
 
 
 def set_threads() -> int:

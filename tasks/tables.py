@@ -5,7 +5,7 @@
 
 Reads the outputs of the rows that exist and writes `tables.json` (cells, see `tasks.report.measured`),
 `metrics.json` (flat), `curves.csv` (row, seed, step, metric, value) and `figures.json`. Rows that were not
-run stay "not run": nothing is filled in.
+run stay "not run", those that stopped "stopped": nothing is filled in.
 """
 
 from __future__ import annotations
@@ -185,10 +185,13 @@ def print_table(tables_json: Path, name: str) -> None:
     from rich.measure import Measurement
 
     console = Console()
-    for table in rich_tables(tables_json, name):
+    tables, stops = rich_tables(tables_json, name), stops_of(tables_json, name)
+    for table in tables:
         # A narrow terminal may break the lines; fitting the table to it would take digits from its columns.
         words = Measurement.get(console, console.options.update_width(1000), table).minimum
         Console(width=max(console.width, words + len(table.columns) + 1)).print(table, crop=False)
+    for row, reasons in stops.items():
+        console.print(f"{row} stopped: {'; '.join(reasons)}.", markup=False)
     if tables_json.exists():
         console.print(
             "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), of a win "
@@ -198,6 +201,13 @@ def print_table(tables_json: Path, name: str) -> None:
         )
     else:
         console.print(f"Published only: {tables_json} does not exist; run the paper first.", style="dim")
+
+
+def stops_of(tables_json: Path, name: str) -> dict[str, list[str]]:
+    """Why rows of a table stopped, by their names; each reason once."""
+    made = read_json(tables_json)["tables"] if tables_json.exists() else []
+    rows = [row for table in made if table["name"] == registry.table(name).name for row in table["rows"]]
+    return {row["name"]: list(dict.fromkeys(row["stopped"].values())) for row in rows if row.get("stopped")}
 
 
 def rich_tables(tables_json: Path, name: str) -> list[Any]:

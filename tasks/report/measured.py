@@ -25,9 +25,10 @@ class Cell:
 
     Attributes:
         published: the cell as printed; None where the paper has no such column.
-        status: 'measured', 'not run' (no run of this row), 'not measured' (the run has no such metric), 'not in the
-            paper' (it prints a dash, and there is no such row), 'elsewhere' (the column belongs to another row behind
-            the same printed one) or '-' (a row against itself).
+        status: 'measured', 'not run' (no run of this row), 'stopped' (what was measured before it forbids it, see
+            `tasks.artifacts.Stopped`), 'not measured' (the run has no such metric), 'not in the paper' (it prints a
+            dash, and there is no such row), 'elsewhere' (the column belongs to another row behind the same printed
+            one) or '-' (a row against itself).
         mean, se: over seeds, in the column's unit; se is None with one seed.
         seeds: value by seed.
         difference, p_seeds, p_prompts: against the table's main row; None on the main row.
@@ -198,6 +199,9 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
     rendered = []
     for row, key, cells in zip(rows, keys, _cells(table, rows, columns, values, outputs, matches), strict=True):
         runs = outputs.get(row.recipe.name, {}) if row.recipe else {}
+        stopped = tree.stopped(row.recipe) if row.recipe else {}
+        for cell in cells.values() if stopped else ():
+            cell.status = "stopped" if cell.status == "not run" else cell.status
         rendered.append(
             {
                 "condition": row.condition,
@@ -211,6 +215,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
                 "is_main": row.is_main,
                 "runs": {str(seed): out.path.as_posix() for seed, out in runs.items()},
                 "cells": {key: asdict(cell) for key, cell in cells.items()},
+                **({"stopped": {str(seed): reason for seed, reason in stopped.items()}} if stopped else {}),
             }
         )
     printed = {column.key for column in table.columns}

@@ -14,7 +14,7 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import statistics
 from rlhf_core.published.row_map import RecipeRow
-from tasks.artifacts import read_json, read_jsonl
+from tasks.artifacts import read_json, read_jsonl, stopped
 
 
 @dataclass(frozen=True)
@@ -110,6 +110,16 @@ class ResultTree:
     def of(self, row: RecipeRow) -> dict[int, StageOutput]:
         return self.outputs(row.group, row.kind, row.name)
 
+    def stopped(self, row: RecipeRow) -> dict[int, str]:
+        """Why a row's stage stopped, by seed; empty where it did not."""
+        found = {}
+        for seed in self.seeds:
+            path = self.folder(row.group, row.kind, row.name, seed) / "result"
+            reason = stopped(path) if self.allowed is None or path.as_posix() in self.allowed else None
+            if reason is not None:
+                found[seed] = reason
+        return found
+
     def alpaca_calibration(self, data: str) -> list[dict[str, Any]]:
         """Judged verbose and concise variants of AlpacaEval's baseline in a data set; empty where there are none."""
         return self.data_rows(data, "alpaca_calibration.jsonl")
@@ -120,10 +130,12 @@ class ResultTree:
         return read_jsonl(path) if path.exists() else []
 
     def stage_folders(self, rows: Iterable[RecipeRow]) -> Iterator[Path]:
-        """The `result/` folders of rows that were run: what the tables stage depends on."""
+        """The `result/` folders of rows that were run or stopped: what the tables stage depends on."""
         for row in rows:
             for output in self.of(row).values():
                 yield output.result
+            for seed in self.stopped(row):
+                yield self.folder(row.group, row.kind, row.name, seed) / "result"
 
 
 def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from rlhf_core.reasoning.model_tasks import ModelTasks
 from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.reasoning.templates import PAPER, SHORT
 from tasks import generative_reward_model, prepare, samples, sft, teacher, tokenizer
-from tasks.artifacts import digest, read_jsonl, write_jsonl
+from tasks.artifacts import STOPPED_FILE, digest, read_json, read_jsonl, write_jsonl
 from tasks.generative_reward_model import realigned
 from tasks.loading import load_encoder
 from tasks.samples import sample_row
@@ -198,10 +199,17 @@ def test_metrics_are_flat_and_finite(made: Made) -> None:
     assert all(type(value) in (int, float) and math.isfinite(value) for value in metrics.values())
 
 
-def test_a_model_that_cannot_correct_stops_the_stage_and_says_why(made: Made, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match=r"of the rewrites of 2 held-out wrong predictions are right, below .* 0\.6"):
-        made.train(tmp_path, {**SCALE, "least_accuracy": 0.6}, made.root / "drawn", made.teacher)
-    assert not (tmp_path / "result").exists()
+def test_a_model_that_cannot_correct_stops_and_its_result_says_why(
+    made: Made, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    demanding = {**SCALE, "least_accuracy": 0.6}
+    with pytest.raises(FileNotFoundError, match=r"metrics\.json"):
+        made.train(tmp_path, demanding, made.root / "drawn", made.teacher)
+    assert [path.name for path in (tmp_path / "result").iterdir()] == [STOPPED_FILE]
+    said = read_json(tmp_path / "result" / STOPPED_FILE)
+    assert re.search(r"of the rewrites of 2 held-out wrong predictions are right, below .* 0\.6", said["reason"])
+    assert said["metrics"]["rewrite_accuracy"] < 0.6
+    assert f"stopped: {said['reason']}" in capsys.readouterr().err
 
 
 def test_training_is_repeatable(made: Made, tmp_path: Path) -> None:

@@ -1,0 +1,117 @@
+"""Stages that stop: the result says why, what reads from it stops as well, and tables and tracking say so."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tasks import graph, outcomes, tables
+from tasks.artifacts import STOPPED_FILE, Stopped, read_json, stage_output, stopped, write_json
+from tasks.checkpoints import resumable_output
+from tasks.stage import command_line
+from tests import small_repository
+from tests.tasks.report.fixture_results import make_results
+
+VERSION = 3
+REASON = "0.51 of the rewrites are right, below 0.6"
+
+
+def stopping(out: Path, version: int | None = None) -> None:
+    """Finds what forbids the rest."""
+    with stage_output(out, stage="stopping", version=VERSION, inputs=[]) as result:
+        (result / "weights").write_text("what nobody may read")
+        raise Stopped(REASON, {"accuracy": 0.51})
+
+
+def reading(samples: Path, token_rewards: tuple[Path, ...] | None, out: Path, version: int | None = None) -> None:
+    """Reads from others."""
+    with stage_output(out, stage="reading", version=VERSION, inputs=[samples]) as result:
+        write_json(result / "metrics.json", {"read": 1.0})
+
+
+def run(function: Callable[..., None], *arguments: object) -> None:
+    command_line(function)([str(word) for word in arguments])
+
+
+def test_a_stage_that_stops_leaves_its_reason_and_measures_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run(stopping, "--out", tmp_path / "a")
+    assert [path.name for path in (tmp_path / "a/result").iterdir()] == [STOPPED_FILE]
+    assert read_json(tmp_path / "a/result" / STOPPED_FILE) == {"reason": REASON, "metrics": {"accuracy": 0.51}}
+    assert read_json(tmp_path / "a/record/record.json")["version"] == VERSION
+    assert stopped(tmp_path / "a/result") == REASON
+    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["record", "result"]
+    assert capsys.readouterr().err == f"stopped: {REASON}\n"
+
+
+def test_what_reads_from_it_stops_without_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(stopping, "--out", tmp_path / "a")
+    (tmp_path / "samples").mkdir()
+    run(reading, "--samples", tmp_path / "samples", "--out", tmp_path / "b")
+    given = ("--samples", tmp_path / "b/result", "--token-rewards", tmp_path / "b/result", tmp_path / "a/result")
+    run(reading, *given, "--out", tmp_path / "c", "--stage-version", VERSION)
+    assert stopped(tmp_path / "b/result") is None
+    assert stopped(tmp_path / "c/result") == REASON
+    record = read_json(tmp_path / "c/record/record.json")
+    assert (record["stage"], list(record["inputs"])) == ("test_stopped", [(tmp_path / "a/result").as_posix()])
+    assert capsys.readouterr().err.count(REASON) == 2
+
+
+def test_the_same_stage_runs_again_when_nothing_stops_it_any_more(tmp_path: Path) -> None:
+    run(stopping, "--out", tmp_path / "a")
+    run(reading, "--samples", tmp_path / "a/result", "--out", tmp_path / "b")
+    (tmp_path / "a/result" / STOPPED_FILE).unlink()
+    run(reading, "--samples", tmp_path / "a/result", "--out", tmp_path / "b")
+    assert [path.name for path in (tmp_path / "b/result").iterdir()] == ["metrics.json"]
+
+
+def training(out: Path, version: int | None = None) -> None:
+    """Saves its state before it finds what forbids the rest."""
+    with resumable_output(out, stage="training", version=VERSION, inputs=[], seed=0) as (_, checkpoints):
+        checkpoints.offer(1, lambda: {"at": 1})
+        assert [path for path in Path().glob(".work/**/*") if path.is_file()]
+        raise Stopped(REASON)
+
+
+def test_its_checkpoints_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REWARDSMITH_CHECKPOINT_SECONDS", "0")
+    run(training, "--out", tmp_path / "a")
+    assert not [path for path in Path().glob(".work/**/*") if path.is_file()]
+    assert stopped(tmp_path / "a/result") == REASON
+
+
+def test_tables_say_stopped_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    results = make_results(tmp_path, rows=("phi3-mini", "bandit"))
+    for seed in ("0", "1"):
+        folder = results / "segment/policy/segment" / seed / "result"
+        folder.mkdir(parents=True)
+        write_json(folder / STOPPED_FILE, {"reason": REASON, "metrics": {}})
+    tables.build(results, "segment", (0, 1), results / "segment/tables")
+    made = results / "segment/tables/result/tables.json"
+    rows = {row["name"]: row for row in read_json(made)["tables"][0]["rows"]}
+    assert {cell["status"] for cell in rows["segment"]["cells"].values() if cell["published"]} == {"stopped"}
+    assert rows["segment"]["stopped"] == {"0": REASON, "1": REASON}
+    assert "stopped" not in rows["bandit"]
+    inputs = read_json(results / "segment/tables/record/record.json")["inputs"]
+    assert (results / "segment/policy/segment/0/result").as_posix() in inputs
+    tables.print_table(made, "segment/1")
+    text = " ".join(capsys.readouterr().out.split())
+    assert "stopped" in text
+    assert f"segment stopped: {REASON}." in text
+
+
+def test_tracking_gets_a_failed_run_with_the_reason(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    graph.write(root, graph.matrix_folders("testbed", "segment"))
+    folder = root / "results/testbed/segment/policy/segment/1/result"
+    folder.mkdir(parents=True)
+    (folder / STOPPED_FILE).write_text(json.dumps({"reason": REASON, "metrics": {}}))
+    (found,) = outcomes.outcomes(root, "segment", "testbed")
+    assert found.failure is not None
+    assert found.failure["message"] == f"stopped: {REASON}"
+    assert found.metrics == {}
