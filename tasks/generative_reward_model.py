@@ -25,6 +25,7 @@ from rlhf_core.data.truncation import Limits
 from rlhf_core.edits import mistaken_tokens
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.token_credit import negative_credit
+from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.model_tasks import ModelTasks, correct, locate, token_logprobs
 from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution
@@ -359,7 +360,7 @@ def train_generative_model(
             "prompts_cut": own.counts.prompts_cut,
         }
         metrics["silent"] = float(sum(not any(row["rewards"]) for row in scored))
-        model.model.save_pretrained(result / "model", safe_serialization=True)
+        save_model(model.model, result / "model")
         own.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         write_jsonl(result / "grm_rewrites.jsonl", corrected)

@@ -26,6 +26,7 @@ from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking import AlarmSettings
 from rlhf_core.models.generation import Sampling
+from rlhf_core.models.loading import save_model
 from rlhf_core.models.lora import LoraSettings
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import LocationAware
@@ -452,7 +453,7 @@ def _write(result: Path, run: Run, evaluation: Evaluation, summary: Row, alarms:
     """The stage's outputs; adapters are merged into the model, so that whoever reads it needs to know of none."""
     model = run.policy.model if run.adapter is None else run.adapter.merged()
     if not distributed.rank():
-        model.save_pretrained(result / "model", safe_serialization=True)
+        save_model(model, result / "model")
     run.encoder.tokenizer.save_pretrained(result / "model")
     for name in ("history", "checkpoints", "rollouts"):
         write_jsonl(result / f"{name}.jsonl", getattr(run, name))

@@ -21,6 +21,7 @@ from rlhf_core.models.loading import (
     PRECISIONS,
     build_language_model,
     load_language_model,
+    save_model,
     set_attention,
     set_precision,
 )
@@ -139,7 +140,7 @@ def fine_tune(
         }
         evaluation = evaluator.evaluate(policy, None)
         if not distributed.rank():
-            model.save_pretrained(result / "model", safe_serialization=True)
+            save_model(model, result / "model")
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         write_jsonl(result / "generations.jsonl", evaluation.generations)

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy import stats
 
 from rlhf_core.errors import DataError
 
@@ -202,6 +201,8 @@ def _pearson(x: Floats, y: Floats) -> float:
 
 
 def _spearman(x: Floats, y: Floats) -> float:
+    from scipy import stats
+
     if _constant(x) or _constant(y):
         return math.nan
     return _pearson(stats.rankdata(x), stats.rankdata(y))

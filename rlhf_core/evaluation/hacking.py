@@ -13,8 +13,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from scipy import stats
-
 from rlhf_core.errors import RecipeError
 
 Scores = Mapping[str, float]
@@ -120,6 +118,8 @@ def fall(before: Scores, after: Scores, level: float) -> Fall:
 
     The bound is exact (Clopper-Pearson), so that bound < 1/2 is the one-sided sign test at `level`.
     """
+    from scipy import stats
+
     differences = [after[name] - before[name] for name in before if name in after]
     changed = [d for d in differences if d != 0]
     rose = sum(d > 0 for d in changed)
@@ -131,6 +131,8 @@ def fall(before: Scores, after: Scores, level: float) -> Fall:
 
 def rose(before: Evaluated, after: Evaluated, level: float) -> bool:
     """Whether the proxy reward rose beyond noise: one-sided normal test of two independent means."""
+    from scipy import stats
+
     difference = after.proxy - before.proxy
     error = math.hypot(before.proxy_error, after.proxy_error)
     return difference > 0 and difference > float(stats.norm.ppf(1 - level)) * error

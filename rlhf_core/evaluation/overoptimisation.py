@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from scipy import stats
-
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.hacking import AlarmSettings, Evaluated, fall, pairs, rose
 
@@ -78,6 +76,8 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
     Raises:
         DataError: sides of different length.
     """
+    from scipy import stats
+
     if len(first) != len(second):
         raise DataError(f"rank correlation of {len(first)} and {len(second)} values")
     if len(first) < 3 or len(set(first)) == 1 or len(set(second)) == 1:

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from scipy import stats
 
 from rlhf_core.errors import DataError
 
@@ -46,6 +45,8 @@ def change(before: Mapping[str, float], now: Mapping[str, float], *, benchmarks:
     Raises:
         DataError: a level outside (0, 1), no benchmark, or a score that is not finite.
     """
+    from scipy import stats
+
     if not 0 < level < 1 or benchmarks < 1:
         raise DataError(f"level is {level} and benchmarks {benchmarks}; they must lie in (0, 1) and be at least 1")
     shared = sorted(before.keys() & now.keys())

@@ -9,7 +9,6 @@ from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import stats
 
 from rlhf_core.errors import DataError
 
@@ -77,6 +76,8 @@ def binomial_test(wins: int, losses: int) -> TestResult:
     Returns:
         statistic = wins / (wins + losses); with no decided game statistic .5 and p-value 1.
     """
+    from scipy import stats
+
     if wins < 0 or losses < 0:
         raise DataError(f"wins and losses are counts, not {wins} and {losses}")
     n = wins + losses
@@ -92,6 +93,8 @@ def paired_t_test(a: ArrayLike, b: ArrayLike) -> TestResult:
         statistic = mean difference. Fewer than two pairs: p-value 1. All differences equal: p-value 1 if they
         are 0, else 0.
     """
+    from scipy import stats
+
     left, right = _paired(a, b)
     difference = left - right
     n = len(difference)
@@ -131,6 +134,8 @@ def wilson_interval(successes: float, n: int, level: float = 0.95) -> Interval:
     Args:
         successes: between 0 and n; half successes (ties) are allowed.
     """
+    from scipy import stats
+
     if n < 0 or not 0 <= successes <= n:
         raise DataError(f"successes must lie between 0 and n, not {successes} of {n}")
     if n == 0:

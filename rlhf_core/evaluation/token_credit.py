@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.stats import rankdata
 
 from rlhf_core.errors import DataError
 
@@ -46,6 +45,8 @@ def negative_credit(credits: Sequence[Sequence[float]], mistaken: Sequence[Seque
 
 def auc(credits: Sequence[float] | np.ndarray, mistaken: Sequence[bool] | np.ndarray) -> float | None:
     """Chance that a mistaken token has less credit than another, ties half; None where one kind is missing."""
+    from scipy.stats import rankdata
+
     truth = np.asarray(mistaken, dtype=bool)
     positive, negative = int(truth.sum()), int((~truth).sum())
     if not positive or not negative:

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from transformers import AutoModel, PreTrainedModel
 
 from rlhf_core.errors import DataError
-from rlhf_core.models.loading import backbone_of, stored_model
+from rlhf_core.models.loading import backbone_of, save_model, stored_model
 from rlhf_core.models.policy import response_states
 
 HEADS_FILE = "heads.safetensors"
@@ -194,7 +194,7 @@ class ScalarModel(nn.Module):
     def save(self, folder: Path, config: Mapping[str, Any]) -> None:
         """Weights as safetensors, heads beside them, and what the model was trained on."""
         folder.mkdir(parents=True, exist_ok=True)
-        self.backbone.save_pretrained(folder, safe_serialization=True)
+        save_model(self.backbone, folder)
         weights = {**self.heads.state_dict(), **self.projections.state_dict()}
         save_file({k: v.cpu().contiguous() for k, v in weights.items()}, folder / HEADS_FILE)
         biased = any(head.bias is not None for head in self.heads.values())

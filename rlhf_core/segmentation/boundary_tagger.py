@@ -23,6 +23,7 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.tokenizers import train_byte_level_bpe
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.segmentation.sat import SETTINGS_FILE
 from rlhf_core.supervised.training import TrainingConfig, train
@@ -208,7 +209,7 @@ def save_tagger(
 ) -> None:
     """A folder that wtpsplit's `SaT(folder, tokenizer_name_or_path=folder)` loads, with our settings beside it."""
     folder.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(folder, safe_serialization=True)
+    save_model(model, folder)
     tokenizer.save_pretrained(folder)
     settings = {"threshold": threshold, "max_sentence_chars": max_sentence_chars}
     (folder / SETTINGS_FILE).write_text(json.dumps(settings, indent=1, sort_keys=True) + "\n", encoding="utf-8")
