@@ -32,6 +32,7 @@ from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.rewards.signals import READS
 from rlhf_core.shaping.registry import SHAPINGS
 from tasks import graph, plan
+from tasks.artifacts import stopped
 from tasks.commit import commit_of
 from tasks.exclusive import only_one
 from tasks.items import SHARED
@@ -154,6 +155,8 @@ def report_result(path: Path, scale: str, paper: str, name: str, seeds: list[int
     rows = []
     for seed in seeds:
         metrics = path / "results" / scale / paper / "policy" / name / str(seed) / "result" / "metrics.json"
+        if (reason := stopped(metrics.parent)) is not None:
+            rows.append({"seed": seed, "stopped": reason})
         if metrics.exists():
             values = json.loads(metrics.read_text(encoding="utf-8"))
             rows.append({"seed": seed, **{key: round(value, 4) for key, value in sorted(values.items())}})

@@ -45,30 +45,28 @@ class RunFailed(RewardsmithError):
 
 @dataclass
 class Summary:
-    """What became of every stage asked for."""
+    """What became of every stage asked for; `stopped` has the reasons of results that are a stop."""
 
     current: list[str] = field(default_factory=list)
     done: dict[str, StageDone] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
+    stopped: dict[str, str] = field(default_factory=dict)
     times: RunTimes = field(default_factory=lambda: RunTimes(machine.cores()))
 
     def line(self) -> str:
-        """One line: how many stages ran, came from cache, stopped among these, failed or were skipped."""
+        """One line: how many stages ran, came from cache, failed or were skipped, and how many results are a stop."""
         counts: dict[str, int] = {"current": len(self.current)}
         for done in self.done.values():
             counts[done.outcome] = counts.get(done.outcome, 0) + 1
-        counts["stopped"] = sum(done.stopped is not None for done in self.done.values())
-        counts |= {"failed": len(self.failed), "skipped": len(self.skipped)}
+        counts |= {"failed": len(self.failed), "skipped": len(self.skipped), "of them stopped": len(self.stopped)}
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
 
     def rows(self) -> list[dict[str, Any]]:
         """One row per stage that was not current, for a table."""
-        ran = [
-            {"stage": d.address, "outcome": "stopped" if d.stopped else d.outcome, "seconds": d.seconds}
-            | ({"why": d.stopped} if d.stopped else {})
-            for d in self.done.values()
-        ]
+        ran = [{"stage": d.address, "outcome": d.outcome, "seconds": d.seconds} for d in self.done.values()]
+        for row in ran:
+            row |= {"why": f"stopped: {self.stopped[row['stage']]}"} if row["stage"] in self.stopped else {}
         failed = [{"stage": a, "outcome": "failed", "seconds": "", "why": why} for a, why in self.failed.items()]
         skipped = [{"stage": a, "outcome": "skipped", "seconds": "", "why": w} for a, w in self.skipped.items()]
         return [*ran, *failed, *skipped]
@@ -319,6 +317,7 @@ def run_stale(
             if machines and pull:
                 machines.bring([a for a, done in summary.done.items() if done.outcome == "restored"])
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
+        summary.stopped = plan.stopped_stages(root, (chosen[a] for a in [*summary.current, *summary.done]))
     summary.times.write(root)
     if summary.rows():
         create_table_artifact(key="stages", table=summary.rows(), description=summary.line())

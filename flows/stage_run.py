@@ -18,7 +18,6 @@ from pathlib import Path
 from flows.working_tree import WORK, end_group, group_memory_gb, mark
 from rlhf_core.errors import RewardsmithError
 from tasks import machine
-from tasks.artifacts import stopped
 
 #: The stages' exit code for an error of the user's; EX_TEMPFAIL for one that may pass.
 USER_ERROR, TEMPORARY = 2, 75
@@ -53,12 +52,11 @@ class StageFailed(RewardsmithError):
 
 @dataclass(frozen=True)
 class StageDone:
-    """How a stage ended: ran, restored (from DVC's cache) or unchanged; its wall seconds; why it stopped, if it did."""
+    """How a stage ended: ran, restored (from DVC's cache) or unchanged, and its wall seconds."""
 
     address: str
     outcome: str
     seconds: float
-    stopped: str | None = None
 
 
 class Running:
@@ -240,4 +238,4 @@ def run_stage(
         raise failure
     (root / WORK / "failures" / f"{name}.json").unlink(missing_ok=True)
     outcome = "restored" if "is cached - skipping run" in text else "unchanged" if "didn't change" in text else "ran"
-    return StageDone(address, outcome, round(time.monotonic() - started, 2), stopped(root / out / "result"))
+    return StageDone(address, outcome, round(time.monotonic() - started, 2))

@@ -26,7 +26,7 @@ class Opened(Encoder):
 
     @classmethod
     def of(cls, encoder: Encoder, opening: str) -> Opened:
-        return cls(**{f.name: getattr(encoder, f.name) for f in fields(Encoder)}, opening=opening)
+        return cls(**{f.name: getattr(encoder, f.name) for f in fields(Encoder) if f.init}, opening=opening)
 
     def prompt(self, row: Mapping[str, Any]) -> list[int]:
         return [*super().prompt(row), *encode_text(self.tokenizer, self.opening)]

@@ -84,7 +84,7 @@ def run(
     join_platform(root)
     asked = Asked(paper, scale, full, tuple(rows), tuple(seed or ()), report, sync)
     if not remote and (current := nothing_to_do(root, asked)) is not None:
-        print(f"{current} current")
+        print(current)
         return
     options = ["--full"] if full else []
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]

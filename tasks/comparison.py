@@ -41,7 +41,7 @@ def compared_rows(root: Path, scale: str, study: str) -> list[Compared]:
             metrics[name] = {seed: output.metrics for seed, output in found.items()}
             titles[name] = str(load_yaml(root / row.path).get("title", name))
     if not metrics:
-        raise RecipeError(f"no row of {study} was run at scale {scale}: rewardsmith run {study}")
+        raise RecipeError(f"no row of {study} was run to its end at scale {scale}: rewardsmith run {study}")
     every = [set(measured) for runs in metrics.values() for measured in runs.values()]
     common = sorted(set.intersection(*every))
     several = len(metrics) > 1
@@ -72,4 +72,4 @@ def print_comparison(root: Path, scale: str, study: str) -> None:
     console.print(table)
     missing = sorted(set(load_rows(root, study)) - {row.name for row in rows})
     if missing:
-        console.print(f"not run: {', '.join(missing)}", style="dim")
+        console.print(f"not run, or stopped: {', '.join(missing)}", style="dim")

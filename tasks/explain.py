@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
-from tasks.artifacts import read_jsonl
+from tasks.artifacts import read_jsonl, stopped
 from tasks.reward_model import token_rewards
 from tasks.scoring import TrainedScorer, Upstream
 
@@ -76,6 +76,9 @@ def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[s
     for name in names:
         files = sorted(results.glob(f"*/policy/{name}/{seed}/result/credit.jsonl"))
         if not files:
+            for result in sorted(results.glob(f"*/policy/{name}/{seed}/result")):
+                if (reason := stopped(result)) is not None:
+                    raise DataError(f"row '{name}' (seed {seed}) stopped: {reason}", file=str(result))
             raise DataError(
                 f"row '{name}' (seed {seed}) has no credit of sampled solutions",
                 file=str(results),

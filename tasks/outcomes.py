@@ -142,14 +142,14 @@ def _outcome(root: Path, scale: str, stage: str, item: Mapping[str, Any]) -> Out
     row, seed = item["name"], item["seed"]
     failure_file = root / ".work" / "failures" / f"{graph.file_name(stage)}.json"
     params = _settings(root, scale, item)
+    record_file = out / "record" / "record.json"
+    record = read_json(record_file) if record_file.exists() else {}
     if (out / "result" / "metrics.json").exists():
-        record_file = out / "record" / "record.json"
-        record = read_json(record_file) if record_file.exists() else {}
         result = record.get("result_digest") or digest(out / "result")
         return Outcome(row, seed, stage, out, result, params, record)
     if (reason := stopped(out / "result")) is not None:
         result, failure = digest(out / "result"), {"stage": stage, "message": f"stopped: {reason}"}
-        return Outcome(row, seed, stage, out, result, params, failure=failure)
+        return Outcome(row, seed, stage, out, result, params, record, failure)
     if failure_file.exists():
         failure = read_json(failure_file)
         mark = hashlib.sha256(failure_file.read_bytes()).hexdigest()

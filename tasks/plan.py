@@ -20,6 +20,7 @@ import yaml
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.published import registry
 from tasks import graph
+from tasks.artifacts import stopped
 from tasks.exclusive import only_scheduler
 from tasks.items import SHARED, Graph, module_of
 from tasks.matrix import build
@@ -407,11 +408,19 @@ def closure(states: Mapping[str, Stage], addresses: Iterable[str]) -> dict[str, 
     return {address: stage for address, stage in states.items() if address in wanted}
 
 
+def stopped_stages(root: Path, stages: Iterable[Stage]) -> dict[str, str]:
+    """Why stages stopped, by address, of those whose results say so (`tasks.artifacts.Stopped`)."""
+    reasons = {stage.address: stopped(root / stage.out / "result") for stage in stages}
+    return {address: reason for address, reason in reasons.items() if reason is not None}
+
+
 def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | None]:
     """Seconds a stage took here before: its own record, else the mean of its kind at its scale, else None."""
     records: dict[str, float] = {}
     kinds: dict[tuple[str, str], list[float]] = {}
     for path in (root / "results").glob("**/record/record.json"):
+        if stopped(path.parent.parent / "result") is not None:
+            continue  # it did not do what a stage of its kind does
         try:
             seconds = float(json.loads(path.read_text(encoding="utf-8"))["seconds"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -442,6 +451,8 @@ def expected_bytes(root: Path, stages: Iterable[Stage]) -> float:
     own: dict[str, int] = {}
     kinds: dict[tuple[str, str], list[int]] = {}
     for path in (root / "results").glob("**/result"):
+        if stopped(path) is not None:
+            continue
         out = path.parent.relative_to(root).as_posix()
         own[out] = sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
         kinds.setdefault(_kind_of(out), []).append(own[out])

@@ -114,7 +114,7 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
     Raises:
         Stopped: with their reasons.
     """
-    reason, name = "; ".join(above.values()), _module(function).rpartition(".")[2]
+    reason, name = "; ".join(dict.fromkeys(above.values())), _module(function).rpartition(".")[2]
     version = sys.modules[function.__module__].VERSION
     check_version(name, version, given.get("version"))
     if int(os.environ.get("RANK", "0")):  # of several processes the first one writes

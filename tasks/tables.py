@@ -21,7 +21,7 @@ from typing import Annotated, Any
 from rlhf_core.published import registry
 from rlhf_core.published.row_map import mapped_rows, rows_of_paper
 from tasks.artifacts import check_version, read_json, stage_output, write_json
-from tasks.report.measured import measured_table, verdict_counts
+from tasks.report.measured import measured_table, stop_lines, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.report.printed_rows import ELSEWHERE, printed_lines
@@ -185,13 +185,12 @@ def print_table(tables_json: Path, name: str) -> None:
     from rich.measure import Measurement
 
     console = Console()
-    tables, stops = rich_tables(tables_json, name), stops_of(tables_json, name)
-    for table in tables:
+    for table in rich_tables(tables_json, name):
         # A narrow terminal may break the lines; fitting the table to it would take digits from its columns.
         words = Measurement.get(console, console.options.update_width(1000), table).minimum
         Console(width=max(console.width, words + len(table.columns) + 1)).print(table, crop=False)
-    for row, reasons in stops.items():
-        console.print(f"{row} stopped: {'; '.join(reasons)}.", markup=False)
+    for line in _stops(tables_json, name):
+        console.print(line, markup=False, highlight=False)
     if tables_json.exists():
         console.print(
             "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), of a win "
@@ -203,11 +202,11 @@ def print_table(tables_json: Path, name: str) -> None:
         console.print(f"Published only: {tables_json} does not exist; run the paper first.", style="dim")
 
 
-def stops_of(tables_json: Path, name: str) -> dict[str, list[str]]:
-    """Why rows of a table stopped, by their names; each reason once."""
+def _stops(tables_json: Path, name: str) -> list[str]:
+    """What is to be said of a table's rows that stopped."""
     made = read_json(tables_json)["tables"] if tables_json.exists() else []
     rows = [row for table in made if table["name"] == registry.table(name).name for row in table["rows"]]
-    return {row["name"]: list(dict.fromkeys(row["stopped"].values())) for row in rows if row.get("stopped")}
+    return list(dict.fromkeys(f"{row['name']} {line}." for row in rows for line in stop_lines(row)))
 
 
 def rich_tables(tables_json: Path, name: str) -> list[Any]:

@@ -64,15 +64,19 @@ def ended_well(root: Path, asked: Asked, files: Sequence[str], code: str) -> Non
             write_json(note, {**asdict(asked), "files": list(files), "digest": _digest(root, asked, files, code)})
 
 
-def nothing_to_do(root: Path, asked: Asked) -> int | None:
-    """How many stages are current, where all are and what follows them is there, too; None where a run has to look."""
+def nothing_to_do(root: Path, asked: Asked) -> str | None:
+    """How many stages are current, where all are and what follows them is there, in a line; None where a run has to
+    look."""
     noted = read_private(asked.note(root))
     if not noted or noted["digest"] != _digest(root, asked, noted["files"], code_at_work()):
         return None
     if asked.sync and not _has_runs(root):
         return None
     stages = plan.asked_for(root, asked.paper, asked.rows, asked.seeds, scale=asked.scale, full=asked.full)
-    return len(stages) if all(stage.state == "current" for stage in stages.values()) else None
+    if not all(stage.state == "current" for stage in stages.values()):
+        return None
+    stops = plan.stopped_stages(root, stages.values())
+    return f"{len(stages)} current" + (f", {len(stops)} of them stopped" if stops else "")
 
 
 def _has_runs(root: Path) -> bool:

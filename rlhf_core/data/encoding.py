@@ -49,7 +49,7 @@ class Encoder:
     template: ChatTemplate
     limits: Limits
     counts: CutCounts = field(default_factory=CutCounts)
-    _texts: dict[int, str] = field(default_factory=dict, repr=False, compare=False)
+    _texts: dict[int, str] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def eos_id(self) -> int:

@@ -6,6 +6,7 @@ from typing import Any
 
 from tasks.plan import clock
 from tasks.report.across import COLUMNS
+from tasks.report.measured import stop_lines
 from tasks.report.page import Report, label
 from tasks.report.printed_rows import printed_lines
 from tasks.tables import cell_text, format_number
@@ -33,6 +34,8 @@ def _table(table: dict[str, Any]) -> list[str]:
     also = [column for column in table["columns"] if not column["published"]]
     lines = [f"### {table['id']}. {table['title']}", ""]
     lines += _grid(table, [column for column in table["columns"] if column["published"]])
+    stops = [f"`{row['name']}` {escape(line)}." for row in table["rows"] for line in stop_lines(row)]
+    lines += [line for stop in stops for line in (stop, "")]
     return lines + (["Also measured on the testbed:", "", *_grid(table, also)] if also else [])
 
 

@@ -238,6 +238,15 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
     }
 
 
+def stop_lines(row: Mapping[str, Any]) -> list[str]:
+    """What a table says of a row that stopped: the seeds and the reason, one line a reason; none of other rows."""
+    seeds: dict[str, list[str]] = {}
+    for seed, reason in row.get("stopped", {}).items():
+        seeds.setdefault(reason, []).append(seed)
+    left = f", measured at {', '.join(row['runs'])}" if row["runs"] else ""
+    return [f"stopped at seed {', '.join(of)}{left}: {reason}" for reason, of in seeds.items()]
+
+
 def decimals(printed: Iterable[Printed | None]) -> int:
     """Decimals of a column's measured numbers: as the paper prints, 1 at least; 2 where it prints none."""
     lengths = [len(cell.text.partition(".")[2]) for cell in printed if cell and cell.mean is not None]

@@ -25,7 +25,7 @@ from tasks.plan import clock
 from tasks.report import across
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg
-from tasks.report.measured import verdict_counts
+from tasks.report.measured import stop_lines, verdict_counts
 from tasks.report.outputs import ResultTree
 from tasks.report.printed_rows import printed_lines
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
@@ -182,6 +182,7 @@ def environment() -> Environment:
     env.filters["clock"] = clock
     env.filters["number"] = format_number
     env.filters["printed_lines"] = printed_lines
+    env.filters["stop_lines"] = stop_lines
     env.filters["runs_by_benchmark"] = runs_by_benchmark
     env.globals.update(
         across_columns=across.COLUMNS,

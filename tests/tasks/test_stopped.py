@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from flows.scheduler import Summary
+from flows.stage_run import StageDone
+from rlhf_core.errors import DataError
 from tasks import graph, outcomes, tables
 from tasks.artifacts import STOPPED_FILE, Stopped, read_json, stage_output, stopped, write_json
 from tasks.checkpoints import resumable_output
+from tasks.explain import shared_credit
+from tasks.plan import Stage, expected_bytes, expected_seconds, stopped_stages
+from tasks.report.__main__ import write_report
 from tasks.stage import command_line
 from tests import small_repository
 from tests.tasks.report.fixture_results import make_results
@@ -85,24 +92,73 @@ def test_its_checkpoints_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert stopped(tmp_path / "a/result") == REASON
 
 
-def test_tables_say_stopped_and_why(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    results = make_results(tmp_path, rows=("phi3-mini", "bandit"))
-    for seed in ("0", "1"):
-        folder = results / "segment/policy/segment" / seed / "result"
+@pytest.fixture(scope="module")
+def made_up(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Results of a paper in which `token` stopped at both seeds and `segment` at the second one, and its tables."""
+    results = make_results(tmp_path_factory.mktemp("stopped"), rows=("phi3-mini", "bandit", "segment"))
+    shutil.rmtree(results / "segment/policy/segment/1")
+    for name in ("token/0", "token/1", "segment/1"):
+        folder = results / "segment/policy" / name / "result"
         folder.mkdir(parents=True)
-        write_json(folder / STOPPED_FILE, {"reason": REASON, "metrics": {}})
+        write_json(folder / STOPPED_FILE, {"reason": f"{REASON} <b>", "metrics": {}})
     tables.build(results, "segment", (0, 1), results / "segment/tables")
-    made = results / "segment/tables/result/tables.json"
+    return results
+
+
+def test_tables_say_what_stopped_and_at_which_seeds(made_up: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    made = made_up / "segment/tables/result/tables.json"
     rows = {row["name"]: row for row in read_json(made)["tables"][0]["rows"]}
-    assert {cell["status"] for cell in rows["segment"]["cells"].values() if cell["published"]} == {"stopped"}
-    assert rows["segment"]["stopped"] == {"0": REASON, "1": REASON}
+    assert {cell["status"] for cell in rows["token"]["cells"].values() if cell["published"]} == {"stopped"}
+    assert rows["segment"]["cells"]["alpaca_wr"]["status"] == "measured"
+    assert list(rows["segment"]["cells"]["alpaca_wr"]["seeds"]) == ["0"]
     assert "stopped" not in rows["bandit"]
-    inputs = read_json(results / "segment/tables/record/record.json")["inputs"]
-    assert (results / "segment/policy/segment/0/result").as_posix() in inputs
+    inputs = read_json(made_up / "segment/tables/record/record.json")["inputs"]
+    assert (made_up / "segment/policy/token/0/result").as_posix() in inputs
     tables.print_table(made, "segment/1")
     text = " ".join(capsys.readouterr().out.split())
-    assert "stopped" in text
-    assert f"segment stopped: {REASON}." in text
+    assert f"token stopped at seed 0, 1: {REASON} <b>." in text
+    assert f"segment stopped at seed 1, measured at 0: {REASON} <b>." in text
+
+
+def test_the_report_says_so_too(made_up: Path, tmp_path: Path) -> None:
+    page = write_report(made_up, tmp_path)
+    html = page.read_text(encoding="utf-8").split('id="segment-table-1"')[1].split("</article>")[0]
+    assert f"<b>token</b> stopped at seed 0, 1: {REASON} &lt;b&gt;." in html
+    assert f"<b>segment</b> stopped at seed 1, measured at 0: {REASON} &lt;b&gt;." in html
+    assert html.count(">stopped<") >= 6
+    text = page.with_name("report.md").read_text(encoding="utf-8")
+    assert "`token` stopped at seed 0, 1:" in text
+
+
+def test_a_solution_of_a_row_that_stopped_is_not_asked_for_in_vain(made_up: Path) -> None:
+    with pytest.raises(DataError, match=r"row 'token' \(seed 0\) stopped: 0\.51"):
+        shared_credit(made_up, ["token"], 0)
+
+
+def test_the_last_line_of_a_run_counts_what_stopped() -> None:
+    done = {"policy@a": StageDone("policy@a", "ran", 3.0), "policy@b": StageDone("policy@b", "restored", 1.0)}
+    summary = Summary(current=["prepare@x"], done=done, stopped={"policy@b": REASON})
+    assert summary.line() == "1 current, 1 ran, 1 restored, 1 of them stopped"
+    assert [row.get("why") for row in summary.rows()] == [None, f"stopped: {REASON}"]
+
+
+def test_what_a_stop_took_says_nothing_of_its_kind(tmp_path: Path) -> None:
+    for name, seconds in (("a", 60.0), ("b", 0.01)):
+        folder = tmp_path / "results/testbed/rlmec/policy" / name / "0"
+        (folder / "record").mkdir(parents=True)
+        (folder / "result").mkdir()
+        write_json(folder / "record/record.json", {"seconds": seconds})
+        write_json(folder / "result" / ("metrics.json" if name == "a" else STOPPED_FILE), {"reason": REASON})
+    stages = [
+        Stage(
+            name, "policy", "rlmec", name, 0, "", (f"results/testbed/rlmec/policy/{name}/0/result",), (), "run", (), {}
+        )
+        for name in "abc"
+    ]
+    assert expected_seconds(tmp_path, stages) == {"a": 60.0, "b": 60.0, "c": 60.0}
+    assert stopped_stages(tmp_path, stages) == {"b": REASON}
+    size = (tmp_path / "results/testbed/rlmec/policy/a/0/result/metrics.json").stat().st_size
+    assert expected_bytes(tmp_path, stages) == 3 * size
 
 
 def test_tracking_gets_a_failed_run_with_the_reason(tmp_path: Path) -> None:

@@ -39,14 +39,20 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     mlflow(tmp_path, runs=1)
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr(up_to_date, "code_of", lambda root: "abc")
-    found = {name: SimpleNamespace(state="current") for name in "ab"}
+    found = {name: SimpleNamespace(address=name, state="current", out=f"results/{name}") for name in "ab"}
     monkeypatch.setattr(up_to_date.plan, "asked_for", lambda *_, **__: found)
     ended_well(tmp_path, ASKED, FILES, "abc")
     return tmp_path
 
 
 def test_what_ended_well_has_nothing_to_do(tree: Path) -> None:
-    assert nothing_to_do(tree, ASKED) == 2
+    assert nothing_to_do(tree, ASKED) == "2 current"
+
+
+def test_it_says_how_many_results_are_a_stop(tree: Path) -> None:
+    (tree / "results/b/result").mkdir(parents=True)
+    (tree / "results/b/result/stopped.json").write_text('{"reason": "too few are right", "metrics": {}}')
+    assert nothing_to_do(tree, ASKED) == "2 current, 1 of them stopped"
 
 
 @pytest.mark.parametrize(
@@ -75,7 +81,7 @@ def test_other_code_and_another_mlflow_are_looked_at(tree: Path, monkeypatch: py
     with monkeypatch.context() as elsewhere:
         elsewhere.setenv("MLFLOW_TRACKING_URI", "http://127.0.0.1:5000")
         assert nothing_to_do(tree, ASKED) is None
-    assert nothing_to_do(tree, ASKED) == 2
+    assert nothing_to_do(tree, ASKED) == "2 current"
 
 
 def test_another_question_is_looked_at(tree: Path) -> None:
