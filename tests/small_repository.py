@@ -1,8 +1,8 @@
 """A repository with the project's graph and stand-in stages that take no time: for tests of the platform.
 
 The stand-ins read the files they are given, write `result/` and `record/` and obey a row's `behaviour`:
-`data-error` exits with 2, `crash` with 1, `flaky` with 75 the first time. While `.work/refuse-<stage>` exists, that
-stage exits with 2.
+`data-error` exits with 2, `crash` with 1, `flaky` with 75 the first time, `stop` leaves a stop as its result. While
+`.work/refuse-<stage>` exists, that stage exits with 2.
 """
 
 from __future__ import annotations
@@ -85,6 +85,10 @@ def run(stage):
         curves = "row,seed,step,metric,value\\nsegment,0,0,kl,0.1\\nsegment,0,1,kl,0.2\\n"
         (out / "result" / "curves.csv").write_text(curves)
         (out / "result" / "tables.json").write_text("{}")
+    if "behaviour: stop" in text:
+        (out / "result" / "metrics.json").unlink()
+        stop = {"reason": "0.51 are right, below 0.6", "metrics": {}}
+        (out / "result" / "stopped.json").write_text(json.dumps(stop))
     record = {"stage": stage, "version": int(options["stage_version"]), "seconds": 1.5, "started": time.time(),
               "commit": "0" * 40, "inputs": {p.as_posix(): digest(p) for p in inputs}}
     (out / "record" / "record.json").write_text(json.dumps(record))

@@ -127,6 +127,16 @@ def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: P
     assert "0" * 12 in run, "the commit in the run's record"
 
 
+def test_a_stop_is_a_result_that_the_run_ends_well_with(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    change_row(root, "bandit", "behaviour: stop\n")
+    assert run_flow(root) == "17 ran, 2 of them stopped"
+    before = len(calls(root))
+    assert run_flow(root) == "17 current, 2 of them stopped"
+    assert len(calls(root)) == before
+    assert "up to date" in command("dvc", "repro", root=root).stdout
+
+
 def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path) -> None:
     from flows.scheduler import RunFailed
 
