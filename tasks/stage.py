@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gc
 import inspect
 import os
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
+from tasks import GC_THRESHOLD
 from tasks.artifacts import Stopped, check_version, stage_output, stopped
 from tasks.rows import ROOT_SCALE
 
@@ -169,6 +171,8 @@ def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: boo
         several_processes: whether the stage runs in REWARDSMITH_PROCESSES processes where that is set.
     """
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    gc.freeze()  # what was imported stays: later collections, and those at exit, pass it over (1 to 2 s a stage)
+    gc.set_threshold(*GC_THRESHOLD)
     try:
         if several_processes:
             from tasks.launch import wanted_processes
