@@ -151,5 +151,5 @@ def test_a_study_that_was_not_run_says_how_to_run_it(study: Path, tmp_path: Path
     from tasks.comparison import compared_rows
 
     shutil.copytree(study / "params", tmp_path / "params")
-    with pytest.raises(RecipeError, match="no row of my-study was run to its end .*: rewardsmith run my-study"):
+    with pytest.raises(RecipeError, match=r"no row of my-study was run to its end .*: rewardsmith run my-study"):
         compared_rows(tmp_path, "testbed", "my-study")
