@@ -124,7 +124,7 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
     """Saves a model's configuration and weights (safetensors) in a folder.
 
     transformers would ask accelerate for what wraps the model, and accelerate imports DeepSpeed and MLflow to know its
-    engine: 2 to 4 s. No model is wrapped here.
+    engine: about 2 s. No model is wrapped here.
     """
     unwrap = modeling_utils.unwrap_model
     modeling_utils.unwrap_model = lambda model, recursive=False: model

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 
-from flows import paper, suite
 from flows.paper import runs_link, tables_so_far
 from flows.scheduler import Summary
 from flows.stage_run import StageDone
 from tasks.searches import note_experiment
+from tests.flows import without_stages
 
 DEMO, FULL = "tables-segment", "pipelines/testbed/segment/dvc.yaml:tables-segment"
 CALL = ["--results", "results/testbed", "--paper", "segment", "--out", "results/testbed/segment/tables-so-far"]
@@ -65,7 +63,7 @@ def test_a_link_of_any_study_has_a_key_that_prefect_takes(tmp_path: Path) -> Non
     ]
 
 
-@pytest.mark.parametrize("made", ["paper", "suite"])
+@pytest.mark.parametrize("made", without_stages.FLOWS)
 def test_tables_come_before_the_report(root: Path, monkeypatch: pytest.MonkeyPatch, made: str) -> None:
     asked: list[str] = []
 
@@ -73,16 +71,5 @@ def test_tables_come_before_the_report(root: Path, monkeypatch: pytest.MonkeyPat
         asked.extend(module for module, _ in calls)
         return []
 
-    module: Any = {"paper": paper, "suite": suite}[made]
-    monkeypatch.setattr(module, "run_stale", lambda *_, **__: Summary())
-    monkeypatch.setattr(module, "follow_ups", follow_ups)
-    monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
-    monkeypatch.setattr(module.plan, "pipeline_files", lambda *_, **__: [])
-    monkeypatch.setattr(module.plan, "suite_files", lambda *_, **__: [])
-    monkeypatch.setattr(module.plan, "suite_papers", lambda *_, **__: ("segment",))
-    choice: dict[str, Any] = {"full": True, "scale": "testbed", "seeds": (0,), "report": True, "sync": True}
-    if made == "paper":
-        paper.run_paper("segment", rows=(), root=str(root), **choice)
-    else:
-        suite.run_suite(root, **choice)
+    without_stages.run(monkeypatch, made, root, follow_ups, full=True, seeds=(0,))
     assert asked == ["tasks.tables", "tasks.tracking", "tasks.report"]

@@ -17,14 +17,14 @@ import pytest
 from prefect import flow
 from prefect.states import Pending, Running
 
-from flows import paper, run_notes, suite
+from flows import run_notes
 from flows.follow_ups import follow_ups
 from flows.run_notes import HOST, host_tag
-from flows.scheduler import Summary
 from flows.servers.recovery import _of_this_machine
 from flows.servers.settings import slots_name
 from flows.several_machines import MACHINE
 from flows.working_tree import marked_groups
+from tests.flows import without_stages
 
 
 def run(state: Any, tags: tuple[str, ...] = (), pid: str | None = None) -> Any:
@@ -89,7 +89,7 @@ class Client:
         self.tags = tuple(tags)
 
 
-@pytest.mark.parametrize("made", ["paper", "suite"])
+@pytest.mark.parametrize("made", without_stages.FLOWS)
 def test_a_run_is_noted_while_it_mirrors_and_reports(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, made: str
 ) -> None:
@@ -103,18 +103,7 @@ def test_a_run_is_noted_while_it_mirrors_and_reports(
         seen.extend((module, note.exists()) for module, _ in calls)
         return []
 
-    module: Any = {"paper": paper, "suite": suite}[made]
-    monkeypatch.setattr(module, "run_stale", lambda *_, **__: Summary())
-    monkeypatch.setattr(module, "follow_ups", follow_ups)
-    monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
-    monkeypatch.setattr(module.plan, "pipeline_files", lambda *_, **__: [])
-    monkeypatch.setattr(module.plan, "suite_files", lambda *_, **__: [])
-    choice: dict[str, Any] = {"full": False, "seeds": (), "scale": "testbed", "report": True, "sync": True}
-    if made == "paper":
-        paper.run_paper("segment", rows=(), root=str(tmp_path), **choice)
-    else:
-        monkeypatch.setattr(suite.plan, "suite_papers", lambda *_, **__: ["segment"])
-        suite.run_suite(tmp_path, **choice)
+    without_stages.run(monkeypatch, made, tmp_path, follow_ups, full=False, seeds=())
     assert seen == [("tasks.tracking", True), ("tasks.report", True)]
     assert not note.exists()
     assert client.tags == ("mine", host_tag())
