@@ -57,7 +57,7 @@ install: requirements ## Create .venv and install; does nothing while the constr
 	@if [ "$$(cat "$(STAMP)" 2>/dev/null)" = "$(SUM)" ]; then exit 0; fi; \
 	case "$(TORCH)" in auto|cpu|cuda) ;; *) echo "error: TORCH=$(TORCH); it must be auto, cpu or cuda"; exit 1;; esac; \
 	if [ ! -x "$(PY)" ]; then echo "creating .venv with $(PYTHON)"; "$(PYTHON)" -m venv "$(VENV)"; fi; \
-	echo "installing (about 4 minutes and 3 GB the first time)"; \
+	echo "installing (2 to 10 minutes and up to 3 GB the first time)"; \
 	have=$$("$(PY)" -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>/dev/null || true); \
 	if [ "$(TORCH)" = cpu ]; then "$(PY)" -m pip install -q --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
 	elif [ "$(TORCH)" = cuda ] || [ "$$have" != "$(PIN)" ]; then "$(PY)" -m pip install -q -c constraints.txt "torch==$(PIN)"; fi; \
@@ -66,7 +66,7 @@ install: requirements ## Create .venv and install; does nothing while the constr
 	if [ "$(TORCH)" = cuda ]; then "$(PY)" -c 'import sys, torch; sys.exit(None if torch.version.cuda else "error: the package index gave a torch without CUDA; set PIP_INDEX_URL or TORCH_INDEX")'; fi; \
 	echo "$(SUM)" > "$(STAMP)"; echo "installed; check this machine with .venv/bin/rewardsmith doctor"
 
-demo: install ## Headline rows of every paper end to end, in their own clone .demo (about 20 minutes on two cores)
+demo: install ## Headline rows of every paper end to end, in their own clone .demo (20 to 30 minutes on two cores)
 	@git diff --quiet HEAD 2>/dev/null || echo "note: the demo runs the last commit; uncommitted changes are not in it"
 	@if [ -d .demo/.git ]; then git -C .demo fetch -q origin HEAD && git -C .demo reset -q --hard FETCH_HEAD; \
 	else git clone -q . .demo; fi

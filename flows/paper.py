@@ -86,7 +86,7 @@ def run_paper(
         paper: its key.
         full: every row and seed of the paper instead of the demo-sized set.
         rows, seeds: only these, with the models they need; none means all.
-        scale: testbed, hh, small or paper.
+        scale: testbed, hh, feedback, reasoning, small or paper.
         report: write the report page afterwards (and, of some rows or seeds, the tables so far).
         sync: mirror the results into MLflow afterwards.
         root: the repository.
@@ -147,7 +147,7 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             full: every row and seed of the paper instead of the demo-sized set.
             rows: only these rows, with the models they need.
             seeds: only these seeds.
-            scale: testbed, hh, small or paper.
+            scale: testbed, hh, feedback, reasoning, small or paper.
             report: write the report page afterwards (and, of some rows or seeds, the tables so far).
             sync: mirror the results into MLflow afterwards.
             root: the repository.
@@ -183,7 +183,7 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
     parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
     parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows and what they need")
     parser.add_argument("--seeds", nargs="*", type=int, metavar="N", default=[], help="only these seeds")
-    parser.add_argument("--scale", default="testbed", help="testbed (default), hh, small or paper")
+    parser.add_argument("--scale", default="testbed", help="testbed (default), hh, feedback, reasoning, small or paper")
     parser.add_argument("--no-report", action="store_true", help="do not write the report page")
     parser.add_argument("--no-sync", action="store_true", help="do not mirror the results into MLflow")
     parser.add_argument("--remote", default="", help="share the work with other machines by this DVC remote")

@@ -82,7 +82,7 @@ def suite(
     Args:
         full: every row and seed of the five papers instead of the demo-sized set.
         seeds: only these seeds.
-        scale: testbed, hh, small or paper.
+        scale: testbed, hh, feedback, reasoning, small or paper.
         report: write the report page afterwards.
         sync: mirror the results into MLflow afterwards.
         root: the repository.

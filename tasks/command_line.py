@@ -49,7 +49,8 @@ Seeds = Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="On
 Scale = Annotated[
     str,
     typer.Option(
-        help="How big: testbed (CPU minutes), hh (real pairs), small (a GPU), paper (8 GPUs).", callback=known_scale
+        help="How big: testbed (CPU minutes), hh, feedback, reasoning (real data), small (a GPU), paper (8 GPUs).",
+        callback=known_scale,
     ),
 ]
 
@@ -335,7 +336,7 @@ def bench_reward(
     """Accuracy of any reward model on real preference test sets, with 95 % intervals.
 
     Scores that depend on batch size or padding are refused first. Example:
-    `rewardsmith bench-reward sentence --sets llmbar,hhh_alignment`.
+    `rewardsmith bench-reward sentence/sentence --sets llmbar,hhh_alignment`.
     """
     from rlhf_core.data.truncation import Limits
     from tasks import bench_reward as benching

@@ -1,6 +1,7 @@
 """Starting the stages that train in several processes: threads, ranks, DeepSpeed, and what goes wrong there.
 
-REWARDSMITH_PROCESSES  processes on this machine; the stage starts them itself, under DVC and Prefect too
+REWARDSMITH_PROCESSES  processes on this machine; the stage starts them itself, under DVC and Prefect too, and they
+                       share its threads (REWARDSMITH_THREADS)
 REWARDSMITH_DEEPSPEED  a DeepSpeed configuration (infra/deepspeed/*.json); without it every rank has the whole model
 REWARDSMITH_JOIN_SECONDS  how long a process waits for the others when it starts (300)
 """
@@ -18,6 +19,7 @@ from rlhf_core.errors import RecipeError
 from tasks import machine
 
 PROCESSES_VARIABLE = "REWARDSMITH_PROCESSES"
+THREADS_VARIABLE = "REWARDSMITH_THREADS"
 DEEPSPEED_VARIABLE = "REWARDSMITH_DEEPSPEED"
 #: What `accelerate launch` with a DeepSpeed configuration names it by.
 ACCELERATE_VARIABLE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
@@ -34,16 +36,39 @@ def wanted_processes() -> int:
 
 
 def launch(processes: int) -> int:
-    """Runs this process's command line in several processes by torchrun; returns the first failure's exit code."""
+    """Runs this process's command line in several processes by torchrun; returns the first failure's exit code.
+
+    Raises:
+        RecipeError: more processes than the stage's GPUs.
+    """
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
     from torch.distributed.run import main as torchrun
 
+    os.environ |= environment_of_each(processes)
     module = sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
     try:
         torchrun(["--standalone", "--nproc_per_node", str(processes), "-m", module, *sys.argv[1:]])
     except ChildFailedError as error:
         return error.get_first_failure()[1].exitcode or 1
     return 0
+
+
+def environment_of_each(processes: int) -> dict[str, str]:
+    """Threads of each of a stage's processes: an equal part of the stage's, at least one.
+
+    Raises:
+        RecipeError: more processes than GPUs were given to the stage (CUDA_VISIBLE_DEVICES; none is the CPU).
+    """
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpus = 0 if devices in ("", "-1") else len(devices.split(","))
+    if gpus and processes > gpus:
+        raise RecipeError(
+            f"{PROCESSES_VARIABLE} is {processes}, but the stage sees {gpus} GPU(s) (CUDA_VISIBLE_DEVICES={devices}); "
+            "a process needs one of its own. Declare more `gpus` for it in params/scales/<scale>/resources.yaml, or "
+            "start fewer processes"
+        )
+    threads = str(max(1, _count(THREADS_VARIABLE, "1") // processes))
+    return {THREADS_VARIABLE: threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
 
 
 def join_processes() -> None:
@@ -82,17 +107,17 @@ def end_with_launcher() -> None:
 
 
 def threads_per_process(cores: int | None = None) -> int:
-    """REWARDSMITH_THREADS, else 1.
+    """REWARDSMITH_THREADS, else 1; a launcher by hand gives it to each of its processes.
 
     Raises:
         RecipeError: the processes of this machine together would have more threads than it has cores.
     """
-    threads = _count("REWARDSMITH_THREADS", "1")
+    threads = _count(THREADS_VARIABLE, "1")
     processes = _count("LOCAL_WORLD_SIZE", "1")
     available = cores or machine.cores()
     if processes > 1 and threads > 1 and threads * processes > available:
         raise RecipeError(
-            f"REWARDSMITH_THREADS is {threads}: {processes} processes would run {threads * processes} threads on "
+            f"{THREADS_VARIABLE} is {threads}: {processes} processes would run {threads * processes} threads on "
             f"{available} cores and slow each other down; set it to {max(1, available // processes)}"
         )
     return threads

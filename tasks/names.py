@@ -67,7 +67,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     several papers have one.
 
     Raises:
-        RecipeError: there is none, with the nearest known ones.
+        RecipeError: there is none, with the nearest known ones; or there are several.
     """
     folder = Path(model)
     if folder.is_dir():
@@ -78,4 +78,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
         known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
         hint = nearest(name, known) if known else "None is trained yet: rewardsmith run"
         raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
+    if len(found) > 1:
+        several = ", ".join(f"{folder.parts[2]}/{name}" for folder in found)
+        raise RecipeError(f"several papers have a reward model '{model}'; say which: {several}")
     return found[0]

@@ -134,7 +134,7 @@ def set_threads() -> int:
     import torch
 
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
-        raise RecipeError("this stage runs in one process; sft, reward_model and policy run in several")
+        raise RecipeError("this stage runs in one process; sft, reward_model, aspect_model and policy run in several")
     asked = os.environ.get("REWARDSMITH_THREADS", "1")
     if not asked.isdecimal() or int(asked) < 1:
         raise RecipeError(f"REWARDSMITH_THREADS is '{asked}'; it must be a whole number, at least 1")

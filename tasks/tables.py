@@ -1,7 +1,7 @@
 """Tables stage: what a paper prints beside what its rows measured, and the data of its figures.
 
     python -m tasks.tables --results results/testbed --paper segment --seeds 0 1 \\
-        --out results/testbed/segment/tables
+        --out results/testbed/segment/tables-so-far
 
 Reads the outputs of the rows that exist and writes `tables.json` (cells, see `tasks.report.measured`),
 `metrics.json` (flat), `curves.csv` (row, seed, step, metric, value) and `figures.json`. Rows that were not

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_core.errors import RecipeError
 from tasks import command_line
-from tasks.names import split_names
+from tasks.names import split_names, trained_reward_model
 from tasks.stage import run_stage
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment
@@ -74,6 +75,16 @@ def test_unknown_model_says_what_to_do(repository: Path) -> None:
     assert done.returncode == 2
     assert "None is trained yet: rewardsmith run" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_a_model_that_two_papers_have_asks_for_its_paper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for paper in ("segment", "sentence"):
+        Path("results/testbed", paper, "reward_model/token/0/result").mkdir(parents=True)
+    with pytest.raises(RecipeError, match="say which: segment/token, sentence/token"):
+        trained_reward_model("token", 0, "testbed")
+    found = trained_reward_model("sentence/token", 0, "testbed")
+    assert found == Path("results/testbed/sentence/reward_model/token/0/result")
 
 
 def test_unknown_paper_of_sync_is_refused(repository: Path) -> None:

@@ -83,6 +83,23 @@ def test_more_threads_than_cores_are_refused(monkeypatch: pytest.MonkeyPatch) ->
         launch.threads_per_process(cores=8)
 
 
+@pytest.mark.parametrize(("threads", "processes", "each"), [("8", 2, "4"), ("32", 5, "6"), ("1", 8, "1")])
+def test_the_processes_of_a_stage_share_its_threads(
+    monkeypatch: pytest.MonkeyPatch, threads: str, processes: int, each: str
+) -> None:
+    monkeypatch.setenv("REWARDSMITH_THREADS", threads)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    found = launch.environment_of_each(processes)
+    assert found == dict.fromkeys(("REWARDSMITH_THREADS", "OMP_NUM_THREADS", "MKL_NUM_THREADS"), each)
+
+
+def test_every_process_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
+    assert launch.environment_of_each(2)["REWARDSMITH_THREADS"] == "1"
+    with pytest.raises(RecipeError, match=r"REWARDSMITH_PROCESSES is 3, but the stage sees 2 GPU\(s\).*resources.yaml"):
+        launch.environment_of_each(3)
+
+
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
