@@ -260,3 +260,13 @@ def test_the_testbed_settings_in_the_text_are_those_in_use() -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_documents_name_no_place_on_a_machine(document: Path) -> None:
     assert not re.search(r"(?<![\w.])/(?:home|root|tmp|work|Users|mnt)/", text_of(document))
+
+
+def test_every_variable_of_the_environment_is_documented() -> None:
+    used = set()
+    for folder in ("rlhf_core", "tasks", "flows", "params", "infra"):
+        for path in (ROOT / folder).rglob("*"):
+            if path.suffix in (".py", ".yaml", ".sh", ".json"):
+                used |= set(re.findall(r"REWARDSMITH_[A-Z]+(?:_[A-Z]+)*", text_of(path)))
+    named = set(re.findall(r"REWARDSMITH_[A-Z]+(?:_[A-Z]+)*", text_of(ROOT / "docs" / "variables.md")))
+    assert named == used
