@@ -21,6 +21,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.runtime import deployment
 from pydantic import Field
 
+from flows.deployments import COMMIT
 from flows.follow_ups import follow_ups
 from flows.paper import page_link
 from flows.run_notes import noted
@@ -202,7 +203,8 @@ def recipe(
         raise RecipeError(f"unknown row '{start}'. {nearest(start, known)}")
     if start.split("/")[0] == SHARED or f"{paper}/{name}" in known:
         raise RecipeError(f"{paper} has a row '{name}' already; choose another name")
-    commit = str(deployment.version or "") or commit_of(tree)
+    version = str(deployment.version or "")
+    commit = version if COMMIT.fullmatch(version) else commit_of(tree)  # `prefect deploy` makes versions of its own
     with noted(tree), only_run(tree, name):
         path = worktree(tree, name, commit)
         row = changed_row(

@@ -36,7 +36,8 @@ from rlhf_core.errors import RewardsmithError
 from tasks import machine
 from tasks.alerts import note_told, untold
 from tasks.graph import file_name, resources
-from tasks.reevaluation import RECORDS, Watched, load_settings, records_folder
+from tasks.records import RECORDS, bring_records, records_folder
+from tasks.reevaluation import Watched, load_settings
 from tasks.registry import Registered, Registry
 from tasks.tracking import open_registry
 
@@ -109,8 +110,6 @@ def alert(registry: Registry, model: Registered, record: Mapping[str, Any]) -> l
     """Makes a record's alerts visible: a Prefect event, an artifact, a tag in MLflow where the record is of the alias's
     present version, and a webhook; returns what did not work."""
     problems, alerts = [], record["alerts"]
-    if record["version"] == model.version:
-        registry.tag(model, {"alert": "; ".join(one["text"] for one in alerts) or "none"})
     about = {"version": record["version"], "alias": model.alias}
     for one in alerts:
         emit_event(
@@ -128,6 +127,11 @@ def alert(registry: Registry, model: Registered, record: Mapping[str, Any]) -> l
             httpx.post(address, json=content, timeout=20).raise_for_status()
         except httpx.HTTPError as error:
             problems.append(f"the webhook did not take the alert: {error}")
+    if record["version"] == model.version:
+        try:
+            registry.tag(model, {"alert": "; ".join(one["text"] for one in alerts) or "none"})
+        except RewardsmithError as error:
+            problems.append(f"MLflow did not take the alert: {error}")
     return problems
 
 
@@ -182,6 +186,8 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     registry = open_registry(tree)
     rows, problems, alerted = [], [], 0
     with noted(tree):
+        for name in bring_records(tree):
+            log.info("brought %s from DVC", name)
         try:
             for watched in chosen:
                 try:

@@ -9,9 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.artifacts import read_json, write_json
-from tasks.reevaluation import records
-
-MARK = "alerted.json"
+from tasks.records import MARK, records
 
 
 def untold(folder: Path) -> list[dict[str, Any]]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from rlhf_core.errors import RewardsmithError
 
@@ -29,15 +31,46 @@ def only_one(path: Path, busy: str, remedy: str) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            file.seek(0)
-            raise RewardsmithError(f"{busy} ({file.read().strip() or 'unknown process'}). {remedy}") from None
-        file.truncate(0)
-        file.write(f"process {os.getpid()}, started {time.strftime('%Y-%m-%d %H:%M:%S')}")
-        file.flush()
-        try:
+            raise RewardsmithError(f"{busy} ({_holder(file)}). {remedy}") from None
+        with _named(file):
             yield
-        finally:
-            file.truncate(0)
+
+
+@contextmanager
+def in_turn(path: Path, busy: str) -> Iterator[None]:
+    """Holds a lock file as `only_one` does; while another process holds it, says so and waits.
+
+    Args:
+        path: of the lock.
+        busy: what is at work then, as in "another sync writes into MLflow".
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            print(f"{busy} ({_holder(file)}): waiting for it", file=sys.stderr, flush=True)
+            fcntl.flock(file, fcntl.LOCK_EX)
+        with _named(file):
+            yield
+
+
+def _holder(file: TextIO) -> str:
+    """Who holds a lock file, in words."""
+    file.seek(0)
+    return file.read().strip() or "unknown process"
+
+
+@contextmanager
+def _named(file: TextIO) -> Iterator[None]:
+    """Names this process in a lock file that it holds."""
+    file.truncate(0)
+    file.write(f"process {os.getpid()}, started {time.strftime('%Y-%m-%d %H:%M:%S')}")
+    file.flush()
+    try:
+        yield
+    finally:
+        file.truncate(0)
 
 
 @contextmanager

@@ -23,8 +23,8 @@ def commits_of(root: Path, commit: str) -> list[str]:
 
 
 def bring_back(root: Path, result: str, wanted: str, commit: str, folder: Path) -> None:
-    """Writes a result, its record, and the data, SFT model and settings that it is evaluated with into a folder, each
-    at its path in the tree and with the digest that registry and record name.
+    """Writes a result, its record, and the data (whose template it was trained with) and SFT model behind it into a
+    folder, each at its path in the tree and with the digest that registry and record name.
 
     Args:
         root: the repository.
@@ -42,7 +42,7 @@ def bring_back(root: Path, result: str, wanted: str, commit: str, folder: Path) 
     _get(root, record.as_posix(), None, [found], folder)
     inputs: Mapping[str, str] = read_json(folder / record / "record.json").get("inputs", {})
     for path, value in inputs.items():
-        if {"data", "sft", "evaluation"} & set(Path(path).parts):
+        if {"data", "sft"} & set(Path(path).parts):
             _get(root, path, value, [found, *commits], folder)
 
 

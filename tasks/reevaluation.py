@@ -3,12 +3,14 @@
     python -m tasks.reevaluation --settings params/reevaluation.yaml --name segment-policy-segment --alias champion \
         --version 3 --digest <sha256> --result results/testbed/segment/policy/segment/0/result
 
-0. A result that the tree no longer holds is brought back by DVC from the commit that it was made at, or a later one.
+0. Records that DVC has and the tree lacks are brought first. A result that the tree no longer holds is brought back
+   from the commit that it was made at, or a later one; benchmarks and judge are the tree's present ones.
 1. It runs when the model, a benchmark or the judge changed since the last record, or a drift check is due.
 2. Answers are generated with the evaluation's seed and judged through a cache of verdicts, so that no text is judged
    twice. The canary, a fixed set of comparisons, is judged past every cache: what changes there is the judge.
 3. Each benchmark is compared with the last record of the same benchmark and judge, over the same items, with an
-   interval corrected for the number of benchmarks. A regression is an interval below 0.
+   interval corrected for the number of benchmarks. A regression is an interval below 0. Verdicts that cannot be parsed
+   any more say nothing about the model: an alert of their own.
 4. A record is appended in reevaluations/<name>@<alias>/; records are never changed.
 """
 
@@ -20,7 +22,7 @@ import math
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
@@ -30,22 +32,25 @@ from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.cache import digest as request_digest
 from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
+from rlhf_core.evaluation.judges.templates import get_template
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
-from tasks.artifacts import digest, read_json, read_jsonl, write_json
+from tasks.artifacts import digest, read_json, read_jsonl, write_json, write_whole
 from tasks.exclusive import only_one
 from tasks.past_results import bring_back
+from tasks.records import bring_records, records, records_folder
 from tasks.rows import nearest
 from tasks.settings import read_settings, typed
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
 
-RECORDS = Path("reevaluations")
 CACHE = Path(".judge-cache") / "reevaluation.jsonl"
-#: A judge drifted, too, when fewer of its verdicts than this are as at first (by the interval's upper end).
+#: A judge drifted, too, when fewer of its verdicts than this are as at first (by the interval's upper end); and a
+#: benchmark lost its verdicts when fewer than this can be parsed of those that could be.
 AGREEMENT = 0.8
 BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
+NO_VERDICTS = "has no verdicts"
 TEMPLATES = {"alpaca": "alpaca_eval", "ood": "alpaca_eval", "arena": "arena_hard"}
 
 
@@ -128,12 +133,16 @@ class Subject:
 class CachedJudge:
     """A judge that is not asked twice about the same text.
 
+    Args:
+        again: ask again where the verdict in the cache cannot be parsed.
+
     Attributes:
         asked, cached: requests that went to the judge, and that the cache answered.
     """
 
-    def __init__(self, judge: Judge, cache: AnswerCache, identity: str) -> None:
+    def __init__(self, judge: Judge, cache: AnswerCache, identity: str, *, again: bool = False) -> None:
         self.judge, self.cache, self.identity, self.name = judge, cache, identity, judge.name
+        self.again = again
         self.asked = self.cached = 0
 
     def key(self, request: JudgeRequest) -> str:
@@ -142,8 +151,11 @@ class CachedJudge:
 
     def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
         keys = [self.key(request) for request in requests]
+        asked = dict(zip(keys, requests, strict=True))
         known = {key: row["text"] for key in keys if (row := self.cache.get(key)) is not None}
-        missing = {key: request for key, request in zip(keys, requests, strict=True) if key not in known}
+        if self.again:
+            known = {key: text for key, text in known.items() if _parsable(asked[key], text)}
+        missing = {key: request for key, request in asked.items() if key not in known}
         texts = self.judge.answer(list(missing.values())) if missing else []
         for key, text in zip(missing, texts, strict=True):
             known[key] = text
@@ -152,6 +164,10 @@ class CachedJudge:
         self.asked += len(missing)
         self.cached += len(requests) - len(missing)
         return [known[key] for key in keys]
+
+
+def _parsable(request: JudgeRequest, text: str) -> bool:
+    return get_template(request.template).parse(text).valid
 
 
 def benchmark_digests(data: Path, names: Sequence[str]) -> dict[str, str]:
@@ -185,20 +201,12 @@ def reasons(
     found = ["the model changed"] if last["digest"] != model else []
     known = {name: values["digest"] for name, values in last["benchmarks"].items()}
     found += [f"benchmark {name} changed" for name, value in benchmarks.items() if known.get(name) != value]
+    mute = {name for name, values in last["benchmarks"].items() if values.get("unparsable") and not values["scores"]}
+    found += [f"benchmark {name} {NO_VERDICTS}" for name, value in benchmarks.items() if name in mute]
     found += ["the judge changed"] if last["judge"]["digest"] != judge else []
     if not found and now - last["time"] >= drift_days * 86400:
         found.append("a drift check is due")
     return found
-
-
-def records_folder(root: Path, name: str, alias: str) -> Path:
-    """Where the records of a model are."""
-    return root / RECORDS / f"{name}@{alias}"
-
-
-def records(folder: Path) -> list[dict[str, Any]]:
-    """Records of a model, oldest first."""
-    return [read_json(path) for path in sorted(folder.glob("[0-9]*.json"))]
 
 
 def scores(name: str, games: Sequence[Game]) -> dict[str, float]:
@@ -216,6 +224,11 @@ def scores(name: str, games: Sequence[Game]) -> dict[str, float]:
     return {item: mean(values) for item, values in found.items()}
 
 
+def item_of(name: str, row: Mapping[str, Any]) -> str:
+    """The item of a generation as `scores` names it: in MT-Bench each turn is one."""
+    return f"{row['id']}/{row['turn']}" if name == "mtbench" else str(row["id"])
+
+
 def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
     """Scores of one benchmark's generations."""
     if name == "mtbench":
@@ -223,7 +236,7 @@ def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
 
         first = {row["id"]: dict(row) for row in rows if row["turn"] == 1}
         asked = [
-            (f"{row['id']}/{row['turn']}", so_far(dict(row), first), str(row["response"]), {"prompt": row["meta"]})
+            (item_of(name, row), so_far(dict(row), first), str(row["response"]), {"prompt": row["meta"]})
             for row in rows
         ]
         return scores(name, grade_answers(judge, asked))
@@ -235,40 +248,72 @@ def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
     return scores(name, play_games(judge, pairs, "arena_hard"))
 
 
-def canary(folder: Path, subject: Subject, size: int) -> list[dict[str, Any]]:
-    """The fixed comparisons, chosen once: the SFT model's answers to the first prompts against the baseline's."""
+def canary(folder: Path, sft: Path, size: int) -> list[dict[str, Any]]:
+    """The fixed comparisons, chosen once: the SFT model's answers to the first prompts against the baseline's.
+
+    Raises:
+        DataError: records were made with a canary that cannot be read; another one would look like drift.
+    """
     path = folder / "canary.json"
-    if not path.exists():
-        rows = [
-            {key: row[key] for key in ("id", "prompt", "response", "baseline", "meta")}
-            for row in read_jsonl(subject.sft / "generations.jsonl")
-            if row["benchmark"] == "alpaca" and row["response"] != row.get("baseline")
-        ]
-        if len(rows) < 2:
-            raise DataError("has fewer than two comparisons for the canary", file=str(subject.sft))
-        write_json(path, rows[:size])
-    found: list[dict[str, Any]] = read_json(path)
-    return found
+    if path.exists():
+        try:
+            found: list[dict[str, Any]] = read_json(path)
+            return found
+        except DataError as error:
+            if records(folder):
+                raise DataError(
+                    f"the canary of the records beside it cannot be read ({error.problem})",
+                    file=str(path),
+                    remedy="Move it away: the next run brings DVC's, or chooses a new one where DVC has none",
+                ) from None
+    rows = [
+        {key: row[key] for key in ("id", "prompt", "response", "baseline", "meta")}
+        for row in read_jsonl(sft / "generations.jsonl")
+        if row["benchmark"] == "alpaca" and row["response"] != row.get("baseline")
+    ][:size]
+    if len(rows) < 2:
+        raise DataError("has fewer than two comparisons for the canary", file=str(sft))
+    write_whole(path, json.dumps(rows, indent=1, sort_keys=True, ensure_ascii=False) + "\n")
+    return rows
 
 
 def check_canary(
     judge: Judge, rows: Sequence[Mapping[str, Any]], before: Mapping[str, float] | None, level: float
 ) -> dict[str, Any]:
-    """The canary judged now, against the first time that this judge judged it."""
+    """The canary judged now, against the first time that this judge judged it. A verdict that cannot be parsed any more
+    is one that differs."""
     now = judged(judge, "alpaca", rows)
     found: dict[str, Any] = {"scores": now, "unparsable": len(rows) - len(now)}
-    if before is None:
+    if not before:
         return found | {"verdict": "first"}
-    shared = before.keys() & now.keys()
-    agreed = sum((before[i] > 0.5) == (now[i] > 0.5) for i in shared)
+    expected = before.keys() & {row["id"] for row in rows}
+    agreed = sum(i in now and (before[i] > 0.5) == (now[i] > 0.5) for i in expected)
     compared = change(before, now, benchmarks=1, level=level)
-    kept = wilson_interval(agreed, len(shared), level)
+    kept = wilson_interval(agreed, len(expected), level)
     drifted = compared.verdict in ("regression", "improvement") or kept.upper < AGREEMENT
     return found | {
-        "agreement": agreed / len(shared) if shared else 0.0,
+        "agreement": agreed / len(expected) if expected else 0.0,
         **_plain(asdict(compared)),
         "verdict": "drift" if drifted else "no drift",
     }
+
+
+def lost_verdicts(
+    before: Mapping[str, float], asked: Collection[str], now: Mapping[str, float], level: float
+) -> dict[str, int] | None:
+    """How many verdicts there are of how many that there should be, where these are too few.
+
+    Args:
+        before: the last comparable scores; what has none there need have none now. Empty: every item should have one.
+        asked: the items.
+        now: their scores.
+        level: of the interval of the share.
+    """
+    expected = before.keys() & set(asked) if before else set(asked)
+    given = len(expected & now.keys())
+    if wilson_interval(given, len(expected), level).upper >= AGREEMENT:
+        return None
+    return {"given": given, "n": len(expected)}
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -319,16 +364,26 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
 def _reevaluate(
     root: Path, tree: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float
 ) -> dict[str, Any]:
-    """The same of a model whose result, and what it is evaluated with, lie in a tree laid out as the repository."""
+    """The same of a model whose result, with its tokenizer, template and SFT model, lies in a tree laid out as the
+    repository. The evaluation's settings, judge and benchmarks are the repository's: else no change of them would show.
+    """
     from tasks.benchmarks import EvaluationConfig, Evaluator
     from tasks.loading import load_encoder, load_judge, load_policy, load_world
 
     result = tree / model["result"]
     subject = Subject.of(result)
-    spec = typed(EvaluationConfig, read_settings(tree / subject.evaluation), str(subject.evaluation))
+    data = root / subject.data
+    for path in (data / "data.json", root / subject.evaluation):
+        if not path.exists():
+            raise DataError(
+                f"is what {model['name']}@{model['alias']} is evaluated with today, and is not here",
+                file=str(path),
+                remedy="Make it (rewardsmith run), or fetch it (dvc checkout, dvc pull); or promote a model of the "
+                "data sets that are here",
+            )
+    spec = typed(EvaluationConfig, read_settings(root / subject.evaluation), str(subject.evaluation))
     if spec.judge is None:
         raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
-    data, sft = tree / subject.data, tree / subject.sft
     world = load_world(data)
     judge = load_judge(spec.judge, world)
     uncached = load_judge({k: v for k, v in spec.judge.items() if k != "cache_path"}, world)
@@ -345,36 +400,46 @@ def _reevaluate(
     )
     if not why:
         return {"reasons": []}
-    first = next((r["canary"]["scores"] for r in known if r["judge"]["digest"] == identity), None)
-    rows = canary(folder, Subject(result, data, sft, tree / subject.evaluation), settings.canary)
+    rows = canary(folder, tree / subject.sft, settings.canary)
+    chosen = request_digest({"canary": rows})
+    checks = (r["canary"] for r in known if r["judge"]["digest"] == identity)
+    # one without verdicts, or of other comparisons, is nothing to compare with
+    first = next((c["scores"] for c in checks if c["scores"] and c.get("digest", chosen) == chosen), None)
     record: dict[str, Any] = {
-        "number": len(known) + 1,
+        "number": last["number"] + 1 if last is not None else 1,
         "time": now,
         "reasons": why,
         **{key: model[key] for key in ("name", "alias", "version", "digest", "result")},
         "judge": {"digest": identity, "name": judge.name},
-        "canary": check_canary(uncached, rows, first, settings.level),
+        "canary": {"digest": chosen, **check_canary(uncached, rows, first, settings.level)},
         "benchmarks": {},
         "changes": {},
+        "lost": {},
     }
     if why == ["a drift check is due"] and last is not None:
         record["benchmarks"] = last["benchmarks"]
     else:
-        encoder = load_encoder(data, result / "model")
+        encoder = load_encoder(tree / subject.data, result / "model")
         evaluator = Evaluator(data, encoder, spec, None, world)
         policy = load_policy(result / "model", encoder)
-        cached = CachedJudge(judge, AnswerCache(root / CACHE), identity)
+        again = any(reason.endswith(NO_VERDICTS) for reason in why)
+        cached = CachedJudge(uncached if again else judge, AnswerCache(root / CACHE), identity, again=again)
         for name, mark in wanted.items():
             before = last_comparable(known, name, mark, identity)
             asked = cached.asked
-            found = judged(cached, name, evaluator.generate_dialogue(policy, name))
+            generations = evaluator.generate_dialogue(policy, name)
+            found, items = judged(cached, name, generations), {item_of(name, row) for row in generations}
             record["benchmarks"][name] = {
                 "digest": mark,
                 "mean": mean(found.values()) if found else None,
                 "items": len(found),
+                "unparsable": len(items) - len(found),
                 "asked": cached.asked - asked,
                 "scores": found,
             }
+            lost = lost_verdicts(before.get("scores", {}), items, found, settings.level)
+            if lost:
+                record["lost"][name] = lost
             if before:
                 compared = change(before["scores"], found, benchmarks=len(wanted), level=settings.level)
                 record["changes"][name] = {**_plain(asdict(compared)), "since": before["record"]}
@@ -386,14 +451,20 @@ def _reevaluate(
 
 
 def alerts(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What somebody has to look at: regressions of the model, and drift of the judge, apart."""
-    found = []
+    """What somebody has to look at: regressions of the model and, apart, what the judge does otherwise or no more."""
+    found, judge = [], f"the judge {record['judge']['name']}"
     drifted = record["canary"]["verdict"] == "drift"
     if drifted:
         values = record["canary"]
-        text = f"the judge {record['judge']['name']} judges the same texts otherwise than at first: "
-        text += f"mean {values['difference']:+.3f}, agreement {values['agreement']:.0%}"
+        text = f"{judge} judges the same texts otherwise than at first: "
+        text += f"mean {values['difference']:+.3f}, " if values["difference"] is not None else ""
+        text += f"agreement {values['agreement']:.0%}"
+        text += f", {values['unparsable']} verdicts cannot be parsed" if values["unparsable"] else ""
         found.append({"kind": "judge drift", "text": text})
+    for name, values in record["lost"].items():
+        text = f"{judge} gave verdicts that can be parsed on {values['given']} of {values['n']} items of {name}: "
+        text += f"a regression of {record['name']}@{record['alias']} may not show there"
+        found.append({"kind": "judge verdicts", "text": text})
     for name, values in record["changes"].items():
         if values["verdict"] == "regression":
             interval = f"{values['lower']:+.3f} to {values['upper']:+.3f}, {values['n']} items"
@@ -419,6 +490,7 @@ def main(arguments: list[str] | None = None) -> int:
         who = f"{options.name}@{options.alias}"
         lock = options.root / ".work" / "reevaluations" / f"{who}.lock"
         with only_one(lock, f"another process evaluates {who}", "Wait for it"):
+            bring_records(options.root)
             record = reevaluate(options.root, load_settings(options.settings), model, now=time.time())
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -176,7 +176,18 @@ class Registry:
         return found
 
     def tag(self, model: Registered, values: Mapping[str, str]) -> None:
-        """Tags on the version and on its run."""
-        for key, value in values.items():
-            self.client.set_model_version_tag(model.name, model.version, key, value)
-            self.client.set_tag(model.run, key, value)
+        """Tags on the version, and on its run where that is still there.
+
+        Raises:
+            RewardsmithError: MLflow refuses, or cannot be reached.
+        """
+        from mlflow.exceptions import MlflowException
+
+        try:
+            for key, value in values.items():
+                self.client.set_model_version_tag(model.name, model.version, key, value)
+            if self._has_run(model.name, model.version):
+                for key, value in values.items():
+                    self.client.set_tag(model.run, key, value)
+        except MlflowException as error:
+            raise RewardsmithError(f"version {model.version} of {model.name} cannot be tagged: {error}") from None

@@ -12,7 +12,6 @@ stage onto the runs that it was made from. Weights stay in DVC; a run holds a po
 from __future__ import annotations
 
 import argparse
-import fcntl
 import hashlib
 import json
 import math
@@ -20,17 +19,18 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from importlib import metadata
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError
 from tasks.artifacts import read_jsonl
+from tasks.databases import mark_of, upgrade
+from tasks.exclusive import in_turn
 from tasks.outcomes import Outcome, numbers, outcomes, table_metrics, tables_of_rows
 from tasks.registry import Registry, model_name
 from tasks.rows import ROOT_SCALE
@@ -63,14 +63,21 @@ class Counts:
         return f"{self.new} new, {self.replaced} replaced, {self.unchanged} unchanged ({self.failed} failed stages)"
 
 
-@contextmanager
-def only_writer(root: Path) -> Iterator[None]:
-    """One process mirrors at a time; another waits."""
-    path = root / ".work" / "tracking.lock"
-    path.parent.mkdir(exist_ok=True)
-    with path.open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+def only_writer(root: Path) -> AbstractContextManager[None]:
+    """One process mirrors at a time, whichever tree it mirrors; another waits: a sync removes the runs that are not
+    complete, which to a second one are those that the first is just writing."""
+    return in_turn(store_folder(root) / "tracking.lock", "another sync writes into MLflow")
+
+
+def store_folder(root: Path) -> Path:
+    """`.work` of the tree whose MLflow a tree writes into: of the platform's tree, else of the main worktree."""
+    platform = os.environ.get("REWARDSMITH_PLATFORM")  # .work/platform
+    if platform:
+        return Path(platform).parent
+    call = ["git", "-C", str(root), "rev-parse", "--path-format=absolute", "--git-common-dir"]
+    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    common = Path(done.stdout.strip())
+    return (common.parent if done.returncode == 0 and common.name == ".git" else root) / ".work"
 
 
 def tracking_uri(root: Path) -> str:
@@ -89,15 +96,14 @@ def prepare_database(uri: str, root: Path) -> None:
     kind, _, place = uri.partition(":///")
     if "://" not in uri or uri.split("://")[0] in ("http", "https", "file", "databricks"):
         return
-    note, current = root / ".work" / "tracking-database", f"{uri} mlflow {metadata.version('mlflow')}\n"
+    note, current = root / ".work" / "tracking-database", mark_of("mlflow", uri)
     there = kind != "sqlite" or Path(place).exists()
     if there and note.exists() and note.read_text(encoding="utf-8") == current:
         return
-    call = [sys.executable, "-m", "mlflow", "db", "upgrade", uri]
-    done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    if done.returncode:
-        reason = (done.stderr.strip().splitlines() or ["no output"])[-1]
-        raise RewardsmithError(f"the tracking database {uri.split('@')[-1]} cannot be prepared: {reason}")
+    problem = upgrade({"mlflow": uri})
+    if problem:
+        raise RewardsmithError(f"the tracking database {uri.split('@')[-1]} cannot be prepared: {problem}")
+    note.parent.mkdir(exist_ok=True)
     note.write_text(current, encoding="utf-8")
 
 

@@ -6,13 +6,10 @@ opener, its server, which prepares it while it starts.
 
 from __future__ import annotations
 
-import hashlib
 import importlib.util
 import os
 import re
 import sqlite3
-import subprocess
-import sys
 from contextlib import closing
 from importlib import metadata
 from pathlib import Path
@@ -20,6 +17,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from flows.servers.settings import USER, Settings
 from rlhf_core.errors import RewardsmithError
+from tasks.databases import mark_of, upgrade
 
 #: Every database, and what writes it.
 TOOLS = {"prefect": "prefect", "mlflow": "mlflow", "auth": "mlflow"}
@@ -30,20 +28,10 @@ REVISIONS = {
     "auth": ("server/auth/db/migrations/versions", "alembic_version_auth"),
 }
 PREPARED = ("mlflow", "auth")
-#: Addresses come by the environment: a command line is everybody's to read.
-UPGRADE = """
-import os
-from mlflow.db import commands as runs
-from mlflow.server.auth.db.cli import commands as auth
-runs(["upgrade", os.environ["UPGRADE_MLFLOW"]], standalone_mode=False)
-auth(["upgrade", "--url", os.environ["UPGRADE_AUTH"]], standalone_mode=False)
-"""
 
 
 def _mark(settings: Settings, name: str) -> str:
-    """What the note of a prepared database holds: its place and its tool's version."""
-    place = hashlib.sha256(settings.database_of(name).encode()).hexdigest()
-    return f"{TOOLS[name]} {metadata.version(TOOLS[name])} {place}\n"
+    return mark_of(TOOLS[name], settings.database_of(name))
 
 
 def _file(settings: Settings, name: str) -> Path | None:
@@ -192,21 +180,10 @@ def prepare(settings: Settings) -> list[str]:
     for name, path in new.items():
         Path(f"{path}.new").unlink(missing_ok=True)
         places[name] += ".new"
-    addresses = {f"UPGRADE_{name.upper()}": place for name, place in places.items()}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", UPGRADE],
-        env={**os.environ, **settings.environment("mlflow"), **addresses},
-        cwd=settings.folder,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-    )
-    if done.returncode:
-        lines = [
-            line for line in (done.stdout + done.stderr).splitlines() if "rror" in line and "sqlalche.me" not in line
-        ]
+    problem = upgrade(places, cwd=settings.folder, **settings.environment("mlflow"))
+    if problem:
         shown = " and ".join(settings.shown_database(name) for name in PREPARED)
-        raise RewardsmithError(f"MLflow cannot prepare its databases {shown}: {(lines or ['no output'])[-1]}")
+        raise RewardsmithError(f"MLflow cannot prepare its databases {shown}: {problem}")
     for path in new.values():
         Path(f"{path}.new").rename(path)
     for name in PREPARED:

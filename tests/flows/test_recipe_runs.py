@@ -11,6 +11,7 @@ import pytest
 
 from flows import recipe as module
 from rlhf_core.errors import RewardsmithError
+from tasks.commit import commit_of
 from tests import small_repository
 from tests.small_repository import command
 
@@ -31,6 +32,21 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("create_markdown_artifact", "create_table_artifact", "page_link"):
         monkeypatch.setattr(module, name, quiet)
     return found
+
+
+def test_a_deployment_whose_version_is_no_commit_runs_at_the_trees_commit(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`prefect deploy` makes a version of its own where the repository has no remote."""
+    monkeypatch.setattr(module, "run_stale", lambda *_, **__: SimpleNamespace(failed={}, line=lambda: "1 ran"))
+    first = commit_of(root)
+    monkeypatch.setattr(module.deployment, "version", "d41d8cd98f00b204e9800998ecf8427e", raising=False)
+    assert run(root, "own") == "1 ran"
+    assert commit_of(root / ".work/recipes/own") == first
+    command("git", "commit", "-q", "--allow-empty", "-m", "later", root=root)
+    monkeypatch.setattr(module.deployment, "version", first, raising=False)
+    run(root, "pinned")
+    assert commit_of(root / ".work/recipes/pinned") == first != commit_of(root)
 
 
 def test_a_second_run_of_a_name_is_refused_while_the_first_is_at_work(

@@ -7,10 +7,12 @@ import logging
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import pytest
+from mlflow.exceptions import MlflowException
 
 from flows import reevaluate
 from flows.slots import Grant, Slots
@@ -18,6 +20,7 @@ from flows.stage_run import StageFailed
 from rlhf_core.errors import RewardsmithError
 from tasks import reevaluation
 from tasks.exclusive import only_one
+from tasks.reevaluation import ReevaluationSettings
 from tasks.registry import Registered, Registry
 from tests.small_repository import PROJECT
 
@@ -29,6 +32,9 @@ class Listener:
 
     def __init__(self) -> None:
         self.works = True
+        self.mlflow_works = True
+        self.stage = "active"
+        self.on_run: list[str] = []
         self.posted: list[tuple[str, list[str]]] = []
         self.tags: list[str] = []
 
@@ -39,10 +45,22 @@ class Listener:
         return httpx.Response(200 if self.works else 500, request=request)
 
     def set_model_version_tag(self, _name: str, _version: str, _key: str, value: str) -> None:
+        if not self.mlflow_works:
+            raise MlflowException("no space left on device")
         self.tags.append(value)
 
+    def get_model_version(self, name: str, version: str) -> SimpleNamespace:
+        assert (name, version) == (MODEL.name, MODEL.version)
+        return SimpleNamespace(run_id="run")
+
+    def get_run(self, _run: str) -> SimpleNamespace:
+        return SimpleNamespace(info=SimpleNamespace(lifecycle_stage=self.stage))
+
     def set_tag(self, run: str, key: str, value: str) -> None:
+        if self.stage != "active":
+            raise MlflowException("The run must be in the 'active' state")
         assert (run, key, value) == ("run", "alert", self.tags[-1])
+        self.on_run.append(value)
 
 
 @pytest.fixture
@@ -97,6 +115,54 @@ def test_an_older_versions_alert_does_not_tag_the_present_one(tmp_path: Path, li
     tell(tmp_path, listener)
     assert listener.posted == [("2", ["lost 0.2"])]
     assert listener.tags == ["none", "none"]
+
+
+def test_an_alert_is_told_of_a_version_whose_run_another_took_the_place_of(tmp_path: Path, listener: Listener) -> None:
+    listener.stage = "deleted"
+    record(tmp_path, 1, "lost 0.2")
+    assert tell(tmp_path, listener) == (1, [])
+    assert listener.posted == [("3", ["lost 0.2"])]
+    assert (listener.tags, listener.on_run) == (["lost 0.2"], [])
+    listener.stage = "active"
+    record(tmp_path, 2, "lost 0.3")
+    assert tell(tmp_path, listener) == (1, [])
+    assert listener.on_run == ["lost 0.3"]
+
+
+def test_an_alert_that_mlflow_does_not_take_reaches_the_others_and_is_told_again(
+    tmp_path: Path, listener: Listener
+) -> None:
+    listener.mlflow_works = False
+    record(tmp_path, 1, "lost 0.2")
+    count, problems = tell(tmp_path, listener)
+    assert (count, listener.posted) == (1, [("3", ["lost 0.2"])])
+    assert problems == [
+        "MLflow did not take the alert: version 3 of segment-policy-a cannot be tagged: no space left on device"
+    ]
+    listener.mlflow_works = True
+    assert tell(tmp_path, listener) == (1, [])
+    assert listener.tags == ["lost 0.2"]
+
+
+def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_are_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[str] = []
+
+    def refused(_root: Path) -> list[str]:
+        raise RewardsmithError("names records that neither DVC's cache nor a remote has")
+
+    record(tmp_path, 1)
+    monkeypatch.setattr(reevaluate, "get_run_logger", lambda: logging.getLogger("test"))
+    for name in ("check_pinned", "page_link", "open_registry"):
+        monkeypatch.setattr(reevaluate, name, lambda *_: None)
+    for name in ("evaluate", "tell", "track_records"):
+        monkeypatch.setattr(reevaluate, name, lambda *_, name=name: done.append(name))
+    monkeypatch.setattr(reevaluate, "load_settings", lambda _path: ReevaluationSettings((), {}))
+    monkeypatch.setattr(reevaluate, "bring_records", refused)
+    with pytest.raises(RewardsmithError, match="names records that neither"):
+        reevaluate.reevaluate.fn(models=["segment-policy-a"], root=str(tmp_path))
+    assert done == []
 
 
 def test_records_from_before_the_mark_are_told_no_more_but_the_newest(tmp_path: Path, listener: Listener) -> None:

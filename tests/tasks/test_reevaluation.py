@@ -14,11 +14,11 @@ import pytest
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from tasks import loading
-from tasks.artifacts import digest
+from tasks import benchmarks, loading, reevaluation
+from tasks.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
 from tasks.past_results import bring_back
+from tasks.records import RECORDS
 from tasks.reevaluation import (
-    RECORDS,
     CachedJudge,
     ReevaluationSettings,
     Subject,
@@ -126,7 +126,7 @@ def test_a_judge_that_drifts_is_told_apart_from_a_model_that_got_worse(
 def test_a_regression_is_an_alert_with_its_interval() -> None:
     change = {"difference": -0.2, "lower": -0.3, "upper": -0.1, "n": 50, "verdict": "regression", "since": 3}
     fine = {**change, "verdict": "no difference"}
-    record = {"name": "m", "alias": "champion", "canary": {"verdict": "no drift"}, "judge": {"name": "j"}}
+    record = {"name": "m", "alias": "champion", "canary": {"verdict": "no drift"}, "judge": {"name": "j"}, "lost": {}}
     found = alerts({**record, "changes": {"alpaca": change, "arena": fine}})
     assert len(found) == 1
     assert found[0]["text"] == "m@champion lost 0.200 on alpaca (-0.300 to -0.100, 50 items) since record 3"
@@ -136,6 +136,182 @@ def test_another_result_than_the_registry_names_is_refused(pipeline: Pipeline, t
     wrong = model(pipeline, "ppo") | {"digest": "0" * 64}
     with pytest.raises(DataError, match=r"not the result that policy@champion names.*rewardsmith promote"):
         reevaluate(tmp_path, SETTINGS, wrong, now=0.0)
+
+
+RESULT = Path("p/policy/x/0/result")
+CHAMPION = {"name": "policy", "alias": "champion", "version": "1", "digest": "d", "result": str(RESULT)}
+ALPACA = ReevaluationSettings((), {}, benchmarks=("alpaca",), canary=4)
+
+
+def evaluation_tree(root: Path, *, judge: str, items: int = 6) -> Path:
+    """A tree with a policy's result and what it is evaluated with: benchmark items, an SFT model's answers, a judge."""
+    data, sft, evaluation = Path("data/d/result"), Path("sft/m/0/result"), Path("params/evaluation/d.yaml")
+    for folder in (RESULT, RESULT.parent / "record", data / "benchmarks", sft, evaluation.parent):
+        (root / folder).mkdir(parents=True)
+    inputs = {path.as_posix(): "" for path in (data, sft, evaluation)}
+    write_json(root / RESULT.parent / "record" / "record.json", {"inputs": inputs})
+    write_json(root / data / "data.json", {"source": "files", "made for": judge})
+    rows = [{"benchmark": "alpaca", "id": str(i), "prompt": f"p{i}", "meta": {}, "turn": 1} for i in range(items)]
+    write_jsonl(root / data / "benchmarks" / "alpaca.jsonl", [row | {"baseline": "b"} for row in rows])
+    write_jsonl(root / sft / "generations.jsonl", [row | {"response": "r", "baseline": "b"} for row in rows])
+    settings = {"max_new_tokens": 8, "task_tokens": 8, "judge": {"kind": judge, "cache_path": "cache"}}
+    write_json(root / evaluation, settings)
+    return root
+
+
+class Answers:
+    """A judge that is named by its settings and gives one text for everything; what it said before it says for ever
+    where it has a cache of its own."""
+
+    text = "preference: 1.2"
+    cache: dict[str, str] = {}  # noqa: RUF012
+
+    def __init__(self, spec: dict[str, Any]) -> None:
+        self.name, self.cached = spec["kind"], "cache_path" in spec
+
+    def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
+        return [self.cache.setdefault(one.prompt, self.text) if self.cached else self.text for one in requests]
+
+
+@pytest.fixture
+def parts(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """Models that answer "a" to everything, judged by `Answers`; the data folders that their encoders came from."""
+    encoders: list[Path] = []
+
+    class Evaluator:
+        def __init__(self, data: Path, *_: object) -> None:
+            self.data = data
+
+        def generate_dialogue(self, _policy: object, name: str) -> list[dict[str, Any]]:
+            return [row | {"response": "a"} for row in read_jsonl(self.data / "benchmarks" / f"{name}.jsonl")]
+
+    monkeypatch.setattr(benchmarks, "Evaluator", Evaluator)
+    monkeypatch.setattr(loading, "load_encoder", lambda data, _model: encoders.append(data))
+    monkeypatch.setattr(loading, "load_policy", lambda *_: None)
+    monkeypatch.setattr(loading, "load_judge", lambda spec, _world: Answers(spec))
+    monkeypatch.setattr(Answers, "text", "preference: 1.2")
+    monkeypatch.setattr(Answers, "cache", {})
+    return encoders
+
+
+def evaluated(root: Path, tree: Path, days: float) -> dict[str, Any]:
+    return reevaluation._reevaluate(root, tree, ALPACA, CHAMPION, now=days * DAY)
+
+
+def test_a_result_that_was_brought_back_is_judged_by_the_present_judge_on_the_present_benchmarks(
+    tmp_path: Path, parts: list[Path]
+) -> None:
+    root = evaluation_tree(tmp_path / "root", judge="old")
+    old = evaluation_tree(tmp_path / "old", judge="old")
+    assert evaluated(root, old, 0)["judge"]["name"] == "old"
+    assert parts[-1] == old / "data/d/result", "with the template that it was trained with"
+    assert evaluated(root, old, 1) == {"reasons": []}
+    shutil.rmtree(root / "data")
+    new = evaluation_tree(tmp_path / "new", judge="new", items=8)
+    shutil.copytree(new / "data", root / "data")
+    shutil.copytree(new / "params", root / "params", dirs_exist_ok=True)
+    found = evaluated(root, old, 2)
+    assert found["reasons"] == ["benchmark alpaca changed", "the judge changed"]
+    assert (found["judge"]["name"], found["benchmarks"]["alpaca"]["items"]) == ("new", 8)
+    assert found["changes"] == {}, "nothing was judged like this before"
+
+
+@pytest.mark.parametrize("gone", ["data/d/result", "params/evaluation"])
+def test_what_a_model_is_evaluated_with_must_be_in_the_present_tree(
+    tmp_path: Path, parts: list[Path], gone: str
+) -> None:
+    root = evaluation_tree(tmp_path / "root", judge="j")
+    shutil.rmtree(root / gone)
+    message = rf"root/{gone}.*: is what policy@champion is evaluated with today, and is not here.*rewardsmith run"
+    with pytest.raises(DataError, match=message):
+        evaluated(root, evaluation_tree(tmp_path / "old", judge="j"), 0)
+
+
+def test_verdicts_that_cannot_be_parsed_any_more_are_the_judges_alert_until_they_come_back(
+    tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = evaluation_tree(tmp_path, judge="j")
+    assert evaluated(root, root, 0)["alerts"] == []
+    monkeypatch.setattr(Answers, "text", "I prefer the first")
+
+    check = evaluated(root, root, 8)
+    assert check["reasons"] == ["a drift check is due"]
+    assert [alert["kind"] for alert in check["alerts"]] == ["judge drift"]
+    assert check["alerts"][0]["text"].endswith("agreement 0%, 4 verdicts cannot be parsed")
+
+    for path in root.glob("data/d/result/benchmarks/*"):
+        write_jsonl(path, [row | {"prompt": "another " + row["prompt"]} for row in read_jsonl(path)])
+    lost = evaluated(root, root, 9)
+    assert [alert["kind"] for alert in lost["alerts"]] == ["judge drift", "judge verdicts"]
+    assert "on 0 of 6 items of alpaca: a regression of policy@champion may not show" in lost["alerts"][1]["text"]
+    assert evaluated(root, root, 10)["reasons"] == ["benchmark alpaca has no verdicts"], "it is not done"
+
+    monkeypatch.setattr(Answers, "text", "preference: 1.2")
+    back = evaluated(root, root, 11)
+    assert back["alerts"] == []
+    assert back["benchmarks"]["alpaca"]["items"] == 6, "asked again, past every cache that holds what cannot be parsed"
+    assert evaluated(root, root, 12) == {"reasons": []}
+
+
+def test_verdicts_that_are_lost_on_the_same_benchmark_are_told_apart_from_a_regression(
+    tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = evaluation_tree(tmp_path, judge="j")
+    evaluated(root, root, 0)
+    monkeypatch.setattr(Answers, "text", "")  # a server that answers nothing
+    shutil.rmtree(root / ".judge-cache")
+    Answers.cache.clear()
+    found = reevaluation._reevaluate(root, root, ALPACA, CHAMPION | {"digest": "another"}, now=DAY)
+    assert found["changes"]["alpaca"]["verdict"] == "not comparable"
+    assert {alert["kind"] for alert in found["alerts"]} == {"judge drift", "judge verdicts"}
+
+
+def test_a_canary_without_verdicts_is_nothing_to_compare_with(
+    tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = evaluation_tree(tmp_path, judge="j")
+    for day, text, verdict in (
+        (0, "nothing that can be parsed", "first"),
+        (1, "preference: 1.2", "first"),
+        (9, "preference: 1.9", "drift"),
+    ):
+        monkeypatch.setattr(Answers, "text", text)
+        assert evaluated(root, root, day)["canary"]["verdict"] == verdict
+
+
+def test_a_canary_that_was_cut_is_chosen_again_unless_records_were_made_with_it(
+    tmp_path: Path, parts: list[Path]
+) -> None:
+    root = evaluation_tree(tmp_path, judge="j")
+    path = root / RECORDS / "policy@champion" / "canary.json"
+    path.parent.mkdir(parents=True)
+    path.write_text('[{"id": "0", ')
+    evaluated(root, root, 0)
+    assert [row["id"] for row in read_json(path)] == ["0", "1", "2", "3"]
+    path.write_text('[{"id": "0", ')
+    with pytest.raises(
+        DataError, match=r"canary\.json: the canary of the records beside it cannot be read.*Move it away"
+    ):
+        evaluated(root, root, 8)
+
+
+def test_a_canary_is_written_whole_or_not_at_all(
+    tmp_path: Path, parts: list[Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A disk that is full after the first byte."""
+    own = Path.write_text
+
+    def full(path: Path, text: str, **options: Any) -> int:
+        if "canary" in path.name:
+            own(path, text[:1], **options)
+            raise OSError(28, "No space left on device")
+        return own(path, text, **options)
+
+    root = evaluation_tree(tmp_path, judge="j")
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(OSError, match="No space left"):
+        evaluated(root, root, 0)
+    assert list((root / RECORDS / "policy@champion").iterdir()) == []
 
 
 @pytest.fixture
@@ -170,13 +346,16 @@ def replaced(tmp_path: Path) -> tuple[Path, dict[str, str], str]:
 
 
 @pytest.mark.platform
-def test_a_result_that_the_tree_lost_is_brought_back_with_what_it_is_evaluated_with(
+def test_a_result_that_the_tree_lost_is_brought_back_with_its_data_and_sft_model(
     replaced: tuple[Path, dict[str, str], str], tmp_path: Path
 ) -> None:
     root, own, commit = replaced
     result, folder = "p/policy/x/0/result", tmp_path / "found"
     bring_back(root, result, own[result], commit, folder)
+    settings = "params/evaluation/d.yaml"
+    own.pop(settings)
     assert {path: digest(folder / path) for path in own} == own
+    assert not (folder / settings).exists(), "those of the present tree hold"
     assert Subject.of(folder / result).data == Path("data/d/result")
     with pytest.raises(DataError, match=r"p/policy/x/0/result.*cannot be brought back: commit .* has another one"):
         bring_back(root, result, "0" * 64, commit, tmp_path / "none")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
-from importlib import metadata
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ import pytest
 from rlhf_core.errors import RewardsmithError
 from tasks import outcomes, tracking
 from tasks.artifacts import digest
+from tasks.databases import mark_of
 from tasks.registry import model_name
-from tests.small_repository import command
+from tests.small_repository import clean_environment, command
 
 PROJECT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.platform
@@ -32,7 +34,7 @@ def database(finished: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def root(finished_copy: Path, database: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     shutil.copy(database, finished_copy / "mlflow.db")
-    note = f"{tracking.tracking_uri(finished_copy)} mlflow {metadata.version('mlflow')}\n"
+    note = mark_of("mlflow", tracking.tracking_uri(finished_copy))
     (finished_copy / ".work" / "tracking-database").write_text(note)
     return finished_copy
 
@@ -132,6 +134,47 @@ def test_length_controlled_win_rates_reach_the_runs_that_the_table_was_made_from
     (out / "result/metrics.json").write_text(json.dumps(lc | {"table-1/segment/0/alpaca_lc": 62.0}))
     assert tracking.sync(root, "segment").replaced == 0
     assert runs(root, row="segment", seed="0", table="Table 1")[0].data.metrics["alpaca_lc"] == 62.0
+
+
+def test_an_alias_whose_run_another_took_the_place_of_can_be_tagged(root: Path) -> None:
+    from mlflow import MlflowClient
+
+    from tasks.registry import Registry
+
+    tracking.sync(root, "segment")
+    client, name = MlflowClient(tracking_uri=tracking.tracking_uri(root)), "segment-policy-bandit"
+    registry = Registry(client)
+    model = registry.promote(name, "champion", 0)
+    registry.tag(model, {"alert": "none"})
+    assert client.get_run(model.run).data.tags["alert"] == "none"
+    path = root / "results/testbed/segment/policy/bandit/0/result/metrics.json"
+    path.unlink()  # DVC may have linked it to its cache
+    path.write_text(json.dumps({"alpaca_wr": 77.0}))
+    (root / "results/testbed/segment/policy/bandit/0/record/record.json").unlink()
+    tracking.sync(root, "segment")
+    again = registry.resolve(name, "champion")
+    assert (again.version, client.get_run(again.run).info.lifecycle_stage) == (model.version, "deleted")
+    registry.tag(again, {"alert": "lost 0.2"})
+    assert client.get_model_version(name, model.version).tags["alert"] == "lost 0.2"
+
+
+def test_two_trees_that_mirror_into_one_store_at_once_wait_for_each_other(root: Path) -> None:
+    """A recipe's worktree beside the tree that it belongs to."""
+    other = root / ".work" / "recipes" / "own"
+    command("git", "worktree", "add", "-q", "--detach", str(other), root=root)
+    shutil.copytree(root / "results", other / "results", dirs_exist_ok=True)
+    environment = clean_environment(MLFLOW_TRACKING_URI=tracking.tracking_uri(root))
+    call = [sys.executable, "-m", "tasks.tracking", "--paper", "segment", "--root"]
+    both = [
+        subprocess.Popen([*call, str(tree)], cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True)
+        for tree in (root, other)
+    ]
+    said = sorted(process.communicate(timeout=300)[0] for process in both)
+    assert [process.returncode for process in both] == [0, 0]
+    assert ": 0 new, 0 replaced, " in said[0], "the second finds all that the first made"
+    keys = [run.data.tags["key"] for run in runs(root)]
+    assert len(keys) == len(set(keys))
+    assert {run.data.tags["complete"] for run in runs(root)} == {"true"}
 
 
 def test_an_unfinished_run_is_made_again(root: Path) -> None:

@@ -1,0 +1,55 @@
+"""MLflow's databases, brought to the installed version: the tracking store's, and that of its server's users."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+
+#: Addresses come by the environment: a command line is everybody's to read.
+UPGRADE = """
+import os
+if place := os.environ.get("UPGRADE_MLFLOW"):
+    from mlflow.db import commands
+    commands(["upgrade", place], standalone_mode=False)
+if place := os.environ.get("UPGRADE_AUTH"):
+    from mlflow.server.auth.db.cli import commands
+    commands(["upgrade", "--url", place], standalone_mode=False)
+"""
+
+
+def mark_of(tool: str, address: str) -> str:
+    """What the note of a prepared database holds: its tool's version, and a hash of its address with its password."""
+    return f"{tool} {metadata.version(tool)} {hashlib.sha256(address.encode()).hexdigest()}\n"
+
+
+def upgrade(addresses: Mapping[str, str], *, cwd: Path | None = None, **environment: str) -> str | None:
+    """Creates or upgrades the tables of MLflow's databases, in one process of its own.
+
+    Args:
+        addresses: SQLAlchemy's URLs by name: mlflow, auth.
+        cwd: where it runs.
+        environment: in which it runs, beside this process's.
+
+    Returns:
+        why it failed, in one line; None when all are ready.
+    """
+    given = {f"UPGRADE_{name.upper()}": address for name, address in addresses.items()}
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", UPGRADE],
+        env={**os.environ, **environment, **given},
+        cwd=cwd,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+    )
+    if not done.returncode:
+        return None
+    lines = (done.stdout + done.stderr).splitlines()
+    # SQLAlchemy's last line leads to its own manual
+    errors = [line for line in lines if "rror" in line and "sqlalche.me" not in line]
+    return (errors or ["no output"])[-1]
