@@ -46,6 +46,12 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> settings.Settings:
     return settings.load(tmp_path, PORTS)
 
 
+def dead_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
 def test_credentials_are_made_once_for_the_owner_alone(tmp_path: Path, made: settings.Settings) -> None:
     path = tmp_path / platform_state.FOLDER / "credentials.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -240,9 +246,49 @@ def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
 def test_a_reused_process_id_is_not_alive(tmp_path: Path) -> None:
     note = platform_state.note_of(os.getpid())
     assert platform_state.alive(note)
-    assert not platform_state.alive(note | {"created": note["created"] - 100})
+    assert not platform_state.alive(note | {"started": note["started"] - 1})
+    assert not platform_state.alive(note | {"boot": "the one before"})
     assert not platform_state.alive({})
+    assert not platform_state.alive({"pid": dead_pid(), "boot": note["boot"], "started": note["started"]})
     assert platform_state.client_environment(tmp_path) == {}
+
+
+@pytest.mark.parametrize("step", [-7200.0, -2.0, 2.0, 86400.0])
+def test_a_process_lives_on_when_the_clock_is_set(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
+) -> None:
+    """psutil's time of creation is ticks since the boot plus the boot's time by the present clock."""
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    (tmp_path / "state.json").write_text(json.dumps({"processes": {"mlflow": platform_state.note_of(process.pid)}}))
+    created = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + step)
+    try:
+        note = processes.read_state(tmp_path)["processes"]["mlflow"]
+        assert platform_state.alive(note)
+        assert processes.stop(tmp_path, "mlflow"), "`down` finds it"
+        assert process.wait(10) == -signal.SIGTERM
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("note", [{"pid": 1}, {"pid": "x", "created": 1.0}, {"pid": 2**30, "started": 1, "boot": "b"}])
+def test_a_note_that_says_too_little_is_of_a_dead_process(note: dict[str, Any]) -> None:
+    assert not platform_state.alive(note)
+
+
+def test_a_note_of_an_earlier_version_or_of_a_system_without_proc_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = platform_state.note_of(os.getpid())
+    monkeypatch.setattr(platform_state, "PROC", tmp_path)
+    note = platform_state.note_of(os.getpid())
+    assert set(note) == {"pid", "created"}
+    assert platform_state.alive(note)
+    assert not platform_state.alive(note | {"created": note["created"] - 100})
+    assert processes.survivors(note | {"created": note["created"] - 100}) == []
+    assert not platform_state.alive(now), "of another system"
+    monkeypatch.undo()
+    assert platform_state.alive(note), "an earlier version's"
 
 
 def test_what_outlives_a_killed_server_is_ended_before_its_port_is_chosen(tmp_path: Path) -> None:
@@ -261,7 +307,8 @@ def test_what_outlives_a_killed_server_is_ended_before_its_port_is_chosen(tmp_pa
     psutil.wait_procs([left], timeout=10)
     assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
     reused = platform_state.note_of(os.getpid())
-    assert processes.survivors(reused | {"created": reused["created"] - 100}) == []
+    assert processes.survivors(reused | {"started": reused["started"] - 1}) == []
+    assert processes.survivors({**platform_state.note_of(os.getsid(0)), "boot": "the one before"}) == []
 
 
 def test_a_run_that_does_not_end_when_asked_is_killed_and_one_that_is_gone_is_none(
