@@ -43,7 +43,7 @@ def read_private(path: Path) -> dict[str, Any]:
 def identity(pid: int) -> dict[str, Any]:
     """What tells a process from every other one that has or had its id: the boot, and its start in ticks since then.
 
-    Both stay as they are when the clock is set. Where there is no /proc it is the time at which the process was created.
+    Both stay as they are when the clock is set. Where there is no /proc it is the time of the process's creation.
 
     Raises:
         psutil.NoSuchProcess: there is none.

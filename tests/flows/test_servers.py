@@ -254,9 +254,7 @@ def test_a_reused_process_id_is_not_alive(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("step", [-7200.0, -2.0, 2.0, 86400.0])
-def test_a_process_lives_on_when_the_clock_is_set(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float
-) -> None:
+def test_a_process_lives_on_when_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float) -> None:
     """psutil's time of creation is ticks since the boot plus the boot's time by the present clock."""
     process = subprocess.Popen(["sleep", "600"], start_new_session=True)
     (tmp_path / "state.json").write_text(json.dumps({"processes": {"mlflow": platform_state.note_of(process.pid)}}))

@@ -13,7 +13,6 @@ import pytest
 from flows import stage_run
 from tasks import machine
 
-
 #: /proc/self/cgroup of version 2, and of version 1.
 SECOND = "0::/user.slice/job\n"
 FIRST = "9:name=systemd:/\n4:memory:/slurm/job\n1:cpu,cpuacct:/slurm/job\n0::/\n"
