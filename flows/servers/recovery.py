@@ -18,6 +18,7 @@ from flows.several_machines import MACHINE, crash_dead_runs
 from flows.working_tree import end_group, end_orphans, tidy
 from rlhf_core.errors import RewardsmithError
 from tasks.exclusive import only_scheduler
+from tasks.platform_state import FOLDER as PLATFORM
 from tasks.platform_state import read_private
 
 #: A run that is asked to end has this long for its stages.
@@ -157,15 +158,20 @@ def _end_stages(root: Path) -> list[str]:
         return ended
 
 
-def end_runs(settings: Settings) -> int:
-    """Ends the processes of all flow runs of this tree, with their stages; returns how many there were."""
-    ended = 0
-    for note in (settings.folder / "flow-runs").glob("*.json"):
-        process = process_of(settings.folder / "flow-runs", note.stem)
+def end_runs(root: Path) -> list[str]:
+    """Ends the processes of all flow runs of a tree, and the stages of those that were killed; returns what was ended,
+    in words. It needs no server."""
+    folder = root / PLATFORM / "flow-runs"
+    ended, trees, orphans = 0, {root}, []
+    for note in folder.glob("*.json"):
+        trees.add(Path(read_private(note).get("root", root)))
+        process = process_of(folder, note.stem)
         if process is not None:
             _end(process)
             ended += 1
-    return ended
+    for tree in sorted(trees):
+        orphans += end_orphans(tree)
+    return [f"{ended} run(s)"] * bool(ended) + [line.removeprefix("ended ") for line in orphans]
 
 
 def _end(process: psutil.Process) -> None:
