@@ -243,7 +243,8 @@ class Machines:
 
 
 def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
-    """Makes runs crashed that share their work and whose machine died: nobody holds their lease; returns their names.
+    """Makes runs crashed (those that were being cancelled: cancelled) that share their work and whose machine died:
+    nobody holds their lease; returns their names.
 
     A machine that was cut off for longer than its lease looks dead, too; its results count all the same, and at its end
     its run is what it has become.
@@ -253,9 +254,9 @@ def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
     """
     from prefect.client.schemas.filters import FlowRunFilter
     from prefect.exceptions import ObjectNotFound
-    from prefect.states import Crashed
+    from prefect.states import Cancelled, Crashed
 
-    alive = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
+    alive = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}})
     dead = []
     for run in client.read_flow_runs(flow_run_filter=alive, limit=200):
         if str(run.id) in living or not any(tag.startswith(MACHINE) for tag in run.tags):
@@ -267,7 +268,8 @@ def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
             continue
         if not held:
             message = "its machine died, or was cut off for longer than its lease"
-            client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+            end = Cancelled if run.state.is_cancelling() else Crashed
+            client.set_flow_run_state(run.id, end(message=message), force=True)
             with suppress(ObjectNotFound):
                 client.delete_global_concurrency_limit_by_name(name)
             dead.append(str(run.name))

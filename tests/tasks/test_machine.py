@@ -141,7 +141,7 @@ def test_the_killer_of_the_system_is_named_where_only_the_machine_counts(
 ) -> None:
     root, proc = system("0::/")
     group(proc, vmstat="oom_kill 7")
-    monkeypatch.setattr(stage_run.machine, "out_of_memory_kills", partial(machine.out_of_memory_kills, root, proc))
+    monkeypatch.setattr(machine, "out_of_memory_kills", partial(machine.out_of_memory_kills, root, proc))
     process = subprocess.Popen(["true"], start_new_session=True)
     watch = stage_run.MemoryWatch(process.pid, 4.0)
     process.wait()
