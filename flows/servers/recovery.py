@@ -163,16 +163,15 @@ def end_runs(root: Path) -> list[str]:
     """Ends the processes of all flow runs of a tree, and the stages of those that were killed; returns what was ended,
     in words. It needs no server."""
     folder = root / PLATFORM / "flow-runs"
-    ended, trees, orphans = 0, {root}, []
+    ended, trees = 0, {root}
     for note in folder.glob("*.json"):
         trees.add(Path(read_private(note).get("root", root)))
         process = process_of(folder, note.stem)
         if process is not None:
             _end(process)
             ended += 1
-    for tree in sorted(trees):
-        orphans += end_orphans(tree)
-    return [f"{ended} run(s)"] * bool(ended) + [line.removeprefix("ended ") for line in orphans]
+    said = [f"{ended} run(s)"] if ended else []
+    return said + [line.removeprefix("ended ") for tree in sorted(trees) for line in end_orphans(tree)]
 
 
 def _end(process: psutil.Process) -> None:
