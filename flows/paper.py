@@ -18,6 +18,7 @@ from pathlib import Path
 
 from prefect import Flow, flow, get_run_logger, tags
 from prefect.artifacts import create_link_artifact
+from prefect.exceptions import Abort
 
 from flows.deployments import check_pinned
 from flows.follow_ups import Call, follow_ups
@@ -178,7 +179,8 @@ def _end(number: int, _: object) -> None:
 
 
 def command_line(made: Callable[..., str], paper: str, arguments: list[str] | None = None) -> int:
-    """Runs a paper's flow from its arguments; returns the exit status: 1 for a failed run, 2 for a user's error."""
+    """Runs a paper's flow from its arguments; returns the exit status: 1 for a run that failed or was cancelled, 2 for
+    a user's error."""
     parser = argparse.ArgumentParser(prog=f"python -m flows.{paper}", description=f"The flow of the paper {paper}")
     parser.add_argument("--full", action="store_true", help="every row and seed of the paper")
     parser.add_argument("--rows", nargs="*", metavar="ROW", default=[], help="only these rows and what they need")
@@ -205,7 +207,7 @@ def command_line(made: Callable[..., str], paper: str, arguments: list[str] | No
                 remote=options.remote,
                 pull=not options.no_pull,
             )
-    except RunFailed as error:
+    except (RunFailed, Abort) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except RewardsmithError as error:

@@ -12,6 +12,7 @@ from uuid import UUID
 
 import psutil
 
+from flows.cancelling import ends_when_cancelled
 from tasks.platform_state import FOLDER, alive, note_of, read_private, write_private
 
 #: What the tag of a flow run begins with that names the machine of its process.
@@ -29,7 +30,8 @@ def notes_folder(root: Path) -> Path:
 def noted(root: Path) -> Iterator[None]:
     """Notes this process as the one of the present flow run, while it lasts, and this machine on the run itself.
 
-    It belongs around all that a flow does: a run without a living process is dead.
+    It belongs around all that a flow does: a run without a living process is dead. A run that is cancelled ends itself
+    where no worker does it.
     """
     from prefect.runtime import flow_run
 
@@ -37,15 +39,15 @@ def noted(root: Path) -> Iterator[None]:
         yield
         return
     add_tags(UUID(flow_run.id), [host_tag()])
-    if "REWARDSMITH_PLATFORM" not in os.environ:
-        yield
-        return
-    path = notes_folder(root) / f"{flow_run.id}.json"
-    write_private(path, note_of(os.getpid()) | {"root": str(root.resolve())})
+    path = notes_folder(root) / f"{flow_run.id}.json" if "REWARDSMITH_PLATFORM" in os.environ else None
+    if path is not None:
+        write_private(path, note_of(os.getpid()) | {"root": str(root.resolve())})
     try:
-        yield
+        with ends_when_cancelled(UUID(flow_run.id)):
+            yield
     finally:
-        path.unlink(missing_ok=True)
+        if path is not None:
+            path.unlink(missing_ok=True)
 
 
 def tag_place() -> None:

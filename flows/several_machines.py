@@ -28,10 +28,12 @@ from flows.run_notes import add_tags
 from rlhf_core.errors import RewardsmithError
 from tasks.commit import changed_since, commit_of, listed
 from tasks.plan import Stage
-from tasks.remote import Remote
+from tasks.remote import Remote, RemoteFailed
 
 #: Seconds between looks at a stage that another machine is at work on.
 LOOK_SECONDS = 5.0
+#: How long a machine without a stage at work waits for a remote that does not answer.
+LOST_SECONDS = 600.0
 #: What the names of the limits begin with; the rest is the key of the stage's result.
 LIMIT = "stage"
 #: What the tag of a flow run begins with that names its machine.
@@ -100,6 +102,7 @@ class Machines:
         self._held: dict[str, tuple[str, UUID]] = {}
         self._next_look: dict[str, float] = {}
         self._said: set[str] = set()
+        self._lost_since: float | None = None
         self._own: tuple[str, UUID] | None = None
         self._sign()
 
@@ -126,11 +129,17 @@ class Machines:
 
         Args:
             able: whether this machine can run it now; else it is only looked for.
+
+        Raises:
+            RemoteFailed: the remote has not answered for LOST_SECONDS, and nothing is at work here.
         """
         if time.monotonic() < self._next_look.get(address, 0.0):
             return "elsewhere"
         self._next_look[address] = time.monotonic() + LOOK_SECONDS
-        if self.remote.learn(address):
+        known = self._learn(address)
+        if known is None:
+            return "elsewhere"
+        if known:
             return "known"
         if not able:
             return "elsewhere"
@@ -139,13 +148,33 @@ class Machines:
         if lease is None:
             self._say_where(address)
             return "elsewhere"
-        if self.remote.learn(address):  # another machine pushed it since the first look
+        known = self._learn(address)  # another machine may have pushed it since the first look
+        if known is None:
+            self.leases.give_back(lease)
+            return "elsewhere"
+        if known:
             self._give_up(limit, lease)
             return "known"
         self._held[address] = limit, lease
         self._next_look.pop(address)
         self.remote.write_locks()
         return "ours"
+
+    def _learn(self, address: str) -> bool | None:
+        """Whether the remote has a stage's result; None while it cannot be asked, which is said once."""
+        try:
+            known = self.remote.learn(address)
+        except RemoteFailed as error:
+            if self._lost_since is None:
+                self._lost_since = time.monotonic()
+                self.log.warning("%s. Stages at work here go on; no other starts before it answers", error)
+            elif not self._held and time.monotonic() - self._lost_since > LOST_SECONDS:
+                raise
+            return None
+        if self._lost_since is not None:
+            self._lost_since = None
+            self.log.info("remote '%s' answers again", self.remote.name)
+        return known
 
     def finished(self, address: str, *, done: bool) -> None:
         """Gives up a stage that this machine held; `done` when its result is pushed."""
@@ -214,7 +243,8 @@ class Machines:
 
 
 def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
-    """Makes runs crashed that share their work and whose machine died: nobody holds their lease; returns their names.
+    """Makes runs crashed (those that were being cancelled: cancelled) that share their work and whose machine died:
+    nobody holds their lease; returns their names.
 
     A machine that was cut off for longer than its lease looks dead, too; its results count all the same, and at its end
     its run is what it has become.
@@ -224,9 +254,9 @@ def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
     """
     from prefect.client.schemas.filters import FlowRunFilter
     from prefect.exceptions import ObjectNotFound
-    from prefect.states import Crashed
+    from prefect.states import Cancelled, Crashed
 
-    alive = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING"]}}})
+    alive = FlowRunFilter.model_validate({"state": {"type": {"any_": ["RUNNING", "CANCELLING"]}}})
     dead = []
     for run in client.read_flow_runs(flow_run_filter=alive, limit=200):
         if str(run.id) in living or not any(tag.startswith(MACHINE) for tag in run.tags):
@@ -238,7 +268,8 @@ def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
             continue
         if not held:
             message = "its machine died, or was cut off for longer than its lease"
-            client.set_flow_run_state(run.id, Crashed(message=message), force=True)
+            end = Cancelled if run.state.is_cancelling() else Crashed
+            client.set_flow_run_state(run.id, end(message=message), force=True)
             with suppress(ObjectNotFound):
                 client.delete_global_concurrency_limit_by_name(name)
             dead.append(str(run.name))

@@ -204,14 +204,16 @@ def record_folder(result: Path) -> Path:
     return result.parent / "record"
 
 
-def _record(stage: str, version: int, digests: Mapping[str, str], started: float, seconds: float) -> dict[str, Any]:
+def _record(
+    stage: str, version: int, digests: Mapping[str, str], started: float, startup: float, seconds: float
+) -> dict[str, Any]:
     import torch
 
     return {
         "stage": stage,
         "version": version,
         "seconds": round(seconds, 3),
-        "startup_seconds": round(max(0.0, started - psutil.Process().create_time()), 3),
+        "startup_seconds": round(startup, 3),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "peak_memory_mb": peak_memory()["peak_memory_mb"],
         "threads": torch.get_num_threads(),
@@ -289,6 +291,7 @@ def stage_output(
         return
     out = Path(out)
     started, clock = time.time(), time.monotonic()
+    startup = max(0.0, started - psutil.Process().create_time())  # now: the clock may be set while the stage runs
     read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
     out.mkdir(parents=True, exist_ok=True)
     for leftover in out.glob(".partial-*"):
@@ -304,7 +307,7 @@ def stage_output(
             shutil.rmtree(partial / "result")
             (partial / "result").mkdir()
             write_json(partial / "result" / STOPPED_FILE, {"reason": str(error), "metrics": error.metrics})
-        record = _record(stage, version, read.digests, started, time.monotonic() - clock + seconds_before())
+        record = _record(stage, version, read.digests, started, startup, time.monotonic() - clock + seconds_before())
         record["result_digest"] = digest(partial / "result")
         write_json(partial / "record" / "record.json", record)
         read.check_unchanged()

@@ -7,31 +7,52 @@ import shutil
 import subprocess
 from pathlib import Path
 
-CGROUP = Path("/sys/fs/cgroup")
+CGROUP, PROC = Path("/sys/fs/cgroup"), Path("/proc")
 
 
-def cgroup_cores(root: Path = CGROUP) -> float | None:
-    """Cores that the control group grants (version 2, then 1), or None where there is no quota."""
+def control_groups(controller: str, root: Path = CGROUP, proc: Path = PROC) -> list[Path]:
+    """Folders of this process's control group and of those above it that have a controller, its own first.
+
+    A group of version 1 has a tree of its own for each controller. In a container that sees the host's path of its
+    group the tree begins with the group itself.
+    """
     try:
-        quota, period = (root / "cpu.max").read_text(encoding="ascii").split()[:2]
-    except (OSError, ValueError):
-        try:
-            quota = (root / "cpu" / "cpu.cfs_quota_us").read_text(encoding="ascii").strip()
-            period = (root / "cpu" / "cpu.cfs_period_us").read_text(encoding="ascii").strip()
-        except OSError:
-            return None
-    if quota in ("max", "-1"):
-        return None
-    return int(quota) / int(period)
+        lines = (proc / "self" / "cgroup").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return []
+    paths = {name: path for _, names, path in (line.split(":", 2) for line in lines) for name in names.split(",")}
+    base = root / controller if controller in paths else root
+    path = Path(paths.get(controller, paths.get("", "/")).lstrip("/"))
+    inside = [path, *path.parents] if ".." not in path.parts else [Path()]
+    return [base / part for part in inside if (base / part).is_dir()]
 
 
-def cores(cgroup: Path = CGROUP) -> int:
+def _text(path: Path) -> str:
+    """What a file of the system says; empty where it is not there."""
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except OSError:
+        return ""
+
+
+def cgroup_cores(root: Path = CGROUP, proc: Path = PROC) -> float | None:
+    """Cores that the control groups grant (version 2 or 1), or None where there is no quota."""
+    quotas = []
+    for group in control_groups("cpu", root, proc):
+        one = [_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")]
+        quota, period = _text(group / "cpu.max").split() or one
+        if quota not in ("", "max", "-1"):
+            quotas.append(int(quota) / int(period))
+    return min(quotas, default=None)
+
+
+def cores(root: Path = CGROUP, proc: Path = PROC) -> int:
     """Cores this process may use, at least 1."""
     try:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
         count = os.cpu_count() or 1
-    quota = cgroup_cores(cgroup)
+    quota = cgroup_cores(root, proc)
     return max(1, min(count, int(quota) if quota is not None else count))
 
 
@@ -55,14 +76,12 @@ def gpus() -> list[str]:
     return answer.stdout.split() if answer.returncode == 0 else []
 
 
-def memory_gb(cgroup: Path = CGROUP) -> float:
-    """Memory this process may use in GiB: the machine's, or the control group's where that is less."""
+def memory_gb(root: Path = CGROUP, proc: Path = PROC) -> float:
+    """Memory this process may use in GiB: the machine's, or what the least of its control groups grants."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    try:
-        limit = (cgroup / "memory.max").read_text(encoding="ascii").strip()
-    except OSError:
-        limit = "max"
-    return (total if limit == "max" else min(total, int(limit))) / 2**30
+    groups = control_groups("memory", root, proc)
+    limits = [_text(group / "memory.max") or _text(group / "memory.limit_in_bytes") for group in groups]
+    return min([total, *(int(limit) for limit in limits if limit not in ("", "max"))]) / 2**30
 
 
 def free_disk_gb(path: Path) -> float:
@@ -75,10 +94,11 @@ def full_disk(what: str) -> str:
     return f"the disk is full: {what}. Free some space and run the same command again; what is finished is kept"
 
 
-def out_of_memory_kills(cgroup: Path = CGROUP) -> int:
-    """Processes of this control group that the system ended for want of memory so far; 0 where it does not say."""
-    try:
-        lines = (cgroup / "memory.events").read_text(encoding="ascii").splitlines()
-    except OSError:
-        return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), 0)
+def out_of_memory_kills(root: Path = CGROUP, proc: Path = PROC) -> int:
+    """Processes that the system ended for want of memory so far: those of the nearest control group that counts them,
+    else the machine's; 0 where nothing says."""
+    counts = [proc / "vmstat"]
+    for group in reversed(control_groups("memory", root, proc)):
+        counts = [group / "memory.events", group / "memory.oom_control", *counts]
+    lines = (line.split() for path in counts for line in _text(path).splitlines())
+    return next((int(words[1]) for words in lines if words[0] == "oom_kill"), 0)

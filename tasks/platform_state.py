@@ -12,6 +12,9 @@ import psutil
 
 FOLDER = Path(".work") / "platform"
 STATE, CLIENT = "state.json", "client.json"
+PROC = Path("/proc")
+#: How far apart two readings of one process's time of creation may lie.
+CREATED_SECONDS = 1.0
 
 
 def write_private(path: Path, value: Any) -> None:
@@ -37,21 +40,63 @@ def read_private(path: Path) -> dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def alive(note: Mapping[str, Any] | None) -> bool:
-    """Whether a noted process {pid, created} still runs; a reused process id does not count."""
+def identity(pid: int) -> dict[str, Any]:
+    """What tells a process from every other one that has or had its id: the boot, and its start in ticks since then.
+
+    Both stay as they are when the clock is set. Where there is no /proc it is the time of the process's creation.
+
+    Raises:
+        psutil.NoSuchProcess: there is none.
+        psutil.AccessDenied: it is another user's, on a system that hides these.
+    """
+    boot = boot_id()
+    if boot is None:
+        return {"created": psutil.Process(pid).create_time()}
     try:
-        process = psutil.Process(int((note or {})["pid"]))
-        return (
-            abs(process.create_time() - float((note or {})["created"])) < 1.0
-            and process.status() != psutil.STATUS_ZOMBIE
-        )
-    except (psutil.Error, KeyError, TypeError, ValueError):
-        return False
+        fields = (PROC / str(pid) / "stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        raise psutil.NoSuchProcess(pid) from None
+    except PermissionError:
+        raise psutil.AccessDenied(pid) from None
+    return {"boot": boot, "started": int(fields[19])}
+
+
+def boot_id() -> str | None:
+    """The id of the system's present boot; None where there is no /proc."""
+    try:
+        return (PROC / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
 
 
 def note_of(pid: int) -> dict[str, Any]:
     """A process as `alive` reads it."""
-    return {"pid": pid, "created": psutil.Process(pid).create_time()}
+    return {"pid": pid, **identity(pid)}
+
+
+def is_noted(note: Mapping[str, Any]) -> bool:
+    """Whether the process that has a note's id is the noted one, alive or not yet waited for.
+
+    A note with the time of creation alone (no /proc, or an earlier version's) is compared within a second.
+
+    Raises:
+        psutil.NoSuchProcess: no process has the id.
+    """
+    pid = int(note["pid"])
+    if "started" in note:
+        try:
+            return all(note.get(name) == value for name, value in identity(pid).items())
+        except psutil.AccessDenied:
+            return False
+    return abs(psutil.Process(pid).create_time() - float(note["created"])) < CREATED_SECONDS
+
+
+def alive(note: Mapping[str, Any] | None) -> bool:
+    """Whether a noted process still runs; a reused process id does not count."""
+    try:
+        return is_noted(note or {}) and psutil.Process(int((note or {})["pid"])).status() != psutil.STATUS_ZOMBIE
+    except (psutil.Error, KeyError, TypeError, ValueError):
+        return False
 
 
 def client_environment(root: Path) -> dict[str, str]:

@@ -146,9 +146,21 @@ class Remote:
         return _key_of(to_single_stage_lockfile(stage))
 
     def learn(self, address: str) -> bool:
-        """Whether the remote has the stage's result; its digests are then known here, see `write_locks`."""
-        stage, key = self.stages[address], self.key(address)
-        own = self._locked[address]
+        """Whether the remote has the stage's result; its digests are then known here, see `write_locks`.
+
+        Raises:
+            DataError: an input that no stage makes does not exist.
+            RemoteFailed: the remote cannot be asked now.
+        """
+        key = self.key(address)
+        try:
+            return self._learn(self.stages[address], key, self._locked[address])
+        except Exception as error:  # each kind of store has errors of its own
+            raise RemoteFailed(
+                f"remote '{self.name}' ({self.path}) cannot be asked: {error or type(error).__name__}"
+            ) from error
+
+    def _learn(self, stage: Any, key: str, own: dict[str, Any]) -> bool:
         if own and _key_of(own) == key and self._has(own):
             self._fill(stage, own)
             self._push_entry(stage)
@@ -187,12 +199,12 @@ class Remote:
         try:
             failed, missing = self._transfer(self.repo.cache.local, self.store, outs)
             reason = f"it did not take {failed} file(s)" if failed else ""
+            lost = [] if failed else [out.def_path for out in outs if not self.store.exists(out.hash_info.value)]
         except Exception as error:  # each kind of store has errors of its own
-            missing, reason = 0, str(error) or type(error).__name__
+            missing, reason, lost = 0, str(error) or type(error).__name__, []
         if reason:
             self.check()
             raise RemoteFailed(f"pushing to remote '{self.name}' failed: {reason}. The results are kept in this clone")
-        lost = [out.def_path for out in outs if not self.store.exists(out.hash_info.value)]
         if missing or lost:
             raise DataError(
                 f"parts of {', '.join((lost or list(addresses))[:3])} are neither in this clone's cache nor on remote "

@@ -7,6 +7,7 @@ worked, and what came before and after the stages. From it comes the orchestrati
 from __future__ import annotations
 
 import json
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
@@ -15,7 +16,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from tasks.artifacts import write_json
+from tasks.artifacts import write_whole
 from tasks.plan import clock
 
 RUNS = Path(".work") / "runs"
@@ -128,14 +129,14 @@ class RunTimes:
     def write(self, root: Path) -> None:
         """Ends the run and leaves its file; a run without stages leaves none.
 
-        A disk that takes no file is not worth a run: what failed on it says so itself.
+        A disk that takes no file is not worth a run: what failed on it says so itself, and the file of the last writing
+        stays as it is.
         """
         self.seconds = round(self.elapsed(), 2)
         if self.stages:
-            folder = root / RUNS
+            text = json.dumps(asdict(self), indent=1, sort_keys=True, allow_nan=False)
             with suppress(OSError):
-                folder.mkdir(parents=True, exist_ok=True)
-                write_json(folder / f"{self.started.replace(':', '')}.json", asdict(self))
+                write_whole(root / RUNS / f"{self.started.replace(':', '')}.json", text + "\n")
 
     def parts(self) -> dict[str, float]:
         """Shares of the run's slot-seconds; they sum to 1.
@@ -168,13 +169,14 @@ def _covered(stages: Iterable[StageTime]) -> float:
 
 
 def last_run(root: Path) -> RunTimes | None:
-    """The newest run of a tree that ran a stage."""
-    files = sorted((root / RUNS).glob("*.json"))
-    if not files:
-        return None
-    content = json.loads(files[-1].read_text(encoding="utf-8"))
-    stages = [StageTime(**stage) for stage in content.pop("stages")]
-    return RunTimes(stages=stages, **content)
+    """The newest run of a tree that ran a stage; a file that cannot be read is passed over with a warning."""
+    for path in sorted((root / RUNS).glob("*.json"), reverse=True):
+        try:
+            content = json.loads(path.read_text(encoding="utf-8"))
+            return RunTimes(stages=[StageTime(**stage) for stage in content.pop("stages")], **content)
+        except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+            print(f"warning: {path} is no run's times ({error}) and is passed over; remove it", file=sys.stderr)
+    return None
 
 
 def print_times(root: Path, scale: str, group: str | None) -> None:

@@ -23,7 +23,7 @@ from typing import Any
 import httpx
 
 from flows.servers import databases, processes, stores
-from flows.servers.settings import POOL, PORTS, Settings, choose_port, load, slots_name
+from flows.servers.settings import POOL, PORTS, Settings, check_ports, choose_port, load, slots_name
 from rlhf_core.errors import RewardsmithError
 from tasks import machine
 from tasks.platform_state import CLIENT, FOLDER, STATE, alive, write_private
@@ -39,24 +39,30 @@ def only_one(root: Path) -> Iterator[None]:
         yield
 
 
-def _settings(root: Path, asked: dict[str, int | None]) -> Settings:
-    """The settings on the ports of what runs, and chosen ones for the rest."""
-    settings = load(root, PORTS)
-    stores.refuse_others(settings)
-    host = settings.host
-    state = processes.read_state(root / FOLDER)
-    ports: dict[str, int] = {}
+def _running(folder: Path, asked: Mapping[str, int | None]) -> dict[str, int]:
+    """The ports of the servers that run.
+
+    Raises:
+        RewardsmithError: one of them is asked to move.
+    """
+    state = processes.read_state(folder)
+    noted = state["processes"]
+    running = {name: int(port) for name, port in state["ports"].items() if name in PORTS and alive(noted.get(name))}
+    for name, port in running.items():
+        if asked.get(name) not in (None, port):
+            raise RewardsmithError(f"{name} runs on port {port}; `rewardsmith down` first, then choose another")
+    return running
+
+
+def _ports(settings: Settings, running: Mapping[str, int], asked: Mapping[str, int | None]) -> dict[str, int]:
+    """The ports of what runs, and chosen ones for the rest; what outlived a killed server, and holds its, is ended."""
+    ports, before = dict(running), processes.read_state(settings.folder)["ports"]
     for name in PORTS:
-        before = state["ports"].get(name)
-        running = alive(state["processes"].get(name))
-        if running and asked.get(name) not in (None, before):
-            raise RewardsmithError(f"{name} runs on port {before}; `rewardsmith down` first, then choose another")
-        if running and before:
-            ports[name] = int(before)
-        else:
-            processes.stop(root / FOLDER, name)
-            ports[name] = choose_port(host, name, asked.get(name), before)
-    return replace(settings, ports=ports)
+        if name not in running:
+            processes.stop(settings.folder, name)
+            others = {*ports.values(), *(port for port in asked.values() if port)}
+            ports[name] = choose_port(settings.host, name, asked.get(name), before.get(name), others)
+    return ports
 
 
 def up(root: Path, asked: dict[str, int | None]) -> None:
@@ -66,8 +72,12 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
         RewardsmithError: a port is taken, a database or a server cannot be used.
     """
     began = time.monotonic()
-    settings = _settings(root, asked)
+    check_ports(asked)
+    settings = load(root, PORTS)
+    stores.refuse_others(settings)
+    running = _running(settings.folder, asked)
     check_stores(settings)
+    settings = replace(settings, ports=_ports(settings, running, asked))
     folder = settings.folder
     noted = processes.read_state(folder)["processes"]
     ends = [name for name in PORTS if alive(noted.get(name)) and not processes.answers(settings, name, timeout=10)]
@@ -113,15 +123,15 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
 
 
 def check_stores(settings: Settings) -> None:
-    """Looks at every store before anything is started, stopped or written.
+    """Looks at every store before anything is started, stopped or changed; creates databases that are missing at last.
 
     Raises:
         RewardsmithError: one cannot be used.
     """
     stores.refuse_full_disk(settings)
-    databases.create_missing(settings)
     databases.refuse_unknown(settings)
     stores.check_artifacts(settings)
+    databases.create_missing(settings)
 
 
 def _import_prefect() -> None:
@@ -192,15 +202,12 @@ def _wait_for_worker(settings: Settings, start: datetime) -> None:
 
 
 def down(root: Path) -> None:
-    """Stops worker, runs, page and servers, in this order."""
-    folder = root / FOLDER
-    state = processes.read_state(folder)
-    stopped = ["worker"] if processes.stop(folder, "worker") else []
-    if alive(state["processes"].get("prefect")):
-        from flows.servers.recovery import end_runs
+    """Stops worker, runs with their stages, page and servers, in this order, whichever of them still live."""
+    from flows.servers.recovery import end_runs
 
-        ended = end_runs(load(root, state["ports"]))
-        stopped += [f"{ended} run(s)"] if ended else []
+    folder = root / FOLDER
+    stopped = ["worker"] if processes.stop(folder, "worker") else []
+    stopped += end_runs(root)
     stopped += [name for name in processes.STOPPING[1:] if processes.stop(folder, name)]
     (folder / CLIENT).unlink(missing_ok=True)
     stores.forget_host(folder)

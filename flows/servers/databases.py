@@ -10,9 +10,11 @@ import importlib.util
 import os
 import re
 import sqlite3
-from contextlib import closing
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit, urlunsplit
 
 from flows.servers.settings import USER, Settings
@@ -45,38 +47,74 @@ def _is_there(settings: Settings, name: str) -> bool:
     return path is None or path.exists()
 
 
+@contextmanager
+def _server(settings: Settings) -> Iterator[Any]:
+    """A cursor on the PostgreSQL server.
+
+    Raises:
+        RewardsmithError: it cannot be used.
+    """
+    import psycopg2
+
+    parts = urlsplit(settings.database or "")
+    try:
+        with closing(psycopg2.connect(urlunsplit(parts._replace(path="/postgres")), connect_timeout=10)) as connection:
+            connection.autocommit = True
+            with connection.cursor() as cursor:
+                yield cursor
+    except psycopg2.Error as error:
+        raise RewardsmithError(
+            f"{_shown_server(settings)} cannot be used: {_first_line(error)}. Start it, or correct "
+            "REWARDSMITH_DATABASE; nothing was changed"
+        ) from None
+
+
+def _shown_server(settings: Settings) -> str:
+    parts = urlsplit(settings.database or "")
+    return f"the database server {parts.hostname}:{parts.port or 5432}"
+
+
+def _own_name(settings: Settings, name: str) -> str:
+    """The name of a database on its PostgreSQL server."""
+    return unquote(urlsplit(settings.database_of(name)).path.lstrip("/"))
+
+
+def missing(settings: Settings) -> list[str]:
+    """The databases that a PostgreSQL server lacks, as TOOLS names them; none of SQLite's, which make themselves.
+
+    Raises:
+        RewardsmithError: the server cannot be used.
+    """
+    if settings.database is None:
+        return []
+    with _server(settings) as cursor:
+        cursor.execute("select datname from pg_database")
+        there = {name for (name,) in cursor.fetchall()}
+    return [name for name in TOOLS if _own_name(settings, name) not in there]
+
+
 def create_missing(settings: Settings) -> None:
     """Creates the databases that a PostgreSQL server lacks.
 
     Raises:
         RewardsmithError: it cannot be reached, or refuses.
     """
-    if settings.database is None:
+    wanted = [_own_name(settings, name) for name in missing(settings)]
+    if not wanted:
         return
-    import psycopg2
     from psycopg2 import errors, sql
 
-    parts = urlsplit(settings.database)
-    shown = f"the database server {parts.hostname}:{parts.port or 5432}"
-    wanted = [unquote(urlsplit(settings.database_of(name)).path.lstrip("/")) for name in TOOLS]
-    try:
-        with closing(psycopg2.connect(urlunsplit(parts._replace(path="/postgres")), connect_timeout=10)) as connection:
-            connection.autocommit = True
-            with connection.cursor() as cursor:
-                cursor.execute("select datname from pg_database")
-                there = {name for (name,) in cursor.fetchall()}
-                for name in (name for name in wanted if name not in there):
-                    cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
-    except errors.InsufficientPrivilege:
-        statements = " ".join(f'create database "{name}" owner "{parts.username}";' for name in wanted)
-        raise RewardsmithError(
-            f"{shown} does not let the user {parts.username} create databases. Its administrator can: {statements}"
-        ) from None
-    except psycopg2.Error as error:
-        raise RewardsmithError(
-            f"{shown} cannot be used: {_first_line(error)}. Start it, or correct REWARDSMITH_DATABASE; "
-            "nothing was changed"
-        ) from None
+    user = urlsplit(settings.database or "").username
+    with _server(settings) as cursor:
+        try:
+            for name in wanted:
+                cursor.execute(sql.SQL("create database {}").format(sql.Identifier(name)))
+        except errors.InsufficientPrivilege:
+            statements = " ".join(f'create database "{name}" owner "{user}";' for name in wanted)
+            raise RewardsmithError(
+                f"{_shown_server(settings)} does not let the user {user} create databases. "
+                f"Its administrator can: {statements}"
+            ) from None
 
 
 def revision(settings: Settings, name: str) -> str | None:
@@ -122,10 +160,11 @@ def refuse_unknown(settings: Settings) -> None:
     """Refuses a database whose schema the installed tool does not know: a newer version has written it.
 
     Raises:
-        RewardsmithError: with the database, the revision and what can be done.
+        RewardsmithError: with the database, the revision and what can be done; or one that cannot be read.
     """
+    absent = missing(settings)
     for name, (folder, _) in REVISIONS.items():
-        found = revision(settings, name)
+        found = None if name in absent else revision(settings, name)
         tool = importlib.util.find_spec(TOOLS[name])
         if found is None or tool is None or tool.origin is None:
             continue

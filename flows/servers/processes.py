@@ -18,7 +18,7 @@ import psutil
 from flows.servers.settings import USER, Settings, inherited
 from flows.working_tree import end_group
 from rlhf_core.errors import RewardsmithError
-from tasks.platform_state import STATE, alive, note_of, read_private, write_private
+from tasks.platform_state import STATE, alive, boot_id, is_noted, note_of, read_private, write_private
 
 #: What answers when a server is ready.
 HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}
@@ -138,8 +138,10 @@ def survivors(note: Mapping[str, Any] | None) -> list[int]:
     """Processes that outlived the noted leader of their session; a server's would keep its port."""
     if not note or alive(note):
         return []
+    if note.get("boot") not in (None, boot_id()):
+        return []
     with suppress(psutil.NoSuchProcess):
-        if abs(psutil.Process(int(note["pid"])).create_time() - float(note["created"])) >= 1.0:
+        if not is_noted(note):
             return []  # the id is another process's by now
     return [pid for pid in psutil.pids() if _session(pid) == int(note["pid"]) and pid != int(note["pid"])]
 

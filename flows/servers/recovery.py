@@ -18,6 +18,7 @@ from flows.several_machines import MACHINE, crash_dead_runs
 from flows.working_tree import end_group, end_orphans, tidy
 from rlhf_core.errors import RewardsmithError
 from tasks.exclusive import only_scheduler
+from tasks.platform_state import FOLDER as PLATFORM
 from tasks.platform_state import read_private
 
 #: A run that is asked to end has this long for its stages.
@@ -46,7 +47,8 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
     """Brings Prefect's states and limits in line with the processes that live; returns what was done, in words.
 
     1. A run that is running without a process becomes crashed, on another machine by the lease that it no longer
-       renews; one that was being cancelled becomes cancelled, and its process ends.
+       renews; one that was being cancelled becomes cancelled, and its process ends (where a worker lives, the worker
+       or the process itself does that, `flows/cancelling.py`).
     2. A run that a dead worker had taken but not started is scheduled again.
     3. Leases of dead processes are given back; where no run lives, leases that nobody noted and slots without a lease.
     4. Stages that a killed scheduler left are ended, and DVC's locks of dead processes removed.
@@ -67,10 +69,10 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
                 continue
             process = process_of(folder, str(run.id))
             kind = run.state.type if run.state else None
-            if kind == StateType.CANCELLING and not worker_alive:
+            if kind == StateType.CANCELLING and not (worker_alive and process):
                 if process is not None:
                     _end(process)
-                client.set_flow_run_state(run.id, Cancelled(message="cancelled while no worker was alive"), force=True)
+                client.set_flow_run_state(run.id, Cancelled(message="nobody was there to end it"), force=True)
                 done.append(f"run {run.name} is cancelled")
             elif process is not None:
                 living.append(str(run.id))
@@ -82,7 +84,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
                 client.set_flow_run_state(run.id, Scheduled(message="its worker was killed"), force=True)
                 done.append(f"run {run.name} is scheduled again: its worker was killed before it began")
         done += [f"slot(s) of {name} are free again" for name in release_dead(client, settings.folder)]
-        done += [f"run {name} is crashed: its machine died" for name in crash_dead_runs(client, living)]
+        done += [f"run {name} is over: its machine died" for name in crash_dead_runs(client, living)]
         if not living:
             done += _free_slots(client, settings.folder)
     for note in folder.glob("*.json"):
@@ -157,15 +159,19 @@ def _end_stages(root: Path) -> list[str]:
         return ended
 
 
-def end_runs(settings: Settings) -> int:
-    """Ends the processes of all flow runs of this tree, with their stages; returns how many there were."""
-    ended = 0
-    for note in (settings.folder / "flow-runs").glob("*.json"):
-        process = process_of(settings.folder / "flow-runs", note.stem)
+def end_runs(root: Path) -> list[str]:
+    """Ends the processes of all flow runs of a tree, and the stages of those that were killed; returns what was ended,
+    in words. It needs no server."""
+    folder = root / PLATFORM / "flow-runs"
+    ended, trees = 0, {root}
+    for note in folder.glob("*.json"):
+        trees.add(Path(read_private(note).get("root", root)))
+        process = process_of(folder, note.stem)
         if process is not None:
             _end(process)
             ended += 1
-    return ended
+    said = [f"{ended} run(s)"] if ended else []
+    return said + [line.removeprefix("ended ") for tree in sorted(trees) for line in end_orphans(tree)]
 
 
 def _end(process: psutil.Process) -> None:

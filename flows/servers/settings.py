@@ -11,12 +11,13 @@ Variables (none is needed):
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import secrets
 import socket
 import sys
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -33,8 +34,9 @@ PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
 #: Names of variables that hold a secret, and those among them that a server needs; the worker's stages may need any.
 SECRETS = re.compile(r"AWS_.*|.*(_KEY|_TOKEN|_SECRET|PASSWORD)", re.IGNORECASE)
 NEEDED = {"prefect": re.compile("PREFECT_.*|PGPASSWORD"), "mlflow": re.compile("AWS_.*|MLFLOW_.*|PGPASSWORD")}
+LOOPBACK = "127.0.0.1"
 #: Binds every address of the machine, and is no address that a client can ask.
-EVERYWHERE = ("0.0.0.0", "::")
+EVERYWHERE = "0.0.0.0"
 
 
 @dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Settings:
 
     def url(self, name: str) -> str:
         """Where clients on this machine find a server."""
-        host = "127.0.0.1" if self.host in EVERYWHERE else self.host
+        host = LOOPBACK if self.host == EVERYWHERE else self.host
         return f"http://{host}:{self.ports[name]}"
 
     def database_of(self, name: str) -> str:
@@ -192,18 +194,46 @@ def holder(port: int) -> str:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could bind the port."""
+    """Whether a server could bind the port.
+
+    Raises:
+        RewardsmithError: no server of this user's could bind it on this host, whoever else may have it.
+    """
     with socket.socket() as tried:
         tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             tried.bind((host, port))
-        except OSError:
+        except PermissionError:
+            raise RewardsmithError(f"port {port} is for administrators; choose one above 1023") from None
+        except OSError as error:
+            if error.errno == errno.EADDRNOTAVAIL:
+                raise RewardsmithError(f"REWARDSMITH_HOST is {host}, which is no address of this machine") from None
             return False
     return True
 
 
-def choose_port(host: str, name: str, asked: int | None, before: int | None) -> int:
+def check_ports(asked: Mapping[str, int | None]) -> None:
+    """Refuses ports asked for that are none, or the same for two servers.
+
+    Raises:
+        RewardsmithError: with the options.
+    """
+    known: dict[int, str] = {}
+    for name, port in asked.items():
+        if port is None:
+            continue
+        if not 1 <= port <= 65535:
+            raise RewardsmithError(f"--{name}-port is {port}; it must be from 1 to 65535")
+        if port in known:
+            raise RewardsmithError(f"--{known[port]}-port and --{name}-port are both {port}; choose another for one")
+        known[port] = name
+
+
+def choose_port(host: str, name: str, asked: int | None, before: int | None, others: Collection[int] = ()) -> int:
     """The port asked for, else the one used before, else the usual one, else a free one.
+
+    Args:
+        others: ports of the other servers, which these may not have bound yet; one that is asked for is none of them.
 
     Raises:
         RewardsmithError: the port asked for is taken.
@@ -215,11 +245,14 @@ def choose_port(host: str, name: str, asked: int | None, before: int | None) -> 
             )
         return asked
     for port in (before, PORTS[name]):
-        if port and is_free(host, port):
+        if port and port not in others and is_free(host, port):
             return port
-    with socket.socket() as tried:
-        tried.bind((host, 0))
-        return int(tried.getsockname()[1])
+    while True:
+        with socket.socket() as tried:
+            tried.bind((host, 0))
+            port = int(tried.getsockname()[1])
+        if port not in others:
+            return port
 
 
 def credentials(folder: Path) -> dict[str, str]:
@@ -256,19 +289,36 @@ def _check_database(url: str) -> None:
         )
 
 
+def _check_host(host: str) -> None:
+    """Whether the variable is an IPv4 address or a name of one.
+
+    Raises:
+        RecipeError: it is not.
+    """
+    try:
+        socket.getaddrinfo(host, None, socket.AF_INET, socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise RecipeError(
+            f"REWARDSMITH_HOST is {host}, which is no IPv4 address and no name of one ({reason}). Set it to an address "
+            f"of this machine, to {EVERYWHERE} for all of them, or not at all for {LOOPBACK}"
+        ) from None
+
+
 def load(root: Path, ports: Mapping[str, int]) -> Settings:
-    """The settings of a tree's platform on given ports.
+    """The settings of a tree's platform on given ports. A variable that is set to nothing is not set.
 
     Raises:
         RecipeError: a variable that names no database or place this platform knows.
     """
     root = root.resolve()
-    database, artifacts = os.environ.get("REWARDSMITH_DATABASE"), os.environ.get("REWARDSMITH_ARTIFACTS")
+    database, artifacts = (os.environ.get(f"REWARDSMITH_{name}") or None for name in ("DATABASE", "ARTIFACTS"))
+    host = os.environ.get("REWARDSMITH_HOST") or LOOPBACK
+    _check_host(host)
     if database:
         _check_database(database)
     if artifacts and not artifacts.startswith("s3://"):
         raise RecipeError(f"REWARDSMITH_ARTIFACTS is {artifacts}; it must be s3://bucket/prefix, or not set")
     known = credentials(root / FOLDER)
-    host = os.environ.get("REWARDSMITH_HOST", "127.0.0.1")
     place = artifacts or (root / "mlruns").as_uri()
     return Settings(root, host, dict(ports), known["password"], known["secret"], database, place)

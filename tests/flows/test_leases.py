@@ -92,7 +92,7 @@ def of_a_dead_process(folder: Path) -> None:
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     for path in (folder / FOLDER).glob("*.json"):
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": process.pid, "created": 1.0}))
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"pid": process.pid}))
 
 
 def test_slots_of_a_killed_process_come_free_and_cost_the_next_run_nothing(server: Server, tmp_path: Path) -> None:

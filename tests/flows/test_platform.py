@@ -343,6 +343,22 @@ def test_cancelling_ends_the_stages_and_frees_the_slots(platform: Platform) -> N
     wait_for(lambda: platform.held_slots() == 0, 30)
 
 
+def test_cancelling_ends_a_run_whose_worker_was_killed(platform: Platform) -> None:
+    """The run lives on in a session of its own, and the next worker ends only what it started itself."""
+    from prefect.states import Cancelling
+
+    chaos.forget(platform.root)
+    run = platform.start("segment", report=False, environment={"STAND_IN_SECONDS": "300"})
+    wait_for(lambda: platform.stages() and platform.held_slots())
+    assert chaos.kill(platform, "worker", run)
+    servers(platform.root, "up")
+    assert platform.state(run).is_running()
+    platform.client.set_flow_run_state(run, Cancelling())
+    assert platform.wait(run, 90).name == "Cancelled"
+    wait_for(lambda: not chaos.processes_of(platform.root), 30)
+    wait_for(lambda: platform.held_slots() == 0, 30)
+
+
 def test_a_failed_run_retried_from_prefects_page_goes_on_from_the_failed_stage(platform: Platform) -> None:
     """The page's button sets the state that is set here; the run keeps its id."""
     from prefect.client.schemas.objects import State, StateType

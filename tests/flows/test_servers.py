@@ -46,6 +46,12 @@ def made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> settings.Settings:
     return settings.load(tmp_path, PORTS)
 
 
+def dead_pid() -> int:
+    process = subprocess.Popen(["true"])
+    process.wait()
+    return process.pid
+
+
 def test_credentials_are_made_once_for_the_owner_alone(tmp_path: Path, made: settings.Settings) -> None:
     path = tmp_path / platform_state.FOLDER / "credentials.json"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -229,6 +235,161 @@ def test_the_usual_port_else_a_free_one_and_a_chosen_one_must_be_free() -> None:
     assert settings.choose_port("127.0.0.1", "mlflow", None, port) == port
 
 
+def free_port() -> int:
+    with socket.socket() as tried:
+        tried.bind(("127.0.0.1", 0))
+        return int(tried.getsockname()[1])
+
+
+@pytest.mark.parametrize("asked", ["prefect", "mlflow", "page"])
+def test_a_port_that_one_server_is_asked_to_have_is_no_other_ones(
+    made: settings.Settings, monkeypatch: pytest.MonkeyPatch, asked: str
+) -> None:
+    """Nothing is bound while ports are chosen, so that each of them looks free."""
+    usual = {name: free_port() for name in PORTS}
+    monkeypatch.setattr(settings, "PORTS", usual)
+    for port in usual.values():
+        found = servers._ports(made, {}, {asked: port})
+        assert found[asked] == port
+        assert len(set(found.values())) == 3
+        assert all(found[name] == own for name, own in usual.items() if name != asked and own != port)
+
+
+def test_a_free_port_instead_of_the_usual_one_is_none_of_the_others() -> None:
+    port = free_port()
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        assert settings.choose_port("127.0.0.1", "mlflow", None, port, {port, settings.PORTS["mlflow"]}) not in (
+            port,
+            settings.PORTS["mlflow"],
+        )
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--prefect-port", "5001", "--mlflow-port", "5001"], "--prefect-port and --mlflow-port are both 5001"),
+        (["--page-port", "70000"], "--page-port is 70000; it must be from 1 to 65535"),
+        (["--page-port", "0"], "--page-port is 0; it must be from 1 to 65535"),
+        (["--mlflow-port", "-3"], "--mlflow-port is -3; it must be from 1 to 65535"),
+    ],
+)
+def test_ports_that_cannot_be_are_refused_before_anything_is_looked_at(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    options: list[str],
+    message: str,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(servers, "load", None)
+    assert servers.main(["up", *options]) == 2
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("host", "message"),
+    [
+        ("::", "REWARDSMITH_HOST is ::, which is no IPv4 address and no name of one"),
+        ("::1", "REWARDSMITH_HOST is ::1, which is no IPv4 address and no name of one"),
+        ("no.such.name.invalid", "REWARDSMITH_HOST is no.such.name.invalid, which is no IPv4 address"),
+        ("a..b", "REWARDSMITH_HOST is a..b, which is no IPv4 address"),
+        ("192.0.2.1", "REWARDSMITH_HOST is 192.0.2.1, which is no address of this machine"),
+    ],
+)
+def test_a_host_that_cannot_be_bound_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], host: str, message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REWARDSMITH_HOST", host)
+    assert servers.main(["up"]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_variables_that_are_set_to_nothing_are_not_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("REWARDSMITH_DATABASE", "REWARDSMITH_ARTIFACTS", "REWARDSMITH_HOST"):
+        monkeypatch.setenv(name, "")
+    made = settings.load(tmp_path, PORTS)
+    assert (made.host, made.database, made.artifacts) == ("127.0.0.1", None, (tmp_path / "mlruns").as_uri())
+    assert made.url("prefect") == "http://127.0.0.1:4200"
+    databases.create_missing(made)
+
+
+@pytest.mark.parametrize("refuses", ["stores.refuse_full_disk", "databases.refuse_unknown", "stores.check_artifacts"])
+def test_every_store_is_looked_at_before_anything_is_stopped_or_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refuses: str
+) -> None:
+    touched: list[str] = []
+
+    def refuse(_made: settings.Settings) -> None:
+        raise RewardsmithError("no")
+
+    monkeypatch.setattr(processes, "stop", lambda folder, name: bool(touched.append(name)))
+    monkeypatch.setattr(databases, "create_missing", lambda made: touched.append("databases"))
+    monkeypatch.setattr(f"flows.servers.{refuses}", refuse)
+    with pytest.raises(RewardsmithError, match=r"^no$"):
+        servers.up(tmp_path, {})
+    assert touched == []
+
+
+def test_a_database_that_is_missing_has_no_revision_to_refuse(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REWARDSMITH_DATABASE", "postgresql://me:word@db/lab")
+    asked: list[str] = []
+    monkeypatch.setattr(databases, "missing", lambda made: ["prefect", "auth"])
+    monkeypatch.setattr(databases, "revision", lambda made, name: asked.append(name))
+    databases.refuse_unknown(settings.load(tmp_path, PORTS))
+    assert asked == ["mlflow"]
+
+
+#: A flow that runs a stage and ends it when it is asked to end, or another that was killed and left its stage.
+RUN = """
+import os, signal, subprocess, sys
+from pathlib import Path
+from flows.working_tree import mark
+
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
+stage = subprocess.Popen(
+    ["sleep", "600"], env={**os.environ, **mark(Path(sys.argv[1]), "policy@segment-0")}, start_new_session=True
+)
+print(stage.pid, flush=True)
+try:
+    stage.wait()
+finally:
+    stage.kill()
+    stage.wait()
+"""
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_down_ends_runs_and_their_stages_whichever_server_lives(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], killed: bool
+) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(PROJECT)}
+    run = subprocess.Popen(
+        [sys.executable, "-c", RUN, str(tmp_path)], env=environment, stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdout is not None
+    stage = psutil.Process(int(run.stdout.readline()))
+    note = tmp_path / platform_state.FOLDER / "flow-runs" / f"{uuid4()}.json"
+    platform_state.write_private(note, platform_state.note_of(run.pid) | {"root": str(tmp_path)})
+    try:
+        if killed:
+            run.kill()
+            run.wait()
+        servers.down(tmp_path)
+        run.wait(10)
+        psutil.wait_procs([stage], timeout=10)
+        assert not stage.is_running() or stage.status() == psutil.STATUS_ZOMBIE
+    finally:
+        run.kill()
+        run.stdout.close()
+        if stage.is_running():
+            stage.kill()
+    said = capsys.readouterr().out
+    assert said == f"stopped {'stage policy@segment-0, left running by a killed flow' if killed else '1 run(s)'}\n"
+
+
 def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
     root = tmp_path / "<script>alert(1)"
     root.mkdir()
@@ -240,9 +401,47 @@ def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
 def test_a_reused_process_id_is_not_alive(tmp_path: Path) -> None:
     note = platform_state.note_of(os.getpid())
     assert platform_state.alive(note)
-    assert not platform_state.alive(note | {"created": note["created"] - 100})
+    assert not platform_state.alive(note | {"started": note["started"] - 1})
+    assert not platform_state.alive(note | {"boot": "the one before"})
     assert not platform_state.alive({})
+    assert not platform_state.alive({"pid": dead_pid(), "boot": note["boot"], "started": note["started"]})
     assert platform_state.client_environment(tmp_path) == {}
+
+
+@pytest.mark.parametrize("step", [-7200.0, -2.0, 2.0, 86400.0])
+def test_a_process_lives_on_when_the_clock_is_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: float) -> None:
+    """psutil's time of creation is ticks since the boot plus the boot's time by the present clock."""
+    process = subprocess.Popen(["sleep", "600"], start_new_session=True)
+    (tmp_path / "state.json").write_text(json.dumps({"processes": {"mlflow": platform_state.note_of(process.pid)}}))
+    created = psutil.Process.create_time
+    monkeypatch.setattr(psutil.Process, "create_time", lambda self: created(self) + step)
+    try:
+        note = processes.read_state(tmp_path)["processes"]["mlflow"]
+        assert platform_state.alive(note)
+        assert processes.stop(tmp_path, "mlflow"), "`down` finds it"
+        assert process.wait(10) == -signal.SIGTERM
+    finally:
+        process.kill()
+
+
+@pytest.mark.parametrize("note", [{"pid": 1}, {"pid": "x", "created": 1.0}, {"pid": 2**30, "started": 1, "boot": "b"}])
+def test_a_note_that_says_too_little_is_of_a_dead_process(note: dict[str, Any]) -> None:
+    assert not platform_state.alive(note)
+
+
+def test_a_note_of_an_earlier_version_or_of_a_system_without_proc_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = platform_state.note_of(os.getpid())
+    monkeypatch.setattr(platform_state, "PROC", tmp_path)
+    note = platform_state.note_of(os.getpid())
+    assert set(note) == {"pid", "created"}
+    assert platform_state.alive(note)
+    assert not platform_state.alive(note | {"created": note["created"] - 100})
+    assert processes.survivors(note | {"created": note["created"] - 100}) == []
+    assert not platform_state.alive(now), "of another system"
+    monkeypatch.undo()
+    assert platform_state.alive(note), "an earlier version's"
 
 
 def test_what_outlives_a_killed_server_is_ended_before_its_port_is_chosen(tmp_path: Path) -> None:
@@ -261,7 +460,8 @@ def test_what_outlives_a_killed_server_is_ended_before_its_port_is_chosen(tmp_pa
     psutil.wait_procs([left], timeout=10)
     assert not left.is_running() or left.status() == psutil.STATUS_ZOMBIE
     reused = platform_state.note_of(os.getpid())
-    assert processes.survivors(reused | {"created": reused["created"] - 100}) == []
+    assert processes.survivors(reused | {"started": reused["started"] - 1}) == []
+    assert processes.survivors({**platform_state.note_of(os.getsid(0)), "boot": "the one before"}) == []
 
 
 def test_a_run_that_does_not_end_when_asked_is_killed_and_one_that_is_gone_is_none(

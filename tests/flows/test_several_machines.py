@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
+from uuid import uuid4
 
 import httpx
 import psutil
@@ -21,7 +22,9 @@ import pytest
 import yaml
 
 from flows.run_notes import host_tag
+from flows.several_machines import Machines
 from rlhf_core.errors import RewardsmithError
+from tasks.remote import RemoteFailed
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 
@@ -177,6 +180,75 @@ def test_machines_need_a_common_server_and_a_committed_clone(tmp_path: Path, mon
     row.write_text(row.read_text() + "title: other\n")
     with pytest.raises(RewardsmithError, match=r"bandit\.yaml: other machines would run something else"):
         check_clean(root)
+
+
+class Look:
+    """A remote that gives the answers it is told to give: errors are raised."""
+
+    name = "team"
+
+    def __init__(self, *answers: bool | Exception) -> None:
+        self.answers = list(answers)
+
+    def learn(self, _address: str) -> bool:
+        answer = self.answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    def key(self, _address: str) -> str:
+        return "k" * 40
+
+    def write_locks(self) -> None:
+        pass
+
+
+@pytest.fixture
+def looking(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Machines, list[str]]]:
+    """Makes a machine that looks at such a remote without waiting, and what it says and does."""
+
+    def made(*answers: bool | Exception) -> tuple[Machines, list[str]]:
+        machines, said = object.__new__(Machines), []
+        monkeypatch.setattr("flows.several_machines.LOOK_SECONDS", 0.0)
+        monkeypatch.setattr(machines, "_lease", lambda limit: said.append("taken") or uuid4(), raising=False)
+        monkeypatch.setattr(machines, "_give_up", lambda limit, lease: said.append("given up"), raising=False)
+        log = SimpleNamespace(info=lambda text, *parts: said.append(text % parts))
+        log.warning = log.info
+        machines.remote, machines.log = Look(*answers), log  # type: ignore[assignment]
+        machines.leases = SimpleNamespace(give_back=lambda lease: said.append("given back"))  # type: ignore[assignment]
+        machines._held, machines._next_look, machines._said, machines._lost_since = {}, {}, set(), None
+        return machines, said
+
+    return made
+
+
+def test_a_remote_that_does_not_answer_is_asked_again_and_said_once(
+    looking: Callable[..., tuple[Machines, list[str]]],
+) -> None:
+    away = RemoteFailed("remote 'team' cannot be asked: timed out")
+    machines, said = looking(away, away, False, away, True)
+    assert [machines.take("a", able=True) for _ in range(4)] == ["elsewhere"] * 3 + ["known"]
+    assert [line for line in said if line.startswith("remote")] == [
+        "remote 'team' cannot be asked: timed out. Stages at work here go on; no other starts before it answers",
+        "remote 'team' answers again",
+        "remote 'team' cannot be asked: timed out. Stages at work here go on; no other starts before it answers",
+        "remote 'team' answers again",
+    ]
+    assert said.count("taken") == said.count("given back") == 1, "the lease taken before the second look"
+    assert not machines._held
+
+
+def test_a_remote_that_is_lost_ends_a_run_only_where_nothing_is_at_work(
+    looking: Callable[..., tuple[Machines, list[str]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    away = RemoteFailed("remote 'team' cannot be asked: timed out")
+    machines, _ = looking(*[away] * 4)
+    monkeypatch.setattr("flows.several_machines.LOST_SECONDS", 0.0)
+    machines._held["training"] = "limit", uuid4()
+    assert [machines.take("a", able=True) for _ in range(3)] == ["elsewhere"] * 3
+    machines._held.clear()
+    with pytest.raises(RemoteFailed, match="timed out"):
+        machines.take("a", able=True)
 
 
 @pytest.mark.parametrize(

@@ -3,33 +3,64 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from flows import stage_run
 from tasks import machine
 
-
-def test_quota_limits_the_cores(tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("100000 100000\n")
-    assert machine.cores(tmp_path) == 1
-
-
-def test_without_quota_affinity_counts(tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("max 100000\n")
-    assert machine.cores(tmp_path) == len(os.sched_getaffinity(0))
+#: /proc/self/cgroup of version 2, and of version 1.
+SECOND = "0::/user.slice/job\n"
+FIRST = "9:name=systemd:/\n4:memory:/slurm/job\n1:cpu,cpuacct:/slurm/job\n0::/\n"
 
 
-def test_quota_of_half_a_core_gives_one(tmp_path: Path) -> None:
-    (tmp_path / "cpu.max").write_text("50000 100000\n")
-    assert machine.cores(tmp_path) == 1
+def group(folder: Path, **files: object) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, value in files.items():
+        (folder / name.replace("__", ".")).write_text(f"{value}\n")
 
 
-def test_quota_of_the_first_version_is_read(tmp_path: Path) -> None:
-    (tmp_path / "cpu").mkdir()
-    (tmp_path / "cpu" / "cpu.cfs_quota_us").write_text("150000\n")
-    (tmp_path / "cpu" / "cpu.cfs_period_us").write_text("100000\n")
-    assert machine.cgroup_cores(tmp_path) == 1.5
+@pytest.fixture
+def system(tmp_path: Path) -> Callable[[str], tuple[Path, Path]]:
+    """Makes /sys/fs/cgroup and /proc of a process in given groups."""
+
+    def made(groups: str) -> tuple[Path, Path]:
+        group(tmp_path / "proc" / "self", cgroup=groups.strip())
+        group(tmp_path / "sys")
+        return tmp_path / "sys", tmp_path / "proc"
+
+    return made
+
+
+System = Callable[[str], tuple[Path, Path]]
+
+
+@pytest.mark.parametrize(
+    ("quota", "found"), [("100000 100000", 1.0), ("max 100000", None), ("50000 100000", 0.5), ("150000 100000", 1.5)]
+)
+def test_quota_limits_the_cores(system: System, quota: str, found: float | None) -> None:
+    root, proc = system("0::/")
+    group(root, cpu__max=quota)
+    assert machine.cgroup_cores(root, proc) == found
+    assert machine.cores(root, proc) == min(len(os.sched_getaffinity(0)), max(1, int(found or 1000)))
+
+
+def test_the_least_quota_above_a_process_counts(system: System) -> None:
+    root, proc = system(SECOND)
+    group(root / "user.slice", cpu__max="200000 100000")
+    group(root / "user.slice" / "job", cpu__max="max 100000")
+    assert machine.cgroup_cores(root, proc) == 2.0
+
+
+def test_quota_of_the_first_version_is_read(system: System) -> None:
+    root, proc = system(FIRST)
+    group(root / "cpu", cpu__cfs_quota_us=-1, cpu__cfs_period_us=100000)
+    group(root / "cpu" / "slurm" / "job", cpu__cfs_quota_us=150000, cpu__cfs_period_us=100000)
+    assert machine.cgroup_cores(root, proc) == 1.5
 
 
 def test_declared_gpus_count_before_anything_else(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -41,6 +72,82 @@ def test_declared_gpus_count_before_anything_else(monkeypatch: pytest.MonkeyPatc
     assert machine.gpus() == []
 
 
-def test_memory_limit_of_the_control_group_counts(tmp_path: Path) -> None:
-    (tmp_path / "memory.max").write_text(f"{2**30}\n")
-    assert machine.memory_gb(tmp_path) == 1.0
+def test_memory_limit_of_the_control_group_counts(system: System) -> None:
+    root, proc = system("0::/")
+    group(root, memory__max=2**30)
+    assert machine.memory_gb(root, proc) == 1.0
+
+
+def test_the_least_memory_limit_above_a_process_counts(system: System) -> None:
+    root, proc = system(SECOND)
+    whole = machine.memory_gb(root, proc)
+    group(root / "user.slice" / "job", memory__max="max")
+    assert machine.memory_gb(root, proc) == whole
+    group(root / "user.slice", memory__max=2**29)
+    assert machine.memory_gb(root, proc) == 0.5
+
+
+@pytest.mark.parametrize("within", ["slurm/job", "slurm", ""])
+def test_memory_limit_of_the_first_version_is_read(system: System, within: str) -> None:
+    """In a container with the host's path the tree begins with the group itself."""
+    root, proc = system(FIRST)
+    group(root / "memory", memory__limit_in_bytes=9223372036854771712)
+    group(root / "memory" / within, memory__limit_in_bytes=2**28)
+    assert machine.memory_gb(root, proc) == 0.25
+
+
+def test_a_group_outside_what_is_mounted_is_looked_for_at_its_root(system: System) -> None:
+    root, proc = system("0::/../../other")
+    group(root, memory__max=2**28)
+    group(root.parent.parent / "other", memory__max=1)
+    assert machine.memory_gb(root, proc) == 0.25
+
+
+def test_a_system_without_control_groups_has_all_its_memory_and_counts_nothing(tmp_path: Path) -> None:
+    assert machine.memory_gb(tmp_path, tmp_path) == machine.memory_gb(tmp_path / "none", tmp_path / "none")
+    assert machine.cgroup_cores(tmp_path, tmp_path) is None
+    assert machine.out_of_memory_kills(tmp_path, tmp_path) == 0
+
+
+EVENTS = "low 0\nhigh 0\nmax 9\noom 3\noom_kill {}\noom_group_kill 0"
+CONTROL = "oom_kill_disable 0\nunder_oom 0\noom_kill {}"
+
+
+@pytest.mark.parametrize(
+    ("groups", "where", "files", "kills"),
+    [
+        ("0::/", "", {"memory__events": EVENTS.format(2)}, 2),
+        (SECOND, "user.slice/job", {"memory__events": EVENTS.format(2)}, 2),
+        (SECOND, "user.slice", {"memory__events": EVENTS.format(2)}, 2),
+        (SECOND, "", {}, 7),
+        (FIRST, "memory/slurm/job", {"memory__oom_control": CONTROL.format(3)}, 3),
+        (FIRST, "memory/slurm/job", {"memory__oom_control": "oom_kill_disable 0\nunder_oom 0"}, 7),
+    ],
+)
+def test_kills_for_want_of_memory_are_counted_by_the_nearest_group_else_by_the_machine(
+    system: System, groups: str, where: str, files: dict[str, str], kills: int
+) -> None:
+    """The root of version 2 has no memory.events, and kernels before 4.13 count none in version 1."""
+    root, proc = system(groups)
+    group(proc, vmstat="nr_free_pages 11\noom_kill 7\ndrop_pagecache 0")
+    if groups == FIRST:
+        group(root / "memory", memory__oom_control=CONTROL.format(5) if kills == 3 else "under_oom 0")
+    group(root / where, **files)
+    assert machine.out_of_memory_kills(root, proc) == kills
+
+
+def test_the_killer_of_the_system_is_named_where_only_the_machine_counts(
+    system: System, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root, proc = system("0::/")
+    group(proc, vmstat="oom_kill 7")
+    monkeypatch.setattr(machine, "out_of_memory_kills", partial(machine.out_of_memory_kills, root, proc))
+    process = subprocess.Popen(["true"], start_new_session=True)
+    watch = stage_run.MemoryWatch(process.pid, 4.0)
+    process.wait()
+    watch.close()
+    failure = stage_run.explain_failure("policy@x", -9, "")
+    assert watch.explained("policy@x", failure) is failure, "nothing was ended for want of memory"
+    group(proc, vmstat="oom_kill 8")
+    assert "the system ran out of memory" in str(watch.explained("policy@x", failure))
+    assert not watch.explained("policy@x", failure).retry

@@ -155,6 +155,34 @@ def test_an_entry_without_its_outputs_is_not_believed(folder: Path) -> None:
         assert not remote.learn("make")
 
 
+@pytest.mark.parametrize("call", ["exists", "find", "cat_file"])
+def test_a_remote_that_cannot_be_asked_is_one_that_may_answer_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, call: str
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise OSError("Transport endpoint is not connected")
+
+    with remote_of(folder / "second", "make") as remote:
+        with monkeypatch.context() as patch:
+            patch.setattr(remote.fs, call, away)
+            patch.setattr(remote.store, "exists", away)
+            with pytest.raises(RemoteFailed, match=r"remote 'team' .*cannot be asked: Transport endpoint"):
+                remote.learn("make")
+        assert remote.learn("make")
+
+
+def test_a_remote_that_goes_away_while_it_takes_a_result_keeps_it_in_the_clone(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: Any, **__: Any) -> None:
+        raise OSError("Transport endpoint is not connected")
+
+    with remote_of(folder / "first", "make") as remote:
+        monkeypatch.setattr(remote.store, "exists", away)
+        with pytest.raises(RemoteFailed, match=r"Transport endpoint is not connected\. The results are kept"):
+            remote.push(["make"])
+
+
 @pytest.mark.parametrize("text", ["", "cmd: [", "cmd: rm -rf out\nouts: [{path: out, md5: a}]\n"])
 def test_a_damaged_or_foreign_entry_is_passed_over(folder: Path, text: str) -> None:
     for path in (folder / "store" / "runs").rglob("*"):

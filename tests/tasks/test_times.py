@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from pathlib import Path
 
@@ -74,6 +75,36 @@ def test_the_newest_run_is_read_back(tmp_path: Path) -> None:
     assert found is not None
     assert found.stages == newest.stages
     assert found.seconds == newest.seconds
+
+
+def test_a_full_disk_leaves_the_file_of_the_first_writing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A run writes its file after the stages, and again after report and MLflow."""
+    run = RunTimes(2, stages=[stage(0, 3, 2)])
+    run.write(tmp_path)
+
+    def full(path: Path, text: str, **_: object) -> int:
+        path.open("w").close()
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    run.write(tmp_path)
+    found = times.last_run(tmp_path)
+    assert found is not None
+    assert found.stages == run.stages
+    assert len(list((tmp_path / times.RUNS).iterdir())) == 1, "no part of the second writing"
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"stages": [{"other": 1}]}', '{"stages": [], "other": 1}'])
+def test_a_file_that_cannot_be_read_is_passed_over_with_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], text: str
+) -> None:
+    good = RunTimes(2, started="2026-03-01T09:00:00Z", stages=[stage(0, 3, 2)])
+    good.write(tmp_path)
+    (tmp_path / times.RUNS / "2026-03-01T100000Z.json").write_text(text)
+    found = times.last_run(tmp_path)
+    assert found is not None
+    assert found.started == good.started
+    assert "2026-03-01T100000Z.json is no run's times" in capsys.readouterr().err
 
 
 def test_the_table_names_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
