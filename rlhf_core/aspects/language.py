@@ -45,8 +45,8 @@ class LanguageConfidence:
         self._detector = LanguageDetectorBuilder.from_languages(*(known[n.lower()] for n in among)).build()
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
-        # lingua gives 0 for a text without letters.
-        values = [float(self._detector.compute_language_confidence(text, self._target)) for text in responses]
+        # lingua gives 0 for a text without letters, and another last digit at each call.
+        values = [round(self._detector.compute_language_confidence(text, self._target), 9) for text in responses]
         return [Scored(((0, len(text)),), (value,)) for text, value in zip(responses, values, strict=True)]
 
 

@@ -229,8 +229,11 @@ def _higher(output: StageOutput, by: str) -> bool:
 
 
 def _scored(own: StageOutput, other: StageOutput, by: str) -> dict[str, int]:
+    """Results by score; the same answer is a tie, also where its batch gave it another last digit."""
     first, second = ({p: float(row[by]) for p, row in side.scores.items()} for side in (own, other))
-    return compared(first, second, higher_is_better=_higher(own, by))
+    texts, others = ({str(row["id"]): row["response"] for row in _answers(side)} for side in (own, other))
+    results = compared(first, second, higher_is_better=_higher(own, by))
+    return {p: 0 if p in texts and texts[p] == others.get(p) else result for p, result in results.items()}
 
 
 def table_matches(paper: str, rows: Sequence[MappedRow], outputs: Outputs, tree: ResultTree) -> Matches:

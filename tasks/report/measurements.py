@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rlhf_core.evaluation.arena_hard import score_of_label
-from rlhf_core.evaluation.reward_bench import SECTIONS
+from rlhf_core.evaluation.reward_bench import OFFICIAL, SECTIONS
 from tasks.report.length_controlled import Judged, length_controlled
 from tasks.report.outputs import StageOutput
 
@@ -105,10 +105,36 @@ def _right(output: StageOutput, benchmarks: Sequence[str]) -> dict[str, float]:
     }
 
 
-def _solved(output: StageOutput) -> dict[str, float]:
-    """1 or 0 per question of all test sets of questions with a solution."""
-    names = {str(row["benchmark"]) for row in output.generations if "extracted" in row}
-    return _right(output, sorted(names))
+def _weighted(groups: Iterable[tuple[float, Mapping[str, float]]]) -> dict[str, float]:
+    """Values by prompt of groups of (weight, values by prompt), scaled so that their mean is the weighted mean of the
+    groups' means: what a score of several test sets says, its test over prompts says, too."""
+    found = [(weight, values) for weight, values in groups if values]
+    count, total = sum(len(values) for _, values in found), sum(weight for weight, _ in found)
+    return {
+        prompt: value * (weight * count / (total * len(values)))
+        for weight, values in found
+        for prompt, value in values.items()
+    }
+
+
+def _section(output: StageOutput, section: str) -> dict[str, float]:
+    """A test set's values by item, its subsets weighted as RewardBench does where it has any."""
+    right = _right(output, (section,))
+    subsets: dict[str, dict[str, float]] = {}
+    for row in output.generations:
+        if (item := f"{row['benchmark']}/{row['id']}") in right and row["benchmark"] == section:
+            subsets.setdefault(str(row.get("subset")), {})[item] = right[item]
+    official = OFFICIAL.get(section, {})
+    return _weighted((official.get(name, len(values)), values) for name, values in subsets.items())
+
+
+def _average(output: StageOutput) -> dict[str, float]:
+    """Values by item of RewardBench's sections, else of all test sets of questions with solutions, each set alike."""
+    sections = [_section(output, name) for name in SECTIONS]
+    if not any(sections):
+        solved = {str(row["benchmark"]) for row in output.generations if "extracted" in row}
+        sections = [_section(output, name) for name in sorted(solved)]
+    return _weighted((1.0, values) for values in sections)
 
 
 def _wins(
@@ -140,12 +166,12 @@ def prompt_values(metric: str, output: StageOutput, reference: StageOutput | Non
         "peak_win_rate_vs_sft": lambda: _wins(output, reference, "alpaca", _peak_answers(output)),
         "true_reward": lambda: _true_rewards(output, "alpaca"),
         "gsm8k": lambda: _right(output, ("seen", "unseen", "gsm8k")),
-        "average": lambda: _right(output, SECTIONS) or _solved(output),
+        "average": lambda: _average(output),
     }
     if metric.startswith("score/"):
         name = metric.removeprefix("score/")
         return {prompt: float(row[name]) for prompt, row in output.scores.items() if name in row}
-    return readers[metric]() if metric in readers else _right(output, (metric,))
+    return readers[metric]() if metric in readers else _section(output, metric)
 
 
 def recorded(runs: TableRuns, metric: str) -> Measurements:

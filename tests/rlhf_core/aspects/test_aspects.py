@@ -205,6 +205,16 @@ def test_the_registry_names_every_aspect_of_both_tasks() -> None:
     assert {"length", "trained", "grammar", "confidence", "readability"} <= set(ASPECTS)
 
 
+def test_the_same_text_has_the_same_confidence_to_the_last_digit() -> None:
+    pytest.importorskip("lingua")
+    aspect = build_aspect({"kind": "confidence"})
+    texts = [
+        f"The {animal} eats {food} in the garden." for animal in ("dog", "cat", "hen") for food in ("nuts", "mice")
+    ]
+    first, *more = ([one.values for one in aspect.score([{}] * len(texts), texts)] for _ in range(10))
+    assert all(again == first for again in more)
+
+
 def test_confidence_knows_english_from_spanish_and_from_nothing() -> None:
     pytest.importorskip("lingua")
     aspect = build_aspect({"kind": "confidence"})

@@ -92,3 +92,12 @@ def test_the_test_of_a_win_rate_is_corrected_for_the_cells_of_its_table() -> Non
     assert [cell.p_corrected for cell in cells] == [0.04, 0.04, 0.9]
     decide([*tested, *(Tested(Cell(None, "measured"), other, None, None) for _ in range(3))])
     assert [(cell.significant, cell.verdict) for cell in cells[:2]] == [(False, "undecided")] * 2
+
+
+def test_the_same_answer_is_a_tie_by_a_score_whatever_its_last_digit() -> None:
+    matches, _ = played(["same", "good", "bad"], ["same", "bad", "good"])
+    for name, noise in (("own", 1e-7), ("other", 0.0)):
+        matches.outputs[name][0].scores.update(
+            {str(i): {"holistic": value + noise} for i, value in enumerate((1.0, 2.0, 2.0))}
+        )
+    assert matches.results_of("own", "other", "holistic", 0) == {"0": 0, "1": 1, "2": 1}
