@@ -62,9 +62,10 @@ class _Watch:
                 continue
             with self._lock:
                 if not self._over:
-                    self._log.warning("the run is cancelled, and no worker ends it: it ends itself")
                     self.asked = True
                     os.kill(os.getpid(), signal.SIGTERM)
+                    # last: a line that a killed worker no longer reads would end this thread
+                    self._log.warning("the run is cancelled, and no worker ends it: it ends itself")
             return
 
     def stop(self) -> None:
