@@ -18,8 +18,25 @@ _NUMBER_ANYWHERE = re.compile(
     r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]+)?|\.[0-9]+"  # inside words: x2, 5kg3
 )
 _TRIGGER = re.compile(r"####|the answer is", re.IGNORECASE)
-_SIGNED = re.compile(r"[-+]?\$?\s?(?:[0-9][0-9,]*\.?[0-9]*|\.[0-9]+)(?:/[0-9]+)?")
-_LATEX_FRACTION = re.compile(r"\\[dt]?frac\{(-?[0-9]+)\}\{([0-9]+)\}")
+_LATEX_TEXT = r"\\(?:text|textbf|textnormal|mbox|mathrm)\s*\{([^{}]*)\}"
+_ONE_NUMBER = re.compile(
+    r"(?P<sign>[-+]?)\s?\$?\s?"
+    r"(?:(?P<whole>[0-9]+)\s+(?=[0-9]+/))?"  # of a mixed number: 1 4/5
+    r"(?P<number>(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:\.[0-9]*)?(?:/[0-9]+)?|\.[0-9]+)\$?"
+    rf"(?:\s*(?:%|°|\^\s*\{{?\s*\\circ\s*\}}?|{_LATEX_TEXT})|\s+(?!pi\b)[^\W\d_]{{2,}})*[.$\s]*"
+)
+_FRACTION_OF_NUMBERS = re.compile(r"\\frac\{\s*(-?[0-9]+)\s*\}\{\s*([0-9]+)\s*\}")
+#: Spellings of one expression, in the order in which they are replaced: dashes and spaces, fractions.
+_SPELLINGS = (
+    (re.compile("[\N{MINUS SIGN}\N{EN DASH}]"), "-"),
+    (re.compile(r"\{,\}"), ","),
+    (re.compile(r"(?<!\\)\\[!,]"), ""),
+    (re.compile(r"(?<!\\)\\[;: ]"), " "),
+    (re.compile(r"\\([$%])"), r"\1"),
+    (re.compile(r"\\[dt]frac(?![A-Za-z])"), r"\\frac"),
+    (re.compile(r"\\frac\s*([0-9]|(?<=\s)[A-Za-z])"), r"\\frac{\1}"),
+    (re.compile(r"(\\frac\s*\{(?:[^{}]|\{[^{}]*\})*\})\s*([0-9A-Za-z])"), r"\1{\2}"),
+)
 
 #: How lm-evaluation-harness reads an answer: the first `#### n`, or the last number.
 HarnessMode = Literal["strict", "flexible"]
@@ -38,7 +55,7 @@ def extract_number(text: str) -> str | None:
     first number there if a trigger was present, else the last. Without a trigger, a `\\boxed{}` takes the
     trigger's place. If nothing but text follows the `=`, the part before it is searched.
     """
-    text = text.replace("\N{MINUS SIGN}", "-").replace("\\$", "$").replace("{,}", ",")
+    text = _respelled(text)
     triggers = list(_TRIGGER.finditer(text))
     triggered = bool(triggers)
     if triggers:
@@ -72,27 +89,36 @@ def extract_boxed(text: str) -> str | None:
     return None
 
 
+def _respelled(text: str) -> str:
+    for spelling, replacement in _SPELLINGS:
+        text = spelling.sub(replacement, text)
+    return text
+
+
 def parse_number(text: str) -> Fraction | None:
     """The value of a text that is one number with at most a currency sign, unit or percent sign around it.
 
-    `1,234.50`, `$18`, `18.0 dollars`, `3/4`, `\\frac{3}{4}` and `\\boxed{18}` are numbers; `18 or 20` is not.
+    `1,234.50`, `$18`, `18.0 dollars`, `90^\\circ`, `3/4`, `\\frac{3}{4}`, `1\\frac34` and `\\boxed{18}` are numbers;
+    `18 or 20`, `1,2`, `9\\pi`, `2x` and `6-i` are not. A unit is in `\\text{}`, or words of two or more letters behind
+    a blank.
     """
     boxed = extract_boxed(text)
-    cleaned = (boxed if boxed is not None else text).replace("\N{MINUS SIGN}", "-").strip()
-    cleaned = cleaned.replace("\\$", "$").replace("{,}", ",").replace("\\%", "%").strip("$ ")
-    cleaned = _LATEX_FRACTION.sub(r"\1/\2", cleaned)
-    match = _SIGNED.match(cleaned)
-    if match is None or re.search(r"[0-9]", cleaned[match.end() :]):
+    cleaned = _respelled(boxed if boxed is not None else text).strip("$ ")
+    match = _ONE_NUMBER.fullmatch(_FRACTION_OF_NUMBERS.sub(r" \1/\2", cleaned).strip())
+    if match is None:
         return None
-    number = re.sub(r"[$,+\s]", "", match.group()).rstrip(".")
     try:
-        return Fraction(number)
+        value = Fraction(match["number"].replace(",", "").rstrip(".")) + int(match["whole"] or 0)
     except (ValueError, ZeroDivisionError):
         return None
+    return -value if match["sign"] == "-" else value
 
 
 def answers_equal(predicted: str | None, gold: str | None) -> bool:
-    """Equal as numbers (18.0 = 18, 1,000 = 1000, $5 = 5 dollars), else as text without space and case."""
+    """Equal as numbers (18.0 = 18, 1,000 = 1000, $5 = 5 dollars), else as text without space and case.
+
+    Texts are compared as spelled alike: `\\dfrac`, `\\frac12` and `\\text{(C)}` are `\\frac`, `\\frac{1}{2}` and `C`.
+    """
     if predicted is None or gold is None:
         return False
     left, right = parse_number(predicted), parse_number(gold)
@@ -103,7 +129,9 @@ def answers_equal(predicted: str | None, gold: str | None) -> bool:
 
 def _folded(text: str) -> str:
     boxed = extract_boxed(text)
-    return re.sub(r"\s+", "", boxed if boxed is not None else text).casefold().strip("$.")
+    text = re.sub(_LATEX_TEXT, r"\1", _respelled(boxed if boxed is not None else text))
+    text = re.sub(r"\s+", "", text).casefold().strip("$.")
+    return text[1:-1] if re.fullmatch(r"\([a-z]\)", text) else text
 
 
 def solution_is_right(solution: str, gold: str) -> bool:
@@ -140,7 +168,8 @@ def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = No
 
     Looks after the last `The answer is` or `####`, else in the whole text, for, in this order: a letter in
     parentheses; a letter that stands alone before punctuation or the line's end; the text of exactly one
-    choice; any capital letter that stands alone. After a trigger the first hit counts, else the last.
+    choice; any capital letter that stands alone. After a trigger the first hit counts, else the last; but what
+    follows the trigger at once, the longest choice's text or else a letter, comes before all of these.
 
     Args:
         text: the generation.
@@ -151,6 +180,10 @@ def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = No
     triggers = list(_TRIGGER.finditer(text))
     tail = text[triggers[-1].end() :] if triggers else text
     select = 0 if triggers else -1
+    if triggers:
+        told = _told_choice(tail, last, choices or ())
+        if told is not None:
+            return told
     parenthesised = re.findall(rf"\(([A-{last}a-{last.lower()}])\)", tail)
     if parenthesised:
         return ord(parenthesised[select].upper()) - ord("A")
@@ -163,6 +196,17 @@ def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = No
             return named
     letters = re.findall(rf"(?<![\w'])([A-{last}])(?![\w'])", tail)
     return ord(letters[select]) - ord("A") if letters else None
+
+
+def _told_choice(tail: str, last: str, choices: Sequence[str]) -> int | None:
+    """The choice whose text (an article before it or not), or else letter, the text begins with."""
+    tail = re.sub(r"^[\s:*\"'$]+", "", tail)
+    for i in sorted(range(len(choices)), key=lambda i: -len(choices[i].strip())):
+        text = choices[i].strip().removesuffix(".")
+        if text and re.match(rf"(?:(?:an?|the)\s+)?{re.escape(text)}(?!\w|[.,/][0-9])", tail, re.IGNORECASE):
+            return i
+    letter = re.match(rf"\(([A-{last}a-{last.lower()}])\)|([A-{last}])(?![\w'-])", tail)
+    return ord((letter[1] or letter[2]).upper()) - ord("A") if letter else None
 
 
 def _named_choice(text: str, choices: Sequence[str]) -> int | None:

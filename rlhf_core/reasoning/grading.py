@@ -27,14 +27,18 @@ def with_answer(solution: str | None, answer: str) -> str:
 
 
 def _told(text: str) -> str | None:
-    """What is told as the answer: a box, else the line after the last `The answer is` without its full stop."""
-    boxed = extract_boxed(text)
-    if boxed is not None:
-        return boxed
+    """What is told as the answer: behind the last `The answer is` a box, else the line without its full stop.
+
+    A box elsewhere counts only where nothing says `The answer is`.
+    """
     triggers = list(_ANSWER_IS.finditer(text))
     if not triggers:
-        return None
-    return text[triggers[-1].end() :].split("\n")[0].strip().removesuffix(".").strip() or None
+        return extract_boxed(text)
+    told = text[triggers[-1].end() :]
+    boxed = extract_boxed(told)
+    if boxed is not None:
+        return boxed
+    return told.split("\n")[0].strip().removesuffix(".").strip() or None
 
 
 def extract_answer(prediction: str, question: Mapping[str, Any]) -> str | None:

@@ -3,7 +3,9 @@
 import gzip
 import json
 import os
+from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -16,6 +18,7 @@ from rlhf_core.evaluation.answers import (
     extract_number,
     harness_answer,
     harness_match,
+    parse_number,
     solution_is_right,
 )
 
@@ -34,6 +37,9 @@ from rlhf_core.evaluation.answers import (
         ("There are 3 cats and 17 dogs", "17"),
         ("10-5", "5"),
         ("from 3-5 to −7", "-7"),
+        ("The answer is –5", "-5"),
+        ("from 3–5 metres", "5"),
+        ("The answer is 14,\\!400 metres, not 3", "14400"),
         ("The answer is $\\boxed{42}$.", "42"),
         ("Thus \\boxed{1{,}000} as n = 7.", "1000"),
         ("The answer is 7 (units = apples)", "7"),
@@ -66,6 +72,23 @@ def test_extraction(text, number):
         ("Paris", "paris"),
         (".5", "0.5"),
         ("18.", "18"),
+        ("14,\\!400", "14400"),
+        ("\\$4{,}000", "4000"),
+        ("\\frac12", "1/2"),
+        ("-\\tfrac 12", "-\\frac{1}{2}"),
+        ("\\frac{17}4", "4.25"),
+        ("1\\frac{4}{5}", "9/5"),
+        ("-2 \\frac14", "-2.25"),
+        ("1 1/2", "1.5"),
+        ("–5", "-5"),
+        ("90^{\\circ}", "90°"),
+        ("12\\text{ square units}", "12 square units"),
+        ("20\\%", "20"),
+        ("$18$.", "18"),
+        ("\\text{(C)}", "C"),
+        ("\\dfrac x2", "\\frac{x}{2}"),
+        ("-2, 1", "-2,1"),
+        ("9 \\pi", "9\\pi"),
     ],
 )
 def test_equal(a, b):
@@ -84,11 +107,40 @@ def test_equal(a, b):
         ("1.0001", "1"),
         ("x", "y"),
         ("٣", "3x"),
+        ("6-i", "6+i"),
+        ("9\\pi", "9"),
+        ("2 pi", "2"),
+        ("1 - x", "1"),
+        ("2 \\tan x", "2x"),
+        ("2x", "2"),
+        ("12", "1,2"),
+        ("-2,1", "-21"),
+        ("27,93", "2793"),
+        ("1,2345", "12345"),
+        ("1\\frac{4}{5}", "14/5"),
+        ("\\frac{3}{4}\\pi", "0.75"),
+        ("2^3", "2"),
+        ("10_2", "10"),
+        ("\\text{(C)}", "D"),
     ],
 )
 def test_not_equal(a, b):
     assert not answers_equal(a, b)
     assert not answers_equal(b, a)
+
+
+@pytest.mark.parametrize(
+    "text", ["9\\pi", "8-i", "2x", "-2,1", "4,6,14,15", "3 x", "5^2", "1.5 1/2", "1/0", "1 1/0", ""]
+)
+def test_expressions_and_lists_are_no_numbers(text: str) -> None:
+    assert parse_number(text) is None
+
+
+@pytest.mark.parametrize(
+    ("text", "value"), [("-1\\frac{4}{5}", "-9/5"), ("$ -3/4 $", "-3/4"), ("1,234,567.5", "2469135/2")]
+)
+def test_signs_and_parts_of_numbers_are_kept(text: str, value: str) -> None:
+    assert parse_number(text) == Fraction(value)
 
 
 def test_solutions_against_plain_and_annotated_gold():
@@ -150,21 +202,50 @@ def test_choices(text, index):
     assert extract_choice(text, 4, ["whale", "blue whale", "cat", "fish"]) == index
 
 
+@pytest.mark.parametrize(
+    ("text", "choices", "index"),
+    [
+        ("The answer is A because the dog barks", ["cat", "dog"], 0),
+        ("The answer is (b), not the cat (A)", ["cat", "dog"], 1),
+        ("The answer is vitamin C, because", ["vitamin A", "vitamin B", "iron", "vitamin C"], 3),
+        ("The answer is: **blue whale** (A)", ["whale", "blue whale"], 1),
+        ("The answer is a dog, which is no cat", ["cat", "dog"], 1),
+        ("The answer is 1.5", ["1", "1.5"], 1),
+        ("The answer is catfish or dog", ["cat", "dog"], 1),
+        ("The answer is not A but (B)", ["cat", "dog"], 1),
+        ("A because the dog barks", ["cat", "dog"], 1),
+    ],
+)
+def test_what_follows_the_trigger_at_once_is_the_choice(text: str, choices: list[str], index: int) -> None:
+    assert extract_choice(text, len(choices), choices) == index
+
+
 def test_boxed_takes_the_last_balanced_one():
     assert extract_boxed("\\boxed{1} and \\boxed{\\frac{1}{2}}") == "\\frac{1}{2}"
     assert extract_boxed("\\boxed{1} and \\boxed{2") == "1"
     assert extract_boxed("none") is None
 
 
-def test_gold_solutions_of_gsm8k_are_right_by_every_rule():
+def real_rows(name: str) -> list[dict[str, Any]]:
     default = Path(__file__).resolve().parents[3].parent / "shared" / "data"
-    path = Path(os.environ.get("REWARDSMITH_DATA", default)) / "gsm8k.test.jsonl.gz"
+    path = Path(os.environ.get("REWARDSMITH_DATA", default)) / f"{name}.jsonl.gz"
     if not path.exists():
         pytest.skip("no data directory")
     with gzip.open(path, "rt", encoding="utf-8") as file:
-        rows = [json.loads(line) for line in file][:300]
-    for row in rows:
+        return [json.loads(line) for line in file]
+
+
+def test_gold_solutions_of_gsm8k_are_right_by_every_rule():
+    for row in real_rows("gsm8k.test")[:300]:
         text = f"{row['solution'].split('####')[0]}\n#### {row['answer']}"
         assert solution_is_right(text, row["answer"])
         assert harness_match(text, text, "strict")
         assert harness_match(text, row["answer"], "flexible")
+
+
+def test_gold_answers_of_math_equal_themselves_and_no_expression_is_a_number() -> None:
+    golds = sorted({row["answer"] for row in real_rows("math.test")})
+    assert [gold for gold in golds if not answers_equal(gold, gold)] == []
+    expressions = [gold for gold in golds if "\\pi" in gold or "\\sqrt" in gold or gold.endswith(("x", "i", "k"))]
+    assert len(expressions) > 100
+    assert [gold for gold in expressions if parse_number(gold) is not None] == []
