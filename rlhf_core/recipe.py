@@ -325,15 +325,18 @@ def referenced_models(recipe: Recipe) -> list[str]:
 def useless_shaping(recipe: Recipe) -> str | None:
     """Why a recipe's optimiser learns the same without its shaping, None where it does not.
 
-    With several components, or several values per response, what one component is shaped to always matters.
+    With several components what one of them is shaped to always matters; with several values per response it does, too,
+    unless pairs are ordered by the raw proxy, as online DPO's.
     """
     if len(recipe.components) != 1 or recipe.components[0].shaping is None:
         return None
     (part,) = recipe.components
     if part.aspect is not None:
         return None
-    shaping = build_shaping(part.shaping, Scale(0.0, 1.0, 1.0))
-    return useless_combination(shaping, str(recipe.optimiser["kind"])) if part.signal is Sequence else None
+    kind = str(recipe.optimiser["kind"])
+    if part.signal is not Sequence and kind != "online_dpo":
+        return None
+    return useless_combination(build_shaping(part.shaping, Scale(0.0, 1.0, 1.0)), kind)
 
 
 def _hint(word: str, known: tuple[str, ...] | list[str]) -> str:

@@ -186,13 +186,14 @@ def _model_component(
 ) -> Component:
     """A component that reads a trained reward model."""
     model, trained = ScalarModel.load(reward_model / "model")
-    segmenter = load_segmenter(resolve_segmenter(readout.segmenter, entropies), sentences)
-    fitted_to = str(trained["segmenter"]["kind"])
-    if part.normaliser in ("global", "last", "location_aware") and fitted_to != readout.segmenter["kind"]:
+    resolved = resolve_segmenter(readout.segmenter, entropies)
+    if part.normaliser in ("global", "last", "location_aware") and trained["segmenter"] != resolved:
         raise RecipeError(
-            f"component '{part.name}': normaliser '{part.normaliser}' was fitted to '{fitted_to}' segments but the "
-            f"read-out cuts by '{readout.segmenter['kind']}'; use 'sequence' or 'none'"
+            f"component '{part.name}': normaliser '{part.normaliser}' was fitted to segments of the reward model "
+            f"'{part.reward_model}', cut by {trained['segmenter']}, but the read-out cuts by {resolved}; state the "
+            "model's segmenter in 'readout', or use the normaliser 'sequence' or 'none'"
         )
+    segmenter = load_segmenter(resolved, sentences)
     if readout.head not in model.heads:
         raise RecipeError(
             f"component '{part.name}': reward model '{part.reward_model}' has no head '{readout.head}'; state 'head' "

@@ -106,7 +106,11 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def whiten(values: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
-    """(v - mean)/std over all real tokens of the batch (population std), 0 on padding; all zeros when constant."""
+    """(v - mean)/std over all real tokens of the batch (population std), 0 on padding.
+
+    All zeros when the values are equal, to a millionth of their mean: the mean's rounding is no deviation.
+    """
     mean = masked_mean(values, mask)
     variance = masked_mean((values - mean) ** 2, mask)
-    return torch.where(mask, (values - mean) * torch.rsqrt(variance + epsilon), 0.0)
+    equal = variance <= (1e-6 * mean) ** 2
+    return torch.where(mask & ~equal, (values - mean) * torch.rsqrt(variance + epsilon), 0.0)

@@ -57,6 +57,7 @@ class OptimiserConfig:
         objective: clipped_surrogate, policy_gradient (REINFORCE; A2C with a critic), rlmec or online_dpo.
         clip: epsilon of the policy ratio.
         dpo_beta: temperature of online_dpo.
+        dpo_min_margin: online_dpo skips pairs whose raw proxies differ by less; 0 skips none.
         loss_average: over all tokens of a minibatch, or over tokens of a response and then over responses.
         critic: starts from sft or reward_model, or none.
         critic_warmup: iterations in which only the critic learns.
@@ -95,6 +96,7 @@ class OptimiserConfig:
     whitening: str = "rollout"
     objective: str = "clipped_surrogate"
     dpo_beta: float = 0.1
+    dpo_min_margin: float = 0.0
     loss_average: str = "tokens"
     critic: str = "sft"
     value_target: str = "advantage_plus_value"
@@ -147,8 +149,10 @@ class OptimiserConfig:
         for name in ("gamma", "lam", "lr_warmup"):
             if not 0 <= getattr(self, name) <= 1:
                 raise RecipeError(f"setting '{name}' is {getattr(self, name)}; it must lie in [0, 1]")
-        if not (math.isfinite(self.kl_coef) and self.kl_coef >= 0):
-            raise RecipeError(f"setting 'kl_coef' is {self.kl_coef}; it must be a finite number, at least 0")
+        for name in ("kl_coef", "dpo_min_margin"):
+            value = getattr(self, name)
+            if not (math.isfinite(value) and value >= 0):
+                raise RecipeError(f"setting '{name}' is {value}; it must be a finite number, at least 0")
 
     def _check_composition(self) -> None:
         if self.has_critic != (self.advantage == "gae"):
@@ -253,7 +257,10 @@ _READ: dict[str, tuple[Callable[[dict[str, Any]], bool], str]] = {
         for name in ("kl_coef", "kl_estimator", "kl_target", "kl_horizon")
     },
     "clip": (lambda made: made["objective"] in ("clipped_surrogate", "rlmec"), "the objective has no ratio to clip"),
-    "dpo_beta": (lambda made: made["objective"] == "online_dpo", "the objective is not 'online_dpo'"),
+    **{
+        name: (lambda made: made["objective"] == "online_dpo", "the objective is not 'online_dpo'")
+        for name in ("dpo_beta", "dpo_min_margin")
+    },
     "group_std": (lambda made: made["advantage"] == "group_relative", "the advantage is not 'group_relative'"),
     "gamma": (lambda made: made["advantage"] in ("gae", "reward_to_go"), "the advantage discounts nothing"),
     "kl_horizon": (lambda made: made.get("kl_target") is not None, "kl_target is not set, so kl_coef is fixed"),

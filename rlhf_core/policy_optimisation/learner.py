@@ -80,7 +80,9 @@ class Learner:
         """Epochs of minibatch updates; returns losses and diagnostics averaged over them.
 
         The gaps between log-probabilities at rollout and now are the first minibatch's, before anything is learned
-        from the batch: what is not rounding there is off-policy data, as from a replay buffer, or an error.
+        from the batch: what is not rounding there is off-policy data, as from a replay buffer, or an error. Where
+        online DPO skips pairs, `skipped_pairs` counts them; a batch of which none is left teaches nothing and has no
+        other metrics.
 
         Args:
             experience: what is learned from.
@@ -91,25 +93,30 @@ class Learner:
         sums: dict[str, float] = {}
         first: dict[str, float] = {}
         steps = 0
+        units = self._units(experience)
+        counts: dict[str, float] = {}
+        if self.config.dpo_min_margin:
+            counts["skipped_pairs"] = len(experience.batch) / 2 - len(units)
+        if not len(units):
+            return counts
         for _ in range(self.config.epochs):
-            for chosen in self._minibatches(experience, generator):
+            for chosen in self._minibatches(experience, units, generator):
                 found = self.minibatch(experience, chosen, kl_coef, train_actor=train_actor)
                 gaps = {name: found.pop(name) for name in GAPS if name in found}
                 first = first or gaps
                 for name, value in found.items():
                     sums[name] = sums.get(name, 0.0) + value
                 steps += 1
-        return {name: value / steps for name, value in sums.items()} | first
+        return {name: value / steps for name, value in sums.items()} | first | counts
 
     def _units(self, experience: Experience) -> Tensor:
         """[units, k] rows that stay together: pairs (better, worse) of online DPO, single responses otherwise."""
         if self.config.objective == "online_dpo":
-            return ordered_pairs(experience.scores, experience.batch.groups)
+            return ordered_pairs(experience.scores, experience.batch.groups, self.config.dpo_min_margin)
         return torch.arange(len(experience.batch), device=experience.batch.groups.device)[:, None]
 
-    def _minibatches(self, experience: Experience, generator: torch.Generator) -> Iterator[Tensor]:
-        """Shuffled units [minibatch / k, k], those of similar length side by side."""
-        units = self._units(experience)
+    def _minibatches(self, experience: Experience, units: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
+        """Shuffled units [minibatch / k, k], those of similar length side by side; the last may hold fewer."""
         lengths = experience.batch.responses.mask.sum(dim=1)[units].amax(dim=1)
         order = torch.randperm(len(units), generator=generator).to(units.device)
         for part in order.split(self.config.minibatch // units.shape[1]):

@@ -95,16 +95,18 @@ def preference_loss(logratios: Tensor, beta: float) -> tuple[Tensor, Tensor]:
     return -F.logsigmoid(margin), margin.detach()
 
 
-def ordered_pairs(scores: Tensor, groups: Tensor) -> Tensor:
+def ordered_pairs(scores: Tensor, groups: Tensor, min_margin: float = 0.0) -> Tensor:
     """[pairs, 2] int64: rows (better, worse) of every group of two; equal scores keep the lower row first.
 
     Args:
         scores: [batch] float32, one per response.
         groups: [batch] int64, each value exactly twice.
+        min_margin: groups whose scores differ by less are left out.
     """
     order = torch.argsort(groups, stable=True).view(-1, 2)
     swap = scores[order[:, 1]] > scores[order[:, 0]]
-    return torch.where(swap[:, None], order.flip(1), order)
+    pairs = torch.where(swap[:, None], order.flip(1), order)
+    return pairs[~(scores[pairs[:, 0]] - scores[pairs[:, 1]] < min_margin)]
 
 
 def value_loss(

@@ -154,10 +154,10 @@ def build_shaping(spec: Any, scale: Scale | None = None) -> Chain:
 
 
 def useless_combination(shaping: Chain | None, optimiser_kind: str) -> str | None:
-    """Why an optimiser learns the same without a shaping's last steps, None where it does not.
+    """Why an optimiser learns the same without a shaping, or without its last steps; None where it does not.
 
-    It holds for a reward of one value per response, which GRPO normalises within its group and online DPO only
-    compares. Source: PAR, §5 and §11.
+    GRPO normalises a reward of one value per response within its group; online DPO orders its pairs by the raw proxy,
+    so that no step of any shaping reaches it. Source: PAR, §5 and §11.
 
     Args:
         shaping: of the only component.
@@ -167,7 +167,7 @@ def useless_combination(shaping: Chain | None, optimiser_kind: str) -> str | Non
         return None
     without_effect: dict[str, Callable[[Elementwise], bool]] = {
         "grpo": lambda step: step.affine,
-        "online_dpo": lambda step: step.order == "strict",
+        "online_dpo": lambda step: True,
     }
     if optimiser_kind not in without_effect:
         return None
@@ -181,6 +181,6 @@ def useless_combination(shaping: Chain | None, optimiser_kind: str) -> str | Non
             "(r - mean)/std cancel: training is the same without it"
         )
     return (
-        f"shaping '{names}' is strictly monotone, and online DPO only asks which of two responses has the higher "
-        "reward: training is the same without it"
+        f"shaping '{names}' never reaches online DPO, which only asks which of two responses has the higher raw proxy: "
+        "training is the same without it"
     )

@@ -178,6 +178,16 @@ def test_shapings_that_do_not_fit_are_refused(row: dict[str, Any], message: str)
     assert message in str(caught.value)
 
 
+def test_every_shaping_of_the_only_component_is_useless_for_online_dpo() -> None:
+    dpo = {"kind": "online_dpo"}
+    for shaping in ({"kind": "clip"}, [{"kind": "length_penalty"}, {"kind": "ceil", "ceiling": 1.0}]):
+        sequence = {"readout": AGGREGATE, "normaliser": "none", "credit": "last_token", "shaping": shaping}
+        assert "never reaches online DPO" in str(useless_shaping(parse_recipe(changed(**sequence, optimiser=dpo))))
+        parts = [{**MODEL, "readout": AGGREGATE, **sequence}, FUNCTION]
+        assert useless_shaping(parse_recipe(MIXED | {"components": parts, "optimiser": dpo})) is None
+    assert "never reaches" in str(useless_shaping(parse_recipe(changed(shaping={"kind": "clip"}, optimiser=dpo))))
+
+
 def test_an_affine_shaping_is_useless_for_one_value_per_response_only() -> None:
     sequence = {"readout": AGGREGATE, "normaliser": "none", "credit": "last_token", "shaping": {"kind": "minmax"}}
     grpo = {"kind": "grpo"}

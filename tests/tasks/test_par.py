@@ -224,7 +224,7 @@ def test_prompts_beyond_the_references_are_refused_before_training(
     [
         ("grpo-minmax", "par_grpo", "shaping 'minmax' maps the rewards of a group by a*r + b"),
         ("grpo-meanstd", "par_grpo", "shaping 'meanstd' maps the rewards of a group by a*r + b"),
-        ("online-dpo-par", "par_online_dpo", "shaping 'par' is strictly monotone"),
+        ("online-dpo-par", "par_online_dpo", "shaping 'length_penalty, par' never reaches online DPO"),
         ("grpo-par", "par_grpo", ""),
         ("minmax", "par_ppo", ""),
     ],

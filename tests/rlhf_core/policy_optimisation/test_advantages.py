@@ -88,6 +88,22 @@ def test_constant_and_empty_batches_whiten_to_zero() -> None:
     assert gae(torch.zeros(2, 0), torch.zeros(2, 0), torch.zeros(2, 0).bool()).shape == (2, 0)
 
 
+@pytest.mark.parametrize("value", [7.3, -1234.567, 0.1, 1e-6])
+@pytest.mark.parametrize("shape", [(1, 3), (32, 64), (128, 1024)])
+def test_equal_values_whiten_to_zero_whatever_their_mean_rounds_to(value: float, shape: tuple[int, int]) -> None:
+    mask = torch.ones(shape).bool()
+    mask[:, -1] = False
+    assert not whiten(torch.full(shape, value), mask).any()
+
+
+def test_what_deviates_is_whitened_and_what_is_not_finite_shows() -> None:
+    values, mask = 7.3 + 1e-3 * torch.randn(4, 8, generator=torch.Generator().manual_seed(0)), torch.ones(4, 8).bool()
+    mean = values.mean()
+    plain = (values - mean) * torch.rsqrt(((values - mean) ** 2).mean() + 1e-8)
+    assert torch.equal(whiten(values, mask), plain)
+    assert whiten(torch.tensor([[math.nan, 1.0]]), torch.ones(1, 2).bool()).isnan().all()
+
+
 def test_kl_estimators_by_hand() -> None:
     logprobs, reference = torch.tensor([[-1.0, -3.0, 5.0]]), torch.tensor([[-1.5, -2.0, -math.inf]])
     mask = torch.tensor([[True, True, False]])

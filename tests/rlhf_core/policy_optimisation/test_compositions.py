@@ -99,6 +99,7 @@ def equal(a: Any, b: Any) -> bool:
 
 VARIANTS: list[tuple[str, dict[str, Any]]] = [
     *((name, {}) for name in OPTIMISERS),
+    ("online_dpo", {"dpo_min_margin": 0.1}),
     (
         "ppo",
         {
@@ -211,6 +212,28 @@ def test_nothing_is_trained_while_the_buffer_fills() -> None:
     assert "policy_loss" in run.iterate()[0]
 
 
+def test_online_dpo_skips_pairs_of_a_small_margin_and_counts_them() -> None:
+    run = run_of("online_dpo", "decoder", dpo_min_margin=1.5)
+    made = run.experience(run.source.next(run.generator))
+    scores = torch.tensor([0.0, 1.0, 2.0, 0.0, 5.0, 5.0, 0.0, 1.5])
+    experience = replace(made, scores=scores, batch=replace(made.batch, groups=torch.arange(8) // 2))
+    assert run.learner._units(experience).tolist() == [[2, 3], [7, 6]]
+    metrics = run.update(experience)
+    assert metrics["skipped_pairs"] == 2
+    assert metrics["policy_loss"] == pytest.approx(0.6931, abs=0.1)
+    assert "skipped_pairs" not in run_of("online_dpo", "decoder").iterate()[0]
+
+
+def test_an_iteration_whose_pairs_are_all_skipped_teaches_nothing() -> None:
+    run = run_of("online_dpo", "decoder", dpo_min_margin=1e6, epochs=2)
+    start = [p.clone() for p in run.policy.model.parameters()]
+    history: list[dict[str, float]] = []
+    run.train(lambda _, metrics, __: history.append(metrics))
+    assert [row["skipped_pairs"] for row in history] == [4.0] * 3
+    assert not any("policy_loss" in row for row in history)
+    assert all(torch.equal(a, b) for a, b in zip(start, run.policy.model.parameters(), strict=True))
+
+
 def test_the_imitation_loss_is_divided_by_the_weighted_tokens(kind: str) -> None:
     policy = POLICIES[kind](1)
     sequences = [EncodedSequence(PROMPTS[0], ROWS[0]), EncodedSequence(PROMPTS[2], ROWS[2])]
@@ -265,6 +288,9 @@ def test_every_item_comes_once_before_any_comes_again() -> None:
         ("ppo_a2c", {"clip": 0.1}, "no ratio to clip"),
         ("online_dpo", {"group_size": 4}, "learns from pairs"),
         ("online_dpo", {"kl_placement": "reward"}, "dpo_beta"),
+        ("online_dpo", {"dpo_min_margin": -0.1}, "'dpo_min_margin' is -0.1; it must be a finite number, at least 0"),
+        ("online_dpo", {"dpo_min_margin": float("nan")}, "'dpo_min_margin' is nan"),
+        ("grpo", {"dpo_min_margin": 0.5}, "does not read 'dpo_min_margin'"),
         ("rlmec", {"whitening": "rollout"}, "their own rewards"),
         ("grop", {}, "did you mean 'grpo'"),
     ],
@@ -310,7 +336,7 @@ def test_the_engine_page_names_every_diagnostic() -> None:
     cells = re.findall(r"^\| ([a-z0-9_/A-Z, ]+) \|", section, re.MULTILINE)
     named = {name for cell in cells for name in cell.split(", ")} - {"name"}
     found: set[str] = set()
-    for name, settings in (("ppo", {"kl_target": 6.0}), ("grpo", {}), ("online_dpo", {})):
+    for name, settings in (("ppo", {"kl_target": 6.0}), ("grpo", {}), ("online_dpo", {"dpo_min_margin": 1e-9})):
         metrics, _ = run_of(name, "decoder", **settings).iterate()
         found |= {re.sub("^reward/.*", "reward/PART", metric) for metric in metrics}
     assert found | {"proxy/COMPONENT"} == named

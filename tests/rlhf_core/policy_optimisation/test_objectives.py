@@ -136,6 +136,9 @@ def test_pairs_put_the_better_response_first_and_ties_the_earlier_one() -> None:
     groups = torch.tensor([4, 2, 4, 2, 9, 9])
     scores = torch.tensor([0.0, 1.0, 3.0, -1.0, 2.0, 2.0])
     assert ordered_pairs(scores, groups).tolist() == [[1, 3], [2, 0], [4, 5]]
+    assert ordered_pairs(scores, groups, 2.0).tolist() == [[1, 3], [2, 0]]
+    assert ordered_pairs(scores, groups, 2.5).tolist() == [[2, 0]]
+    assert ordered_pairs(scores, groups, 4.0).shape == (0, 2)
     # any strictly monotone shaping leaves the pairs exactly as they are
     for shaped in (scores.sigmoid(), scores.exp(), 3 * scores - 100, scores**3):
         assert torch.equal(ordered_pairs(shaped, groups), ordered_pairs(scores, groups))

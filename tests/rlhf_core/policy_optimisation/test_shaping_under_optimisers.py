@@ -112,10 +112,11 @@ def test_a_strictly_monotone_shaping_leaves_the_pairs_of_online_dpo_exactly(shap
         assert torch.equal(ordered_pairs(ours.scores, groups), expected)
 
 
-def test_online_dpo_trains_the_same_policy_with_par_and_without() -> None:
+@pytest.mark.parametrize("shaping", ["par", "clip", "poly", "length_penalty"])
+def test_online_dpo_trains_the_same_policy_with_any_shaping_and_without(shaping: str) -> None:
     trained = []
-    for shaping in ("par", None):
-        run = run_of("online_dpo", shaping)
+    for kind in (shaping, None):
+        run = run_of("online_dpo", kind)
         run.train(lambda *_: None)
         trained.append(run.policy.model.state_dict())
     assert all(torch.equal(trained[0][name], value) for name, value in trained[1].items())
