@@ -187,13 +187,13 @@ def _model_component(
     """A component that reads a trained reward model."""
     model, trained = ScalarModel.load(reward_model / "model")
     resolved = resolve_segmenter(readout.segmenter, entropies)
+    segmenter = load_segmenter(resolved, sentences)
     if part.normaliser in ("global", "last", "location_aware") and trained["segmenter"] != resolved:
         raise RecipeError(
             f"component '{part.name}': normaliser '{part.normaliser}' was fitted to segments of the reward model "
             f"'{part.reward_model}', cut by {trained['segmenter']}, but the read-out cuts by {resolved}; state the "
             "model's segmenter in 'readout', or use the normaliser 'sequence' or 'none'"
         )
-    segmenter = load_segmenter(resolved, sentences)
     if readout.head not in model.heads:
         raise RecipeError(
             f"component '{part.name}': reward model '{part.reward_model}' has no head '{readout.head}'; state 'head' "
