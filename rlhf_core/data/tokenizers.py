@@ -202,7 +202,7 @@ def token_spans(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple
     special = set(control_tokens(tokenizer)) | {str(tokenizer.unk_token)}
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     text, spans = "", []
-    position = 0
+    position = written = 0
     for token in tokenizer.convert_ids_to_tokens(list(ids)):
         if token is None or token in special:
             spans.append((position, position))
@@ -212,7 +212,11 @@ def token_spans(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple
         # A character whose last byte is still to come counts from its first byte on.
         position = len(text) + bool(decoder.getstate()[0])
         spans.append((start, position))
-    return text + decoder.decode(b"", final=True), spans
+        written = len(spans)
+    text += decoder.decode(b"", final=True)
+    if position < len(text):  # bytes that could begin one character until the end showed that they are two
+        spans[written - 1 :] = [(spans[written - 1][0], len(text)), *[(len(text), len(text))] * (len(spans) - written)]
+    return text, spans
 
 
 def _is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:

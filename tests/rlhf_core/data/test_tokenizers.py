@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from rlhf_core.data.templates import chat_template
@@ -126,6 +126,8 @@ def test_tokens_of_one_character_share_its_span(tokenizer: Any) -> None:
 
 
 @given(st.lists(st.integers(0, 319), max_size=12))
+@example([174, 99])  # ED A0: no character, which shows at the end only
+@example([174, 99, 4, 310])
 def test_spans_of_any_generated_ids_cover_their_text(tokenizer: Any, ids: list[int]) -> None:
     text, spans = token_spans(tokenizer, ids)
     assert len(spans) == len(ids)
