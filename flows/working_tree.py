@@ -100,8 +100,9 @@ def group_memory_gb(pid: int) -> float:
 
 
 def _group(pid: int) -> int | None:
+    """A process's group; None for one whose leader is outside this container, where every signal to 0 is one's own."""
     try:
-        return os.getpgid(pid)
+        return os.getpgid(pid) or None
     except (ProcessLookupError, PermissionError):
         return None
 
