@@ -5,7 +5,8 @@
 
 0. Records that DVC has and the tree lacks are brought first. A result that the tree no longer holds is brought back
    from the commit that it was made at, or a later one; benchmarks and judge are the tree's present ones.
-1. It runs when the model, a benchmark or the judge changed since the last record, or a drift check is due.
+1. It runs when the model, a benchmark (its items, or how they are answered) or the judge changed since the last
+   record, or a drift check is due.
 2. Answers are generated with the evaluation's seed and judged through a cache of verdicts, so that no text is judged
    twice. The canary, a fixed set of comparisons, is judged past every cache: what changes there is the judge.
 3. Each benchmark is compared with the last record of the same benchmark and judge, over the same items, with an
@@ -44,12 +45,15 @@ from tasks.settings import read_settings, typed
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
+    from tasks.benchmarks import EvaluationConfig
 
 CACHE = Path(".judge-cache") / "reevaluation.jsonl"
 #: A judge drifted, too, when fewer of its verdicts than this are as at first (by the interval's upper end); and a
 #: benchmark lost its verdicts when fewer than this can be parsed of those that could be.
 AGREEMENT = 0.8
 BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
+#: Settings of an evaluation that change the answers to dialogue benchmarks.
+ANSWERING = ("max_new_tokens", "temperature", "top_p", "batch", "seed", "rows")
 NO_VERDICTS = "has no verdicts"
 TEMPLATES = {"alpaca": "alpaca_eval", "ood": "alpaca_eval", "arena": "arena_hard"}
 
@@ -170,10 +174,15 @@ def _parsable(request: JudgeRequest, text: str) -> bool:
     return get_template(request.template).parse(text).valid
 
 
-def benchmark_digests(data: Path, names: Sequence[str]) -> dict[str, str]:
-    """Digest of each benchmark that the data set has."""
+def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) -> dict[str, str]:
+    """What identifies each benchmark that the data set has: its items, and how they are answered."""
+    answering = {name: getattr(spec, name) for name in ANSWERING}
     files = {name: data / "benchmarks" / f"{name}.jsonl" for name in names}
-    found = {name: digest(file) for name, file in files.items() if file.exists()}
+    found = {
+        name: request_digest({"items": digest(file), "answering": answering})
+        for name, file in files.items()
+        if file.exists()
+    }
     if not found:
         raise DataError("holds none of the benchmarks asked for", file=str(data), remedy=f"Asked: {', '.join(names)}")
     return found
@@ -393,7 +402,7 @@ def _reevaluate(
     folder = records_folder(root, model["name"], model["alias"])
     folder.mkdir(parents=True, exist_ok=True)
     known = records(folder)
-    wanted = benchmark_digests(data, settings.benchmarks)
+    wanted = benchmark_digests(data, settings.benchmarks, spec)
     last = known[-1] if known else None
     why = reasons(
         last, model=model["digest"], benchmarks=wanted, judge=identity, now=now, drift_days=settings.drift_days

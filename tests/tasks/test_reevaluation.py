@@ -216,6 +216,21 @@ def test_a_result_that_was_brought_back_is_judged_by_the_present_judge_on_the_pr
     assert found["changes"] == {}, "nothing was judged like this before"
 
 
+@pytest.mark.parametrize("setting", reevaluation.ANSWERING)
+def test_answers_that_were_sampled_otherwise_are_another_benchmarks(
+    tmp_path: Path, parts: list[Path], setting: str
+) -> None:
+    root = evaluation_tree(tmp_path, judge="j")
+    assert evaluated(root, root, 0)["reasons"] == ["first evaluation"]
+    path = root / "params/evaluation/d.yaml"
+    write_json(path, read_json(path) | {"task_tokens": 9})
+    assert evaluated(root, root, 1) == {"reasons": []}, "no dialogue is answered by it"
+    write_json(path, read_json(path) | {setting: 0.5 if setting in ("temperature", "top_p") else 1})
+    found = evaluated(root, root, 2)
+    assert found["reasons"] == ["benchmark alpaca changed"]
+    assert found["changes"] == {}, "a difference would not be the model's"
+
+
 @pytest.mark.parametrize("gone", ["data/d/result", "params/evaluation"])
 def test_what_a_model_is_evaluated_with_must_be_in_the_present_tree(
     tmp_path: Path, parts: list[Path], gone: str
