@@ -57,7 +57,7 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Tested:
+class ComparedCell:
     """A compared cell: the printed numbers whose order gives the verdict, and the pair of a win rate.
 
     Both cells of a pair are one test: A's win rate over B is 100 % less B's over A.
@@ -120,7 +120,7 @@ def _cells(
 ) -> list[dict[str, Cell]]:
     """The cells of every row by column; p-values are corrected over all of them, win rates over others included."""
     made: list[dict[str, Cell]] = []
-    tested: list[Tested] = []
+    tested: list[ComparedCell] = []
     for row in rows:
         cells: dict[str, Cell] = {}
         for column, pattern in columns:
@@ -133,7 +133,7 @@ def _cells(
                 if against_half is not None and row.recipe is not None:
                     wins = printed_cell.mean if column.direction and printed_cell else None
                     pair = frozenset((row.recipe.name, str(match.other), f"by {match.by}"))
-                    tested.append(Tested(cell, against_half, wins, 50.0, pair))
+                    tested.append(ComparedCell(cell, against_half, wins, 50.0, pair))
                 if cell.outcome and cell.published:
                     cell.verdict = word_verdict(cell.published, cell.outcome)
                 cells[column.key] = cell
@@ -144,14 +144,14 @@ def _cells(
             found = None if column.key in row.elsewhere or by_definition else _compared(row, measured)
             if found is not None:
                 ordered = (_printed(row, column), _printed(_same_evaluator(rows, row), column))
-                tested.append(Tested(cell, found, *(ordered if column.direction else (None, None))))
+                tested.append(ComparedCell(cell, found, *(ordered if column.direction else (None, None))))
             cells[column.key] = cell
         made.append(cells)
     decide(tested)
     return made
 
 
-def decide(tested: Sequence[Tested]) -> None:
+def decide(tested: Sequence[ComparedCell]) -> None:
     """Fills in what the tests of a table say, each test corrected for the number of them."""
     keys = [one.pair or number for number, one in enumerate(tested)]
     tests = dict(zip(keys, (one.found for one in tested), strict=True))

@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from tasks.report.matches import Match, Matches, matched
-from tasks.report.measured import Cell, Tested, decide
+from tasks.report.measured import Cell, ComparedCell, decide
 from tasks.report.significance import Comparison
 from tasks.tables import cell_text
 
@@ -85,12 +85,12 @@ def test_the_test_of_a_win_rate_is_corrected_for_the_cells_of_its_table() -> Non
     pair = frozenset(("a", "b", "by holistic"))
     cells = [Cell("57", "measured"), Cell("43", "measured"), Cell(None, "measured")]
     mirrored = replace(half, difference=-8.0)
-    tested = [Tested(cells[0], half, 57, 50, pair), Tested(cells[1], mirrored, 43, 50, pair)]
+    tested = [ComparedCell(cells[0], half, 57, 50, pair), ComparedCell(cells[1], mirrored, 43, 50, pair)]
     decide(tested)
     assert [(cell.significant, cell.verdict) for cell in cells[:2]] == [(True, "confirmed")] * 2
-    decide([*tested, Tested(cells[2], other, None, None)])
+    decide([*tested, ComparedCell(cells[2], other, None, None)])
     assert [cell.p_corrected for cell in cells] == [0.04, 0.04, 0.9]
-    decide([*tested, *(Tested(Cell(None, "measured"), other, None, None) for _ in range(3))])
+    decide([*tested, *(ComparedCell(Cell(None, "measured"), other, None, None) for _ in range(3))])
     assert [(cell.significant, cell.verdict) for cell in cells[:2]] == [(False, "undecided")] * 2
 
 
