@@ -33,9 +33,10 @@ def states(settings: Settings) -> list[tuple[str, str, str, bool]]:
     worker = read_state(settings.folder)["processes"].get("worker")
     report = (settings.root / "report" / "index.html").exists()
     login = f"the login asks for {USER}:password in one field"
+    runs = "runs to compare, models with aliases; choose Model training at the top left"
     return [
         ("Prefect", settings.url("prefect"), f"flows, schedules, logs, slots; {login}", answers(settings, "prefect")),
-        ("MLflow", settings.url("mlflow"), "runs to compare, models with aliases", answers(settings, "mlflow")),
+        ("MLflow", settings.url("mlflow"), runs, answers(settings, "mlflow")),
         ("Report", "/report/index.html" if report else "", "published and measured side by side", report),
         ("Worker", "", "runs what the deployments schedule, on this machine", alive(worker)),
     ]
