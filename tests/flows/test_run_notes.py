@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ import prefect.runtime
 import pytest
 from prefect import flow
 from prefect.states import Pending, Running
+from prefect.testing.utilities import prefect_test_harness
 
 from flows import run_notes
 from flows.follow_ups import follow_ups
@@ -110,7 +112,15 @@ def test_a_run_is_noted_while_it_mirrors_and_reports(
     assert run_notes.HOST in host_tag()
 
 
+@pytest.fixture(scope="module")
+def server() -> Iterator[None]:
+    """A temporary Prefect server that ends before the tests do."""
+    with prefect_test_harness(server_startup_timeout=120):
+        yield
+
+
 @pytest.mark.platform
+@pytest.mark.usefixtures("server")
 @pytest.mark.parametrize("interrupted", [False, True])
 def test_what_follows_a_run_is_marked_and_ends_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, interrupted: bool
