@@ -352,8 +352,8 @@ signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 stage = subprocess.Popen(
     ["sleep", "600"], env={**os.environ, **mark(Path(sys.argv[1]), "policy@segment-0")}, start_new_session=True
 )
-print(stage.pid, flush=True)
 try:
+    print(stage.pid, flush=True)
     stage.wait()
 finally:
     stage.kill()
