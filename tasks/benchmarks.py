@@ -91,6 +91,12 @@ class EvaluationConfig:
         """Whether a part is evaluated."""
         return self.only is None or part in self.only
 
+    def dialogue_answers(self) -> dict[str, Any]:
+        """What the answers to dialogue benchmarks depend on, beside model and items."""
+        return {
+            name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_p", "batch", "seed", "rows")
+        }
+
     def between_rows(self) -> dict[str, Any]:
         """Who compares the answers of two rows, and on how many prompts."""
         return {"judge": self.judge, "rows": self.pair_rows}

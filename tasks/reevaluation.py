@@ -52,8 +52,6 @@ CACHE = Path(".judge-cache") / "reevaluation.jsonl"
 #: benchmark lost its verdicts when fewer than this can be parsed of those that could be.
 AGREEMENT = 0.8
 BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
-#: Settings of an evaluation that change the answers to dialogue benchmarks.
-ANSWERING = ("max_new_tokens", "temperature", "top_p", "batch", "seed", "rows")
 NO_VERDICTS = "has no verdicts"
 TEMPLATES = {"alpaca": "alpaca_eval", "ood": "alpaca_eval", "arena": "arena_hard"}
 
@@ -176,10 +174,9 @@ def _parsable(request: JudgeRequest, text: str) -> bool:
 
 def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) -> dict[str, str]:
     """What identifies each benchmark that the data set has: its items, and how they are answered."""
-    answering = {name: getattr(spec, name) for name in ANSWERING}
     files = {name: data / "benchmarks" / f"{name}.jsonl" for name in names}
     found = {
-        name: request_digest({"items": digest(file), "answering": answering})
+        name: request_digest({"items": digest(file), "answers": spec.dialogue_answers()})
         for name, file in files.items()
         if file.exists()
     }

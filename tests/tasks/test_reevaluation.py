@@ -16,6 +16,7 @@ from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from tasks import benchmarks, loading, reevaluation
 from tasks.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
+from tasks.benchmarks import EvaluationConfig
 from tasks.past_results import bring_back
 from tasks.records import RECORDS
 from tasks.reevaluation import (
@@ -216,7 +217,7 @@ def test_a_result_that_was_brought_back_is_judged_by_the_present_judge_on_the_pr
     assert found["changes"] == {}, "nothing was judged like this before"
 
 
-@pytest.mark.parametrize("setting", reevaluation.ANSWERING)
+@pytest.mark.parametrize("setting", EvaluationConfig(8, 8).dialogue_answers())
 def test_answers_that_were_sampled_otherwise_are_another_benchmarks(
     tmp_path: Path, parts: list[Path], setting: str
 ) -> None:
