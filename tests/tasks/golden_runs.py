@@ -16,7 +16,12 @@ from typing import Any
 
 import yaml
 
-from tests.tasks.golden_settings import SETTINGS, Values
+from tests.tasks import golden_choices as choices
+from tests.tasks.golden_settings import SETTINGS as MAIN
+from tests.tasks.golden_settings import Values
+
+#: Every entry of the settings files.
+SETTINGS: dict[str, Values] = {**MAIN, **choices.SETTINGS}
 
 Names = str | tuple[str, ...]
 
@@ -115,6 +120,12 @@ def _selection(kind: str, aspects: tuple[str, ...], data: str, sft: str, **reads
     files["aspect"] = tuple(f"aspects/{name}" for name in aspects)
     above = {"data": data, "sft": sft, "reward_model": f"model-holistic-{kind}", **reads}
     return GoldenRun("selection", f"alarm/selection/{kind}/0", files, above)
+
+
+def _choice(row: str, scale: str, model: str, **reads: Names) -> GoldenRun:
+    """A policy that shows one choice, with a short evaluation."""
+    made = _policy("choices", row, scale, model, **reads)
+    return GoldenRun(made.stage, made.place, {**made.settings, "evaluation": "short_evaluation"}, made.reads)
 
 
 def _tables(paper: str) -> GoldenRun:
@@ -235,6 +246,15 @@ RUNS: dict[str, GoldenRun] = {
     "math-dpo": _on_questions("math-dpo", "solutions_dpo"),
     "math-imitation": _on_questions("math-imitation", "solutions", token_rewards="generative"),
     **{f"tables-{paper}": _tables(paper) for paper in PAPERS},
+    **{f"model-{name}": _model(name) for name in choices.MODELS},
+    **{f"fit-{name}": _fit(name) for name in choices.MODELS},
+    **{name: _choice(name, "choice", "bandit", references="references-bandit") for name in choices.SHAPINGS},
+    **{name: _choice(name, "choice", "bandit") for name in choices.PLAIN_SHAPINGS},
+    **{
+        name: _choice(name, "choice", model, **(ENTROPIES if model == "segment" else {}))
+        for name, (model, _) in choices.READS.items()
+    },
+    **{name: _choice(name, name, "bandit") for name in choices.OPTIMISERS},
 }  # fmt: skip
 
 
