@@ -6,25 +6,24 @@ used; ODIN's length head is trained to be thrown away.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from typing import Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from rlhf_core.choices import Choices
+from rlhf_core.lazy import torch
+from rlhf_core.typed import Checked, at_least
 
-from rlhf_core.errors import RecipeError
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Evaluations of each head, of the chosen and of the rejected responses: name -> ([pairs], [pairs]).
-Evaluations = Mapping[str, tuple[Tensor, Tensor]]
+Evaluations = Mapping[str, tuple["Tensor", "Tensor"]]
 
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
     """[pairs] float32: -log sigmoid(chosen - rejected). Source: Segment, Eq. 1 and 3."""
-    return -F.logsigmoid(chosen.float() - rejected.float())
+    return -torch.nn.functional.logsigmoid(chosen.float() - rejected.float())
 
 
 def reward_regularisation(chosen: Tensor, rejected: Tensor) -> Tensor:
@@ -40,15 +39,15 @@ def correlation(values: Tensor, others: Tensor) -> Tensor:
     return (a * b).sum() / (a.norm() * b.norm())
 
 
-def head_similarity(first: nn.Module, second: nn.Module) -> Tensor:
+def head_similarity(first: torch.nn.Module, second: torch.nn.Module) -> Tensor:
     """|W_1 . W_2| / (|W_1| |W_2|) of two linear heads' weights, a scalar in [0, 1]. Source: ODIN, via PAR §4.1."""
     a, b = _weight(first), _weight(second)
     return (a @ b).abs() / (a.norm() * b.norm()).clamp(min=1e-12)
 
 
-def _weight(head: nn.Module) -> Tensor:
+def _weight(head: torch.nn.Module) -> Tensor:
     """[hidden] float32: a bias-free head's weight, read by its forward pass, which gathers what is sharded."""
-    assert isinstance(head, nn.Linear)
+    assert isinstance(head, torch.nn.Linear)
     parameter = head.weight
     units = torch.eye(head.in_features, dtype=parameter.dtype, device=parameter.device)
     weight: Tensor = head(units)
@@ -67,7 +66,7 @@ class PreferenceLoss(Protocol):
         """Pairs that a microbatch needs for the loss to say anything."""
 
     def __call__(
-        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, nn.Module]
+        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]
     ) -> tuple[Tensor, dict[str, float]]:
         """(sum of the loss over pairs, sums over pairs of further measures).
 
@@ -79,17 +78,14 @@ class PreferenceLoss(Protocol):
 
 
 @dataclass(frozen=True)
-class BradleyTerry:
+class BradleyTerry(Checked):
     """-log sigmoid(r_w - r_l), and with a coefficient of regularisation + beta (r_w^2 + r_l^2).
 
     Args:
         regularisation: beta; PAR's Reg has .005. Source: PAR, §4.1 and §8.
     """
 
-    regularisation: float = 0.0
-
-    def __post_init__(self) -> None:
-        _not_negative(self)
+    regularisation: Annotated[float, at_least(0)] = 0.0
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -100,7 +96,7 @@ class BradleyTerry:
         return 1
 
     def __call__(
-        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, nn.Module]
+        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]
     ) -> tuple[Tensor, dict[str, float]]:
         chosen, rejected = evaluated["reward"]
         loss = bradley_terry_loss(chosen, rejected).sum()
@@ -111,7 +107,7 @@ class BradleyTerry:
 
 
 @dataclass(frozen=True)
-class Odin:
+class Odin(Checked):
     """Bradley-Terry on the sum of a quality and a length head, which the length is to leave and to enter.
 
     loss = BT(Q + L) + length * (|corr(Q, len)| - corr(L, len)) + orthogonality * |W_Q.W_L| / (|W_Q| |W_L|)
@@ -124,11 +120,8 @@ class Odin:
         orthogonality: weight of the similarity of the heads.
     """
 
-    length: float = 1.0
-    orthogonality: float = 1.0
-
-    def __post_init__(self) -> None:
-        _not_negative(self)
+    length: Annotated[float, at_least(0)] = 1.0
+    orthogonality: Annotated[float, at_least(0)] = 1.0
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -139,7 +132,7 @@ class Odin:
         return 2
 
     def __call__(
-        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, nn.Module]
+        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]
     ) -> tuple[Tensor, dict[str, float]]:
         quality, length = evaluated["quality"], evaluated["length"]
         pairs, tokens = len(quality[0]), torch.cat(lengths)
@@ -151,34 +144,17 @@ class Odin:
         return loss, {name: pairs * float(value.detach()) for name, value in measures.items()}
 
 
-def _not_negative(loss: Any) -> None:
-    for field in fields(loss):
-        value = getattr(loss, field.name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-            raise RecipeError(f"loss: {field.name} is {value!r}; it must be a finite number, at least 0")
-
-
 BRADLEY_TERRY = BradleyTerry()
-LOSSES: dict[str, type[BradleyTerry] | type[Odin]] = {"bradley_terry": BradleyTerry, "odin": Odin}
-
-
-def _hint(word: str, known: Sequence[str]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+LOSSES: Choices[type[Any]] = Choices(
+    "loss", {"bradley_terry": BradleyTerry, "odin": Odin}, needs=("heads", "least_pairs", "__call__")
+)
 
 
 def build_loss(spec: str | Mapping[str, Any]) -> PreferenceLoss:
-    """The loss that a reward-model file names, `bradley_terry` or `{kind: odin, length: 1.0}`.
+    """Returns the loss that a reward-model file names, `bradley_terry` or `{kind: odin, length: 1.0}`.
 
     Raises:
         RecipeError: an unknown kind or option, with the nearest known; a value out of range.
     """
-    options = {"kind": spec} if isinstance(spec, str) else dict(spec)
-    kind = str(options.pop("kind", None))
-    if kind not in LOSSES:
-        raise RecipeError(f"loss is '{kind}'; {_hint(kind, list(LOSSES))}")
-    known = [field.name for field in fields(LOSSES[kind])]
-    for name in options:
-        if name not in known:
-            raise RecipeError(f"loss '{kind}': unknown option '{name}'; {_hint(str(name), known)}")
-    return LOSSES[kind](**options)
+    loss: PreferenceLoss = LOSSES.build(spec)
+    return loss

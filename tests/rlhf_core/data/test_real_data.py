@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from rlhf_core.data.dialogue import parse_dialogue, render_dialogue
 from rlhf_core.data.schemas import record_type
 from rlhf_core.data.sources import DirectorySource, Screening
+from rlhf_core.errors import DataError
 
 # Pairs whose responses are the same text, apart from white space around it at most.
 KNOWN_FAULTS = {
@@ -15,6 +18,9 @@ KNOWN_FAULTS = {
     "judgebench.test": {"rejected: identical responses": 1},
     "llmbar.test": {"rejected: identical responses": 1},
 }
+# Demonstrations of a multiple-choice prompt have their answer as the only choice: nothing to score, so the file is
+# refused as a set of questions.
+DEMONSTRATIONS = {"truthfulqa.train"}
 KINDS = {
     "hh_helpful": "preference",
     "alpaca_eval": "benchmark",
@@ -32,6 +38,10 @@ def test_every_file_passes_its_schema(real_data: Path, tmp_path: Path) -> None:
     found = {}
     for name, splits in source.available().items():
         for split in splits:
+            if f"{name}.{split}" in DEMONSTRATIONS:
+                with pytest.raises(DataError, match="field 'choices': not two or more texts"):
+                    source.load(name, split, KINDS.get(name))
+                continue
             source.load(name, split, KINDS.get(name))
             if source.summaries[-1].quarantined:
                 found[f"{name}.{split}"] = source.summaries[-1].reasons

@@ -1,0 +1,321 @@
+"""Golden runs: every stage, policy optimiser and supervised recipe once, seeded, in a few seconds each.
+
+Stages are run by their command lines, `tasks.<stage>`; results are laid out as by the graph, so that tables find them.
+The form of settings files is known to `GoldenRuns.write` and `GoldenRuns.settings` alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from contextlib import chdir
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.tasks import golden_choices as choices
+from tests.tasks.golden_settings import SETTINGS as MAIN
+from tests.tasks.golden_settings import Values
+
+#: Every entry of the settings files.
+SETTINGS: dict[str, Values] = {**MAIN, **choices.SETTINGS}
+
+Names = str | tuple[str, ...]
+
+#: Stages whose command line has a seed.
+SEEDED = (
+    "sft", "samples", "generative_reward_model", "reward_model", "references", "aspect_model", "selection", "pool",
+    "policy",
+)  # fmt: skip
+RESULTS = "results/testbed"
+
+
+@dataclass(frozen=True)
+class GoldenRun:
+    """One run of a stage.
+
+    Args:
+        stage: module of `tasks`.
+        place: where its output goes, below the scale's results.
+        settings: entries of SETTINGS by argument.
+        reads: runs whose results it reads, by argument.
+    """
+
+    stage: str
+    place: str
+    settings: Mapping[str, Names] = field(default_factory=dict)
+    reads: Mapping[str, Names] = field(default_factory=dict)
+
+    @property
+    def needs(self) -> list[str]:
+        """Names of the runs that it reads."""
+        return [name for value in self.reads.values() for name in _several(value)]
+
+
+def _several(value: Names) -> tuple[str, ...]:
+    return (value,) if isinstance(value, str) else value
+
+
+def _data(name: str) -> GoldenRun:
+    return GoldenRun("prepare", f"shared/data/{name}", {"spec": f"data/{name}"})
+
+
+def _tokenizer(data: str, settings: str = "tokenizer") -> GoldenRun:
+    return GoldenRun("tokenizer", f"shared/tokenizer/{data}", {"spec": settings}, {"data": data})
+
+
+def _sft(name: str, spec: str, evaluation: str, data: str) -> GoldenRun:
+    reads = {"data": data, "tokenizer": f"{data}-tokenizer"}
+    return GoldenRun("sft", f"shared/sft/{name}/0", {"spec": spec, "evaluation": evaluation}, reads)
+
+
+def _model(
+    name: str, *, data: str = "dialogue", sft: str = "sft", settings: str | None = None, **reads: Names
+) -> GoldenRun:
+    files = {"spec": settings or f"reward_model/{name}", "scale": "training"}
+    return GoldenRun("reward_model", f"segment/reward_model/{name}/0", files, {"data": data, "sft": sft, **reads})
+
+
+def _fit(model: str, *, data: str = "dialogue", sft: str = "sft", **reads: Names) -> GoldenRun:
+    reads = {"data": data, "sft": sft, "reward_model": f"model-{model}", **reads}
+    return GoldenRun("normaliser", f"segment/normaliser/{model}/0", {"scale": "normaliser"}, reads)
+
+
+def _references(model: str) -> GoldenRun:
+    reads = {"data": "dialogue", "sft": "sft", "reward_model": f"model-{model}"}
+    return GoldenRun("references", f"segment/references/{model}/0", {"scale": "references"}, reads)
+
+
+def _policy(place: str, row: str, scale: str, models: Names = (), **reads: Names) -> GoldenRun:
+    """A policy on dialogue unless `reads` names other data."""
+    files = {"row": f"row/{row}", "scale": f"policy/{scale}", "evaluation": "evaluation"}
+    given: dict[str, Names] = {"data": "dialogue", "sft": "sft"}
+    if models:
+        names = _several(models)
+        given |= {"reward_model": tuple(f"model-{n}" for n in names), "normaliser": tuple(f"fit-{n}" for n in names)}
+    return GoldenRun("policy", f"{place}/policy/{row}/0", files, given | reads)
+
+
+def _on_questions(row: str, scale: str, models: Names = (), **reads: Names) -> GoldenRun:
+    """A policy on mathematics, which has no dialogue to judge."""
+    above: dict[str, Names] = {"data": "mathematics", "sft": "reasoner", "samples": "samples", "teacher": "teacher"}
+    made = _policy("rlmec", row, scale, models, **{**above, **reads})
+    return GoldenRun(made.stage, made.place, {**made.settings, "evaluation": "question_evaluation"}, made.reads)
+
+
+def _alarm(row: str, kind: str = "qa") -> GoldenRun:
+    """A policy that pays aspects."""
+    own = {"qa": ("longform", "long"), "mt": ("translation", "encoder-decoder")}[kind]
+    reads: dict[str, Names] = {"data": own[0], "sft": own[1], "selection": f"selection-{kind}"}
+    reads |= {"holistic": f"model-holistic-{kind}"} | ({"aspect_model": ASPECT_RUNS} if kind == "qa" else {})
+    made = _policy("alarm", row, "alarm", f"holistic-{kind}", **reads)
+    return GoldenRun(made.stage, made.place, {**made.settings, "evaluation": "long_evaluation"}, made.reads)
+
+
+def _selection(kind: str, aspects: tuple[str, ...], data: str, sft: str, **reads: Names) -> GoldenRun:
+    files: dict[str, Names] = {"spec": f"selection/{kind}", "scale": "selection_scale"}
+    files["aspect"] = tuple(f"aspects/{name}" for name in aspects)
+    above = {"data": data, "sft": sft, "reward_model": f"model-holistic-{kind}", **reads}
+    return GoldenRun("selection", f"alarm/selection/{kind}/0", files, above)
+
+
+def _choice(row: str, scale: str, model: str, **reads: Names) -> GoldenRun:
+    """A policy that shows one choice, with a short evaluation."""
+    made = _policy("choices", row, scale, model, **reads)
+    return GoldenRun(made.stage, made.place, {**made.settings, "evaluation": "short_evaluation"}, made.reads)
+
+
+def _tables(paper: str) -> GoldenRun:
+    return GoldenRun("tables", f"{paper}/tables")
+
+
+ENTROPIES = {"entropies": "entropies"}
+SENTENCES = {"sentences": "segmenter"}
+ASPECTS = ("factuality", "relevance", "completeness")
+ASPECT_RUNS = tuple(f"aspect-{name}" for name in ASPECTS)
+PAPERS = ("segment", "sentence", "alarm", "rlmec", "par")
+
+#: Every golden run by its name, each after those that it reads.
+RUNS: dict[str, GoldenRun] = {
+    **{name: _data(name) for name in ("dialogue", "mathematics", "questions", "longform", "translation", "flattery")},
+    "dialogue-tokenizer": _tokenizer("dialogue"),
+    "mathematics-tokenizer": _tokenizer("mathematics", "question_tokenizer"),
+    "longform-tokenizer": _tokenizer("longform"),
+    "translation-tokenizer": _tokenizer("translation"),
+    "segmenter": GoldenRun("segmenter", "shared/segmenter/sat-1l", {"spec": "segmenter"}, {"data": "dialogue"}),
+    "sft": _sft("phi3-mini", "backbone", "evaluation", "dialogue"),
+    "reasoner": _sft("rlmec-math", "reasoner", "question_evaluation", "mathematics"),
+    "long": _sft("alarm-qa", "backbone", "long_evaluation", "longform"),
+    "encoder-decoder": _sft("alarm-mt", "encoder_decoder", "long_evaluation", "translation"),
+    "entropies": GoldenRun(
+        "entropies", "shared/entropies/phi3-mini/0", {"spec": "entropies"}, {"data": "dialogue", "sft": "sft"}
+    ),
+    "model-segment": _model("segment", **ENTROPIES),
+    "model-bandit": _model("bandit"),
+    "model-token": _model("token"),
+    "model-reg": _model("reg", data="flattery"),
+    "model-odin": _model("odin"),
+    "model-sentence": _model("sentence", **SENTENCES),
+    "model-warm-1": _model("warm-1"),
+    "model-warm-2": _model("warm-2"),
+    "model-warm": _model("warm", reward_model=("model-warm-1", "model-warm-2")),
+    "model-holistic-qa": _model("holistic-qa", data="longform", sft="long", settings="reward_model/bandit"),
+    "model-holistic-mt": _model(
+        "holistic-mt", data="translation", sft="encoder-decoder", settings="reward_model/bandit"
+    ),
+    "fit-segment": _fit("segment", **ENTROPIES),
+    "fit-bandit": _fit("bandit"),
+    "fit-token": _fit("token"),
+    "fit-odin": _fit("odin"),
+    "fit-warm": _fit("warm"),
+    "fit-sentence": _fit("sentence", **SENTENCES),
+    "fit-holistic-qa": _fit("holistic-qa", data="longform", sft="long"),
+    "fit-holistic-mt": _fit("holistic-mt", data="translation", sft="encoder-decoder"),
+    "references-segment": _references("segment"),
+    "references-bandit": _references("bandit"),
+    "references-odin": _references("odin"),
+    "references-warm": _references("warm"),
+    "segment": _policy("segment", "segment", "ppo", "segment", **ENTROPIES),
+    "bandit": _policy("segment", "bandit", "ppo", "bandit"),
+    "token": _policy("segment", "token", "ppo", "token"),
+    "dpo": _policy("segment", "dpo", "dpo"),
+    "segment-par": _policy("mixed", "segment-par", "ppo", "segment", **ENTROPIES, references="references-segment"),
+    "two": _policy("mixed", "two", "ppo", ("segment", "bandit"), **ENTROPIES, references="references-bandit"),
+    "lora": _policy("mixed", "lora", "ppo", "bandit"),
+    "function": _policy("mixed", "function", "reinforce_plus_plus"),
+    "rloo": _policy("mixed", "rloo", "rloo", "segment", **ENTROPIES),
+    "sentence": _policy("sentence", "sentence", "reinforce_plus_plus", "sentence", **SENTENCES),
+    "par": _policy("par", "par", "par_ppo", "bandit", references="references-bandit"),
+    "minmax": _policy("par", "minmax", "par_ppo", "bandit", references="references-bandit"),
+    "odin": _policy("par", "odin", "par_ppo", "odin", references="references-odin"),
+    "warm": _policy("par", "warm", "par_ppo", "warm", references="references-warm"),
+    "grpo-par": _policy("par", "grpo-par", "grpo", "bandit", references="references-bandit"),
+    "online-dpo-par": _policy("par", "online-dpo-par", "online_dpo", "bandit", references="references-bandit"),
+    "reward_bench": GoldenRun(
+        "reward_bench", "sentence/reward_bench/bench-sentence/0", {"scale": "reward_bench"},
+        {"data": "dialogue", "sft": "sft", **SENTENCES, "reward_model": "model-sentence"},
+    ),
+    "pool": GoldenRun("pool", "shared/pool/phi3-mini/0", {"scale": "pool"}, {"data": "dialogue", "sft": "sft"}),
+    "best_of_n": GoldenRun(
+        "best_of_n", "sentence/best_of_n/best-of-n-sentence/0", {"scale": "best_of_n"},
+        {"data": "dialogue", "sft": "sft", **SENTENCES, "reward_model": "model-sentence", "pool": "pool"},
+    ),
+    "second_judge": GoldenRun(
+        "second_judge", "sentence/second_judge/second-judge/0",
+        {"row": "row/second-judge", "scale": "second_judge_scale"},
+        {"data": "dialogue", "policies": ("sentence", "bandit", "dpo")},
+    ),
+    **{
+        f"aspect-{name}": GoldenRun(
+            "aspect_model", f"alarm/aspect_model/{name}/0", {"spec": f"aspect_model/{name}", "scale": "training"},
+            {"data": "longform", "sft": "long"},
+        )
+        for name in ASPECTS
+    },
+    "selection-qa": _selection("qa", (*ASPECTS, "length"), "longform", "long", aspect_model=ASPECT_RUNS),
+    "selection-mt": _selection("mt", ("grammar", "length"), "translation", "encoder-decoder"),
+    "qa-alarm": _alarm("qa-alarm"),
+    "qa-alarm-selected": _alarm("qa-alarm-selected"),
+    "qa-weighted-sum": _alarm("qa-weighted-sum"),
+    "mt-alarm": _alarm("mt-alarm", "mt"),
+    "samples": GoldenRun(
+        "samples", "shared/samples/rlmec-math/0", {"spec": "samples"}, {"data": "mathematics", "sft": "reasoner"}
+    ),
+    "teacher": GoldenRun(
+        "teacher", "shared/teacher/rlmec-math/0", {"spec": "teacher"},
+        {"data": "mathematics", "sft": "reasoner", "samples": "samples"},
+    ),
+    "generative": GoldenRun(
+        "generative_reward_model", "rlmec/generative_reward_model/math/0",
+        {"spec": "generative", "scale": "generative_scale"},
+        {"data": "mathematics", "sft": "reasoner", "samples": "samples", "teacher": "teacher"},
+    ),
+    "solution_pairs": GoldenRun(
+        "solution_pairs", "shared/solution_pairs/rlmec-math/0", {}, {"data": "mathematics", "samples": "samples"}
+    ),
+    "model-solutions": _model("solutions", data="solution_pairs", sft="reasoner"),
+    "fit-solutions": _fit("solutions", data="solution_pairs", sft="reasoner"),
+    "ppo-a2c": _on_questions("ppo-a2c", "ppo_a2c", "solutions"),
+    "vanilla-ppo": _on_questions("vanilla-ppo", "vanilla_ppo", "solutions"),
+    "math-rlmec": _on_questions("math-rlmec", "rlmec", token_rewards="generative"),
+    "math-without-tls": _on_questions("math-without-tls", "rlmec", "solutions", token_rewards="generative"),
+    **{f"math-{name}": _on_questions(f"math-{name}", "solutions") for name in ("sft", "rft", "rft-td", "coh", "figa")},
+    "math-dpo": _on_questions("math-dpo", "solutions_dpo"),
+    "math-imitation": _on_questions("math-imitation", "solutions", token_rewards="generative"),
+    **{f"tables-{paper}": _tables(paper) for paper in PAPERS},
+    **{f"model-{name}": _model(name) for name in choices.MODELS},
+    **{f"fit-{name}": _fit(name) for name in choices.MODELS},
+    **{name: _choice(name, "choice", "bandit", references="references-bandit") for name in choices.SHAPINGS},
+    **{name: _choice(name, "choice", "bandit") for name in choices.PLAIN_SHAPINGS},
+    **{
+        name: _choice(name, "choice", model, **(ENTROPIES if model == "segment" else {}))
+        for name, (model, _) in choices.READS.items()
+    },
+    **{name: _choice(name, name, "bandit") for name in choices.OPTIMISERS},
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class GoldenRuns:
+    """A directory with the settings and the outputs of golden runs; stages run with it as the working directory."""
+
+    root: Path
+
+    def write(self, settings: Mapping[str, Values] = SETTINGS) -> GoldenRuns:
+        """Writes the settings files; returns itself."""
+        for name, values in settings.items():
+            path = self.root / self.settings(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+        return self
+
+    @staticmethod
+    def settings(name: str) -> str:
+        """Returns what a stage's command line says to read an entry of SETTINGS."""
+        return f"params/{name}.yaml"
+
+    @staticmethod
+    def out(name: str) -> str:
+        """Returns the output of a run as command lines state it."""
+        return f"{RESULTS}/{RUNS[name].place}"
+
+    def result(self, name: str) -> Path:
+        return self.root / self.out(name) / "result"
+
+    def read(self, name: str, file: str) -> Any:
+        """Returns the parsed content of a JSON or JSON Lines file of a result."""
+        text = (self.result(name) / file).read_text(encoding="utf-8")
+        return [json.loads(line) for line in text.splitlines()] if file.endswith("l") else json.loads(text)
+
+    def command_line(self, name: str) -> list[str]:
+        """Returns the arguments of a run's stage."""
+        run = RUNS[name]
+        line = [word for key, value in self._values(run) for word in (f"--{key.replace('_', '-')}", *value)]
+        line += ["--seed", "0"] if run.stage in SEEDED else []
+        if run.stage == "tables":
+            line += ["--results", RESULTS, "--paper", run.place.split("/")[0], "--seeds", "0"]
+        return [*line, "--out", self.out(name)]
+
+    def _values(self, run: GoldenRun) -> Iterator[tuple[str, list[str]]]:
+        for key, names in run.settings.items():
+            yield key, [self.settings(name) for name in _several(names)]
+        for key, names in run.reads.items():
+            yield key, [f"{self.out(name)}/result" for name in _several(names)]
+
+    def run(self, name: str) -> None:
+        """Runs a stage's entry point in this process."""
+        with chdir(self.root):
+            import_module(f"tasks.{RUNS[name].stage}").main(self.command_line(name))
+
+
+def with_upstream(names: list[str]) -> list[str]:
+    """Returns some runs and all that they read, in order; tables read every run before them."""
+    wanted = set(names)
+    for name in reversed(RUNS):
+        if name in wanted:
+            wanted |= set(RUNS) if RUNS[name].stage == "tables" else set(RUNS[name].needs)
+    known = set(names)
+    return [name for name in RUNS if name in wanted and (RUNS[name].stage != "tables" or name in known)]
