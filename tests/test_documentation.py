@@ -253,7 +253,9 @@ def test_a_function_that_does_not_exist_is_noticed() -> None:
 
 @pytest.mark.parametrize("paper", papers(ROOT))
 def test_every_row_of_a_paper_is_documented(paper: str) -> None:
+    """By its name, or by a prefix such as `llama3-` and what follows it."""
     named = set(inline(text_of(ROOT / "docs" / f"{paper}.md")))
+    named |= {f"{prefix}{name}" for prefix in named if prefix.endswith("-") for name in named}
     found = load_rows(ROOT, paper)
     wanted = {name.replace(".", "_") for name in (*found, *(row.backbone for row in found.values()))}
     assert wanted <= named, f"docs/{paper}.md does not name {sorted(wanted - named)}"
