@@ -12,8 +12,8 @@ import time
 from pathlib import Path
 
 from rlhf_core.segmentation import SaT
-from tasks.artifacts import read_jsonl
-from tasks.stage import set_threads
+from tasks.running.artifacts import read_jsonl
+from tasks.running.stage import set_threads
 
 
 def main() -> None:

@@ -16,8 +16,8 @@ import tempfile
 import time
 from pathlib import Path
 
-from tasks.rows import ROOT_SCALE, load_rows
-from tasks.scale import Scale
+from tasks.graph.rows import ROOT_SCALE, load_rows
+from tasks.graph.scale import Scale
 
 #: Seconds a stage may take on two idle cores.
 TARGETS = {"sft": 90, "reward_model": 20, "policy": 45}

@@ -43,8 +43,8 @@ def _make(root: Path, sizes: dict[str, int], steps: int) -> None:
     import yaml
     from transformers import AutoConfig, AutoModelForCausalLM
 
-    from tasks.artifacts import read_jsonl
-    from tasks.loading import load_encoder
+    from tasks.running.artifacts import read_jsonl
+    from tasks.running.loading import load_encoder
 
     spec = yaml.safe_load((SCALE / DATA).read_text(encoding="utf-8"))
     spec["rows"] = {name: sizes.get(name, min(count, 8)) for name, count in spec["rows"].items()}

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from tasks.platform_state import STATE, alive, read_private
+from tasks.running.platform_state import STATE, alive, read_private
 
 if TYPE_CHECKING:
     from prefect.exceptions import Abort

@@ -20,8 +20,8 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.commit import changed_since, commit_of, listed
-from tasks.rows import load_yaml, papers
+from tasks.graph.rows import load_yaml, papers
+from tasks.running.commit import changed_since, commit_of, listed
 
 FILE = "prefect.yaml"
 POOL = "rewardsmith"

@@ -14,7 +14,7 @@ from prefect.cache_policies import NO_CACHE
 from flows.scheduler import RunFailed
 from flows.stage_run import Running
 from flows.working_tree import end_group, mark
-from tasks import plan
+from tasks.dvc import plan
 
 #: A module of the project and its arguments.
 Call = tuple[str, Sequence[str]]
@@ -43,7 +43,7 @@ def follow_up(module: str, arguments: Sequence[str], root: Path, running: Runnin
     Raises:
         RunFailed: it ended badly.
     """
-    project = str(Path(plan.__file__).parent.parent)
+    project = str(Path(plan.__file__).parents[2])
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))}
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from tasks.platform_state import alive, note_of, read_private, write_private
+from tasks.running.platform_state import alive, note_of, read_private, write_private
 
 #: How long a killed process holds its slots; Prefect takes no less.
 LEASE_SECONDS = 60.0

@@ -28,10 +28,10 @@ from flows.several_machines import check_server
 from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
-from tasks import plan
-from tasks.searches import paper_runs
+from tasks.dvc import plan
+from tasks.dvc.up_to_date import Asked, code_at_work, ended_well
 from tasks.tables import SO_FAR, seeds_so_far
-from tasks.up_to_date import Asked, code_at_work, ended_well
+from tasks.tracking.searches import paper_runs
 
 
 def page_link(create: Callable[..., object]) -> None:
@@ -111,7 +111,7 @@ def run_paper(
         if report:
             problems += follow_ups(folder, *tables_so_far(folder, scale, paper, summary))
         if sync:  # before the report, which links what MLflow holds
-            problems += follow_ups(folder, ("tasks.tracking", ["--paper", paper, "--scale", scale]))
+            problems += follow_ups(folder, ("tasks.tracking.mirror", ["--paper", paper, "--scale", scale]))
             runs_link(create_link_artifact, folder, paper)
         if report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
             log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", paper, paper)

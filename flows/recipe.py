@@ -32,12 +32,13 @@ from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.rewards.signals import READS
 from rlhf_core.shaping.registry import SHAPINGS
-from tasks import graph, plan
-from tasks.artifacts import stopped
-from tasks.commit import commit_of
-from tasks.exclusive import only_one
-from tasks.items import SHARED
-from tasks.rows import NAME, load_yaml, nearest
+from tasks.dvc import plan
+from tasks.graph import files as graph
+from tasks.graph.items import SHARED
+from tasks.graph.rows import NAME, load_yaml, nearest
+from tasks.running.artifacts import stopped
+from tasks.running.commit import commit_of
+from tasks.running.exclusive import only_one
 
 #: A choice that stays as in the row it starts from.
 KEEP = "as it is"
@@ -230,7 +231,7 @@ def recipe(
             raise RunFailed(f"{summary.line()}. " + "; ".join(summary.failed.values()))
         if sync:
             os.environ.setdefault("MLFLOW_TRACKING_URI", f"sqlite:///{tree / 'mlflow.db'}")
-            if problems := follow_ups(path, ("tasks.tracking", ["--paper", paper, "--rows", name])):
+            if problems := follow_ups(path, ("tasks.tracking.mirror", ["--paper", paper, "--rows", name])):
                 raise RunFailed("; ".join(problems))
         report_result(path, "testbed", paper, name, chosen)
     return summary.line()

@@ -33,13 +33,13 @@ from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import Running, run_stage
 from rlhf_core.errors import RewardsmithError
-from tasks import machine
-from tasks.alerts import note_told, untold
-from tasks.graph import file_name, resources
-from tasks.records import RECORDS, bring_records, records_folder
-from tasks.reevaluation import Watched, load_settings
-from tasks.registry import Registered, Registry
-from tasks.tracking import open_registry
+from tasks.graph.files import file_name, resources
+from tasks.reevaluation.alerts import note_told, untold
+from tasks.reevaluation.evaluate import Watched, load_settings
+from tasks.reevaluation.records import RECORDS, bring_records, records_folder
+from tasks.running import machine
+from tasks.tracking.mirror import open_registry
+from tasks.tracking.models import Registered, Registry
 
 
 def needs_of(root: Path, model: Registered) -> dict[str, Any]:
@@ -68,8 +68,8 @@ def _address(model: Registered) -> str:
 
 
 def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant) -> dict[str, Any]:
-    """Runs `tasks.reevaluation` to its end as stages are run: marked, logged, and its memory watched."""
-    call = [sys.executable, "-m", "tasks.reevaluation", "--settings", str(settings), "--root", str(root)]
+    """Runs `tasks.reevaluation.evaluate` to its end as stages are run: marked, logged, and its memory watched."""
+    call = [sys.executable, "-m", "tasks.reevaluation.evaluate", "--settings", str(settings), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
     call += ["--result", model.path, "--out", str(out)]

@@ -13,7 +13,7 @@ from uuid import UUID
 import psutil
 
 from flows.cancelling import ends_when_cancelled
-from tasks.platform_state import FOLDER, alive, note_of, read_private, write_private
+from tasks.running.platform_state import FOLDER, alive, note_of, read_private, write_private
 
 #: What the tag of a flow run begins with that names the machine of its process.
 HOST = "host:"

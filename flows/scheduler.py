@@ -30,10 +30,11 @@ from flows.slots import Grant, Slots
 from flows.stage_run import Running, StageDone, StageFailed, run_stage
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
-from tasks import machine, plan
-from tasks.exclusive import only_scheduler
-from tasks.plan import Stage
-from tasks.times import RunTimes, stage_time
+from tasks.dvc import plan
+from tasks.dvc.plan import Stage
+from tasks.graph.times import RunTimes, stage_time
+from tasks.running import machine
+from tasks.running.exclusive import only_scheduler
 
 RETRIES = 2
 BACKOFF_SECONDS = 2.0

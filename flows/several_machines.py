@@ -3,7 +3,7 @@
 They share two things, and none of them leads:
 
 - a Prefect server (`PREFECT_API_URL`): a stage at work is a lease there, which ends with the process that holds it;
-- a DVC remote (`tasks/remote.py`): a stage whose result is there is taken over without running.
+- a DVC remote (`tasks/dvc/remote.py`): a stage whose result is there is taken over without running.
 
 A stage is held from before the remote is asked until its result is pushed, so no two machines run it. Where that fails
 (a machine that was cut off for longer than its lease), the stage runs twice with the same result.
@@ -26,9 +26,9 @@ import httpx
 from flows.leases import Leases
 from flows.run_notes import add_tags
 from rlhf_core.errors import RewardsmithError
-from tasks.commit import changed_since, commit_of, listed
-from tasks.plan import Stage
-from tasks.remote import Remote, RemoteFailed
+from tasks.dvc.plan import Stage
+from tasks.dvc.remote import Remote, RemoteFailed
+from tasks.running.commit import changed_since, commit_of, listed
 
 #: Seconds between looks at a stage that another machine is at work on.
 LOOK_SECONDS = 5.0
@@ -121,7 +121,7 @@ class Machines:
     def call(self, address: str) -> list[str]:
         """The command that runs a stage for all machines."""
         upstream = self.stages[address].upstream
-        call = [sys.executable, "-P", "-m", "tasks.shared_stage", address, "--remote", self.remote.name]
+        call = [sys.executable, "-P", "-m", "tasks.dvc.shared_stage", address, "--remote", self.remote.name]
         return [*call, "--commit", self.commit, *(["--upstream", *upstream] if upstream else [])]
 
     def take(self, address: str, *, able: bool) -> str:

@@ -19,7 +19,7 @@ from uuid import UUID
 from flows.leases import Leases
 from flows.slots import Grant, Slots
 from rlhf_core.errors import RewardsmithError
-from tasks import machine
+from tasks.running import machine
 
 #: Seconds between looks at limits that other runs hold.
 POLL_SECONDS = 1.0

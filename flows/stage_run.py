@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flows.working_tree import WORK, end_group, group_memory_gb, mark
 from rlhf_core.errors import RewardsmithError
-from tasks import machine
+from tasks.running import machine
 
 #: The stages' exit code for an error of the user's; EX_TEMPFAIL for one that may pass.
 USER_ERROR, TEMPORARY = 2, 75

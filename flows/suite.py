@@ -21,9 +21,9 @@ from flows.paper import command_line, page_link, runs_link, tables_so_far
 from flows.run_notes import noted
 from flows.scheduler import RunFailed, run_stale
 from rlhf_core.errors import RecipeError
-from tasks import plan
-from tasks.names import SUITE
-from tasks.up_to_date import Asked, code_at_work, ended_well
+from tasks.dvc import plan
+from tasks.dvc.up_to_date import Asked, code_at_work, ended_well
+from tasks.graph.names import SUITE
 
 
 def run_suite(
@@ -53,7 +53,9 @@ def run_suite(
             so_far = [call for paper in papers for call in tables_so_far(root, scale, paper, summary)]
             problems += follow_ups(root, *so_far)
         mirrored = papers if sync else ()
-        problems += follow_ups(root, *(("tasks.tracking", ["--paper", paper, "--scale", scale]) for paper in mirrored))
+        problems += follow_ups(
+            root, *(("tasks.tracking.mirror", ["--paper", paper, "--scale", scale]) for paper in mirrored)
+        )
         for paper in mirrored:
             runs_link(create_link_artifact, root, paper)
         if report:  # after MLflow, whose runs it links

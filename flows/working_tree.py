@@ -12,9 +12,9 @@ from typing import Any
 
 import psutil
 
-from tasks.artifacts import write_whole
-from tasks.plan import readable_lock
-from tasks.platform_state import alive, note_of
+from tasks.dvc.plan import readable_lock
+from tasks.running.artifacts import write_whole
+from tasks.running.platform_state import alive, note_of
 
 WORK = ".work"
 #: The variables that mark the processes of a stage, and all that a run without a platform starts.

@@ -33,13 +33,13 @@ from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss, score_all
 from rlhf_core.supervised.training import TrainingConfig
-from tasks.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
-from tasks.checkpoints import RunCheckpoints, resumable_output
-from tasks.launch import join_processes
-from tasks.loading import encode, load_encoder
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, device, run_stage, training_on
-from tasks.supervised import train_resumably
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
+from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.launch import join_processes
+from tasks.running.loading import encode, load_encoder
+from tasks.running.stage import command_line, device, run_stage, training_on
+from tasks.running.supervised import train_resumably
 
 VERSION = 1
 STAGE = "aspect_model"

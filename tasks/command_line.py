@@ -16,8 +16,8 @@ from typing import Annotated
 import typer
 
 from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, path_error
-from tasks.names import ALL, known_scale, papers_here, split_names, trained_reward_model
-from tasks.platform_state import join_platform
+from tasks.graph.names import ALL, known_scale, papers_here, split_names, trained_reward_model
+from tasks.running.platform_state import join_platform
 
 USER_ERROR = 2
 
@@ -77,7 +77,7 @@ def run(
     `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
     stage: `.work/logs/`. Interrupting is safe: the same command goes on where it stopped.
     """
-    from tasks.up_to_date import Asked, nothing_to_do
+    from tasks.dvc.up_to_date import Asked, nothing_to_do
 
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
@@ -146,7 +146,7 @@ def plan(
     all_stages: Annotated[bool, typer.Option("--all", help="Also list what is up to date.")] = False,
 ) -> None:
     """Say what `run` would do and why, what comes from the cache, and how long it should take."""
-    from tasks.plan_table import print_plan
+    from tasks.commands.plan_table import print_plan
 
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
@@ -160,7 +160,7 @@ def times(
     scale: Scale = "testbed",
 ) -> None:
     """Say where the time goes: seconds of each kind of stage, and what the last run spent beside them."""
-    from tasks.times import print_times
+    from tasks.graph.times import print_times
 
     print_times(Path.cwd(), scale, paper)
 
@@ -181,7 +181,7 @@ def table(
     from tasks.tables import DEMO, FULL, made_tables, print_table
 
     if name not in registry.PAPERS and Path("params", name, "rows").is_dir():
-        from tasks.comparison import print_comparison
+        from tasks.commands.compare import print_comparison
 
         print_comparison(Path.cwd(), scale, name)
         return
@@ -235,9 +235,9 @@ def hackability(
     A mitigation that compares with reference rewards needs a reward model; with a function it is left out, and the
     page says so. What was trained is not trained again; rows are written to `params/hackability/rows/`.
     """
-    from tasks import hackability as laboratory
-    from tasks.graph import matrix_folders
-    from tasks.graph import write as write_graph
+    from tasks.commands import hackability as laboratory
+    from tasks.graph.files import matrix_folders
+    from tasks.graph.files import write as write_graph
 
     root = Path.cwd()
     every = laboratory.mitigations(root)
@@ -277,12 +277,12 @@ def sync(
 
     Look at the runs with `mlflow ui --backend-store-uri sqlite:///mlflow.db`.
     """
-    from tasks import tracking
+    from tasks.tracking import mirror as tracking
 
     known = papers_here(Path.cwd())
     join_platform(Path.cwd())
     if paper is not None and paper not in known:
-        from tasks.rows import nearest
+        from tasks.graph.rows import nearest
 
         raise RecipeError(f"unknown paper '{paper}'. {nearest(paper, known)}")
     print(f"MLflow: {tracking.tracking_uri(Path.cwd()).split('@')[-1]}")
@@ -306,7 +306,7 @@ def explain(
     Or compare what rows that learned from sampled solutions credit their tokens with:
     `rewardsmith explain --rows math-rlmec --rows math-ppo-a2c --rows math-vanilla-ppo`.
     """
-    from tasks.explain import print_credit, print_explanation
+    from tasks.commands.explain import print_credit, print_explanation
 
     if rows:
         print_credit(Path("results", scale), rows, seed)
@@ -339,7 +339,7 @@ def bench_reward(
     `rewardsmith bench-reward sentence/sentence --sets llmbar,hhh_alignment`.
     """
     from rlhf_core.data.truncation import Limits
-    from tasks import bench_reward as benching
+    from tasks.commands import bench_reward as benching
 
     chosen = sets.split(",") if sets else list(benching.SETS)
     folder, limits = trained_reward_model(model, seed, scale), Limits(prompt_tokens, total_tokens)
@@ -363,10 +363,10 @@ def doctor(
     Example: `rewardsmith doctor --scale paper --deepspeed infra/deepspeed/zero3-offload.json --gpus 8`.
     """
     if scale is not None:
-        from tasks.scale_check import report as measure
+        from tasks.graph.scale_check import report as measure
 
         raise typer.Exit(1 if measure(Path.cwd(), scale, deepspeed, gpus, gpu_memory) else 0)
-    from tasks.doctor import report as examine
+    from tasks.commands.doctor import report as examine
 
     raise typer.Exit(1 if examine(Path.cwd()) else 0)
 
@@ -381,7 +381,7 @@ def verify(
 
     Exits with 1 and the list of deviations when one lies outside.
     """
-    from tasks.verify import main as compare
+    from tasks.commands.verify import main as compare
 
     raise typer.Exit(compare(["--write-reference"] if write_reference else []))
 
@@ -397,7 +397,7 @@ def graph(
     The matrix of a paper (`pipelines/<scale>/<paper>/dvc.yaml`) is written when `run` or `plan` first asks for it, or
     here with `--matrix`.
     """
-    from tasks.graph import main as write_graph
+    from tasks.graph.files import main as write_graph
 
     call = ["--matrix", matrix, "--scale", scale] if matrix else []
     raise typer.Exit(write_graph([*call, *(["--check"] if check else [])]))
@@ -440,7 +440,7 @@ def promote(
     alias: Annotated[str, typer.Option(help="The alias to set.")] = "champion",
 ) -> None:
     """Point an alias of the model registry at a result; re-evaluation follows it."""
-    from tasks import tracking
+    from tasks.tracking import mirror as tracking
 
     join_platform(Path.cwd())
     found = tracking.open_registry(Path.cwd()).promote(name, alias, seed)

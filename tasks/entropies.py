@@ -19,10 +19,10 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.sft import sequence_statistics
-from tasks.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
-from tasks.loading import encode, load_encoder, load_policy
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, run_stage, set_threads
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
+from tasks.running.loading import encode, load_encoder, load_policy
+from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 2
 STAGE = "entropies"

@@ -35,12 +35,12 @@ from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, to
 from rlhf_core.supervised.sft import sft_loss
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.testbed.oracle import first_error, minimal_edit
-from tasks.artifacts import Stopped, check_version, read_jsonl, write_json, write_jsonl
-from tasks.checkpoints import RunCheckpoints, resumable_output
-from tasks.loading import load_encoder, load_policy
-from tasks.settings import overrides, read_settings, typed
-from tasks.stage import command_line, run_stage, set_threads, training_on
-from tasks.supervised import train_resumably
+from tasks.params.settings import overrides, read_settings, typed
+from tasks.running.artifacts import Stopped, check_version, read_jsonl, write_json, write_jsonl
+from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.loading import load_encoder, load_policy
+from tasks.running.stage import command_line, run_stage, set_threads, training_on
+from tasks.running.supervised import train_resumably
 from tasks.teacher import rewrite_row, wrong_solutions
 
 VERSION = 1

@@ -46,21 +46,16 @@ from rlhf_core.supervised.objectives import objective
 from rlhf_core.supervised.recipes import PREFERENCE, Sources, SupervisedRecipe, Weighted
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
-from tasks.answering import Opened, question_accuracies
-from tasks.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl
-from tasks.aspects import lower_is_better, write_scores
-from tasks.benchmarks import Evaluation, EvaluationConfig
-from tasks.checkpoints import RunCheckpoints, resumable_output
-from tasks.evaluations import ProxyReader, lost_after_peak, peak_evaluation
-from tasks.hacking import HackingWatch, hindsight, scores_over_sft
-from tasks.launch import join_processes
-from tasks.loading import load_policy
-from tasks.policy_run import Run, Upstream, start_run
-from tasks.policy_settings import PolicyScale
-from tasks.progress import progress
-from tasks.reward import build_reward, check_referenced, shaping_constants
-from tasks.settings import read_settings, typed
-from tasks.solutions import (
+from tasks.evaluating.aspects import lower_is_better, write_scores
+from tasks.evaluating.policies import Evaluation, EvaluationConfig
+from tasks.params.policy import PolicyScale
+from tasks.params.settings import read_settings, typed
+from tasks.policy_run.answering import Opened, question_accuracies
+from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft
+from tasks.policy_run.proxies import ProxyReader, lost_after_peak, peak_evaluation
+from tasks.policy_run.reward import build_reward, check_referenced, shaping_constants
+from tasks.policy_run.run import Run, Upstream, start_run
+from tasks.policy_run.solutions import (
     SAMPLES_FILE,
     SolutionFolders,
     Solved,
@@ -68,8 +63,13 @@ from tasks.solutions import (
     needed_solutions,
     solved_samples,
 )
-from tasks.stage import command_line, device, run_stage, training_on
-from tasks.supervised import train_resumably
+from tasks.running.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl
+from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.launch import join_processes
+from tasks.running.loading import load_policy
+from tasks.running.progress import progress
+from tasks.running.stage import command_line, device, run_stage, training_on
+from tasks.running.supervised import train_resumably
 
 VERSION = 5
 STAGE = "policy"

@@ -13,11 +13,11 @@ from typing import Annotated, Any
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.generation import Sampling
-from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.benchmarks import answer
-from tasks.loading import load_encoder, load_policy
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, run_stage, set_threads
+from tasks.evaluating.policies import answer
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.loading import load_encoder, load_policy
+from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
 STAGE = "pool"

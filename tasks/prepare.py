@@ -4,7 +4,7 @@ Writes into result/: sft.jsonl, preference.{train,validation,...}.jsonl, prompts
 choices/<task>.jsonl, arithmetic.<name>.jsonl, functions.<name>.jsonl, quarantine/, data.json (template, limits,
 source, counts).
 
-A spec with a `task` is of questions with step-by-step solutions, see `tasks.questions`. Otherwise source `testbed`
+A spec with a `task` is of questions with step-by-step solutions (`tasks.data_specs.questions`). Otherwise `testbed`
 generates everything from the world. `directory` and `huggingface` read real preference sets: the chosen
 responses serve supervised fine-tuning, the split `test` is held out, and its prompts with their chosen
 responses are the benchmark unless the spec names others. Quarantined rows of a run that is refused stay in
@@ -26,8 +26,7 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, DIALOGUE_BENCHMARKS
-from tasks.artifacts import check_version, stage_output, write_json, write_jsonl
-from tasks.data_sets import (
+from tasks.data_specs.data_sets import (
     DataSpec,
     DrawnSpec,
     Sets,
@@ -38,11 +37,12 @@ from tasks.data_sets import (
     screened,
     together,
 )
-from tasks.long_form_data import LONG_FORM_SPECS
-from tasks.questions import questions_spec
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, run_stage
-from tasks.translation_data import TRANSLATION_SPECS
+from tasks.data_specs.long_form import LONG_FORM_SPECS
+from tasks.data_specs.questions import questions_spec
+from tasks.data_specs.translation import TRANSLATION_SPECS
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.running.stage import command_line, run_stage
 
 VERSION = 3
 STAGE = "prepare"

@@ -32,11 +32,11 @@ from rlhf_core.rewards.signals import Segments
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.shaping.specification import CONSTANTS, Scale
-from tasks.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
-from tasks.loading import load_encoder, load_policy, load_segmenter
-from tasks.progress import progress
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, device, run_stage, set_threads
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
+from tasks.running.loading import load_encoder, load_policy, load_segmenter
+from tasks.running.progress import progress
+from tasks.running.stage import command_line, device, run_stage, set_threads
 
 VERSION = 1
 STAGE = "references"

@@ -15,11 +15,11 @@ from typing import Annotated, Any
 from rlhf_core.data.sources import HubSet, HuggingFaceSource
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.reward_bench import ScoredPair, check_independence, reward_bench_scores, section_of
-from tasks.artifacts import check_version, stage_output, write_json, write_jsonl
-from tasks.loading import load_world
-from tasks.scoring import Scorer, TrainedScorer, Upstream
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, run_stage, set_threads
+from tasks.evaluating.reward_models import Scorer, TrainedScorer, Upstream
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.running.loading import load_world
+from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
 STAGE = "reward_bench"

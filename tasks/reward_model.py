@@ -31,14 +31,14 @@ from rlhf_core.rewards.preference_training import MEAN, SegmentedSequence, pair_
 from rlhf_core.segmentation import SaT, Segmentation, Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token, with_end_tokens
 from rlhf_core.supervised.training import TrainingConfig
-from tasks.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
-from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.entropies import load_entropies, resolve_segmenter
-from tasks.launch import join_processes
-from tasks.loading import load_encoder, load_segmenter
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, device, run_stage, training_on
-from tasks.supervised import train_resumably
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
+from tasks.running.checkpoints import RunCheckpoints, resumable_output
+from tasks.running.launch import join_processes
+from tasks.running.loading import load_encoder, load_segmenter
+from tasks.running.stage import command_line, device, run_stage, training_on
+from tasks.running.supervised import train_resumably
 
 VERSION = 4
 STAGE = "reward_model"

@@ -21,11 +21,11 @@ from rlhf_core.models.generation import Sampling, generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
-from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.loading import load_encoder, load_policy
-from tasks.progress import progress
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, run_stage, set_threads
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.loading import load_encoder, load_policy
+from tasks.running.progress import progress
+from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
 STAGE = "samples"

@@ -14,10 +14,10 @@ from typing import Annotated, Any
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
-from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.loading import load_judge, load_world
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, run_stage, set_threads
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.loading import load_judge, load_world
+from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
 STAGE = "second_judge"
@@ -28,7 +28,7 @@ class SecondJudgeSpec:
     """Who judges, and what.
 
     Args:
-        judge: judge spec, see `tasks.loading.load_judge`.
+        judge: judge spec, see `tasks.running.loading.load_judge`.
         benchmark: whose first turns are compared.
         template: of the judge's prompt.
     """

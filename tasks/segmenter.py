@@ -24,11 +24,11 @@ from rlhf_core.segmentation.boundary_tagger import (
 )
 from rlhf_core.segmentation.sat import KNOWN_FILE, SaT, load_splitter, text_digest
 from rlhf_core.supervised.training import TrainingConfig
-from tasks.artifacts import check_version, read_jsonl, stage_output, write_json
-from tasks.data_sets import DATA_VARIABLE
-from tasks.progress import progress
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, device, run_stage, set_threads
+from tasks.data_specs.data_sets import DATA_VARIABLE
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
+from tasks.running.progress import progress
+from tasks.running.stage import command_line, device, run_stage, set_threads
 
 VERSION = 2
 STAGE = "segmenter"

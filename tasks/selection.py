@@ -19,12 +19,12 @@ from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.consistency import Consistency, Pairs, SelectionRule, consistency
 from rlhf_core.models.generation import Sampling
-from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.aspects import LoadedAspect, holistic_values, read_aspects
-from tasks.benchmarks import answer
-from tasks.loading import load_encoder, load_policy
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, run_stage, set_threads
+from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
+from tasks.evaluating.policies import answer
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.loading import load_encoder, load_policy
+from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
 STAGE = "selection"
@@ -34,7 +34,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class SelectionFile:
-    """What is compared; `tasks.rows` resolves the names.
+    """What is compared; `tasks.graph.rows` resolves the names.
 
     Args:
         title: for people.

@@ -28,14 +28,14 @@ from rlhf_core.models.loading import (
 from rlhf_core.models.policy import policy_of
 from rlhf_core.supervised.sft import mean_nll, sft_loss
 from rlhf_core.supervised.training import TrainingConfig
-from tasks.artifacts import check_version, read_jsonl, write_json, write_jsonl
-from tasks.benchmarks import EvaluationConfig, Evaluator
-from tasks.checkpoints import resumable_output
-from tasks.launch import join_processes
-from tasks.loading import encode, load_encoder, load_judge, load_world
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, device, run_stage, training_on
-from tasks.supervised import train_resumably
+from tasks.evaluating.policies import EvaluationConfig, Evaluator
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_jsonl, write_json, write_jsonl
+from tasks.running.checkpoints import resumable_output
+from tasks.running.launch import join_processes
+from tasks.running.loading import encode, load_encoder, load_judge, load_world
+from tasks.running.stage import command_line, device, run_stage, training_on
+from tasks.running.supervised import train_resumably
 
 VERSION = 3
 STAGE = "sft"

@@ -13,9 +13,9 @@ from typing import Annotated, Any
 
 from rlhf_core.data.solutions import Sample, pairs, read_samples
 from rlhf_core.errors import DataError
-from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json, write_jsonl
-from tasks.solutions import SAMPLES_FILE
-from tasks.stage import command_line, run_stage
+from tasks.policy_run.solutions import SAMPLES_FILE
+from tasks.running.artifacts import check_version, read_json, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.stage import command_line, run_stage
 
 VERSION = 1
 STAGE = "solution_pairs"

@@ -20,13 +20,13 @@ from typing import Annotated, Any
 
 from rlhf_core.published import registry
 from rlhf_core.published.row_map import mapped_rows, rows_of_paper
-from tasks.artifacts import check_version, read_json, stage_output, write_json
+from tasks.params.settings import read_settings
 from tasks.report.measured import measured_table, stop_lines, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
 from tasks.report.printed_rows import ELSEWHERE, printed_lines
-from tasks.settings import read_settings
-from tasks.stage import command_line, run_stage
+from tasks.running.artifacts import check_version, read_json, stage_output, write_json
+from tasks.running.stage import command_line, run_stage
 
 VERSION = 7
 CURVE_METRICS = (

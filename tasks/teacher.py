@@ -19,10 +19,10 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.reasoning.rewriting import REASONS, RewriteLimits, Teacher, WrongSolution, judged
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.testbed.oracle import first_error
-from tasks.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
-from tasks.loading import expanded, load_encoder, load_policy
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, run_stage, set_threads
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
+from tasks.running.loading import expanded, load_encoder, load_policy
+from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
 STAGE = "teacher"

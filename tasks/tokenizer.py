@@ -10,9 +10,9 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding, train_byte_level_bpe
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_tokenizer
-from tasks.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
-from tasks.settings import read_settings, typed
-from tasks.stage import command_line, run_stage
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
+from tasks.running.stage import command_line, run_stage
 
 VERSION = 1
 STAGE = "tokenizer"

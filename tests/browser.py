@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tasks.doctor import CHROMIUM
+from tasks.commands.doctor import CHROMIUM
 
 BROWSER = next((path for name in CHROMIUM if (path := shutil.which(name))), None)
 needs_browser = pytest.mark.skipif(BROWSER is None, reason=f"none of {', '.join(CHROMIUM)} on PATH")

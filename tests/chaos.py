@@ -32,7 +32,7 @@ import psutil
 
 from flows.run_notes import process_of
 from flows.working_tree import marked_groups
-from tasks.platform_state import FOLDER, STATE, client_environment, read_private
+from tasks.running.platform_state import FOLDER, STATE, client_environment, read_private
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 

@@ -17,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from tasks import graph
+from tasks.graph import files as graph
 
 PROJECT = Path(__file__).resolve().parent.parent
 STAND_IN = """

@@ -18,8 +18,8 @@ from typer.testing import CliRunner
 
 from rlhf_core.published import registry
 from tasks.command_line import commands
-from tasks.names import split_names
-from tasks.rows import load_rows, papers
+from tasks.graph.names import split_names
+from tasks.graph.rows import load_rows, papers
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "infra").rglob("*.md")])
@@ -133,7 +133,7 @@ def test_module_exists_and_knows_its_options(command: Command) -> None:
     source = Path(found.origin)
     if source.name == "__init__.py":
         source = source.with_name("__main__.py")
-    text = source.read_text(encoding="utf-8") + (ROOT / "tasks" / "stage.py").read_text(encoding="utf-8")
+    text = source.read_text(encoding="utf-8") + (ROOT / "tasks" / "running" / "stage.py").read_text(encoding="utf-8")
     for word in command.words:
         if word.startswith("--") and word != "--help":
             keyword = word[2:].replace("-", "_")

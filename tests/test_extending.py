@@ -108,7 +108,7 @@ def test_the_example_of_a_pair_is_a_record() -> None:
 
 
 def test_the_study_resolves_into_stages_of_its_own(study: Path) -> None:
-    from tasks.graph import build
+    from tasks.graph.files import build
 
     graph = build(study)[Path("pipelines/testbed/my-study")]
     policies = {item.name: item for item in graph.items() if (item.module, item.seed) == ("policy", 0)}
@@ -148,7 +148,7 @@ def test_the_page_gives_a_comparison_table(study: Path) -> None:
 
 def test_a_study_that_was_not_run_says_how_to_run_it(study: Path, tmp_path: Path) -> None:
     from rlhf_core.errors import RecipeError
-    from tasks.comparison import compared_rows
+    from tasks.commands.compare import compared_rows
 
     shutil.copytree(study / "params", tmp_path / "params")
     with pytest.raises(RecipeError, match=r"no row of my-study was run to its end .*: rewardsmith run my-study"):

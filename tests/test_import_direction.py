@@ -16,12 +16,12 @@ FORBIDDEN = {
 }
 #: The modules of `tasks` whose subject is the tracker or the artifact store.
 ALLOWED = {
-    "tasks/tracking.py": {"mlflow"},
-    "tasks/registry.py": {"mlflow"},
-    "tasks/plan.py": {"dvc"},
-    "tasks/records.py": {"dvc"},
-    "tasks/remote.py": {"dvc"},
-    "tasks/shared_stage.py": {"dvc"},
+    "tasks/tracking/mirror.py": {"mlflow"},
+    "tasks/tracking/models.py": {"mlflow"},
+    "tasks/dvc/plan.py": {"dvc"},
+    "tasks/reevaluation/records.py": {"dvc"},
+    "tasks/dvc/remote.py": {"dvc"},
+    "tasks/dvc/shared_stage.py": {"dvc"},
 }
 
 

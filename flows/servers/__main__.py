@@ -25,8 +25,8 @@ import httpx
 from flows.servers import databases, processes, stores
 from flows.servers.settings import POOL, PORTS, Settings, check_ports, choose_port, load, slots_name
 from rlhf_core.errors import RewardsmithError
-from tasks import machine
-from tasks.platform_state import CLIENT, FOLDER, STATE, alive, write_private
+from tasks.running import machine
+from tasks.running.platform_state import CLIENT, FOLDER, STATE, alive, write_private
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 
 from flows.servers.settings import USER, Settings
 from rlhf_core.errors import RewardsmithError
-from tasks.databases import mark_of, upgrade
+from tasks.tracking.databases import mark_of, upgrade
 
 #: Every database, and what writes it.
 TOOLS = {"prefect": "prefect", "mlflow": "mlflow", "auth": "mlflow"}

@@ -17,7 +17,7 @@ from urllib.parse import unquote, urlsplit
 
 from flows.servers.processes import answers, authorization, read_state
 from flows.servers.settings import USER, Settings, load
-from tasks.platform_state import FOLDER, alive
+from tasks.running.platform_state import FOLDER, alive
 
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; img-src 'self' data:; script-src 'unsafe-inline'"
 STYLE = """

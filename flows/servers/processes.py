@@ -18,7 +18,7 @@ import psutil
 from flows.servers.settings import USER, Settings, inherited
 from flows.working_tree import end_group
 from rlhf_core.errors import RewardsmithError
-from tasks.platform_state import STATE, alive, boot_id, is_noted, note_of, read_private, write_private
+from tasks.running.platform_state import STATE, alive, boot_id, is_noted, note_of, read_private, write_private
 
 #: What answers when a server is ready.
 HEALTH = {"prefect": "/api/health", "mlflow": "/health", "page": "/health"}

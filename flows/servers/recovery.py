@@ -17,9 +17,9 @@ from flows.servers.settings import Settings, slots_name
 from flows.several_machines import MACHINE, crash_dead_runs
 from flows.working_tree import end_group, end_orphans, tidy
 from rlhf_core.errors import RewardsmithError
-from tasks.exclusive import only_scheduler
-from tasks.platform_state import FOLDER as PLATFORM
-from tasks.platform_state import read_private
+from tasks.running.exclusive import only_scheduler
+from tasks.running.platform_state import FOLDER as PLATFORM
+from tasks.running.platform_state import read_private
 
 #: A run that is asked to end has this long for its stages.
 ENDING_SECONDS = 60.0

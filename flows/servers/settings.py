@@ -25,7 +25,7 @@ from urllib.parse import urlsplit, urlunsplit
 import psutil
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.platform_state import FOLDER, read_private, write_private
+from tasks.running.platform_state import FOLDER, read_private, write_private
 
 USER = "rewardsmith"
 POOL = "rewardsmith"

@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 from flows.servers.settings import Settings
 from rlhf_core.errors import RewardsmithError
-from tasks import machine
-from tasks.platform_state import read_private, write_private
+from tasks.running import machine
+from tasks.running.platform_state import read_private, write_private
 
 #: Databases and logs need this much to begin with.
 FREE_MB = 256

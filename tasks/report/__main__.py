@@ -13,7 +13,7 @@ import os
 from pathlib import Path
 
 from tasks.report import markdown, page
-from tasks.stage import run_stage
+from tasks.running.stage import run_stage
 
 
 def write_report(results: Path, out: Path) -> Path:

@@ -10,10 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.artifacts import read_json
+from tasks.graph.rows import load_yaml
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
 from tasks.report.records import run_anchor
-from tasks.rows import load_yaml
+from tasks.running.artifacts import read_json
 
 LEFT_OUT = ("hackability",)
 #: Metric -> heading, decimals.

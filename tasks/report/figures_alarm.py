@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from typing import Any
 
 from rlhf_core.published.row_map import recipe_row
-from tasks.artifacts import read_json
 from tasks.report.claims_alarm import paper_claims
 from tasks.report.figure_data import FigureData, Panel, Series, curve_series, published_figure
 from tasks.report.figures_training import training_curves
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.running.artifacts import read_json
 
 #: Selection behind each figure, and how the paper names what it compares.
 SELECTIONS = {"alarm/3": "qa", "alarm/4": "mt"}

@@ -8,7 +8,6 @@ from typing import Any
 
 from rlhf_core.evaluation.fidelity import boundary_scores
 from rlhf_core.published.row_map import RecipeRow, recipe_row
-from tasks.artifacts import read_json
 from tasks.report.figure_data import (
     FigureData,
     Panel,
@@ -21,6 +20,7 @@ from tasks.report.figure_data import (
 )
 from tasks.report.figures_training import reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput
+from tasks.running.artifacts import read_json
 
 METHODS = ("segment", "bandit", "token", "sentence", "bandit-as-segment", "segment-as-bandit")
 LABELS = {

@@ -7,7 +7,6 @@ from typing import Any
 
 from rlhf_core.evaluation.reward_bench import SECTIONS
 from rlhf_core.published.row_map import RecipeRow, data_set, recipe_row
-from tasks.artifacts import read_json
 from tasks.report.figure_data import (
     FigureData,
     Panel,
@@ -19,6 +18,7 @@ from tasks.report.figure_data import (
 )
 from tasks.report.figures_training import reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
+from tasks.running.artifacts import read_json
 
 PAPER = "sentence"
 METHODS = ("sentence", "response", "token", "res2sent", "sent2res")
@@ -334,7 +334,7 @@ def _generations(tree: ResultTree, name: str) -> dict[tuple[str, str], dict[str,
 
 def _world(tree: ResultTree) -> Any:
     """The testbed's world behind the results, None for real data."""
-    from tasks.loading import load_world
+    from tasks.running.loading import load_world
 
     folder = tree.root / "shared" / "data" / data_set(PAPER) / "result"
     return load_world(folder) if (folder / "data.json").exists() else None

@@ -21,14 +21,14 @@ from markupsafe import Markup
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse, inflated
-from tasks.artifacts import read_json, read_jsonl
-from tasks.hackability import FOLDER, LABORATORY, RewardRows, known_rows, mitigations
+from tasks.commands.hackability import FOLDER, LABORATORY, RewardRows, known_rows, mitigations
+from tasks.graph.rows import load_yaml
 from tasks.report.hacking_curves import Curve, colours_of, curves_svg, span, spark_svg
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.page import TEMPLATES, environment
 from tasks.report.records import Provenance, Run, provenance
-from tasks.rows import load_yaml
-from tasks.stage import run_stage
+from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.stage import run_stage
 
 #: Measures of a run, by the name of the metric behind each.
 MEASURES = {

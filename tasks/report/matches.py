@@ -116,7 +116,7 @@ class Matches:
     def _judged(self, own: StageOutput, other: StageOutput) -> tuple[dict[str, int], int]:
         """(1, 0 or -1 per prompt with a verdict, how many have none)."""
         from rlhf_core.evaluation.judges.games import combine_orders, play_games
-        from tasks.benchmarks import comparisons
+        from tasks.evaluating.policies import comparisons
 
         settings = own.judge_settings
         judge = self._judges.get(settings)
@@ -210,7 +210,7 @@ class _Judges:
         self.known: dict[str, Judge | None] = {}
 
     def get(self, settings: Mapping[str, Any]) -> Judge | None:
-        from tasks.loading import load_judge, load_world
+        from tasks.running.loading import load_judge, load_world
 
         key = repr(sorted(settings.items(), key=str))
         if key not in self.known:

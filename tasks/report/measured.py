@@ -26,9 +26,9 @@ class Cell:
     Attributes:
         published: the cell as printed; None where the paper has no such column.
         status: 'measured', 'not run' (no run of this row), 'stopped' (what was measured before it forbids it, see
-            `tasks.artifacts.Stopped`), 'not measured' (the run has no such metric), 'not in the paper' (it prints a
-            dash, and there is no such row), 'elsewhere' (the column belongs to another row behind the same printed
-            one) or '-' (a row against itself).
+            `tasks.running.artifacts.Stopped`), 'not measured' (the run has no such metric), 'not in the paper' (it
+            prints a dash, and there is no such row), 'elsewhere' (the column belongs to another row behind the same
+            printed one) or '-' (a row against itself).
         mean, se: over seeds, in the column's unit; se is None with one seed.
         seeds: value by seed.
         difference, p_seeds, p_prompts: against the table's main row; None on the main row.

@@ -12,12 +12,12 @@ from scipy import stats
 
 from rlhf_core.evaluation.statistics import mean_and_standard_error
 from rlhf_core.published.row_map import recipe_row
-from tasks.artifacts import read_json
 from tasks.report.claims_par import BACKBONES, PEAK, WIN_RATE
 from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.measurements import prompt_values
 from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.outputs import mean_and_standard_error as over_seeds
+from tasks.running.artifacts import read_json
 
 #: Two-sided level of the intervals.
 LEVEL = 0.95

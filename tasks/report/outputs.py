@@ -14,7 +14,7 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import statistics
 from rlhf_core.published.row_map import RecipeRow
-from tasks.artifacts import read_json, read_jsonl, stopped
+from tasks.running.artifacts import read_json, read_jsonl, stopped
 
 
 @dataclass(frozen=True)

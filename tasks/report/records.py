@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts import read_json
+from tasks.running.artifacts import read_json
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import pytest
 from flows.paper import runs_link, tables_so_far
 from flows.scheduler import Summary
 from flows.stage_run import StageDone
-from tasks.searches import note_experiment
+from tasks.tracking.searches import note_experiment
 from tests.flows import without_stages
 
 DEMO, FULL = "tables-segment", "pipelines/testbed/segment/dvc.yaml:tables-segment"
@@ -72,4 +72,4 @@ def test_tables_come_before_the_report(root: Path, monkeypatch: pytest.MonkeyPat
         return []
 
     without_stages.run(monkeypatch, made, root, follow_ups, full=True, seeds=(0,))
-    assert asked == ["tasks.tables", "tasks.tracking", "tasks.report"]
+    assert asked == ["tasks.tables", "tasks.tracking.mirror", "tasks.report"]

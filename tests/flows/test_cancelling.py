@@ -29,7 +29,7 @@ from flows.run_notes import host_tag
 from flows.servers import recovery, settings
 from flows.several_machines import MACHINE, crash_dead_runs
 from flows.working_tree import end_group, marked_groups
-from tasks.platform_state import FOLDER, STATE, note_of, write_private
+from tasks.running.platform_state import FOLDER, STATE, note_of, write_private
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 

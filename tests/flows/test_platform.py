@@ -23,7 +23,7 @@ from zoneinfo import ZoneInfo
 import psutil
 import pytest
 
-from tasks.platform_state import FOLDER, client_environment, read_private
+from tasks.running.platform_state import FOLDER, client_environment, read_private
 from tests import chaos, small_repository
 from tests.browser import WIDTHS, look, needs_browser
 from tests.chaos import Platform, servers
@@ -43,7 +43,7 @@ RECIPE = {
 }
 
 
-#: Stands for `tasks.reevaluation`: a record with a regression.
+#: Stands for `tasks.reevaluation.evaluate`: a record with a regression.
 REEVALUATION = """
 import argparse, json
 from pathlib import Path
@@ -71,7 +71,8 @@ Path(options.out).write_text(json.dumps(record))
 @pytest.fixture(scope="module")
 def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     path = small_repository.create(tmp_path_factory.mktemp("platform"), demo=("bandit",), seeds=(0,))
-    (path / "tasks" / "reevaluation.py").write_text(REEVALUATION)
+    (path / "tasks" / "reevaluation").mkdir()
+    (path / "tasks" / "reevaluation" / "evaluate.py").write_text(REEVALUATION)
     settings = "schedule: {cron: '0 3 1 1 *', timezone: UTC}\nmodels: [{name: segment-policy-bandit}]\n"
     (path / "params" / "reevaluation.yaml").write_text(settings)
     command("git", "add", "-A", root=path)
@@ -231,8 +232,8 @@ def test_a_run_from_the_server_ends_well_streams_its_log_and_reaches_mlflow(plat
 def test_mlflow_knows_the_policy_by_its_alias(platform: Platform, monkeypatch: pytest.MonkeyPatch) -> None:
     from mlflow import MlflowClient
 
-    from tasks.artifacts import digest
-    from tasks.registry import Registry
+    from tasks.running.artifacts import digest
+    from tasks.tracking.models import Registry
 
     for name, value in platform.environment.items():
         monkeypatch.setenv(name, value)
@@ -270,7 +271,7 @@ def test_a_regression_is_an_event_a_tag_a_post_and_a_record_under_dvc(
     assert (platform.root / "reevaluations.dvc").exists()
     for name, value in platform.environment.items():
         monkeypatch.setenv(name, value)
-    from tasks.tracking import open_registry
+    from tasks.tracking.mirror import open_registry
 
     registry = open_registry(platform.root)
     model = registry.resolve("segment-policy-bandit", "champion")
@@ -496,7 +497,7 @@ def test_a_recipe_that_ran_is_adopted_as_a_row(platform: Platform) -> None:
     done = command(sys.executable, "-P", "-m", "flows.recipe", "own", root=platform.root, PYTHONPATH=str(PROJECT))
     assert "params/segment/rows/own.yaml" in done.stdout
     (platform.root / "params/segment/rows/own.yaml").unlink()
-    command(sys.executable, "-P", "-m", "tasks.graph", root=platform.root, PYTHONPATH=str(PROJECT))
+    command(sys.executable, "-P", "-m", "tasks.graph.files", root=platform.root, PYTHONPATH=str(PROJECT))
 
 
 def test_a_taken_port_is_named_with_who_holds_it(tmp_path: Path) -> None:

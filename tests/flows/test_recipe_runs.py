@@ -11,7 +11,7 @@ import pytest
 
 from flows import recipe as module
 from rlhf_core.errors import RewardsmithError
-from tasks.commit import commit_of
+from tasks.running.commit import commit_of
 from tests import small_repository
 from tests.small_repository import command
 

@@ -18,10 +18,10 @@ from flows import reevaluate
 from flows.slots import Grant, Slots
 from flows.stage_run import StageFailed
 from rlhf_core.errors import RewardsmithError
-from tasks import reevaluation
-from tasks.exclusive import only_one
-from tasks.reevaluation import ReevaluationSettings
-from tasks.registry import Registered, Registry
+from tasks.reevaluation import evaluate as reevaluation
+from tasks.reevaluation.evaluate import ReevaluationSettings
+from tasks.running.exclusive import only_one
+from tasks.tracking.models import Registered, Registry
 from tests.small_repository import PROJECT
 
 MODEL = Registered("segment-policy-a", "3", "champion", "run", "digest", "results/a/result", "policy@a-0")
@@ -229,9 +229,9 @@ def test_a_model_that_this_machine_cannot_evaluate_is_refused_and_not_waited_for
 def test_an_evaluation_that_outgrows_its_memory_is_ended_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "tasks").mkdir()
+    (tmp_path / "tasks" / "reevaluation").mkdir(parents=True)
     code = "import time\nheld = b'x' * 300_000_000\ntime.sleep(60)\n"
-    (tmp_path / "tasks" / "reevaluation.py").write_text(code)
+    (tmp_path / "tasks" / "reevaluation" / "evaluate.py").write_text(code)
     monkeypatch.setattr("flows.stage_run.MEMORY_SECONDS", 0.05)
     monkeypatch.setattr(reevaluate, "get_run_logger", lambda: logging.getLogger("test"))
     monkeypatch.delenv("PYTHONPATH", raising=False)

@@ -58,7 +58,7 @@ def test_a_run_that_is_noted_here_is_of_this_machine(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("module", "lives"),
-    [("prefect.runner._workspace_supervisor", True), ("prefect.engine", True), ("tasks.tracking", False)],
+    [("prefect.runner._workspace_supervisor", True), ("prefect.engine", True), ("tasks.tracking.mirror", False)],
 )
 def test_what_a_killed_run_called_is_not_taken_for_the_run(tmp_path: Path, module: str, lives: bool) -> None:
     """A call has the run's id in its environment; while it lived the run would stay running for ever."""
@@ -106,7 +106,7 @@ def test_a_run_is_noted_while_it_mirrors_and_reports(
         return []
 
     without_stages.run(monkeypatch, made, tmp_path, follow_ups, full=False, seeds=())
-    assert seen == [("tasks.tracking", True), ("tasks.report", True)]
+    assert seen == [("tasks.tracking.mirror", True), ("tasks.report", True)]
     assert not note.exists()
     assert client.tags == ("mine", host_tag())
     assert run_notes.HOST in host_tag()

@@ -169,7 +169,7 @@ def test_stages_run_side_by_side_on_declared_gpus(tmp_path: Path, monkeypatch: p
     root = small_repository.create(tmp_path)
     needs = {"policy": {"cores": 1, "gpus": 1}}
     (root / "params/scales/testbed/resources.yaml").write_text(yaml.safe_dump(needs))
-    command("python", "-P", "-m", "tasks.graph", "--root", str(root), root=PROJECT, PYTHONPATH=str(PROJECT))
+    command("python", "-P", "-m", "tasks.graph.files", "--root", str(root), root=PROJECT, PYTHONPATH=str(PROJECT))
     monkeypatch.setenv("REWARDSMITH_GPUS", "0,1")
     monkeypatch.setenv("STAND_IN_SECONDS", "1")
     run_flow(root)
@@ -261,7 +261,7 @@ def test_the_temporary_server_of_a_killed_run_ends_with_the_next(tmp_path: Path)
 
 
 def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
-    from tasks.exclusive import only_scheduler
+    from tasks.running.exclusive import only_scheduler
 
     root = small_repository.create(tmp_path)
     with only_scheduler(root):

@@ -13,8 +13,8 @@ import pytest
 
 from flows import reevaluate
 from flows.deployments import Deployment, _schedules
-from tasks.reevaluation import reasons
-from tasks.registry import Registered
+from tasks.reevaluation.evaluate import reasons
+from tasks.tracking.models import Registered
 from tests import small_repository
 
 if TYPE_CHECKING:

@@ -32,8 +32,9 @@ from flows.servers import databases, page, processes, recovery, settings, stores
 from flows.stage_run import MemoryWatch, StageFailed, explain_failure
 from flows.working_tree import end_group
 from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks import platform_state, rows
-from tasks.scale import Scale
+from tasks.graph import rows
+from tasks.graph.scale import Scale
+from tasks.running import platform_state
 from tests.small_repository import PROJECT
 
 PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}

@@ -25,7 +25,7 @@ from prefect.client.orchestration import SyncPrefectClient
 from flows.run_notes import host_tag
 from flows.several_machines import Machines, at_work
 from rlhf_core.errors import RewardsmithError
-from tasks.remote import RemoteFailed
+from tasks.dvc.remote import RemoteFailed
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment, command
 

@@ -77,9 +77,9 @@ def test_limits_of_a_machine_are_made_under_the_name_that_its_worker_takes_them_
     made: dict[str, int] = {}
     client = SimpleNamespace(upsert_global_concurrency_limit_by_name=made.__setitem__)
     monkeypatch.setattr("prefect.client.orchestration.get_client", lambda sync_client: nullcontext(client))
-    monkeypatch.setattr("tasks.machine.cores", lambda: 4)
-    monkeypatch.setattr("tasks.machine.gpus", lambda: ["0", "1"])
-    monkeypatch.setattr("tasks.machine.memory_gb", lambda: 15.7)
+    monkeypatch.setattr("tasks.running.machine.cores", lambda: 4)
+    monkeypatch.setattr("tasks.running.machine.gpus", lambda: ["0", "1"])
+    monkeypatch.setattr("tasks.running.machine.memory_gb", lambda: 15.7)
     monkeypatch.setenv("REWARDSMITH_SLOTS", "compose")
     assert shared_slots.main() == 0
     assert made == {"compose-cores": 4, "compose-memory-gb": 15, "compose-gpu-0": 1, "compose-gpu-1": 1}

@@ -22,7 +22,7 @@ import pytest
 from flows.servers import __main__ as main
 from flows.servers import databases, settings, stores
 from rlhf_core.errors import RewardsmithError
-from tasks.platform_state import FOLDER, client_environment
+from tasks.running.platform_state import FOLDER, client_environment
 from tests import small_repository
 from tests.chaos import Platform, forget, servers
 from tests.small_repository import PROJECT, clean_environment, command

@@ -15,7 +15,7 @@ import pytest
 
 from flows import working_tree
 from rlhf_core.errors import RewardsmithError
-from tasks.exclusive import only_scheduler
+from tasks.running.exclusive import only_scheduler
 from tests.small_repository import PROJECT
 
 
@@ -45,7 +45,7 @@ def test_second_scheduler_is_refused_and_names_the_first(tmp_path: Path) -> None
 
 def test_lock_of_a_killed_scheduler_does_not_block(tmp_path: Path) -> None:
     code = (
-        "import sys, time; from pathlib import Path; from tasks.exclusive import only_scheduler\n"
+        "import sys, time; from pathlib import Path; from tasks.running.exclusive import only_scheduler\n"
         "with only_scheduler(Path(sys.argv[1])):\n    print('held', flush=True); time.sleep(60)"
     )
     process = subprocess.Popen(

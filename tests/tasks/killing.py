@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tasks.running.checkpoints import SECONDS_VARIABLE, RunCheckpoints
 
 
 class Killed(Exception):

@@ -15,8 +15,8 @@ import yaml
 from rlhf_core.data.templates import encode_text
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
-from tasks.loading import load_encoder
-from tasks.reward import build_reward
+from tasks.policy_run.reward import build_reward
+from tasks.running.loading import load_encoder
 from tests.tasks.alarm_run import ASPECTS, FILES, HOLISTIC, ROWS, TRANSLATION, Run
 
 

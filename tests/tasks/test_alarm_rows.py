@@ -12,12 +12,12 @@ import yaml
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.recipe import parse_recipe
-from tasks.aspects import AspectSpec
-from tasks.matrix import suite_seeds
-from tasks.rows import load_row, load_rows
-from tasks.scale import Scale
+from tasks.evaluating.aspects import AspectSpec
+from tasks.graph.matrix import suite_seeds
+from tasks.graph.rows import load_row, load_rows
+from tasks.graph.scale import Scale
+from tasks.params.settings import read_settings, typed
 from tasks.selection import SelectionFile, SelectionScale
-from tasks.settings import read_settings, typed
 
 ROOT = Path(__file__).parents[2]
 ROWS = sorted((ROOT / "params" / "alarm" / "rows").glob("*.yaml"))

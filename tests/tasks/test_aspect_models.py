@@ -13,7 +13,7 @@ import yaml
 
 from rlhf_core.aspects import build_aspect, checked_scores
 from rlhf_core.errors import DataError, RecipeError
-from tasks.artifacts import digest, read_jsonl, write_jsonl
+from tasks.running.artifacts import digest, read_jsonl, write_jsonl
 from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED, changed
 
 COMMON = {"template": "plain", "world_seed": 0, "seed": 0, "annotator": {"temperature": 0.75}}

@@ -17,7 +17,7 @@ import yaml
 
 from rlhf_core.errors import DataError, RecipeError
 from tasks import sft as sft_stage
-from tasks.stage import USER_ERROR, run_stage
+from tasks.running.stage import USER_ERROR, run_stage
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 
 Row = dict[str, Any]

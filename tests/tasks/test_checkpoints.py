@@ -17,10 +17,17 @@ from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import load_trainable_state, trainable_state
-from tasks import checkpoints as module
-from tasks.checkpoint_state import flatten, random_states, read_state, restore_random_states, unflatten, write_state
-from tasks.checkpoints import CheckpointStore, RunCheckpoints, checkpoint_seconds, resumable_output, run_key
-from tasks.supervised import train_resumably
+from tasks.running import checkpoints as module
+from tasks.running.checkpoint_state import (
+    flatten,
+    random_states,
+    read_state,
+    restore_random_states,
+    unflatten,
+    write_state,
+)
+from tasks.running.checkpoints import CheckpointStore, RunCheckpoints, checkpoint_seconds, resumable_output, run_key
+from tasks.running.supervised import train_resumably
 
 KEY = "a" * 64
 

@@ -12,8 +12,8 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from tasks import command_line
-from tasks.names import split_names, trained_reward_model
-from tasks.stage import run_stage
+from tasks.graph.names import split_names, trained_reward_model
+from tasks.running.stage import run_stage
 from tests import small_repository
 from tests.small_repository import PROJECT, clean_environment
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import RewardsmithError
-from tasks.commit import changed_since, code_of, commit_of
+from tasks.running.commit import changed_since, code_of, commit_of
 from tests.small_repository import command
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
-from tasks import doctor
+from tasks.commands import doctor
 
 ROOT = Path(__file__).resolve().parents[2]
 

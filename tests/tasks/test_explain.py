@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import DataError, RecipeError
-from tasks.explain import explain
+from tasks.commands.explain import explain
 from tests.tasks.tiny_pipeline import Pipeline
 
 

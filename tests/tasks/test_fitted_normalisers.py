@@ -12,7 +12,7 @@ import yaml
 from rlhf_core.errors import RecipeError
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.rewards.composition import Reward
-from tasks.reward import build_reward
+from tasks.policy_run.reward import build_reward
 from tests.rlhf_core.tiny_models import tiny_scalar_model
 
 PARAMS = Path(__file__).resolve().parents[2] / "params"

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
-from tasks import graph
-from tasks.rows import load_yaml
+from tasks.graph import files as graph
+from tasks.graph.rows import load_yaml
 from tests import small_repository
 from tests.small_repository import command, reward_row, write_yaml
 

@@ -14,15 +14,16 @@ from typer.testing import CliRunner
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.testbed import World
-from tasks import graph, hackability
 from tasks.command_line import commands
-from tasks.hackability import OwnReward, RewardRows
+from tasks.commands import hackability
+from tasks.commands.hackability import OwnReward, RewardRows
+from tasks.graph import files as graph
+from tasks.graph.rows import load_rows, load_yaml
+from tasks.graph.scale import Scale
+from tasks.params.settings import read_settings, typed
 from tasks.prepare import WorldSpec, data_spec
 from tasks.report.hackability import compare, write_comparison
 from tasks.reward_model import MergeSpec, RewardModelSpec
-from tasks.rows import load_rows, load_yaml
-from tasks.scale import Scale
-from tasks.settings import read_settings, typed
 from tests import small_repository
 from tests.small_repository import reward_row, write_yaml
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
@@ -255,7 +256,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, root: Path, *words: str) -> tuple[An
 
     monkeypatch.chdir(root)
     monkeypatch.setattr("tasks.command_line.run_flow", flow)
-    monkeypatch.setattr("tasks.graph.write", lambda root, folders: [])
+    monkeypatch.setattr("tasks.graph.files.write", lambda root, folders: [])
     return CliRunner().invoke(commands, ["hackability", *words]), calls
 
 

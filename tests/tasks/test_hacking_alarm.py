@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from rlhf_core.errors import RecipeError
-from tasks.artifacts import digest
+from tasks.running.artifacts import digest
 from tests.tasks.killing import killed_at_a_checkpoint
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import DataError
-from tasks import artifacts
-from tasks.artifacts import stage_output
-from tasks.checkpoints import resumable_output
-from tasks.stage import USER_ERROR
+from tasks.running import artifacts
+from tasks.running.artifacts import stage_output
+from tasks.running.checkpoints import resumable_output
+from tasks.running.stage import USER_ERROR
 from tests.small_repository import PROJECT
 
 Output = Callable[[], AbstractContextManager[Path]]
@@ -108,7 +108,8 @@ def test_inputs_that_nobody_wrote_to_are_read_once(folder: Path, monkeypatch: py
 
 def test_the_stage_ends_as_for_any_error_of_the_users(folder: Path) -> None:
     code = (
-        "from pathlib import Path\nfrom tasks.artifacts import stage_output\nfrom tasks.stage import run_stage\n"
+        "from pathlib import Path\nfrom tasks.running.artifacts import stage_output\n"
+        "from tasks.running.stage import run_stage\n"
         "def main(_):\n"
         "    with stage_output('out', stage='policy', version=1, inputs=['row.yaml']):\n"
         "        Path('row.yaml').write_text('seed: 1')\n"

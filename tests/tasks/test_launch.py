@@ -13,8 +13,8 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.memory import Sharding, known_configuration, on_meta, trainable
-from tasks import launch
-from tasks.scale_check import check_deepspeed, check_scale
+from tasks.graph.scale_check import check_deepspeed, check_scale
+from tasks.running import launch
 from tests.tasks.tiny_pipeline import Pipeline
 
 ROOT = Path(__file__).parents[2]

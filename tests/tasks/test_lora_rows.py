@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.lora import LoraSettings
-from tasks.artifacts import digest
-from tasks.benchmarks import EvaluationConfig
-from tasks.policy_run import start_run
+from tasks.evaluating.policies import EvaluationConfig
+from tasks.policy_run.run import start_run
+from tasks.running.artifacts import digest
 from tests.tasks.killing import killed_at_a_checkpoint
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from flows import stage_run
-from tasks import machine
+from tasks.running import machine
 
 #: /proc/self/cgroup of version 2, and of version 1.
 SECOND = "0::/user.slice/job\n"

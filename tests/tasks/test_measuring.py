@@ -15,11 +15,11 @@ from typer.testing import CliRunner
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from tasks import best_of_n, pool, reward_bench, second_judge
-from tasks.bench_reward import bench_reward, load_set, set_scores
 from tasks.command_line import commands
-from tasks.explain import explain
-from tasks.rows import load_row
-from tasks.scoring import ScalarScorer, TrainedScorer, load_scorer
+from tasks.commands.bench_reward import bench_reward, load_set, set_scores
+from tasks.commands.explain import explain
+from tasks.evaluating.reward_models import ScalarScorer, TrainedScorer, load_scorer
+from tasks.graph.rows import load_row
 from tests.tasks.tiny_pipeline import Pipeline
 
 NOISY = {"judge": {"kind": "gold", "persona": "exact"}, "second": {"kind": "gold", "persona": "noisy"}}

@@ -14,10 +14,10 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.recipe import parse_recipe
 from tasks import normaliser, policy, references, reward_model
-from tasks.policy_settings import PolicyScale
+from tasks.graph.rows import load_rows
+from tasks.params.policy import PolicyScale
 from tasks.report import figures_par
 from tasks.report.outputs import ResultTree
-from tasks.rows import load_rows
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -13,8 +13,9 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry
-from tasks import plan, plan_table
-from tasks.plan import Stage
+from tasks.commands import plan_table
+from tasks.dvc import plan
+from tasks.dvc.plan import Stage
 from tests import small_repository
 from tests.small_repository import PROJECT, reward_row, write_yaml
 
@@ -164,8 +165,8 @@ def test_slots_and_gpu_hours_follow_what_the_stages_need(
     monkeypatch.setattr(plan_table, "asked_for", lambda *_, **__: {s.address: s for s in (running, done)})
     monkeypatch.setattr(plan_table, "expected_seconds", lambda *_: {"policy@a-0": 60.0, "sft@m-0": None})
     monkeypatch.setattr(plan_table, "_print_costs", lambda root, scale, paper: print(f"costs of {paper} at {scale}"))
-    monkeypatch.setattr("tasks.machine.cores", lambda: 4)
-    monkeypatch.setattr("tasks.machine.gpus", lambda: gpus)
+    monkeypatch.setattr("tasks.running.machine.cores", lambda: 4)
+    monkeypatch.setattr("tasks.running.machine.gpus", lambda: gpus)
     plan_table.print_plan(tmp_path, "alarm", (), (), scale="feedback", full=False, all_stages=False)
     said = capsys.readouterr().out
     assert f"about {plan.clock(60 / slots)} on {slots} slot(s)" in said

@@ -12,8 +12,8 @@ import yaml
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from tasks import prepare
-from tasks.artifacts import read_jsonl
-from tasks.solving import averages, graded
+from tasks.evaluating.solving import averages, graded
+from tasks.running.artifacts import read_jsonl
 
 SPEC: dict[str, Any] = {
     "source": "directory",

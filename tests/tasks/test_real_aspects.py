@@ -12,8 +12,8 @@ import pytest
 
 from rlhf_core.data.slices import sentences
 from rlhf_core.errors import DataError, RecipeError
-from tasks.artifacts import read_jsonl
-from tasks.long_form_data import labels_of, shortened_prompt
+from tasks.data_specs.long_form import labels_of, shortened_prompt
+from tasks.running.artifacts import read_jsonl
 from tests.tasks.test_aspect_models import metrics, run, settings
 from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED
 

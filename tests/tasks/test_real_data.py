@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tasks.explain import explain
+from tasks.commands.explain import explain
 from tests.tasks.tiny_pipeline import RUNS, SETTINGS, SUPERVISED, Pipeline
 
 ROWS = {"train": 240, "test": 24}

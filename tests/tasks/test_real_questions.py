@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from tasks import policy
-from tasks.solving import harness_accuracies
+from tasks.evaluating.solving import harness_accuracies
 from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED, Pipeline
 
 ROOT = Path(__file__).resolve().parents[2]

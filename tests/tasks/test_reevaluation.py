@@ -14,12 +14,10 @@ import pytest
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from tasks import benchmarks, loading, reevaluation
-from tasks.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
-from tasks.benchmarks import EvaluationConfig
-from tasks.past_results import bring_back
-from tasks.records import RECORDS
-from tasks.reevaluation import (
+from tasks.evaluating import policies as benchmarks
+from tasks.evaluating.policies import EvaluationConfig
+from tasks.reevaluation import evaluate as reevaluation
+from tasks.reevaluation.evaluate import (
     CachedJudge,
     ReevaluationSettings,
     Subject,
@@ -28,6 +26,10 @@ from tasks.reevaluation import (
     reasons,
     reevaluate,
 )
+from tasks.reevaluation.past_results import bring_back
+from tasks.reevaluation.records import RECORDS
+from tasks.running import loading
+from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
 from tests.small_repository import command
 from tests.tasks.tiny_pipeline import Pipeline
 

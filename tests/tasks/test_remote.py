@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
-from tasks.commit import commit_of
-from tasks.remote import Remote, RemoteFailed, content_digest, locked_stage
-from tasks.shared_stage import run_one
+from tasks.dvc.remote import Remote, RemoteFailed, content_digest, locked_stage
+from tasks.dvc.shared_stage import run_one
+from tasks.running.commit import commit_of
 
 #: A stage that makes a directory, and one that reads it.
 PIPELINE = """

@@ -17,9 +17,9 @@ from unittest.mock import patch
 
 import pytest
 
-from tasks.artifacts import digest
-from tasks.checkpoints import SECONDS_VARIABLE, WORK
-from tasks.launch import PROCESSES_VARIABLE
+from tasks.running.artifacts import digest
+from tasks.running.checkpoints import SECONDS_VARIABLE, WORK
+from tasks.running.launch import PROCESSES_VARIABLE
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 #: Longer runs than those of the golden metrics, so that there is something to interrupt.

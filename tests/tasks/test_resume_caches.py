@@ -14,8 +14,8 @@ import yaml
 
 from benchmarks.tool_server import ToolServer
 from tasks import policy
-from tasks.artifacts import digest
-from tasks.checkpoints import SECONDS_VARIABLE, RunCheckpoints
+from tasks.running.artifacts import digest
+from tasks.running.checkpoints import SECONDS_VARIABLE, RunCheckpoints
 from tests.tasks.killing import Killed
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 

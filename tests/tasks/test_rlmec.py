@@ -14,10 +14,10 @@ import yaml
 from rlhf_core.data.solutions import read_samples
 from rlhf_core.errors import DataError, RecipeError
 from tasks import normaliser, policy, prepare, reward_model, sft, solution_pairs, tokenizer
-from tasks.artifacts import digest, read_jsonl, write_jsonl
-from tasks.checkpoints import SECONDS_VARIABLE
-from tasks.loading import load_encoder
-from tasks.solutions import SolutionFolders, fixed_samples
+from tasks.policy_run.solutions import SolutionFolders, fixed_samples
+from tasks.running.artifacts import digest, read_jsonl, write_jsonl
+from tasks.running.checkpoints import SECONDS_VARIABLE
+from tasks.running.loading import load_encoder
 from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED
 
 ROWS = Path(__file__).resolve().parents[2] / "params" / "rlmec" / "rows"

@@ -12,15 +12,15 @@ from rlhf_core.published import registry, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.generative_reward_model import GenerativeModelScale, GenerativeModelSpec
-from tasks.items import Item
-from tasks.matrix import build
-from tasks.policy_settings import PolicyScale
-from tasks.rows import RowSpec, load_rows, raw_row
+from tasks.graph.items import Item
+from tasks.graph.matrix import build
+from tasks.graph.rows import RowSpec, load_rows, raw_row
+from tasks.graph.scale import Scale
+from tasks.params.policy import PolicyScale
+from tasks.params.settings import read_settings, typed
+from tasks.policy_run.solutions import imitation_settings, needed_solutions
 from tasks.samples import SamplesSpec
-from tasks.scale import Scale
-from tasks.settings import read_settings, typed
 from tasks.sft import BackboneSpec
-from tasks.solutions import imitation_settings, needed_solutions
 from tasks.teacher import TeacherSpec
 from tests import small_repository
 from tests.small_repository import write_yaml

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tasks import tracking
+from tasks.tracking import mirror as tracking
 
 
 def test_a_rollout_is_a_row_for_each_token_with_the_parts_of_its_reward() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from tasks.searches import note_experiment, table_search
+from tasks.tracking.searches import note_experiment, table_search
 
 FILTER = "tags.table = 'Table 1' and tags.scale = 'testbed' and tags.kind = 'row'"
 

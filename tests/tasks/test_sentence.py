@@ -17,9 +17,9 @@ from rlhf_core.models.policy import pad_rows
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.rollout import Responses, RolloutBatch
 from tasks import normaliser, policy, references, reward_model, segmenter
-from tasks.explain import explain
-from tasks.loading import load_encoder
-from tasks.reward import build_reward
+from tasks.commands.explain import explain
+from tasks.policy_run.reward import build_reward
+from tasks.running.loading import load_encoder
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 pytest.importorskip("wtpsplit")

@@ -12,17 +12,17 @@ from rlhf_core.segmentation import build_segmenter
 from rlhf_core.segmentation.boundary_tagger import TaggerConfig
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.aspect_model import AspectModelSpec
-from tasks.benchmarks import EvaluationConfig
 from tasks.entropies import EntropySpec
-from tasks.loading import load_judge
+from tasks.evaluating.policies import EvaluationConfig
+from tasks.graph.rows import load_rows
+from tasks.graph.scale import Scale
 from tasks.normaliser import CalibrationSpec, calibration_places
-from tasks.policy_settings import PolicyScale
+from tasks.params.policy import PolicyScale
+from tasks.params.settings import overrides, read_settings, typed
 from tasks.prepare import RealSpec, data_spec
 from tasks.reward_model import RewardModelSpec
-from tasks.rows import load_rows
-from tasks.scale import Scale
+from tasks.running.loading import load_judge
 from tasks.segmenter import SegmenterSpec
-from tasks.settings import overrides, read_settings, typed
 from tasks.sft import BackboneSpec
 from tasks.tokenizer import TokenizerSpec
 

@@ -9,8 +9,8 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from tasks.benchmarks import EvaluationConfig, Evaluator
-from tasks.hacking import scores_over_sft
+from tasks.evaluating.policies import EvaluationConfig, Evaluator
+from tasks.policy_run.hacking_watch import scores_over_sft
 
 
 class LongerWins:

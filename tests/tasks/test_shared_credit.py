@@ -9,9 +9,9 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_core.errors import DataError
-from tasks.artifacts import write_jsonl
 from tasks.command_line import commands
-from tasks.explain import shared_credit
+from tasks.commands.explain import shared_credit
+from tasks.running.artifacts import write_jsonl
 
 
 def kept(results: Path, name: str, **credit: Any) -> None:

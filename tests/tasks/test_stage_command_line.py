@@ -11,9 +11,9 @@ from typing import Annotated, Any
 import pytest
 
 from rlhf_core.errors import RecipeError
-from tasks.graph import STAGES, graph_file, pipeline_file
-from tasks.matrix import build
-from tasks.stage import argument_parser, command_line, set_threads
+from tasks.graph.files import STAGES, graph_file, pipeline_file
+from tasks.graph.matrix import build
+from tasks.running.stage import argument_parser, command_line, set_threads
 
 ROOT = Path(__file__).resolve().parents[2]
 

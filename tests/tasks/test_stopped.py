@@ -12,13 +12,15 @@ import pytest
 from flows.scheduler import Summary
 from flows.stage_run import StageDone
 from rlhf_core.errors import DataError
-from tasks import graph, outcomes, tables
-from tasks.artifacts import STOPPED_FILE, Stopped, read_json, stage_output, stopped, write_json
-from tasks.checkpoints import resumable_output
-from tasks.explain import shared_credit
-from tasks.plan import Stage, expected_bytes, expected_seconds, stopped_stages
+from tasks import tables
+from tasks.commands.explain import shared_credit
+from tasks.dvc.plan import Stage, expected_bytes, expected_seconds, stopped_stages
+from tasks.graph import files as graph
 from tasks.report.__main__ import write_report
-from tasks.stage import command_line
+from tasks.running.artifacts import STOPPED_FILE, Stopped, read_json, stage_output, stopped, write_json
+from tasks.running.checkpoints import resumable_output
+from tasks.running.stage import command_line
+from tasks.tracking import outcomes
 from tests import small_repository
 from tests.tasks.report.fixture_results import make_results
 

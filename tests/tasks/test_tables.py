@@ -16,10 +16,10 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.alpaca_eval import length_controlled_win_rate, read_calibration_rows
 from rlhf_core.evaluation.statistics import holm
 from tasks import tables
-from tasks.artifacts import read_json
-from tasks.data_sets import alpaca_calibration
+from tasks.data_specs.data_sets import alpaca_calibration
 from tasks.report.length_controlled import Judged, length_controlled
 from tasks.report.outputs import ResultTree
+from tasks.running.artifacts import read_json
 from tests.tasks.report.fixture_results import make_results
 
 

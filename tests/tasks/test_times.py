@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tasks import times
-from tasks.times import RunTimes, StageTime, stage_time
+from tasks.graph import times
+from tasks.graph.times import RunTimes, StageTime, stage_time
 
 
 def record(root: Path, out: str, **values: float) -> Path:

@@ -10,8 +10,8 @@ import pytest
 from benchmarks.tool_server import ToolServer
 from rlhf_core.aspects.language_tool import URL_VARIABLE
 from rlhf_core.errors import ToolError
-from tasks.artifacts import digest, read_jsonl
-from tasks.checkpoints import SECONDS_VARIABLE
+from tasks.running.artifacts import digest, read_jsonl
+from tasks.running.checkpoints import SECONDS_VARIABLE
 from tests.tasks.alarm_run import FILES, TRANSLATION, Run
 
 GRAMMAR = {"kind": "grammar", "retries": 3, "backoff_s": 0.02, "timeout_s": 1.5}

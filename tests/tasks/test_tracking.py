@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RewardsmithError
-from tasks import outcomes, tracking
-from tasks.artifacts import digest
-from tasks.databases import mark_of
-from tasks.registry import model_name
+from tasks.running.artifacts import digest
+from tasks.tracking import mirror as tracking
+from tasks.tracking import outcomes
+from tasks.tracking.databases import mark_of
+from tasks.tracking.models import model_name
 from tests.small_repository import clean_environment, command
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -139,7 +140,7 @@ def test_length_controlled_win_rates_reach_the_runs_that_the_table_was_made_from
 def test_an_alias_whose_run_another_took_the_place_of_can_be_tagged(root: Path) -> None:
     from mlflow import MlflowClient
 
-    from tasks.registry import Registry
+    from tasks.tracking.models import Registry
 
     tracking.sync(root, "segment")
     client, name = MlflowClient(tracking_uri=tracking.tracking_uri(root)), "segment-policy-bandit"
@@ -164,7 +165,7 @@ def test_two_trees_that_mirror_into_one_store_at_once_wait_for_each_other(root: 
     command("git", "worktree", "add", "-q", "--detach", str(other), root=root)
     shutil.copytree(root / "results", other / "results", dirs_exist_ok=True)
     environment = clean_environment(MLFLOW_TRACKING_URI=tracking.tracking_uri(root))
-    call = [sys.executable, "-m", "tasks.tracking", "--paper", "segment", "--root"]
+    call = [sys.executable, "-m", "tasks.tracking.mirror", "--paper", "segment", "--root"]
     both = [
         subprocess.Popen([*call, str(tree)], cwd=PROJECT, env=environment, stdout=subprocess.PIPE, text=True)
         for tree in (root, other)
@@ -230,7 +231,7 @@ def test_failed_stage_appears_as_failed_and_recovers(root: Path) -> None:
 def test_empty_server_is_rebuilt_from_the_outputs(root: Path) -> None:
     first = tracking.sync(root, "segment")
     (root / "mlflow.db").unlink()
-    call = ("python", "-m", "tasks.tracking", "--paper", "segment", "--root", str(root))
+    call = ("python", "-m", "tasks.tracking.mirror", "--paper", "segment", "--root", str(root))
     assert f"{first.new} new" in command(*call, root=PROJECT).stdout
 
 
@@ -250,7 +251,7 @@ def test_models_of_other_scales_have_names_of_their_own() -> None:
 def test_a_row_by_several_evaluators_has_names_that_mlflow_takes() -> None:
     from mlflow.utils.validation import _validate_metric_name
 
-    from tasks.tracking import allowed
+    from tasks.tracking.mirror import allowed
 
     name = allowed("table-1/qa-alarm@factuality-rate/vs_holistic")
     assert name == "table-1/qa-alarm by factuality-rate/vs_holistic"

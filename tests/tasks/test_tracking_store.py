@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RewardsmithError
-from tasks import databases, tracking
+from tasks.tracking import databases
+from tasks.tracking import mirror as tracking
 from tests.small_repository import command
 
 URI = "postgresql://someone:topsecret@db.example:5432/runs"

@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tasks import up_to_date
-from tasks.up_to_date import Asked, ended_well, nothing_to_do
+from tasks.dvc import up_to_date
+from tasks.dvc.up_to_date import Asked, ended_well, nothing_to_do
 
 ASKED = Asked("segment", "testbed", True, ("bandit",), (0,), report=True, sync=True)
 

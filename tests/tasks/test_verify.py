@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks import verify
-from tasks.verify import Comparison
+from tasks.commands import verify
+from tasks.commands.verify import Comparison
 from tests import small_repository
 
 METRICS = {"win_rate_vs_sft": 60.0, "alpaca_wr": 55.0, "validation_nll": 1.2, "parameters": 300000}

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifacts import write_jsonl
+from tasks.graph.rows import load_rows
+from tasks.params.settings import read_settings
 from tasks.report.claims import Number
 from tasks.report.claims_alarm import ASPECTS, SELECTIONS, claims, paper_claims
 from tasks.report.figures_alarm import figures
 from tasks.report.outputs import ResultTree
-from tasks.rows import load_rows
-from tasks.settings import read_settings
+from tasks.running.artifacts import write_jsonl
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMPTS = 40

@@ -9,6 +9,7 @@ import pytest
 
 from rlhf_core.published import registry
 from tasks import tables
+from tasks.graph.rows import load_rows
 from tasks.report import figures_par
 from tasks.report.__main__ import write_report
 from tasks.report.claims import Claim, Number, Part, claim_verdict, judged
@@ -16,7 +17,6 @@ from tasks.report.claims_par import BACKBONES, claims, paper_claims, results_of
 from tasks.report.measured import measured_table
 from tasks.report.outcomes_par import half_width
 from tasks.report.outputs import ResultTree
-from tasks.rows import load_rows
 from tests.tasks.report.par_results import make_par_results, write_policy
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tasks.artifacts import write_jsonl
+from tasks.graph.rows import load_rows
 from tasks.report.claims import Number
 from tasks.report.claims_rlmec import BACKBONES, MODELS, claims, paper_claims, steps_to_answer
 from tasks.report.outputs import ResultTree
-from tasks.rows import load_rows
+from tasks.running.artifacts import write_jsonl
 
 ROOT = Path(__file__).resolve().parents[3]
 QUESTIONS = 40

@@ -6,9 +6,9 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tasks.artifacts import write_jsonl
 from tasks.report.figures_rlmec import error_distances, figures
 from tasks.report.outputs import ResultTree
+from tasks.running.artifacts import write_jsonl
 
 
 def answer(

@@ -10,11 +10,11 @@ import pytest
 
 from rlhf_core.errors import DataError
 from tasks import tables
-from tasks.artifacts import read_json, write_json
 from tasks.report.__main__ import write_report
 from tasks.report.across import across
 from tasks.report.page import read_report
-from tasks.searches import note_experiment
+from tasks.running.artifacts import read_json, write_json
+from tasks.tracking.searches import note_experiment
 from tests.browser import WIDTHS, look, needs_browser
 from tests.tasks.report.fixture_results import SCRIPT
 

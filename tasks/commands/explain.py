@@ -1,0 +1,136 @@
+"""Explaining a reward: what a trained reward model pays each token of one response, and where its segments lie."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import DataError
+from tasks.evaluating.reward_models import TrainedScorer, Upstream
+from tasks.reward_model import token_rewards
+from tasks.running.artifacts import read_jsonl, stopped
+
+
+def explain(
+    model_dir: Path,
+    prompt: str,
+    response: str,
+    *,
+    segmenter: Mapping[str, Any] | None = None,
+    sft: Path | None = None,
+    data: Path | None = None,
+) -> dict[str, Any]:
+    """The rewards that a reward model gives to one response.
+
+    Args:
+        model_dir: the `result/model` folder of a `reward_model` stage (its `result` folder is understood, too).
+        prompt: user text, or a dialogue in one string.
+        response: the answer to it.
+        segmenter: read the model on other segments than those it was trained on; an entropy cutoff is a number of
+            nats or the name of one in the scale's entropies.yaml.
+        sft: result of the `sft` stage, whose entropies an entropy segmenter needs; None takes the one that the
+            model's record names.
+        data: result of the `prepare` stage, which holds chat template and limits; None takes the recorded one.
+
+    Returns:
+        `{tokens: [text of each response token, EOS included], rewards: [per token, the segment's value divided evenly;
+        None outside every segment], segments: [[first token, token after the last, what it is worth]],
+        segment_rewards, weights: per segment, before the weighting and the weight, total: e(x, y), the aggregate}`.
+
+    Raises:
+        DataError: a folder that is not what it should be, or that is needed and named nowhere; an empty prompt.
+    """
+    if not prompt.strip():
+        raise DataError("the prompt is empty", field="prompt", remedy="Give the user's text")
+    scorer = TrainedScorer.load(model_dir, Upstream(data=data, sft=sft), segmenter)
+    sequences, spans = scorer.segmented([{"prompt": prompt}], [response])
+    totals, parts = scorer.parts(sequences)
+    worth, ids = parts[0]["worth"], sequences[0].sequence.response
+    return {
+        "tokens": scorer.encoder.pieces(ids),
+        "rewards": token_rewards(spans[0], worth, len(ids)),
+        "segments": [[start, end, value] for (start, end), value in zip(spans[0], worth, strict=True)],
+        "segment_rewards": parts[0]["rewards"],
+        "weights": parts[0]["weights"],
+        "total": float(totals[0]),
+    }
+
+
+def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[str, Any]]:
+    """Wrong sampled solutions that several rows kept, each with every row's credit of its tokens.
+
+    Args:
+        results: of a scale.
+        names: rows of the same task that learned from a reward of sampled solutions.
+        seed: of the rows.
+
+    Returns:
+        `[{prompt, tokens, mistaken: per token whether the correction replaces or deletes it, rewrite: the true
+        correction, credit: {row: per token, unclipped where known}}]`.
+
+    Raises:
+        DataError: a row without a result of that seed or without credit, or rows that share no solution.
+    """
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for name in names:
+        files = sorted(results.glob(f"*/policy/{name}/{seed}/result/credit.jsonl"))
+        if not files:
+            for result in sorted(results.glob(f"*/policy/{name}/{seed}/result")):
+                if (reason := stopped(result)) is not None:
+                    raise DataError(f"row '{name}' (seed {seed}) stopped: {reason}", file=str(result))
+            raise DataError(
+                f"row '{name}' (seed {seed}) has no credit of sampled solutions",
+                file=str(results),
+                remedy="Run it first; rows that learn from a reward of sampled solutions have one",
+            )
+        found[name] = {row["id"]: row for row in read_jsonl(files[0])}
+    first = found[names[0]]
+    shared = [key for key in first if all(key in rows for rows in found.values())]
+    if not shared:
+        raise DataError(f"the rows {', '.join(names)} share no solution", remedy="Name rows of one task and size")
+    return [
+        {
+            **{field: first[key][field] for field in ("prompt", "tokens", "mistaken", "rewrite")},
+            "credit": {name: rows[key].get("unclipped") or rows[key]["credit"] for name, rows in found.items()},
+        }
+        for key in shared
+    ]
+
+
+def print_explanation(model_dir: Path, prompt: str, response: str) -> None:
+    """Prints a response coloured by its rewards, then its segments and tokens with what each is paid."""
+    from rich.console import Console
+    from transformers.utils import logging
+
+    from tasks.report.colour import coloured_text, pieces
+
+    logging.disable_progress_bar()
+    scored = explain(model_dir, prompt, response)
+    parts = [scored["tokens"], scored["rewards"], scored.get("segments")]
+    console = Console()
+    console.print(coloured_text(*parts))
+    weighed = zip(scored["segment_rewards"], scored["weights"], strict=True)
+    for number, (reward, weight) in enumerate(weighed, start=1):
+        console.print(f"segment {number}: reward {reward:+.3f}, weight {weight:.3f}", style="dim", highlight=False)
+    console.print(f"response: {scored['total']:+.3f}", style="dim", highlight=False)
+    for piece in pieces(*parts):
+        value = "      -" if piece.reward is None else f"{piece.reward:+7.3f}"
+        console.print(f"{value}  {piece.text.strip()!r}", style="dim", highlight=False, markup=False)
+
+
+def print_credit(results: Path, names: Sequence[str], seed: int) -> None:
+    """Prints wrong solutions that several rows kept, coloured by each row's credit, with their corrections."""
+    from rich.console import Console
+
+    from tasks.report.colour import colour_scale, coloured_text, pieces
+
+    console = Console()
+    for solution in shared_credit(results, names, seed):
+        console.print(solution["prompt"], style="bold", highlight=False, markup=False)
+        for name, credit in solution["credit"].items():
+            limit = colour_scale(pieces(solution["tokens"], credit))
+            console.print(f"{name}, {-limit:+.2f} to {limit:+.2f}", style="dim", highlight=False)
+            console.print(coloured_text(solution["tokens"], credit, marked=solution["mistaken"]))
+        console.print(f"rewrite: {solution['rewrite']}", style="dim", highlight=False, markup=False)
+    console.print("Underlined: tokens that the rewrite replaces or deletes.", style="dim")

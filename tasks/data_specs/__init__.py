@@ -1,0 +1,1 @@
+"""Kinds of data sets, as data specs state them."""

@@ -1,0 +1,182 @@
+"""What every kind of data spec shares: the sets that the stage `prepare` writes, and the folder of real data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+from rlhf_core.data.quarantine import Summary
+from rlhf_core.data.sources import DirectorySource, Screening, Source
+from rlhf_core.errors import DataError
+from tasks.params.settings import typed
+from tasks.running.artifacts import digest
+
+#: Directory that a `directory` source reads when its spec names none.
+DATA_VARIABLE = "REWARDSMITH_DATA"
+
+#: Rows of each file, by name without `.jsonl`.
+Sets = dict[str, list[dict[str, Any]]]
+
+
+class DataSpec(Protocol):
+    """A typed data spec: where data comes from, its chat template and limits, and how its sets are made."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def template(self) -> str: ...
+    @property
+    def limits(self) -> Mapping[str, Any]: ...
+
+    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+        """The sets, and facts about them for data.json; bad rows go to `quarantine`."""
+
+
+@dataclass(frozen=True)
+class DrawnSpec:
+    """What specs of generated data share; `Rows`, a dataclass, names the sizes of the sets.
+
+    Args:
+        source: names the kind.
+        template: chat template.
+        limits: `Limits` in tokens.
+        world_seed: of the world.
+        seed: of the draws.
+        annotator: `Annotator` of preference pairs.
+        rows: `Rows`.
+    """
+
+    Rows: ClassVar[type[Any]]
+
+    source: str
+    template: str
+    limits: Mapping[str, Any]
+    world_seed: int
+    seed: int
+    annotator: Mapping[str, Any]
+    rows: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        typed(self.Rows, self.rows, "rows")
+
+
+def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str], metas: list[Any]) -> dict[str, Any]:
+    """One benchmark item: user turns, the baseline's answer per turn, and what the gold judge knows of each."""
+    history = {"messages": row["messages"]} if "messages" in row else {}
+    return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
+
+
+def alpaca_calibration(file: str, items: Sequence[Mapping[str, Any]], first: int) -> list[dict[str, Any]]:
+    """AlpacaEval's published calibration rows (`df_gamed.csv`) under the ids of a benchmark's items.
+
+    Args:
+        file: a path, or a hub address such as hf://datasets/tatsu-lab/alpaca_eval/df_gamed.csv.
+        items: the benchmark, whose ids end in the instruction's number.
+        first: the number of the first instruction in these ids; the file counts from 0.
+
+    Raises:
+        DataError: a file that cannot be read, or that says nothing of an item.
+    """
+    from rlhf_core.evaluation.alpaca_calibration import official_index, read_calibration_rows
+
+    ids = {official_index(item["id"]) - first: str(item["id"]) for item in items}
+    frame = read_calibration_rows(file)
+    known = frame[frame["index"].isin(list(ids))]
+    missing = sorted(set(ids) - set(known["index"].tolist()))
+    if missing:
+        raise DataError(
+            f"no calibration row for {len(missing)} of {len(ids)} instructions, the first is '{ids[missing[0]]}'",
+            file=file, field="index", remedy="Use the benchmark's published instructions, or leave the file out",
+        )  # fmt: skip
+    return [
+        {
+            "id": ids[int(row["index"])],
+            "preference": None if row["preference"] != row["preference"] else float(row["preference"]),
+            "std_delta_len": float(row["std_delta_len"]),
+            "instruction_difficulty": float(row["instruction_difficulty"]),
+            "not_gamed_baseline": bool(row["not_gamed_baseline"]),
+        }
+        for row in known.to_dict("records")
+    ]
+
+
+def data_directory(named: str | None) -> Path:
+    """The folder of real data: the one that a data spec names, else that of REWARDSMITH_DATA.
+
+    Raises:
+        DataError: neither names one.
+    """
+    root = named or os.environ.get(DATA_VARIABLE)
+    if not root:
+        raise DataError(
+            "the data spec names no directory",
+            remedy=f"Set the environment variable {DATA_VARIABLE} to the folder with <name>.<split>.jsonl.gz files",
+        )
+    return Path(root)
+
+
+def open_directory(named: str | None, quarantine: Path, max_bad_share: float) -> DirectorySource:
+    """The sets of the folder of real data, whose bad rows go to `quarantine`."""
+    return DirectorySource(data_directory(named), Screening(quarantine, max_bad_share))
+
+
+def screened(summary: Summary) -> dict[str, Any]:
+    """What screening found in a file, without machine paths."""
+    path = summary.quarantine_file
+    places = {"file": Path(summary.file).name, "quarantine_file": f"quarantine/{Path(path).name}" if path else None}
+    return {**asdict(summary), **places, "quarantined": summary.quarantined}
+
+
+def file_digests(root: Path, sets: Collection[str]) -> dict[str, str]:
+    """Digest of every file of some sets, by file name."""
+    return {path.name: digest(path) for path in sorted(root.iterdir()) if path.name.split(".")[0] in sets}
+
+
+def directory_facts(source: DirectorySource, sets: Sequence[str]) -> dict[str, Any]:
+    """Facts of data.json about sets read from a folder."""
+    return {
+        "quarantine": [screened(summary) for summary in source.summaries],
+        "sets": list(sets),
+        "digests": file_digests(Path(source.root), sets),
+    }
+
+
+def split_off(rows: list[dict[str, Any]], share: float, what: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Training rows and, from the end, a share for validation of at least one.
+
+    Raises:
+        DataError: too few rows.
+    """
+    held_out = max(1, round(share * len(rows)))
+    if held_out >= len(rows):
+        raise DataError(
+            f"{len(rows)} rows leave none beside the {held_out} for validation",
+            file=what,
+            remedy="Give more rows or a smaller validation_share",
+        )
+    return rows[:-held_out], rows[-held_out:]
+
+
+def together(source: Source, names: Sequence[str], split: str, kind: str) -> list[dict[str, Any]]:
+    """The rows of several sets one after the other.
+
+    Raises:
+        DataError: two of them have the same id, by which references and answers are kept.
+    """
+    rows: list[dict[str, Any]] = []
+    owners: dict[str, str] = {}
+    for name in names:
+        for row in source.load(name, split, kind):
+            if row["id"] in owners:
+                raise DataError(
+                    f"'{row['id']}' is an id of '{owners[row['id']]}', too",
+                    file=f"{name}.{split}",
+                    field="id",
+                    remedy="Give the rows of each set ids of their own",
+                )
+            owners[row["id"]] = name
+            rows.append(row)
+    return rows

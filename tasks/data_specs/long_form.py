@@ -1,0 +1,259 @@
+"""Data specs of long-form question answering: `testbed-longform` and `directory-longform` (QA-Feedback).
+
+Besides the sets of every data kind (sft, sft.validation, prompts, preference.{train,validation,ood}, benchmarks/alpaca,
+examples) both write
+    labelled.{train,validation}.jsonl        {id, prompt, response, labels, ...}: slices of answers and whether they are
+                                             right, labels {relevance: [[start, end, right]], factuality: [...]}
+    completeness.{train,validation}.jsonl    {id, prompt, chosen, rejected, ...}: pairs that differ in completeness
+Rows keep `question` and `passages`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.data.schemas import record_type
+from rlhf_core.data.slices import sentences, sub_sentences
+from rlhf_core.errors import DataError, RecipeError
+from tasks.data_specs.data_sets import DrawnSpec, Sets, benchmark_row, directory_facts, open_directory, split_off
+
+Row = dict[str, Any]
+
+#: Kinds of error of QA-Feedback that each aspect is about (Wu et al. 2023, §4.2).
+ERROR_KINDS = {
+    "relevance": ("Irrelevant", "Redundant", "Incoherent"),
+    "factuality": ("Wrong-Grounding", "Unverifiable"),
+}
+SLICERS = {"relevance": sub_sentences, "factuality": sentences}
+
+
+@dataclass(frozen=True)
+class LongFormRows:
+    """Rows of each set that the testbed generates."""
+
+    sft: int
+    sft_validation: int
+    prompts: int
+    preference_train: int
+    preference_validation: int
+    preference_ood: int
+    labelled_train: int
+    labelled_validation: int
+    benchmark: int
+
+
+@dataclass(frozen=True)
+class LongFormWorldSpec(DrawnSpec):
+    """Long-form questions of the testbed; `source` is 'testbed-longform'."""
+
+    Rows = LongFormRows
+
+    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+        return _testbed(self)
+
+
+@dataclass(frozen=True)
+class LongFormDirectorySpec:
+    """QA-Feedback from a folder.
+
+    Args:
+        source: 'directory-longform'.
+        template: chat template.
+        limits: `Limits` in tokens.
+        questions: name of the set of kind long_form with `predictions` and `feedback`.
+        preference: name of its preference set.
+        validation_share: share of the training rows, from the end, kept for validation.
+        benchmark_rows: the most held-out questions of the benchmark.
+        context_chars: passages are cut at a sentence so that the context has at most so many characters.
+        directory: folder; without one, the environment variable REWARDSMITH_DATA names it.
+        max_bad_share: the largest tolerated share of bad rows of a file.
+    """
+
+    source: str
+    template: str
+    limits: Mapping[str, Any]
+    questions: str
+    preference: str
+    validation_share: float
+    benchmark_rows: int
+    context_chars: int
+    directory: str | None = None
+    max_bad_share: float = 0.1
+
+    def __post_init__(self) -> None:
+        if not 0 < self.validation_share < 1:
+            raise RecipeError(f"validation_share is {self.validation_share}; it must lie between 0 and 1")
+        if self.benchmark_rows < 1 or self.context_chars < 1:
+            raise RecipeError("benchmark_rows and context_chars must be at least 1")
+
+    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+        return _directory(self, quarantine)
+
+
+LONG_FORM_SPECS: dict[str, type[Any]] = {
+    "testbed-longform": LongFormWorldSpec,
+    "directory-longform": LongFormDirectorySpec,
+}
+
+
+def _testbed(spec: LongFormWorldSpec) -> tuple[Sets, dict[str, Any]]:
+    from rlhf_core.testbed import Annotator, bayes_ceiling
+    from rlhf_core.testbed.longform import VERSION, LongFormConfig, LongFormWorld
+
+    world = LongFormWorld(LongFormConfig(seed=spec.world_seed))
+    annotator = Annotator(**spec.annotator)
+    seed, rows = spec.seed, spec.rows
+    sets: Sets = {
+        "sft": world.sft_examples(rows["sft"], seed),
+        "sft.validation": world.sft_examples(rows["sft_validation"], seed + 1),
+        "prompts": world.prompts(rows["prompts"], seed, "train"),
+    }
+    for split, draw, offset in (("train", "train", 0), ("validation", "train", 1), ("ood", "ood", 2)):
+        sets[f"preference.{split}"] = world.preference_pairs(
+            rows[f"preference_{split}"], seed + offset, annotator, draw
+        )
+    for split, offset in (("train", 0), ("validation", 1)):
+        count = rows[f"labelled_{split}"]
+        sets[f"labelled.{split}"] = world.labelled_answers(count, seed + offset)
+        sets[f"completeness.{split}"] = world.preference_pairs(count, seed + offset, aspect="completeness")
+    sets["benchmarks/alpaca"] = [
+        {**benchmark_row(row, [row["prompt"]], [world.expert_answer(row["meta"], seed)], [row["meta"]])}
+        for row in world.prompts(rows["benchmark"], seed + 1, "test")
+    ]
+    sets["examples"] = [
+        {"id": r["id"], "prompt": r["prompt"], "response": r["chosen"], "true_clauses": r["meta"]["chosen_clauses"]}
+        | {"kind": "normal"}
+        for r in sets["preference.validation"][:8]
+    ]
+    ceilings = {
+        split: bayes_ceiling(sets[f"preference.{split}"], annotator) for split in ("train", "validation", "ood")
+    }
+    return sets, {
+        "task": "long_form",
+        "world": {"version": VERSION, "seed": spec.world_seed},
+        "bayes_ceiling": ceilings,
+    }
+
+
+# --- QA-Feedback -------------------------------------------------------------------------------------------------
+
+
+def shortened_prompt(question: str, passages: Sequence[Sequence[str]], context_chars: int) -> str:
+    """Question and passages in the form of QA-Feedback, the passages cut at a sentence.
+
+    Every passage keeps its first sentences; sentences are taken in turn until `context_chars` are reached.
+    """
+    kept = [0] * len(passages)
+    used = sum(len(passage[0]) + 17 for passage in passages)
+    for depth in range(max((len(passage) - 1 for passage in passages), default=0)):
+        for place, passage in enumerate(passages):
+            if depth + 1 < len(passage) and kept[place] == depth and used + len(passage[depth + 1]) < context_chars:
+                kept[place], used = depth + 1, used + len(passage[depth + 1]) + 1
+    contexts = [
+        f"wikipage: {passage[0]} text: {' '.join(passage[1 : 1 + count])}"
+        for passage, count in zip(passages, kept, strict=True)
+        if count
+    ]
+    return " ".join([f"question: {question} context:", *contexts])
+
+
+def labels_of(response: str, errors: Sequence[Mapping[str, Any]]) -> dict[str, list[list[Any]]]:
+    """Slices of a response by aspect, [start, end, right]; wrong where an error of the aspect's kinds covers at least
+    half of the slice, or lies within it."""
+    labels: dict[str, list[list[Any]]] = {}
+    for aspect, kinds in ERROR_KINDS.items():
+        spans = [(int(e["start"]), int(e["end"])) for e in errors if e["error type"] in kinds]
+        labels[aspect] = [
+            [start, end, not any(_concerns(span, start, end) for span in spans)]
+            for start, end in SLICERS[aspect](response)
+        ]
+    return labels
+
+
+def _concerns(span: tuple[int, int], start: int, end: int) -> bool:
+    shared = min(span[1], end) - max(span[0], start)
+    return shared > 0 and (2 * shared >= end - start or 2 * shared >= span[1] - span[0])
+
+
+def _directory(spec: LongFormDirectorySpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+    source = open_directory(spec.directory, quarantine, spec.max_bad_share)
+    loaded = {split: source.load(spec.questions, split, record_type("feedback").name) for split in ("train", "test")}
+    questions = {split: [_question(row, spec.context_chars) for row in rows] for split, rows in loaded.items()}
+    prompts = {row["id"]: row["prompt"] for rows in questions.values() for row in rows}
+    pairs = {
+        split: [
+            {**row, "prompt": prompts.get(row["question_id"], row["prompt"])}
+            for row in source.load(spec.preference, split, record_type("preference").name)
+        ]
+        for split in ("train", "test")
+    }
+    fitted, validation = split_off(questions["train"], spec.validation_share, spec.questions)
+    held_out = {row["id"] for row in validation}
+    labelled = {
+        split: [_labelled(row) for row in rows] for split, rows in (("train", fitted), ("validation", validation))
+    }
+    complete = {
+        split: [pair for row in rows if (pair := _completeness_pair(row)) is not None]
+        for split, rows in (("train", fitted), ("validation", validation))
+    }
+    train_pairs = [row for row in pairs["train"] if row["question_id"] not in held_out]
+    validation_pairs = [row for row in pairs["train"] if row["question_id"] in held_out]
+    if not validation_pairs:
+        raise DataError(
+            f"no pair of '{spec.preference}' is about one of the {len(held_out)} held-out questions of "
+            f"'{spec.questions}'; reward models are measured on those",
+            field="question_id",
+            remedy="Give more pairs, or raise validation_share",
+        )
+    sets: Sets = {
+        "sft": [_answered(row) for row in fitted if row["gold_answer"]],
+        "sft.validation": [_answered(row) for row in validation if row["gold_answer"]],
+        "prompts": [_prompt(row) for row in fitted],
+        "preference.train": train_pairs,
+        "preference.validation": validation_pairs,
+        "preference.ood": pairs["test"],
+        "labelled.train": labelled["train"],
+        "labelled.validation": labelled["validation"],
+        "completeness.train": complete["train"],
+        "completeness.validation": complete["validation"],
+        "benchmarks/alpaca": [
+            benchmark_row(row, [row["prompt"]], [row["gold_answer"]], [{}])
+            for row in questions["test"][: spec.benchmark_rows]
+            if row["gold_answer"]
+        ],
+        "examples": [
+            {"id": r["id"], "prompt": r["prompt"], "response": r["chosen"], "kind": "normal", "true_clauses": []}
+            for r in validation_pairs[:8]
+        ],
+    }
+    return sets, {"task": "long_form", **directory_facts(source, [spec.questions, spec.preference])}
+
+
+def _question(row: Row, context_chars: int) -> Row:
+    prompt = shortened_prompt(row["question"], row["passages"], context_chars)
+    return {**row, "prompt": prompt, "gold_answer": (row.get("gold_answer") or "").strip()}
+
+
+def _prompt(row: Row) -> Row:
+    return {key: row[key] for key in ("id", "prompt", "question", "passages", "source")}
+
+
+def _answered(row: Row) -> Row:
+    return {**_prompt(row), "response": row["gold_answer"]}
+
+
+def _labelled(row: Row) -> Row:
+    response = row["predictions"][0]
+    return {**_prompt(row), "response": response, "labels": labels_of(response, row["feedback"]["errors"])}
+
+
+def _completeness_pair(row: Row) -> Row | None:
+    """The corrected prediction over the prediction where information was missing from it."""
+    corrected = (row["feedback"].get("corrected_prediction") or "").strip()
+    prediction = row["predictions"][0]
+    if not row["feedback"]["missing_info"] or not corrected or corrected == prediction.strip():
+        return None
+    return {**_prompt(row), "chosen": corrected, "rejected": prediction}

@@ -1,0 +1,97 @@
+"""Whether a run that is asked for again has anything to do.
+
+A run that ended well leaves a note in `.work/ended/`: a digest of its stages' locks, the code, the report's page and
+MLflow's address. While that stands, MLflow has runs and DVC finds every stage current, the same command says so in
+seconds, and starts neither Prefect nor what follows the stages.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import sqlite3
+from collections.abc import Sequence
+from contextlib import closing, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from tasks.dvc import plan
+from tasks.running.artifacts import write_json
+from tasks.running.commit import code_of
+from tasks.running.platform_state import read_private
+
+FOLDER = Path(".work") / "ended"
+#: What a run writes beside the results, and MLflow's default store.
+REPORT, MLFLOW = Path("report") / "index.html", Path("mlflow.db")
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What `rewardsmith run` is asked for: a paper's rows and seeds, or the suite, and what is to follow them."""
+
+    paper: str
+    scale: str
+    full: bool
+    rows: tuple[str, ...]
+    seeds: tuple[int, ...]
+    report: bool
+    sync: bool
+
+    def note(self, root: Path) -> Path:
+        """Where its note lies."""
+        name = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
+        return root / FOLDER / f"{name}.json"
+
+
+def code_at_work() -> str:
+    """The digest of the code that this process has loaded, if it has just begun; empty where nobody knows."""
+    return code_of(PROJECT)
+
+
+def ended_well(root: Path, asked: Asked, files: Sequence[str], code: str) -> None:
+    """Notes that what was asked for is done. A disk that takes no note is not worth a run: the next one looks anew.
+
+    Args:
+        files: the dvc.yaml files of its stages, relative to the root.
+        code: `code_at_work` when the run began; where nobody knows it, no note is left.
+    """
+    if code:
+        note = asked.note(root)
+        with suppress(OSError):
+            note.parent.mkdir(parents=True, exist_ok=True)
+            write_json(note, {**asdict(asked), "files": list(files), "digest": _digest(root, asked, files, code)})
+
+
+def nothing_to_do(root: Path, asked: Asked) -> str | None:
+    """How many stages are current, where all are and what follows them is there, in a line; None where a run has to
+    look."""
+    noted = read_private(asked.note(root))
+    if not noted or noted["digest"] != _digest(root, asked, noted["files"], code_at_work()):
+        return None
+    if asked.sync and not _has_runs(root):
+        return None
+    stages = plan.asked_for(root, asked.paper, asked.rows, asked.seeds, scale=asked.scale, full=asked.full)
+    if not all(stage.state == "current" for stage in stages.values()):
+        return None
+    stops = plan.stopped_stages(root, stages.values())
+    return f"{len(stages)} current" + (f", {len(stops)} of them stopped" if stops else "")
+
+
+def _has_runs(root: Path) -> bool:
+    """Whether the tree's own MLflow has runs; another one is not asked (`rewardsmith sync` brings it up to date)."""
+    try:
+        with closing(sqlite3.connect(f"file:{root / MLFLOW}?mode=ro", uri=True)) as database:
+            return database.execute("SELECT 1 FROM runs LIMIT 1").fetchone() is not None
+    except sqlite3.Error:
+        return "MLFLOW_TRACKING_URI" in os.environ and not (root / MLFLOW).exists()
+
+
+def _digest(root: Path, asked: Asked, files: Sequence[str], code: str) -> str:
+    """Of the code, MLflow's address, the locks beside the files, and the report's page."""
+    digest = hashlib.sha256(f"{code} {os.environ.get('MLFLOW_TRACKING_URI', '')}".encode())
+    for path in [*((root / file).with_name("dvc.lock") for file in files), *([root / REPORT] if asked.report else [])]:
+        digest.update(path.read_bytes() if path.is_file() else b"")
+        digest.update(f"\0{path}\0".encode())
+    return digest.hexdigest()

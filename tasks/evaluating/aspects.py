@@ -1,0 +1,218 @@
+"""Aspects and holistic rewards of whole responses, as the stages `selection` and `policy` ask for them.
+
+params/scales/<scale>/aspects/<name>.yaml
+    aspect: {kind: length}      what `rlhf_core.aspects.build_aspect` takes
+    normaliser: mean            none, z over the initial policy's pure samples, or mean of the training answers
+    positive: true              whether its rewards are above 0 already, so that the gate leaves them as they are
+    model: factuality           the trained model behind it, if any: params/<paper>/aspect_models/<it>.yaml
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core.aspects import Aspect, Density, Scored, build_aspect, checked_scores, rate
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.tokenizers import response_offsets
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
+from rlhf_core.rewards.aggregation import build_aggregation
+from rlhf_core.rewards.aspect_scorer import SIGNALS
+from rlhf_core.rewards.preference_training import SegmentedSequence, score_all
+from rlhf_core.rewards.signals import Tokens
+from rlhf_core.segmentation import build_segmenter
+from tasks.params.settings import read_settings, typed
+from tasks.running.artifacts import read_json, write_jsonl
+from tasks.running.stage import device
+
+Row = Mapping[str, Any]
+NORMALISERS = ("none", "mean", "z")
+
+
+@dataclass(frozen=True)
+class AspectSpec:
+    """An aspect file; see the module."""
+
+    aspect: Mapping[str, Any]
+    normaliser: str = "none"
+    positive: bool = False
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.normaliser not in NORMALISERS:
+            raise RecipeError(f"normaliser is '{self.normaliser}'; of an aspect it is one of {', '.join(NORMALISERS)}")
+        if not isinstance(self.aspect, Mapping) or not isinstance(self.aspect.get("kind"), str):
+            raise RecipeError(f"aspect is {self.aspect!r}; it must be a mapping, as in {{kind: length}}")
+
+
+@dataclass(frozen=True)
+class LoadedAspect:
+    """An aspect with what its file says of it."""
+
+    name: str
+    spec: AspectSpec
+    aspect: Aspect
+
+    def score(self, rows: Sequence[Row], responses: Sequence[str]) -> list[Scored]:
+        return checked_scores(self.aspect, rows, responses)
+
+    def rates(self, scored: Sequence[Scored]) -> list[float]:
+        """One number per response, by which responses are compared; token aspects' error rates in percent."""
+        unit = 100.0 if self.aspect.density is Density.TOKEN else 1.0
+        return [unit * rate(self.aspect, one) for one in scored]
+
+    def facts(self) -> dict[str, Any]:
+        """What a selection records, so that a policy stage builds the same aspect."""
+        aspect = self.aspect
+        return {
+            "spec": asdict(self.spec),
+            "density": aspect.density.value,
+            "higher_is_better": aspect.higher_is_better,
+        }
+
+
+def load_aspect(
+    name: str, spec: AspectSpec, models: Mapping[str, Path], tokenizer: PreTrainedTokenizerBase
+) -> LoadedAspect:
+    """An aspect of a file, on the trained model that it names.
+
+    Args:
+        models: results of the aspect models by name.
+        tokenizer: the policy's, whose tokens token aspects and lengths count.
+
+    Raises:
+        RecipeError: a model that is not given, or a normaliser that the aspect's density has no use for.
+    """
+    options = dict(spec.aspect)
+    if spec.model is not None:
+        if spec.model not in models:
+            raise RecipeError(f"aspect '{name}' reads the model '{spec.model}': give its result by --aspect-model")
+        options |= {"folder": str(models[spec.model] / "model"), "device": str(device())}
+    aspect = build_aspect(options, offsets=partial(response_offsets, tokenizer))
+    if spec.normaliser != "none" and SIGNALS[aspect.density][0] is Tokens:
+        raise RecipeError(
+            f"aspect '{name}' is of density '{aspect.density.value}', whose values are not normalised; use 'none'"
+        )
+    return LoadedAspect(name, spec, aspect)
+
+
+def read_aspects(
+    files: Sequence[Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
+) -> list[LoadedAspect]:
+    """The aspects of some files, in order; a file's name is the aspect's."""
+    known = named_models(models)
+    specs = {file.stem: typed(AspectSpec, read_settings(file), str(file)) for file in files}
+    return [load_aspect(name, spec, known, tokenizer) for name, spec in specs.items()]
+
+
+def named_models(results: Sequence[Path]) -> dict[str, Path]:
+    """Results of aspect models by the model's name: `results/<scale>/<paper>/aspect_model/<name>/<seed>/result`."""
+    return {path.parts[-3]: path for path in results}
+
+
+def selected_aspects(
+    selection: Mapping[str, Any], names: Sequence[str], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
+) -> dict[str, LoadedAspect]:
+    """Aspects that a selection compared, by name, chosen or not.
+
+    Raises:
+        RecipeError: a name that it does not know.
+    """
+    known, compared = named_models(models), selection["aspects"]
+    for name in names:
+        if name not in compared:
+            raise RecipeError(f"aspect '{name}' is not in the selection; it compared {', '.join(compared)}")
+    return {name: load_aspect(name, AspectSpec(**compared[name]["spec"]), known, tokenizer) for name in names}
+
+
+def aspect_normaliser(aspect: LoadedAspect, facts: Mapping[str, Any]) -> Normaliser:
+    """The normaliser of an aspect's rewards, from the statistics that the selection recorded.
+
+    Raises:
+        RecipeError: a constant aspect, which has no deviation to divide by.
+    """
+    if aspect.spec.normaliser == "none":
+        return NoNormaliser()
+    z = aspect.spec.normaliser == "z"
+    mean, std = (facts["mean"], facts["std"]) if z else (0.0, facts["training_mean"])
+    if not std > 0:
+        what = "constant over the initial policy's samples" if z else "0 on average over the training answers"
+        raise RecipeError(f"aspect '{aspect.name}' is {what}: it has nothing to normalise by; leave it out")
+    return Scalar(float(mean), float(std))
+
+
+def holistic_values(
+    reward_model: Path, encoder: Encoder, rows: Sequence[Row], answers: Sequence[tuple[str, int]], longest: int
+) -> list[float]:
+    """The reward of each whole answer by a reward model, raw, read where training reads it.
+
+    Args:
+        answers: (text, tokens as drawn) of each row.
+        longest: the limit under which they were drawn; an answer that it cut has no EOS.
+
+    Raises:
+        RecipeError: a reward model whose segments need entropies or sentences.
+    """
+    model, trained = ScalarModel.load(reward_model / "model")
+    segmenter = build_segmenter(trained["segmenter"])
+    if segmenter.needs_entropies or segmenter.needs_spelling:
+        raise RecipeError(
+            f"{reward_model}: a holistic reward model is read at the response's end; train it as 'bandit'"
+        )
+    model.to(device())
+    model.eval()
+    asked = zip(rows, answers, strict=True)
+    sequences = [encoder.sampled(row, text, drawn, longest) for row, (text, drawn) in asked]
+    segmentation = segmenter.segment(encoder.responses(sequences))
+    ends = [segmentation.ends[i, : int(segmentation.count[i])].tolist() for i in range(len(sequences))]
+    segmented = [SegmentedSequence(sequence, own) for sequence, own in zip(sequences, ends, strict=True)]
+    values, _ = score_all(model, segmented, encoder.pad_id, build_aggregation(trained["aggregation"]))
+    return [float(value) for value in values]
+
+
+def write_scores(
+    result: Path,
+    answers: Sequence[Row],
+    longest: int,
+    encoder: Encoder,
+    selection: Path,
+    holistic: Path,
+    models: Sequence[Path],
+) -> dict[str, float]:
+    """Writes scores.jsonl: each answer by the normalised holistic reward and by every aspect of the selection.
+
+    Args:
+        result: of the policy stage.
+        answers: rows with id, prompt, meta, response and n_tokens.
+        longest: the limit under which they were drawn.
+        selection: result of `selection`.
+        holistic: result of `reward_model`: the one that the selection compared with.
+        models: results of the aspect models.
+
+    Returns:
+        Their means as `score/<name>`.
+    """
+    chosen = read_json(selection / "selection.json")
+    mean, std = chosen["holistic"]["mean"], chosen["holistic"]["std"]
+    texts = [str(row["response"]) for row in answers]
+    drawn = [(str(row["response"]), int(row["n_tokens"])) for row in answers]
+    raw = holistic_values(holistic, encoder, answers, drawn, longest)
+    columns = {"holistic": [(value - mean) / std for value in raw]}
+    for name, aspect in selected_aspects(chosen, list(chosen["aspects"]), models, encoder.tokenizer).items():
+        columns[name] = aspect.rates(aspect.score(answers, texts))
+    rows = [{"id": row["id"], **{name: values[i] for name, values in columns.items()}} for i, row in enumerate(answers)]
+    write_jsonl(result / "scores.jsonl", rows)
+    return {f"score/{name}": sum(values) / max(1, len(values)) for name, values in columns.items()}
+
+
+def lower_is_better(selection: Path) -> list[str]:
+    """The aspects of a selection of which less is better."""
+    aspects = read_json(selection / "selection.json")["aspects"]
+    return [name for name, facts in aspects.items() if not facts["higher_is_better"]]

@@ -1,0 +1,431 @@
+"""Evaluation of a policy on every benchmark of a data set: generate, judge, score.
+
+Used inside the `sft` and `policy` stages and by scheduled re-evaluation. What a data set does not hold (no code
+items, no judge) is left out of the metrics, never filled in.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from rlhf_core import distributed
+from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.answers import solution_is_right
+from rlhf_core.evaluation.arena_hard import arena_win_rate
+from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, DIALOGUE_BENCHMARKS
+from rlhf_core.evaluation.bleu import corpus_bleu
+from rlhf_core.evaluation.code import judge_samples, summarise_passes
+from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
+from rlhf_core.evaluation.mt_bench import mt_bench_scores
+from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
+from rlhf_core.evaluation.statistics import binomial_test
+from rlhf_core.evaluation.win_rates import win_rate
+from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.supervised.sft import sequence_statistics
+from tasks.evaluating.solving import solve_tests
+from tasks.running.artifacts import read_json, read_jsonl
+
+if TYPE_CHECKING:
+    from rlhf_core.evaluation.judges.protocol import Judge
+    from rlhf_core.testbed import GoldWorld
+
+Row = dict[str, Any]
+
+
+#: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
+PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """How policies are evaluated.
+
+    Args:
+        max_new_tokens: longest answer on dialogue benchmarks.
+        temperature, top_p: of dialogue answers.
+        task_tokens: longest answer on arithmetic and code, which are answered greedily.
+        batch: prompts per generation batch.
+        seed: of sampling.
+        rows: items per benchmark, None for all.
+        judge: judge spec (see `tasks.running.loading.load_judge`), None for none.
+        sft_games: how a judge compares a policy with its SFT model while it trains: 'drawn' is one game of AlpacaEval's
+            soft preference, 'summed' both orders of PAR's prompt, 1, .5 or 0 each, where the higher total wins.
+        isolated_code: run generated code (in a limited process without network); False leaves code out.
+        only: some of `PARTS`, None for all.
+        pair_rows: prompts on which rows are compared with each other by the judge, drawn once; None for all.
+
+    Raises:
+        RecipeError: an unknown part.
+    """
+
+    max_new_tokens: int
+    task_tokens: int
+    temperature: float = 1.0
+    top_p: float = 1.0
+    batch: int = 128
+    seed: int = 7
+    rows: int | None = None
+    judge: Mapping[str, Any] | None = None
+    isolated_code: bool = True
+    only: tuple[str, ...] | None = None
+    pair_rows: int | None = None
+    sft_games: str = "drawn"
+
+    def __post_init__(self) -> None:
+        if self.sft_games not in ("drawn", "summed"):
+            raise RecipeError(f"sft_games is '{self.sft_games}'; known: drawn, summed")
+        for name in self.only or ():
+            if name not in PARTS:
+                raise RecipeError(f"evaluation: 'only' names '{name}'; known: {', '.join(PARTS)}")
+
+    def has(self, part: str) -> bool:
+        """Whether a part is evaluated."""
+        return self.only is None or part in self.only
+
+    def dialogue_answers(self) -> dict[str, Any]:
+        """What the answers to dialogue benchmarks depend on, beside model and items."""
+        return {
+            name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_p", "batch", "seed", "rows")
+        }
+
+    def between_rows(self) -> dict[str, Any]:
+        """Who compares the answers of two rows, and on how many prompts."""
+        return {"judge": self.judge, "rows": self.pair_rows}
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Metrics, and the generations and judgements that they come from."""
+
+    metrics: dict[str, float]
+    generations: list[Row]
+    judgements: list[Row]
+
+
+def answer(
+    policy: Policy,
+    encoder: Encoder,
+    rows: Sequence[Mapping[str, Any]],
+    sampling: Sampling,
+    seed: int,
+    batch: int,
+) -> list[tuple[str, int]]:
+    """(text, tokens) of one answer per row, rows batched by prompt length."""
+    prompts = [encoder.prompt(row) for row in rows]
+    order = sorted(range(len(rows)), key=lambda i: len(prompts[i]))
+    answers: list[tuple[str, int]] = [("", 0)] * len(rows)
+    generator = torch.Generator().manual_seed(seed)
+    for start in range(0, len(order), batch):
+        chosen = order[start : start + batch]
+        ids, mask = pad_rows([prompts[i] for i in chosen], encoder.pad_id, "left")
+        made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, generator)
+        for row, i in enumerate(chosen):
+            tokens = made.ids[row][made.mask[row]].tolist()
+            answers[i] = (str(encoder.tokenizer.decode(tokens, skip_special_tokens=True)), len(tokens))
+    return answers
+
+
+class Evaluator:
+    """Evaluates policies on one data set.
+
+    Args:
+        data: result of `prepare`.
+        encoder: tokenizer and template.
+        config: settings.
+        judge: answers comparisons; None leaves judged metrics out.
+        world: gives true rewards on the testbed.
+    """
+
+    def __init__(
+        self, data: Path, encoder: Encoder, config: EvaluationConfig, judge: Judge | None, world: GoldWorld | None
+    ) -> None:
+        self.data, self.encoder, self.config = data, encoder, config
+        self.judge, self.world = judge, world
+        self._items: dict[str, list[Row]] = {}
+        facts = read_json(data / "data.json")
+        self.translates, self.instruction = facts.get("task") == "translation", str(facts.get("instruction", ""))
+
+    def items(self, name: str) -> list[Row]:
+        """The rows of a data set's file that are evaluated on, read once; none without the file."""
+        if name not in self._items:
+            path = self.data / f"{name}.jsonl"
+            self._items[name] = read_jsonl(path)[: self.config.rows] if path.exists() else []
+        return self._items[name]
+
+    def evaluate(self, policy: Policy, reference_generations: Sequence[Row] | None) -> Evaluation:
+        """All benchmarks.
+
+        Args:
+            policy: evaluated in place, unchanged.
+            reference_generations: the SFT model's generations on the same items, for win rates over it.
+        """
+        generations: list[Row] = []
+        for name in DIALOGUE_BENCHMARKS:
+            if self.config.has(name):
+                generations += self.generate_dialogue(policy, name)
+        metrics: dict[str, float] = {}
+        judgements: list[Row] = []
+        by_name: dict[str, list[Row]] = {}
+        for row in generations:
+            by_name.setdefault(row["benchmark"], []).append(row)
+        for name, rows in by_name.items():
+            metrics[f"{name}_chars"] = _mean([row["n_chars"] for row in rows])
+            metrics[f"{name}_tokens"] = _mean([row["n_tokens"] for row in rows])
+            if rows[0]["true_reward"] is not None:
+                metrics["true_reward" if name == "alpaca" else f"{name}_true_reward"] = _mean(
+                    [row["true_reward"] for row in rows]
+                )
+        if self.translates and "alpaca" in by_name:
+            rows = by_name["alpaca"]
+            metrics["bleu"] = corpus_bleu([row["response"] for row in rows], [row["baseline"] for row in rows])
+        if self.judge is not None:
+            judgements, judged = distributed.on_main(lambda: self.judge_dialogue(by_name))
+            metrics |= judged
+        if reference_generations is not None:
+            metrics |= win_rates_over_reference(generations, reference_generations)
+        for part, measure in (("choices", self.choices), ("arithmetic", self.arithmetic), ("code", self.code)):
+            if self.config.has(part):
+                metrics |= measure(policy, generations)
+        metrics |= solve_tests(self, policy, generations)
+        downstream = [metrics[name] for name in (*CHOICE_TASKS, "gsm8k") if name in metrics]
+        if len(downstream) == len(CHOICE_TASKS) + 1:
+            metrics["average"] = _mean(downstream)
+        return Evaluation({k: v for k, v in metrics.items() if math.isfinite(v)}, generations, judgements)
+
+    def generate_dialogue(self, policy: Policy, name: str, limit: int | None = None) -> list[Row]:
+        """Generations of one dialogue benchmark; second turns follow the model's own first answers."""
+        items = self.items(f"benchmarks/{name}")[:limit]
+        config = self.config
+        sampling = Sampling(config.max_new_tokens, config.temperature, config.top_p)
+        rows: list[Row] = []
+        histories: list[list[dict[str, str]]] = [[] for _ in items]
+        for turn in range(max((len(item["turns"]) for item in items), default=0)):
+            asked = [
+                {"prompt": item["turns"][turn], "history": history, "id": item["id"]}
+                | ({"messages": item["messages"]} if "messages" in item else {})
+                for item, history in zip(items, histories, strict=True)
+            ]
+            answers = answer(policy, self.encoder, asked, sampling, config.seed + turn, config.batch)
+            for item, history, (text, tokens) in zip(items, histories, answers, strict=True):
+                meta = item["metas"][turn]
+                rows.append(
+                    {
+                        "benchmark": name,
+                        "id": item["id"],
+                        "turn": turn + 1,
+                        "prompt": item["turns"][turn],
+                        "response": text,
+                        "baseline": item["baseline"][turn],
+                        "meta": meta,
+                        "n_chars": len(text),
+                        "n_tokens": tokens,
+                        "true_reward": self.world.true_reward(meta, text) if self.world else None,
+                    }
+                )
+                history += [{"role": "user", "content": item["turns"][turn]}, {"role": "assistant", "content": text}]
+        return rows
+
+    def judge_dialogue(self, by_name: Mapping[str, list[Row]]) -> tuple[list[Row], dict[str, float]]:
+        """Judgements and their metrics: AlpacaEval in drawn order, Arena-Hard both ways, MT-Bench ratings."""
+        assert self.judge is not None
+        judgements: list[Row] = []
+        metrics: dict[str, float] = {}
+        for name in ("alpaca", "ood"):
+            if name in by_name:
+                games = play_games(
+                    self.judge, comparisons(by_name[name], self.instruction), "alpaca_eval", orders="drawn"
+                )
+                judgements += _judgement_rows(name, games)
+                rate = win_rate([game.preference_for_model for game in games])
+                metrics |= {
+                    f"{name}_wr": rate["win_rate"],
+                    f"{name}_wr_se": rate["standard_error"],
+                    f"{name}_invalid": rate["n_invalid"],
+                }
+        if "arena" in by_name:
+            games = play_games(self.judge, comparisons(by_name["arena"], self.instruction), "arena_hard")
+            judgements += _judgement_rows("arena", games)
+            arena = arena_win_rate(games)
+            metrics |= {
+                "arena_wr": arena["win_rate"],
+                "arena_wr_lower": arena["lower"],
+                "arena_wr_upper": arena["upper"],
+                "arena_invalid": arena["n_invalid"],
+            }
+        if "mtbench" in by_name:
+            rows = by_name["mtbench"]
+            first = {row["id"]: row for row in rows if row["turn"] == 1}
+            games = grade_answers(
+                self.judge,
+                [
+                    (f"{row['id']}/{row['turn']}", so_far(row, first), row["response"], {"prompt": row["meta"]})
+                    for row in rows
+                ],
+            )
+            judgements += _judgement_rows("mtbench", games)
+            scores = mt_bench_scores([(row["turn"], game.verdict.value) for row, game in zip(rows, games, strict=True)])
+            metrics |= {name: scores[name] for name in ("mtbench", "mtbench_turn1", "mtbench_turn2")}
+            metrics["mtbench_missing"] = scores["n_missing"]
+        return judgements, metrics
+
+    @torch.no_grad()
+    def likelihoods(
+        self, policy: Policy, prompts: Sequence[str], answers: Sequence[str]
+    ) -> tuple[list[float], list[int]]:
+        """Summed log-probability and tokens of each answer (EOS left out) after its prompt."""
+        sequences = []
+        for prompt, text in zip(prompts, answers, strict=True):
+            full = self.encoder.sequence({"prompt": prompt}, text)
+            sequences.append(EncodedSequence(full.prompt, full.response[:-1]))
+        order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i])))
+        sums = torch.zeros(len(sequences))
+        for start in range(0, len(order), self.config.batch):
+            chosen = order[start : start + self.config.batch]
+            statistics, _ = sequence_statistics(policy, [sequences[i] for i in chosen])
+            sums[chosen] = statistics.logprobs.sum(dim=1).float().cpu()
+        return distributed.merged(sums).tolist(), [len(sequence.response) for sequence in sequences]
+
+    def choices(self, policy: Policy, generations: list[Row]) -> dict[str, float]:
+        """Accuracy in percent of every multiple-choice task, by likelihood per character."""
+        metrics = {}
+        for task in CHOICE_TASKS:
+            items = [
+                ChoiceItem(row["id"], (row["question"],), tuple(row["choices"]), row["answer_index"])
+                for row in self.items(f"choices/{task}")
+            ]
+            if items:
+                results = score_items(
+                    items, lambda prompts, answers: self.likelihoods(policy, prompts, answers), delimiter=""
+                )
+                metrics[task] = 100 * summarise_choices(items, results)["acc_norm"]
+                generations += [{"benchmark": task, "id": r.id, "turn": 1, "right": r.right_norm} for r in results]
+        return metrics
+
+    def arithmetic(self, policy: Policy, generations: list[Row]) -> dict[str, float]:
+        """Accuracy in percent on seen and unseen word problems; `gsm8k` is their mean."""
+        metrics = {}
+        for split in ("seen", "unseen"):
+            items = self.items(f"arithmetic.{split}")
+            if items:
+                rows = self._solve(policy, items, split)
+                for item, row in zip(items, rows, strict=True):
+                    row["right"] = solution_is_right(row["response"], item["answer"])
+                generations += rows
+                metrics[f"arithmetic_{split}"] = 100 * _mean([row["right"] for row in rows])
+        if metrics:
+            metrics["gsm8k"] = _mean(list(metrics.values()))
+        return metrics
+
+    def code(self, policy: Policy, generations: list[Row]) -> dict[str, float]:
+        """pass@1 in percent, each program in a limited process without network."""
+        metrics: dict[str, float] = {}
+        if not self.config.isolated_code:
+            return metrics
+        for name in ("mbpp_base", "mbpp_plus", "livecode"):
+            items = self.items(f"functions.{name}")
+            if items:
+                rows = self._solve(policy, items, name)
+                samples, tests = [[row["response"]] for row in rows], [item["tests"] for item in items]
+                results = distributed.on_main(partial(judge_samples, samples, tests))
+                for row, outcome in zip(rows, results, strict=True):
+                    row["right"] = outcome[0].status == "passed"
+                generations += rows
+                metrics[name] = 100 * summarise_passes(results)["pass@1"]
+        return metrics
+
+    def _solve(self, policy: Policy, items: list[Row], name: str) -> list[Row]:
+        """Greedy answers to task items, as generation rows."""
+        sampling = Sampling(self.config.task_tokens, temperature=0)
+        asked = [{"prompt": item["question"], "id": item["id"]} for item in items]
+        answers = answer(policy, self.encoder, asked, sampling, self.config.seed, self.config.batch)
+        return [
+            {
+                "benchmark": name,
+                "id": item["id"],
+                "turn": 1,
+                "prompt": item["question"],
+                "response": text,
+                "n_chars": len(text),
+                "n_tokens": tokens,
+                "true_reward": None,
+            }
+            for item, (text, tokens) in zip(items, answers, strict=True)
+        ]
+
+
+def win_rates_over_reference(generations: Sequence[Row], reference: Sequence[Row]) -> dict[str, float]:
+    """True win rates over the reference model, paired by prompt, from true rewards (testbed only).
+
+    A tie is half a win; the p-value is two-sided binomial with ties left out.
+    """
+    metrics: dict[str, float] = {}
+    for name in ("alpaca", "ood"):
+        before = {row["id"]: row["true_reward"] for row in reference if row["benchmark"] == name}
+        pairs = [
+            (row["true_reward"], before[row["id"]])
+            for row in generations
+            if row["benchmark"] == name and row["true_reward"] is not None and before.get(row["id"]) is not None
+        ]
+        if not pairs:
+            continue
+        wins = sum(a > b for a, b in pairs)
+        losses = sum(a < b for a, b in pairs)
+        scores = [1.0 if a > b else 0.5 if a == b else 0.0 for a, b in pairs]
+        label = "win_rate_vs_sft" if name == "alpaca" else f"{name}_win_rate_vs_sft"
+        mean = _mean(scores)
+        spread = sum((s - mean) ** 2 for s in scores) / max(1, len(scores) - 1)
+        metrics |= {
+            label: 100 * mean,
+            f"{label}_se": 100 * math.sqrt(spread / len(scores)),
+            f"{label}_p": binomial_test(wins, losses).p_value,
+        }
+    return metrics
+
+
+def comparisons(rows: Sequence[Row], instruction: str = "") -> list[Comparison]:
+    """Each answer against its row's `baseline`; `instruction` says the task where prompts alone do not (data.json)."""
+    return [
+        Comparison(row["id"], instruction + row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]})
+        for row in rows
+    ]
+
+
+def so_far(row: Row, first: Mapping[str, Row]) -> str:
+    """What a judge of one turn is shown as the prompt: a second turn with the first before it."""
+    if row["turn"] == 1:
+        return str(row["prompt"])
+    before = first[row["id"]]
+    return f"User: {before['prompt']}\n\nAssistant: {before['response']}\n\nUser: {row['prompt']}"
+
+
+def _judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Row]:
+    return [
+        {
+            "benchmark": benchmark,
+            "id": game.id,
+            "first": game.first,
+            "template": game.template,
+            "raw": game.raw,
+            "valid": game.verdict.valid,
+            "preference": None if math.isnan(game.preference_for_model) else game.preference_for_model,
+            "label": game.label_for_model,
+            "value": game.verdict.value,
+        }
+        for game in games
+    ]
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / len(values) if values else math.nan
+
+
+__all__ = ["Evaluation", "EvaluationConfig", "Evaluator", "answer", "comparisons", "so_far", "win_rates_over_reference"]

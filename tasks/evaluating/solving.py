@@ -1,0 +1,105 @@
+"""Accuracy on questions with step-by-step solutions: greedy solutions, their extracted answers, per test set.
+
+Real GSM8k is also graded as lm-evaluation-harness does: `gsm8k_strict` and `gsm8k_flexible`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.evaluation.answers import HarnessMode, harness_match
+from rlhf_core.models.generation import Sampling
+from rlhf_core.models.policy import Policy
+from rlhf_core.reasoning.grading import extract_answer, is_right
+from rlhf_core.reasoning.steps import split_steps
+from rlhf_core.testbed.oracle import first_error
+from tasks.running.artifacts import read_json
+
+if TYPE_CHECKING:
+    from tasks.evaluating.policies import Evaluator
+
+Row = dict[str, Any]
+
+#: The test set that lm-evaluation-harness grades by `#### n` (strict) or the last number (flexible).
+HARNESS_SET = "gsm8k"
+HARNESS_MODES: tuple[HarnessMode, ...] = ("strict", "flexible")
+
+
+def test_sets(data: Path) -> dict[str, str]:
+    """{test set: seen or unseen} of a prepared data set; empty where it holds no questions."""
+    found: dict[str, str] = read_json(data / "data.json").get("tests", {})
+    return found
+
+
+def graded(question: Mapping[str, Any], prediction: str) -> Row:
+    """The extracted answer of a prediction, whether it is right, its steps, and where the first wrong one lies.
+
+    `first_error` is known where the question lists the lines that are right at each step, and None where no step is
+    wrong.
+    """
+    extracted = extract_answer(prediction, question)
+    row: Row = {"extracted": extracted, "right": is_right(extracted, question), "steps": len(split_steps(prediction))}
+    steps = question.get("meta", {}).get("steps")
+    return row if steps is None else row | {"first_error": first_error(steps, prediction)}
+
+
+def solve_tests(evaluator: Evaluator, policy: Policy, generations: list[Row]) -> dict[str, float]:
+    """Accuracy in percent on every test set, on the seen and unseen ones, and over all sets; the harness's apart.
+
+    Args:
+        evaluator: of the data set.
+        policy: answers greedily.
+        generations: gets a row for every solution.
+    """
+    from tasks.evaluating.policies import answer
+
+    config, metrics, harness = evaluator.config, dict[str, float](), dict[str, float]()
+    sets = test_sets(evaluator.data)
+    for name in sets:
+        items = evaluator.items(f"tests/{name}")
+        sampling = Sampling(config.task_tokens, temperature=0)
+        answers = answer(policy, evaluator.encoder, items, sampling, config.seed, config.batch)
+        rows = [
+            {
+                "benchmark": name,
+                "id": item["id"],
+                "turn": 1,
+                "prompt": item["prompt"],
+                "response": text,
+                "n_chars": len(text),
+                "n_tokens": tokens,
+                "true_reward": None,
+                **graded(item, text),
+            }
+            for item, (text, tokens) in zip(items, answers, strict=True)
+        ]
+        generations += rows
+        metrics[name] = 100 * sum(row["right"] for row in rows) / max(1, len(rows))
+        if name == HARNESS_SET and read_json(evaluator.data / "data.json")["source"] == "directory":
+            harness |= harness_accuracies([item["answer"] for item in items], [row["response"] for row in rows])
+    return metrics | averages(metrics, sets) | harness
+
+
+def harness_accuracies(answers: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
+    """{gsm8k_strict, gsm8k_flexible}: accuracy in percent in both modes of lm-evaluation-harness.
+
+    Args:
+        answers: the questions' numbers.
+        predictions: a solution for each.
+    """
+    pairs = list(zip(answers, predictions, strict=True))
+    return {
+        f"{HARNESS_SET}_{mode}": 100 * sum(harness_match(text, gold, mode) for gold, text in pairs) / max(1, len(pairs))
+        for mode in HARNESS_MODES
+    }
+
+
+def averages(metrics: Mapping[str, float], sets: Mapping[str, str]) -> dict[str, float]:
+    """Means over the seen sets, the unseen ones, and all (`average`), as the paper averages tasks."""
+    groups: dict[str, Sequence[str]] = {
+        split: [name for name in sets if sets[name] == split] for split in ("seen", "unseen")
+    }
+    groups["average"] = list(sets)
+    return {group: sum(metrics[name] for name in names) / len(names) for group, names in groups.items() if names}

@@ -1,0 +1,96 @@
+"""Every graph of the project: the demo's, and of each scale the papers' and what they share.
+
+Where a stage stands:
+    dvc.yaml                             the demo-sized rows and what they share, so that plain `dvc repro` is short
+    pipelines/<scale>/shared/dvc.yaml    what belongs to no paper, or what rows of several papers read
+    pipelines/<scale>/<paper>/dvc.yaml   the rest of a paper's matrix
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.published import registry, row_map
+from tasks.graph.items import SHARED, Graph, result_of
+from tasks.graph.rows import ROOT_SCALE, RowSpec, load_rows, load_yaml, papers, raw_row, row_named
+from tasks.graph.scale import Scale
+
+
+def add_rows(
+    graph: Graph, scale: Scale, paper: str, rows: Iterable[RowSpec], seeds: Iterable[int], tables: str
+) -> None:
+    """Adds rows over seeds with all above them, and of a published paper the tables stage that reads them."""
+    rows, seeds = list(rows), sorted(seeds)
+    needed: set[str] = set()
+    for row in rows:
+        for seed in seeds:
+            items = scale.row(row, seed)
+            graph.add(items)
+            needed |= {result_of(item) for item in items}
+    if paper not in registry.PAPERS:
+        return
+    deps = sorted(path for path in needed if "/shared/tokenizer/" not in path)
+    names = sorted({row.name for row in rows})
+    graph.tables[paper] = {"rows": names, "seeds": seeds, "deps": deps, "out": tables}
+
+
+def build(root: Path) -> dict[Path, Graph]:
+    """Every graph by its folder, relative to the root.
+
+    Raises:
+        RecipeError: an unknown row, backbone or reward model, or two that contradict each other.
+    """
+    settings = load_yaml(root / "params.yaml")
+    demo_rows: dict[str, dict[str, Any]] = settings["demo"]
+    suite = settings["suite"]
+    rows = {paper: load_rows(root, paper) for paper in papers(root)}
+    demo, testbed = Graph(ROOT_SCALE), Scale(root, ROOT_SCALE)
+    for paper, part in demo_rows.items():
+        chosen = [row_named(root, paper, name, rows[paper]) for name in part["rows"]]
+        add_rows(demo, testbed, paper, chosen, part["seeds"], f"results/{ROOT_SCALE}/{paper}/tables-demo")
+    graphs = {Path(): demo}
+    for folder in sorted(path for path in (root / "params" / "scales").iterdir() if path.is_dir()):
+        scale = Scale(root, folder.name)
+        full: dict[str, Graph] = {}
+        for paper, found in rows.items():
+            raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, {}).get("rows", [])) - set(found)
+            raw |= _printed_backbones(paper)
+            every = [*found.values(), *(raw_row(paper, name) for name in sorted(raw) if name not in found)]
+            here = [row for row in every if scale.has(row)]
+            if here:
+                full[paper], seeds = Graph(scale.name), suite_seeds(suite, scale.name, paper)
+                add_rows(full[paper], scale, paper, here, seeds, f"results/{scale.name}/{paper}/tables")
+        made = demo.outputs() if scale.name == ROOT_SCALE else set()
+        graphs |= {Path("pipelines") / scale.name / name: graph for name, graph in _parted(full, made).items()}
+    return graphs
+
+
+def _printed_backbones(paper: str) -> set[str]:
+    """Backbones that a paper's tables have as rows, trained from or not."""
+    if paper not in registry.PAPERS:
+        return set()
+    return {row.name for row in row_map.rows_of_paper(paper) if row.kind == "sft"}
+
+
+def suite_seeds(suite: Mapping[str, Any], scale: str, paper: str) -> list[int]:
+    """The seeds of a paper's whole matrix at a scale: of params.yaml `seeds` on the testbed, else `scale_seeds`."""
+    own = suite["scale_seeds"]
+    found: list[int] = suite["seeds"] if scale == ROOT_SCALE else own.get(paper, own["default"])
+    return found
+
+
+def _parted(full: Mapping[str, Graph], made: set[str]) -> dict[str, Graph]:
+    """Papers' graphs without what is made elsewhere, and what they share as a graph of its own."""
+    users: dict[str, int] = {}
+    for graph in full.values():
+        for out in graph.outputs():
+            users[out] = users.get(out, 0) + 1
+    scale = next((graph.scale for graph in full.values()), ROOT_SCALE)
+    parts = {SHARED: Graph(scale)} | {paper: Graph(scale, tables=graph.tables) for paper, graph in full.items()}
+    for paper, graph in full.items():
+        for item in graph.items():
+            if item.out not in made:
+                parts[SHARED if item.owner == SHARED or users[item.out] > 1 else paper].add([item])
+    return {name: graph for name, graph in parts.items() if graph.groups or graph.tables}

@@ -1,0 +1,84 @@
+"""What names on the command line stand for: a scale, a paper, rows of it, a trained reward model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rlhf_core.errors import RecipeError
+from tasks.graph.rows import backbone_names, load_rows, nearest, papers
+
+#: The flow of the five papers, and the name that stands for all their matrices.
+SUITE, ALL = "suite", "all"
+
+
+def known_scale(scale: str) -> str:
+    """The scale, where params/scales/ has it.
+
+    Raises:
+        RecipeError: it has not, with the nearest known ones.
+    """
+    folder = Path("params", "scales")
+    if folder.is_dir() and not (folder / scale).is_dir():
+        raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, (path.name for path in folder.glob('*/')))}")
+    return scale
+
+
+def papers_here(root: Path) -> tuple[str, ...]:
+    """The papers that have rows in this repository.
+
+    Raises:
+        RecipeError: this is not the repository.
+    """
+    if not (root / "params.yaml").is_file():
+        raise RecipeError(f"no params.yaml in {root}: run rewardsmith in the repository")
+    return papers(root)
+
+
+def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
+    """Paper and rows out of the names on the command line.
+
+    Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone. No
+    name and `all` are the flow of the five papers, `suite`.
+
+    Raises:
+        RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
+    """
+    known_papers = papers_here(root)
+    if not names or names == [ALL]:
+        return SUITE, []
+    rows = {paper: set(load_rows(root, paper)) for paper in known_papers}
+    backbones = backbone_names(root)
+    first_is_paper = bool(names) and names[0] in known_papers
+    owned, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
+    for name in chosen:
+        candidates = names[:1] if first_is_paper else known_papers
+        owners = [paper for paper in candidates if name in rows[paper] | backbones]
+        if not owners:
+            known = {*known_papers, *backbones, *(row for found in rows.values() for row in found)}
+            raise RecipeError(f"unknown paper or row '{name}'. {nearest(name, known)}")
+        owned.add(next((paper for paper in owners if paper in owned), owners[0]))
+    if len(owned) > 1:
+        raise RecipeError(f"rows of several papers at once: {', '.join(sorted(owned))}. Run one paper at a time")
+    return owned.pop(), chosen
+
+
+def trained_reward_model(model: str, seed: int, scale: str) -> Path:
+    """The folder of a reward model: the given one, else the result of that name and seed, `<paper>/<name>` where
+    several papers have one.
+
+    Raises:
+        RecipeError: there is none, with the nearest known ones; or there are several.
+    """
+    folder = Path(model)
+    if folder.is_dir():
+        return folder
+    paper, _, name = model.rpartition("/")
+    found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
+    if not found:
+        known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
+        hint = nearest(name, known) if known else "None is trained yet: rewardsmith run"
+        raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
+    if len(found) > 1:
+        several = ", ".join(f"{folder.parts[2]}/{name}" for folder in found)
+        raise RecipeError(f"several papers have a reward model '{model}'; say which: {several}")
+    return found[0]

@@ -1,0 +1,345 @@
+"""A scale: the stages that rows, reward models and selections need there, from the files of params/."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.supervised.recipes import TEACHER
+from tasks.graph.items import SHARED, Argument, Item, result_of
+from tasks.graph.rows import (
+    COMPARING,
+    MEASURING,
+    ROOT_SCALE,
+    ModelSpec,
+    RowSpec,
+    SelectionSpec,
+    load_yaml,
+    nearest,
+)
+
+
+class Scale:
+    """The stages behind a row at one scale."""
+
+    def __init__(self, root: Path, name: str) -> None:
+        self.root, self.name = root, name
+        self.params, self.results = f"params/scales/{name}", f"results/{name}"
+        self._files: dict[str, dict[str, Any]] = {}
+
+    def _read(self, file: str) -> dict[str, Any]:
+        """A YAML file below the root, read once: thousands of stages name the same few."""
+        if file not in self._files:
+            self._files[file] = load_yaml(self.root / file)
+        return self._files[file]
+
+    def has(self, row: RowSpec) -> bool:
+        """Whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so are the
+        data, references and evaluation that it and its reward models name beside the backbone's."""
+        named = [("evaluation", row.evaluation)] if self.name != ROOT_SCALE else []
+        for model in row.reward_models if self.name != ROOT_SCALE else ():
+            named += [("data", model.data), ("references", model.references)]
+        files = [("backbones", row.backbone), *((folder, name) for folder, name in named if name is not None)]
+        return all((self.root / self._file(*file)).exists() for file in files)
+
+    def _file(self, folder: str, name: str) -> str:
+        return f"{self.params}/{folder}/{name}.yaml"
+
+    def _chosen(self, folder: str, name: str, what: str, where: str) -> str:
+        """The scale's file that a row or reward model names."""
+        file = self._file(folder, name)
+        if not (self.root / file).exists():
+            known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
+            raise RecipeError(f"{where}: no {what} '{name}' at scale {self.name}. {nearest(name, known)}")
+        return file
+
+    def _named(self, backbone: str, field_: str, folder: str) -> tuple[str, str]:
+        """Name and file of what a backbone's spec names in a field."""
+        spec = self._file("backbones", backbone)
+        name = str(self._read(spec).get(field_))
+        file = self._file(folder, name)
+        if not (self.root / file).exists():
+            known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
+            raise RecipeError(f"{spec}: {field_} is '{name}'. {nearest(name, known)}")
+        return name, file
+
+    def _item(self, module: str, name: str, seed: int | None, owner: str = SHARED, /, **arguments: Argument) -> Item:
+        kind = "data" if module == "prepare" else module
+        out = f"{self.results}/{owner}/{kind}/{name}" + ("" if seed is None else f"/{seed}")
+        return Item(module, name, arguments, out, owner, seed)
+
+    def backbone(self, name: str, seed: int) -> list[Item]:
+        """Data, tokenizer and the SFT model."""
+        (data, data_spec), (tokenizer, tokenizer_spec), (_, evaluation) = (
+            self._named(name, field_, folder)
+            for field_, folder in (("data", "data"), ("tokenizer", "tokenizers"), ("evaluation", "evaluation"))
+        )
+        prepare = self._item("prepare", data, None, spec=data_spec)
+        made = {"data": result_of(prepare)}
+        tokens = self._item("tokenizer", tokenizer, None, spec=tokenizer_spec, **made)
+        made["tokenizer"] = result_of(tokens)
+        spec = self._file("backbones", name)
+        sft = self._item("sft", name, seed, spec=spec, evaluation=evaluation, **made, seed=seed)
+        return [prepare, tokens, sft]
+
+    def entropies(self, base: list[Item], seed: int) -> Item:
+        """The SFT model's entropies on the data."""
+        prepare, _, sft = base
+        spec = f"{self.params}/entropies.yaml"
+        return self._item("entropies", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft))
+
+    def segmenter(self, base: list[Item], name: str, where: str) -> Item:
+        """A SaT model, with the sentences that it finds in the data."""
+        spec = self._file("segmenters", name)
+        if not (self.root / spec).exists():
+            known = {path.stem for path in (self.root / self.params / "segmenters").glob("*.yaml")}
+            hint = nearest(name, known) if known else f"There is no {self.params}/segmenters/."
+            raise RecipeError(f"{where}: no SaT model '{name}' at scale {self.name}. {hint}")
+        return self._item("segmenter", f"{name}-{base[0].name}", None, spec=spec, data=result_of(base[0]))
+
+    def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
+        """A reward model and its normalisers, after everything that they need."""
+        base = self.backbone(spec.backbone, seed)
+        above = [*base, *self._own_data(spec)]
+        made: dict[str, Argument] = {"data": result_of(base[0] if spec.data is None else above[-1])}
+        made["sft"] = result_of(base[2])
+        if spec.samples:
+            above += self.solution_pairs(base, seed)
+            made["data"] = result_of(above[-1])
+        if spec.entropies:
+            above.append(self.entropies(base, seed))
+            made["entropies"] = result_of(above[-1])
+        if spec.segmenter is not None:
+            above.append(self.segmenter(base, spec.segmenter, spec.path))
+            made["sentences"] = result_of(above[-1])
+        settings = self._settings("reward_model", spec.paper, spec.data or base[0].name)
+        members = [self._trained(member, seed, settings, made) for member in spec.merge]
+        averaged: dict[str, Argument] = {"reward_model": tuple(map(result_of, members))} if members else {}
+        above += members
+        if spec.given is None:
+            above.append(self._trained(spec, seed, settings, made | averaged))
+        made["reward_model"] = spec.given or result_of(above[-1])
+        fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=f"{self.params}/normaliser.yaml", **made)
+        return [*above, fitted]
+
+    def _settings(self, module: str, paper: str, data: str) -> str:
+        """How a paper's reward models are trained: those on one data set, all of its own, else everybody's."""
+        own = [self._file(module, name) for name in (f"{paper}-{data}", paper)]
+        return next((file for file in own if (self.root / file).exists()), f"{self.params}/{module}.yaml")
+
+    def _trained(self, spec: ModelSpec, seed: int, settings: str, made: Mapping[str, Argument]) -> Item:
+        """The stage of one reward model, from what is made for it."""
+        given: dict[str, Argument] = {"spec": spec.path, "scale": settings, **made}
+        return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
+
+    def _own_data(self, spec: ModelSpec) -> list[Item]:
+        """The data set of a reward model that learns from other pairs than its backbone's data has."""
+        if spec.data is None:
+            return []
+        return [self._item("prepare", spec.data, None, spec=self._chosen("data", spec.data, "data", spec.path))]
+
+    def samples(self, base: list[Item], seed: int) -> Item:
+        """Solutions that the SFT model draws."""
+        prepare, _, sft = base
+        spec = f"{self.params}/samples.yaml"
+        return self._item("samples", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft), seed=seed)
+
+    def solution_pairs(self, base: list[Item], seed: int) -> list[Item]:
+        """Pairs of right and wrong solutions, after the samples."""
+        drawn = self.samples(base, seed)
+        made = {"data": result_of(base[0]), "samples": result_of(drawn)}
+        return [drawn, self._item("solution_pairs", base[2].name, seed, **made)]
+
+    def teacher(self, base: list[Item], seed: int) -> list[Item]:
+        """A teacher's rewrites of wrong solutions, after the samples."""
+        prepare, _, sft = base
+        drawn, spec = self.samples(base, seed), f"{self.params}/teacher.yaml"
+        made = {"data": result_of(prepare), "sft": result_of(sft), "samples": result_of(drawn)}
+        return [drawn, self._item("teacher", sft.name, seed, spec=spec, **made)]
+
+    def generative_reward_model(self, spec: ModelSpec, base: list[Item], seed: int) -> list[Item]:
+        """A generative reward model with what it says of a backbone's samples, after everything that it needs.
+
+        It starts from its own backbone and learns from the teacher of the one whose samples it scores.
+        """
+        own, taught = self.backbone(spec.backbone, seed), self.teacher(base, seed)
+        name = spec.name if spec.backbone == base[2].name else f"{spec.name}-for-{base[2].name}"
+        made = {"data": result_of(own[0]), "sft": result_of(own[2])}
+        made |= {"samples": result_of(taught[0]), "teacher": result_of(taught[1])}
+        scale = self._settings("generative_reward_model", spec.paper, own[0].name)
+        model = self._item(
+            "generative_reward_model", name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed
+        )
+        return [*own, *taught, model]
+
+    def solutions(self, row: RowSpec, base: list[Item], seed: int) -> tuple[list[Item], dict[str, Argument]]:
+        """What a row reads of sampled solutions: the stages, and the arguments of its own stage."""
+        above: list[Item] = []
+        made: dict[str, Argument] = {}
+        if row.solutions:
+            above = self.teacher(base, seed)[: 2 if TEACHER in row.solutions else 1]
+            made = {item.module: result_of(item) for item in above}
+        if row.generative is not None:
+            above += self.generative_reward_model(row.generative, base, seed)
+            made["token_rewards"] = result_of(above[-1])
+        return above, made
+
+    def references(self, spec: ModelSpec, seed: int) -> list[Item]:
+        """The SFT model's reference responses scored by a reward model, after everything that they need."""
+        above = self.reward_model(spec, seed)
+        made: dict[str, Argument] = {"data": result_of(above[0]), "sft": result_of(above[2])}
+        made["reward_model"] = above[-1].arguments["reward_model"]
+        if spec.segmenter is not None:
+            made["sentences"] = above[-1].arguments["sentences"]
+        scale = f"{self.params}/references.yaml"
+        if spec.references is not None:
+            scale = self._chosen("references", spec.references, "references", spec.path)
+        return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
+
+    def measuring(self, row: RowSpec, seed: int) -> list[Item]:
+        """What measures a row's reward model, last: a benchmark, or the best of N of the row's backbone's responses."""
+        (spec,) = row.reward_models
+        settings = self._settings_file(row.path, row.kind)
+        above = self.reward_model(spec, seed)[:-1]
+        model = above[-1]
+        made: dict[str, Argument] = {"scale": settings, "data": result_of(above[0]), "sft": result_of(above[2])}
+        made |= {name: model.arguments[name] for name in ("entropies", "sentences") if name in model.arguments}
+        made["reward_model"] = result_of(model)
+        if row.kind == "best_of_n":
+            self._check_models(row)
+            above = [*above, *self.pool(row, seed)]
+            made["pool"] = result_of(above[-1])
+        return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
+
+    def comparing(self, row: RowSpec, seed: int) -> list[Item]:
+        """What compares the policies of several rows, last."""
+        parts = [self.row(other, seed) for other in row.policies]
+        made: dict[str, Argument] = {"row": row.path, "scale": self._settings_file(row.path, row.kind)}
+        made |= {"data": result_of(parts[0][0]), "policies": tuple(result_of(items[-1]) for items in parts)}
+        above = [item for items in parts for item in items]
+        return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
+
+    def pool(self, row: RowSpec, seed: int) -> list[Item]:
+        """Greedy and sampled responses of a row's backbone, after the backbone."""
+        base = self.backbone(row.backbone, seed)
+        made: dict[str, Argument] = {"scale": self._settings_file(row.path, "pool"), "data": result_of(base[0])}
+        return [*base, self._item("pool", row.backbone, seed, **made, sft=result_of(base[2]), seed=seed)]
+
+    def _settings_file(self, where: str, name: str) -> str:
+        path = f"{self.params}/{name}.yaml"
+        if not (self.root / path).exists():
+            raise RecipeError(f"{where}: scale {self.name} has no {path}, which says how big")
+        return path
+
+    def aspects(self, spec: SelectionSpec) -> tuple[str, ...]:
+        """The files of a selection's aspects at this scale."""
+        known = {path.stem for path in (self.root / self.params / "aspects").glob("*.yaml")}
+        for name in spec.aspects:
+            if name not in known:
+                hint = nearest(name, known) if known else f"There is no {self.params}/aspects/."
+                raise RecipeError(f"{spec.path}: no aspect '{name}' at scale {self.name}. {hint}")
+        return tuple(self._file("aspects", name) for name in spec.aspects)
+
+    def selection(self, spec: SelectionSpec, seed: int) -> list[Item]:
+        """A selection of aspects, after everything that it needs."""
+        base = self.backbone(spec.backbone, seed)
+        files = self.aspects(spec)
+        holistic = self.reward_model(spec.holistic, seed)
+        models = self.aspect_models(spec.paper, files, seed)
+        own = self._file("selection", base[0].name)
+        made: dict[str, Argument] = {
+            "spec": spec.path,
+            "scale": own if (self.root / own).exists() else f"{self.params}/selection.yaml",
+            "aspect": files,
+            "data": result_of(base[0]),
+            "sft": result_of(base[2]),
+            "reward_model": holistic[-1].arguments["reward_model"],
+        }
+        if models:
+            made["aspect_model"] = tuple(result_of(items[-1]) for items in models)
+        above = [*base, *holistic, *(item for items in models for item in items)]
+        return [*above, self._item("selection", spec.name, seed, spec.paper, **made, seed=seed)]
+
+    def aspect_models(self, paper: str, files: tuple[str, ...], seed: int) -> list[list[Item]]:
+        """The trained models behind aspects, each after everything that it needs."""
+        named = [(file, self._read(file).get("model")) for file in files]
+        found = []
+        for file, name in named:
+            if name is not None:
+                spec = f"params/{paper}/aspect_models/{name}.yaml"
+                if not (self.root / spec).exists():
+                    known = (path.stem for path in (self.root / "params" / paper / "aspect_models").glob("*.yaml"))
+                    raise RecipeError(f"{file}: unknown aspect model '{name}'. {nearest(str(name), known)}")
+                base = self.backbone(str(self._read(spec).get("backbone")), seed)
+                made = {"data": result_of(base[0]), "sft": result_of(base[2])}
+                scale = f"{self.params}/aspect_model.yaml"
+                item = self._item("aspect_model", str(name), seed, paper, spec=spec, scale=scale, **made, seed=seed)
+                found.append([*base, item])
+        return found
+
+    def _words(self, backbone: str) -> str:
+        """What tells a backbone's tokenizer from others: where it is loaded from, else its name."""
+        name, file = self._named(backbone, "tokenizer", "tokenizers")
+        return str(self._read(file).get("source", name))
+
+    def _check_models(self, row: RowSpec) -> None:
+        """Refuses reward models that do not read the row's tokens, or whose references another model wrote."""
+        for spec in row.reward_models:
+            names = [self._words(name) for name in (row.backbone, spec.backbone)]
+            other = f"{row.path}: backbone is '{row.backbone}' but reward model '{spec.name}' is of '{spec.backbone}'"
+            if names[0] != names[1]:
+                words = " and ".join(map(repr, names))
+                raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are {words}")
+            if spec in row.references and spec.backbone != row.backbone:
+                raise RecipeError(f"{other}, whose responses its reference rewards would be of")
+
+    def row(self, row: RowSpec, seed: int) -> list[Item]:
+        """A row's stage of one seed, last, and everything above it."""
+        above = base = self.backbone(row.backbone, seed)
+        if row.kind == "raw":
+            return base
+        if row.kind in MEASURING:
+            return self.measuring(row, seed)
+        if row.kind in COMPARING:
+            return self.comparing(row, seed)
+        prepare, _, sft = base
+        of_data = f"{row.settings}-{prepare.name}"
+        named = of_data if (self.root / self._file("policy", of_data)).exists() else row.settings
+        settings = self._chosen("policy", named, "settings", row.path)
+        self._check_models(row)
+        evaluation = row.evaluation and self._chosen("evaluation", row.evaluation, "evaluation", row.path)
+        made: dict[str, Argument] = {
+            "row": row.path,
+            "scale": settings,
+            "evaluation": evaluation or sft.arguments["evaluation"],
+            "data": result_of(prepare),
+            "sft": result_of(sft),
+        }
+        if row.entropies:
+            above = [*above, self.entropies(base, seed)]
+            made["entropies"] = result_of(above[-1])
+        if row.segmenter is not None:
+            scored = self.backbone(row.reward_models[0].backbone, seed)
+            above = [*above, *scored, self.segmenter(scored, row.segmenter, row.path)]
+            made["sentences"] = result_of(above[-1])
+        if row.reward_models:
+            models = [self.reward_model(spec, seed) for spec in row.reward_models]
+            above = [*above, *(item for items in models for item in items)]
+            made["reward_model"] = tuple(str(items[-1].arguments["reward_model"]) for items in models)
+            made["normaliser"] = tuple(result_of(items[-1]) for items in models)
+        if row.selection is not None:
+            chosen = self.selection(row.selection, seed)
+            above = [*above, *chosen]
+            made["selection"] = result_of(chosen[-1])
+            made["holistic"] = chosen[-1].arguments["reward_model"]
+            if "aspect_model" in chosen[-1].arguments:
+                made["aspect_model"] = chosen[-1].arguments["aspect_model"]
+        if row.references:
+            centers = [self.references(spec, seed)[-1] for spec in row.references]
+            above = [*above, *centers]
+            made["references"] = tuple(map(result_of, centers))
+        further, arguments = self.solutions(row, base, seed)
+        above, made = [*above, *further], made | arguments
+        return [*above, self._item("policy", row.name, seed, row.paper, **made, seed=seed)]

@@ -1,0 +1,273 @@
+"""Checks a scale without weights: shapes, trained parameters, memory per GPU, and the DeepSpeed configuration."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.cost import policy_run, supervised
+from rlhf_core.models.lora import Adapter, LoraSettings
+from rlhf_core.models.memory import GIB, OVERHEAD, Sharding, known_configuration, on_meta, scalar_on_meta, trainable
+from rlhf_core.recipe import parse_recipe
+from rlhf_core.recipe import reward_models as reward_models_of
+from rlhf_core.supervised.training import TrainingConfig
+from tasks.graph.rows import RowSpec, load_rows, papers
+from tasks.params.policy import PolicyScale
+from tasks.params.settings import read_settings, typed
+from tasks.sft import BackboneSpec
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """What a stage needs.
+
+    Attributes:
+        backbone, stage: which.
+        trained: parameters by trained model.
+        gpu: bytes on each GPU by purpose; `total` adds a tenth.
+        host: bytes of the CPU's memory per rank.
+        gpu_hours: of one seed, by the model of `rlhf_core.models.cost`.
+    """
+
+    backbone: str
+    stage: str
+    trained: dict[str, int]
+    gpu: dict[str, float]
+    host: float
+    gpu_hours: float = 0.0
+
+    @property
+    def total(self) -> float:
+        return OVERHEAD * sum(self.gpu.values())
+
+
+#: Rows of the train splits that the scales' data specs name, as their hubs state them.
+TRAIN_ROWS = {
+    "hendrydong/preference_700K": 700_000,
+    "HuggingFaceH4/ultrafeedback_binarized": 61_135,
+    "Unified-Language-Model-Alignment/Anthropic_HH_Golden": 42_500,
+}
+#: What a row has of its limit, and a sampled response of its own, on average.
+LENGTH_SHARE = 0.25
+SLICE = re.compile(r"\[(-?\d+)?(%)?:(-?\d+)?(%)?\]$")
+
+
+def expected_rows(spec: Mapping[str, Any]) -> float:
+    """Training pairs of a data spec on a hub, of sets with known sizes; 0 of a folder's."""
+    total = 0.0
+    for name in spec.get("preference", ()) if "sets" in spec else ():
+        part = spec["sets"][name]
+        whole, split = TRAIN_ROWS.get(part["path"], 0), str(part["splits"]["train"])
+        found = SLICE.search(split)
+        begin, end = 0.0, float(whole)
+        if found:
+            first, first_share, last, last_share = found.groups()
+            begin = _place(first, first_share, whole) if first else 0.0
+            end = _place(last, last_share, whole) if last else float(whole)
+        total += max(0.0, end - begin)
+    return total
+
+
+def _place(number: str, share: str | None, whole: int) -> float:
+    place = float(number) * (whole / 100 if share else 1)
+    return place if place >= 0 else whole + place
+
+
+def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segment") -> list[StageMemory]:
+    """The training stages of every backbone of a scale that the rows of a paper load.
+
+    Raises:
+        RecipeError: a setting that the stages would refuse, a model of unknown sizes, or shapes that do not fit.
+    """
+    folder = root / "params" / "scales" / scale
+    if not folder.is_dir():
+        raise RecipeError(f"no scale '{scale}' in {folder.parent}")
+    found: list[StageMemory] = []
+    rows = [row for row in load_rows(root, paper).values() if row.kind == "reward"]
+    for path in sorted((folder / "backbones").glob("*.yaml")):
+        spec = typed(BackboneSpec, read_settings(path), str(path))
+        own = [row for row in rows if row.backbone == path.stem]
+        if spec.source is None or not own:
+            continue
+        data = read_settings(folder / "data" / f"{spec.data}.yaml")
+        limits, pairs = typed(Limits, data["limits"], f"{spec.data}: limits"), expected_rows(data)
+        lies = replace(sharding, bf16=sharding.bf16 or spec.precision == "bf16")
+        backbone = _Backbone(path.stem, spec, known_configuration(spec.source), limits, lies)
+        training = spec.training_config(str(path))
+        if training is not None:
+            found.append(_supervised(backbone, "sft", training, pairs))
+        if any(row.reward_models for row in own):
+            by_paper = [folder / "reward_model" / f"{name}.yaml" for name in (f"{paper}-{spec.data}", paper)]
+            where = next((file for file in by_paper if file.exists()), folder / "reward_model.yaml")
+            found.append(
+                _supervised(backbone, "reward_model", typed(TrainingConfig, read_settings(where), str(where)), pairs)
+            )
+        stages = [_policy(root, folder, row, backbone) for row in own]
+        found.append(max(stages, key=lambda stage: stage.total))
+    if not found:
+        raise RecipeError(f"scale '{scale}' loads no model; only such scales are checked (small, paper)")
+    return found
+
+
+@dataclass(frozen=True)
+class _Backbone:
+    """A backbone of a scale, and how its models lie on the GPUs."""
+
+    name: str
+    spec: BackboneSpec
+    config: PreTrainedConfig
+    limits: Limits
+    sharding: Sharding
+
+    @cached_property
+    def parameters(self) -> int:
+        return trainable(on_meta(self.config))
+
+    @cached_property
+    def scalar(self) -> int:
+        """Parameters of a reward model or critic."""
+        return trainable(scalar_on_meta(on_meta(self.config)))
+
+    def check_length(self, tokens: int) -> None:
+        places = getattr(self.config, "max_position_embeddings", None)  # T5's positions are relative
+        if places is not None and tokens > places:
+            raise RecipeError(f"{self.name}: {tokens} tokens, but the model has {places} places")
+
+
+def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows: float) -> StageMemory:
+    """SFT, or a reward model, of which a pair is two rows."""
+    sharding, total = backbone.sharding, backbone.limits.total
+    parameters, each = (backbone.scalar, 2) if stage == "reward_model" else (backbone.parameters, 1)
+    gpu, host = sharding.trained(parameters)
+    per_rank = min(training.microbatch, -(training.batch // -sharding.ranks)) * each
+    parts = {"trained": gpu, "activations": sharding.activations(backbone.config, per_rank * total)}
+    backbone.check_length(total)
+    work = supervised(parameters, rows * each, training.epochs, LENGTH_SHARE * total)
+    made = {"reward_model" if each == 2 else "model": parameters}
+    return StageMemory(backbone.name, stage, made, parts, host, work.gpu_hours())
+
+
+def _policy(root: Path, folder: Path, row: RowSpec, backbone: _Backbone) -> StageMemory:
+    """A reward row's policy by its own settings; adapters are trained where it says so."""
+    config, limits, sharding = backbone.config, backbone.limits, backbone.sharding
+    of_data = folder / "policy" / f"{row.settings}-{backbone.spec.data}.yaml"
+    where = of_data if of_data.exists() else folder / "policy" / f"{row.settings}.yaml"
+    if not where.exists():
+        raise RecipeError(f"{row.path} has no settings at this scale: {where}")
+    scale = typed(PolicyScale, read_settings(where), str(where))
+    recipe = parse_recipe(read_settings(root / row.path), row.path)
+    settings = scale.optimiser_config(recipe.optimiser, str(where))
+    prompt, response = scale.prompt_limit or limits.prompt, limits.total - limits.prompt
+    if settings.source == "on_policy":
+        response = scale.sampling_config(str(where)).max_new_tokens
+    length = prompt + response
+    backbone.check_length(length)
+    policy = backbone.parameters
+    if recipe.lora is not None:
+        adapted = on_meta(config)
+        Adapter(adapted, typed(LoraSettings, recipe.lora, f"{row.path}: lora"))
+        policy = trainable(adapted)
+    scorers = backbone.scalar * (len(reward_models_of(recipe)) + _trained_aspects(folder, row))
+    trained = {"policy": policy} | ({"critic": backbone.scalar} if settings.has_critic else {})
+    sizes = [sharding.trained(parameters) for parameters in trained.values()]
+    at_once = min(settings.microbatch, -(settings.minibatch // -sharding.ranks)) * length
+    sampled = min(settings.rollout_batch, scale.generation_batch or settings.rollout_batch)
+    rollouts = -(sampled // -sharding.ranks) * length if settings.source == "on_policy" else 0
+    gathered = max(sharding.whole(parameters) for parameters in trained.values())
+    parts = {
+        "trained": sum(gpu for gpu, _ in sizes),
+        # the reference, or the adapted weights, which are the reference too
+        "frozen": sharding.bytes * float(backbone.parameters + scorers),
+        "rollout or update": max(gathered + sharding.cache(config, rollouts), sharding.activations(config, at_once)),
+    }
+    work = policy_run(
+        backbone.parameters,
+        trained.get("critic", 0),
+        backbone.parameters + scorers,
+        responses=settings.iterations * settings.rollout_batch,
+        epochs=settings.epochs,
+        prompt=LENGTH_SHARE * prompt,
+        response=LENGTH_SHARE * response,
+    )
+    stage, host = f"policy ({recipe.optimiser['kind']})", sum(h for _, h in sizes)
+    return StageMemory(backbone.name, stage, trained, parts, host, work.gpu_hours())
+
+
+def _trained_aspects(folder: Path, row: RowSpec) -> int:
+    """Models behind the aspects that a row's selection may choose."""
+    files = [folder / "aspects" / f"{name}.yaml" for name in (row.selection.aspects if row.selection else ())]
+    return sum(read_settings(file)["aspect"]["kind"] == "trained" for file in files)
+
+
+def check_deepspeed(config: dict[str, Any], ranks: int) -> None:
+    """Lets DeepSpeed itself read a configuration, as the stages complete it.
+
+    Raises:
+        RecipeError: what it says.
+    """
+    from rlhf_core.zero import completed, import_deepspeed
+
+    import_deepspeed()
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    try:
+        DeepSpeedConfig({**completed(config, 1.0), "train_batch_size": 1})
+    except Exception as error:
+        raise RecipeError(f"DeepSpeed refuses the configuration: {str(error).splitlines()[0]}") from None
+
+
+def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: float) -> int:
+    """Prints the check; returns how many stages do not fit a GPU of `gpu_gb` GiB."""
+    from rich.console import Console
+    from rich.table import Table
+
+    from tasks.running.launch import read_deepspeed
+
+    config = None if deepspeed is None else read_deepspeed(deepspeed)
+    if config is not None:
+        check_deepspeed(config, ranks)
+    stages: list[tuple[str, StageMemory]] = []
+    for paper in papers(root):
+        try:
+            stages += [(paper, stage) for stage in check_scale(root, scale, Sharding.of(ranks, config), paper)]
+        except RecipeError as error:
+            print(f"{paper}: not checked ({error})")
+    how = "DDP, float32" if deepspeed is None else deepspeed.name
+    table = Table(title=f"{scale}: {ranks} GPU(s), {how}; GiB on each", box=None, pad_edge=False)
+    for column in (
+        "paper",
+        "backbone",
+        "stage",
+        "trained parameters",
+        "memory",
+        "total",
+        f"of {gpu_gb:g}",
+        "host per rank",
+        "GPU hours",
+    ):
+        table.add_column(column, overflow="fold")
+    for paper, stage in stages:
+        table.add_row(
+            paper,
+            stage.backbone,
+            stage.stage,
+            ", ".join(f"{name} {count / 1e9:.3f} B" for name, count in stage.trained.items()),
+            ", ".join(f"{name} {size / GIB:.1f}" for name, size in stage.gpu.items()),
+            f"{stage.total / GIB:.1f}",
+            "fits" if stage.total / GIB <= gpu_gb else "[red]too much[/]",
+            f"{stage.host / GIB:.1f}",
+            f"{stage.gpu_hours:.0f}",
+        )
+    Console(width=140 if not os.isatty(sys.stdout.fileno()) else None).print(table)
+    return sum(stage.total / GIB > gpu_gb for _, stage in stages)

@@ -1,0 +1,1 @@
+"""Setting files turned into typed values."""

@@ -1,0 +1,1 @@
+"""Parts of a policy's run: its reward, solutions, hacking watch and proxies."""

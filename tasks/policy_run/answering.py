@@ -1,0 +1,47 @@
+"""Answers to a training set's questions while a policy trains, and answers that open with given words."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.templates import encode_text
+from rlhf_core.models.generation import Sampling
+from rlhf_core.models.policy import Policy
+from tasks.evaluating.policies import Evaluator, answer
+from tasks.evaluating.solving import graded
+
+
+@dataclass
+class Opened(Encoder):
+    """An encoder whose prompts go on with the first words of the answer.
+
+    Args:
+        opening: those words, behind which the policy was trained to answer.
+    """
+
+    opening: str = ""
+
+    @classmethod
+    def of(cls, encoder: Encoder, opening: str) -> Opened:
+        return cls(**{f.name: getattr(encoder, f.name) for f in fields(Encoder) if f.init}, opening=opening)
+
+    def prompt(self, row: Mapping[str, Any]) -> list[int]:
+        return [*super().prompt(row), *encode_text(self.tokenizer, self.opening)]
+
+    def sequence(self, row: Mapping[str, Any], response: str) -> EncodedSequence:
+        given = super().sequence(row, response)
+        return EncodedSequence(self.prompt(row), given.response)
+
+
+def question_accuracies(evaluator: Evaluator, policy: Policy, count: int) -> dict[str, float]:
+    """Percent of right greedy answers to the first `count` training questions; empty where the data has none."""
+    asked = evaluator.items("questions")[:count]
+    if not asked:
+        return {}
+    sampling = Sampling(evaluator.config.task_tokens, temperature=0)
+    answers = answer(policy, evaluator.encoder, asked, sampling, evaluator.config.seed, evaluator.config.batch)
+    right = [graded(question, text)["right"] for question, (text, _) in zip(asked, answers, strict=True)]
+    return {"train_accuracy": 100 * sum(right) / len(right)}

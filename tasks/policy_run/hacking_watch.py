@@ -1,0 +1,185 @@
+"""Reward hacking in a policy run: scores of its evaluations, the alarm's log line, best weights and state, and the
+measures of the whole run."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.hacking import Alarm, AlarmSettings, HackingAlarm
+from rlhf_core.evaluation.judges.games import combine_orders, play_games
+from rlhf_core.evaluation.overoptimisation import ClauseUse, clause_use, overoptimisation
+from rlhf_core.training_state import State, load_trainable_state, trainable_state
+from tasks.evaluating.policies import Evaluator, comparisons
+
+if TYPE_CHECKING:
+    from rlhf_core.testbed import World
+    from rlhf_core.testbed.judge import GoldWorld
+
+Row = dict[str, Any]
+#: Score of a comparison's outcome; an unparsable one has none.
+_WORTH = {"win": 1.0, "tie": 0.5, "loss": 0.0}
+
+
+def scores_over_sft(evaluator: Evaluator, rows: Sequence[Row], sft: Sequence[Row]) -> dict[str, float]:
+    """Score of each answer against the SFT model's on the same prompt, by prompt id; 1 wins, 1/2 ties.
+
+    True rewards decide where the data has them, else the judge, as the evaluation's `sft_games` says; without either
+    there are none. What the judge left without a verdict is left out.
+    """
+    before = {row["id"]: row for row in sft if row["benchmark"] == "alpaca"}
+    rows = [row for row in rows if row["id"] in before]
+    if evaluator.world is not None:
+        pairs = [(row["id"], row["true_reward"], before[row["id"]]["true_reward"]) for row in rows]
+        return {name: 1.0 if new > old else 0.5 if new == old else 0.0 for name, new, old in pairs}
+    if evaluator.judge is None:
+        return {}
+    against = comparisons([{**row, "baseline": before[row["id"]]["response"]} for row in rows], evaluator.instruction)
+    if evaluator.config.sft_games == "summed":
+        outcomes = combine_orders(play_games(evaluator.judge, against, "pairwise"))
+        return {o.id: _WORTH[o.result] for o in outcomes if o.result in _WORTH}
+    games = play_games(evaluator.judge, against, "alpaca_eval", orders="drawn")
+    return {game.id: game.preference_for_model - 1 for game in games if game.verdict.valid}
+
+
+class HackingWatch:
+    """A run's alarm, and the weights of its best evaluation where the settings stop on hacking.
+
+    Args:
+        settings: when it is raised, and what follows.
+        evaluations: how many the run will make.
+        model: whose trainable weights are kept; at the time of construction those of the SFT policy.
+        judged: whether evaluations have scores.
+        label: of the run, in the log.
+        keeps: keep the weights of the best evaluation whatever the settings.
+
+    Raises:
+        RecipeError: stopping is asked for without evaluations that say which weights are best.
+    """
+
+    def __init__(
+        self,
+        settings: AlarmSettings,
+        evaluations: int,
+        model: nn.Module,
+        *,
+        judged: bool,
+        label: str,
+        keeps: bool = False,
+    ) -> None:
+        self.settings, self.model, self.label = settings, model, label
+        self.alarm = HackingAlarm(settings, evaluations)
+        self.stops = settings.on_hacking == "stop"
+        if self.stops and not (judged and evaluations):
+            raise RecipeError(
+                "alarm: on_hacking 'stop' keeps the weights with the best win rate, but this run makes no evaluations "
+                "that could say which: set checkpoint_prompts and checkpoints, and a judge where the data has no true "
+                "rewards"
+            )
+        self.keeps = self.stops or keeps
+        self._kept: State = self._copy() if self.keeps else {}
+
+    def _copy(self) -> State:
+        return {name: value.detach().to("cpu", copy=True) for name, value in trainable_state(self.model).items()}
+
+    def observe(self, step: int, metrics: dict[str, float], responses: int) -> None:
+        """Takes in a step's metrics."""
+        self._log(self.alarm.observe(step, metrics, responses))
+
+    def evaluated(self, step: int, scores: dict[str, float]) -> None:
+        """Takes in an evaluation of the weights as they are now."""
+        self._log(self.alarm.evaluated(step, scores))
+        if self.keeps and self.alarm.best is not None and self.alarm.best.step == step:
+            self._kept = self._copy()
+
+    def _log(self, alarms: Sequence[Alarm]) -> None:
+        for alarm in alarms:
+            print(f"alarm: {self.label}: step {alarm.step}: {alarm.message}", file=sys.stderr)
+
+    @property
+    def stop(self) -> bool:
+        """Whether training is to end now."""
+        return self.stops and self.alarm.onset is not None
+
+    @torch.no_grad()
+    def restore(self) -> int:
+        """Puts the best evaluation's weights into the model; returns its step, 0 for the SFT policy."""
+        load_trainable_state(self.model, self._kept)
+        return 0 if self.alarm.best is None else self.alarm.best.step
+
+    @contextmanager
+    def best_weights(self) -> Iterator[int]:
+        """The model with the best evaluation's weights, for as long as the context lasts; gives its step."""
+        last = self._copy()
+        yield self.restore()
+        load_trainable_state(self.model, last)
+
+    def rows(self) -> list[Row]:
+        """The alarms, for alarms.jsonl."""
+        return [asdict(alarm) for alarm in self.alarm.alarms]
+
+    def metrics(self) -> Row:
+        """`hacking_alarms`, and `hacking_onset` where there are any: the step of the first."""
+        onset = self.alarm.onset
+        return {"hacking_alarms": len(self.alarm.alarms)} | ({} if onset is None else {"hacking_onset": onset})
+
+    def state_dict(self) -> State:
+        return {"alarm": self.alarm.state_dict(), "kept": self._kept}
+
+    def load_state_dict(self, state: State) -> None:
+        self.alarm.load_state_dict(state["alarm"])
+        self._kept = state["kept"]
+
+
+def hindsight(
+    alarm: HackingAlarm, kl: Mapping[int, float], world: GoldWorld | None, sft: Sequence[Row], rows: Sequence[Row]
+) -> tuple[Row, list[Row]]:
+    """What reward hacking did to a run.
+
+    Args:
+        alarm: with every evaluation of the run.
+        kl: nats per response by step.
+        world: reads clauses of the testbed's dialogues; another or None leaves their measures out.
+        sft, rows: generations of the SFT model and of the trained policy; compared on the prompts of the latter.
+
+    Returns:
+        metrics (`hacking/...`; shares of clause types `clauses/<type>` and `clauses_sft/<type>`, numbers in a response
+        `clauses_per_response/<type>` and `clauses_per_response_sft/<type>`), and one row per evaluation for
+        hacking.jsonl.
+    """
+    kl = {0: 0.0, **kl}
+    metrics = overoptimisation(alarm.points, kl, alarm.settings).metrics()
+    from rlhf_core.testbed import World
+
+    if isinstance(world, World):
+        answers = [row for row in rows if row["benchmark"] == "alpaca"]
+        asked = {row["id"] for row in answers}
+        before = [row for row in sft if row["benchmark"] == "alpaca" and row["id"] in asked]
+        for suffix, written in (("", answers), ("_sft", before)):
+            used = _clauses(world, written)
+            metrics |= {f"clauses{suffix}/{kind}": share for kind, share in used.shares.items()}
+            metrics |= {f"clauses_per_response{suffix}/{kind}": n for kind, n in used.per_response.items()}
+    points = [
+        {
+            "step": point.step,
+            "proxy": point.proxy,
+            "proxy_error": point.proxy_error,
+            "win_rate": 100 * point.win_rate,
+            "kl": kl.get(point.step),
+        }
+        for point in alarm.points
+    ]
+    return metrics, points
+
+
+def _clauses(world: World, rows: Sequence[Row]) -> ClauseUse:
+    from rlhf_core.testbed import KINDS
+
+    return clause_use(([c.kind for c in world.clauses(row["meta"], row["response"])] for row in rows), KINDS)

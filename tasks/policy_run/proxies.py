@@ -1,0 +1,111 @@
+"""What an evaluation while training adds to win rate and KL: proxy rewards, and the weights of the best one.
+
+Source: PAR, §4.1 (proxy reward and win rate on the test set), Figure 6b (preference score), Table 3 (best checkpoint).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.policy_optimisation.experience import proxy_scores, score
+from rlhf_core.rewards.composition import Reward
+from rlhf_core.rollout import RolloutBatch
+from tasks.evaluating.policies import Evaluator, win_rates_over_reference
+
+Row = dict[str, Any]
+
+
+class ProxyReader:
+    """Proxy rewards of benchmark answers, and how far the reward model prefers them to the SFT model's.
+
+    Args:
+        reward: the run's; shaping is left out, and its statistics stay as they are.
+        reference: the SFT policy, whose entropies an entropy segmenter needs.
+        encoder: tokenizer and template.
+        evaluator: its benchmark items and length limit.
+        sft: the SFT model's answers.
+        batch: answers per forward pass.
+    """
+
+    def __init__(
+        self, reward: Reward, reference: Policy, encoder: Encoder, evaluator: Evaluator, sft: Sequence[Row], batch: int
+    ) -> None:
+        bare = tuple(replace(component, shaping=None, references={}) for component in reward.components)
+        self.reward, self.reference, self.encoder, self.batch = Reward(bare, None), reference, encoder, batch
+        self.longest = evaluator.config.max_new_tokens
+        self.items = {item["id"]: item for item in evaluator.items("benchmarks/alpaca")}
+        before = [row for row in sft if row["benchmark"] == "alpaca" and row["id"] in self.items]
+        self.before = dict(zip((row["id"] for row in before), self.proxies(before), strict=True))
+
+    @torch.no_grad()
+    def proxies(self, rows: Sequence[Row]) -> list[float]:
+        """The proxy reward of each answer."""
+        found: list[float] = []
+        for start in range(0, len(rows), self.batch):
+            found += proxy_scores(self.reward(self._rollouts(rows[start : start + self.batch]), update=False)).tolist()
+        return found
+
+    def read(self, rows: Sequence[Row]) -> dict[str, float]:
+        """`proxy_reward`, and `preference_score`: the mean of sigmoid(r(y) - r(y_sft)) over prompts.
+
+        Source: PAR, §3.2 (hidden preference) and §4.6.
+        """
+        rows = [row for row in rows if row["id"] in self.before]
+        if not rows:
+            return {}
+        proxies = torch.tensor(self.proxies(rows))
+        before = torch.tensor([self.before[row["id"]] for row in rows])
+        preference = torch.sigmoid(proxies - before).mean()
+        return {
+            "proxy_reward": float(proxies.mean()),
+            "proxy_reward_sft": float(before.mean()),
+            "preference_score": float(preference),
+        }
+
+    def _sequence(self, row: Row) -> EncodedSequence:
+        item = self.items[row["id"]]
+        asked = {"prompt": row["prompt"], **{k: v for k, v in item.items() if k == "messages"}}
+        return self.encoder.sampled(asked, row["response"], row["n_tokens"], self.longest)
+
+    def _rollouts(self, rows: Sequence[Row]) -> RolloutBatch:
+        sequences, device = [self._sequence(row) for row in rows], self.reference.device
+        prompt_ids, prompt_mask = pad_rows([s.prompt for s in sequences], self.encoder.pad_id, "left")
+        prompt_ids, prompt_mask = prompt_ids.to(device), prompt_mask.to(device)
+        made = self.encoder.responses(sequences)
+        responses = replace(made, ids=made.ids.to(device), mask=made.mask.to(device), ended=made.ended.to(device))
+        _, entropies = score(self.reference, prompt_ids, prompt_mask, responses.ids, responses.mask, self.batch)
+        return RolloutBatch(
+            prompt_ids=prompt_ids,
+            prompt_mask=prompt_mask,
+            responses=replace(responses, entropies=entropies),
+            prompts=[str(row["prompt"]) for row in rows],
+            texts=[str(row["response"]) for row in rows],
+            records=[{"id": row["id"], "meta": row["meta"]} for row in rows],
+            groups=torch.arange(len(rows), device=device),
+        )
+
+
+def peak_evaluation(evaluator: Evaluator, policy: Policy, sft: Sequence[Row]) -> tuple[Row, list[Row]]:
+    """Metrics of the best evaluation's weights as `peak_<metric>`, and their AlpacaEval answers.
+
+    Only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
+    """
+    rows = {name: evaluator.generate_dialogue(policy, name) for name in ("alpaca", "mtbench")}
+    found: Row = dict(win_rates_over_reference(rows["alpaca"], sft))
+    found["alpaca_chars"] = sum(row["n_chars"] for row in rows["alpaca"]) / max(1, len(rows["alpaca"]))
+    if evaluator.judge is not None:
+        _, judged = evaluator.judge_dialogue({"mtbench": rows["mtbench"]})
+        found |= judged
+    return {f"peak_{name}": value for name, value in found.items()}, rows["alpaca"]
+
+
+def lost_after_peak(metrics: Mapping[str, float]) -> Row:
+    """`loss_after_peak`: true win rate of the best evaluation's weights less that of the last, in points."""
+    names = ("peak_win_rate_vs_sft", "win_rate_vs_sft")
+    return {"loss_after_peak": metrics[names[0]] - metrics[names[1]]} if set(names) <= set(metrics) else {}

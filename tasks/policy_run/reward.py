@@ -1,0 +1,269 @@
+"""The reward of a recipe, from the artifacts that earlier stages made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core.credit import build_credit
+from rlhf_core.data.solutions import TokenRewards
+from rlhf_core.data.tokenizers import require_offset_mapping
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.loading import load_tokenizer
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.normalisers import Normaliser, Scalar, build_normaliser
+from rlhf_core.recipe import PURE_SAMPLES, SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
+from rlhf_core.recipe import reward_models as reward_models_of
+from rlhf_core.rewards.aggregation import build_aggregation
+from rlhf_core.rewards.aspect_scorer import SIGNALS, AspectScorer
+from rlhf_core.rewards.composition import Combination, Component, Reward, add_up
+from rlhf_core.rewards.function import build_function_scorer
+from rlhf_core.rewards.given import GivenTokenRewards
+from rlhf_core.rewards.hierarchical import HierarchicalGate, resolve_threshold
+from rlhf_core.rewards.readout import RewardModelScorer
+from rlhf_core.segmentation.end_tokens import end_token_id
+from rlhf_core.shaping.registry import Chain, build_shaping
+from rlhf_core.stepper import freeze
+from tasks.entropies import resolve_segmenter
+from tasks.evaluating.aspects import aspect_normaliser, selected_aspects
+from tasks.references import load_references
+from tasks.running.artifacts import read_json
+from tasks.running.loading import load_segmenter
+from tasks.running.stage import device
+
+Row = dict[str, Any]
+
+
+def build_reward(
+    recipe: Recipe,
+    entropies: Path | None,
+    reward_models: Sequence[Path],
+    normalisers: Sequence[Path],
+    references: Sequence[Path],
+    microbatch: int,
+    tokenizer: PreTrainedTokenizerBase,
+    sentences: Path | None = None,
+    selection: Path | None = None,
+    aspect_models: Sequence[Path] = (),
+    token_rewards: Mapping[str, TokenRewards] | None = None,
+) -> Reward:
+    """The reward of a recipe from its trained artifacts.
+
+    Args:
+        recipe: a reward recipe.
+        entropies: result of `entropies`, which entropy segmenters need.
+        reward_models, normalisers: results, one for each reward model in the order in which the components name them.
+        references: results, one for each reward model whose reference rewards a shaping needs, in that order.
+        microbatch: rows per forward pass.
+        tokenizer: of the policy.
+        sentences: result of `segmenter`, which segmenters of kind sat need.
+        selection: result of `selection`, which aspects, the normaliser pure_samples and quantile thresholds need.
+        aspect_models: results of `aspect_model`, for aspects that are trained models.
+        token_rewards: of fixed samples by their id, which a generative reward model's component pays.
+
+    Raises:
+        RecipeError: another number of reward models or references than the components name; or a normaliser fitted to
+            the segments of another segmentation than the one that is read.
+    """
+    names, referenced = reward_models_of(recipe), referenced_models(recipe)
+    if not len(names) == len(reward_models) == len(normalisers):
+        raise RecipeError(
+            f"the components read the reward models {names}, but {len(reward_models)} reward model(s) and "
+            f"{len(normalisers)} normaliser(s) are given"
+        )
+    if len(referenced) != len(references):
+        raise RecipeError(
+            f"the shapings need reference rewards by the reward models {referenced}, but {len(references)} result(s) "
+            "of the stage `references` are given: give --references"
+        )
+    if (recipe.selection is not None) != (selection is not None):
+        raise RecipeError(f"the row's selection is '{recipe.selection}', but --selection is {selection}")
+    selected = read_json(selection / "selection.json") if selection is not None else None
+    gated = recipe.combination.kind == "gate"
+    components: list[Component] = []
+    for part in recipe.components:
+        if part.aspect is not None:
+            assert selected is not None
+            components += _aspect_components(part, selected, aspect_models, tokenizer, gated=gated)
+        elif part.generative_reward_model is not None:
+            given = {name: item.rewards for name, item in (token_rewards or {}).items()}
+            shaping = None if part.shaping is None else build_shaping(part.shaping)
+            credit = build_credit(str(part.credit))
+            components.append(
+                Component(part.name, GivenTokenRewards(given), credit, shaping=shaping, weight=part.weight)
+            )
+        elif part.reward_model is None or part.readout is None:
+            scorer = build_function_scorer(str(part.function), str(part.gives))
+            shaping = None if part.shaping is None else build_shaping(part.shaping)
+            credit = build_credit(str(part.credit))
+            components.append(Component(part.name, scorer, credit, shaping=shaping, weight=part.weight))
+        else:
+            place = names.index(part.reward_model)
+            models = reward_models[place], normalisers[place]
+            component = _model_component(part, part.readout, entropies, *models, microbatch, sentences, selected)
+            if part.shaping is not None:
+                folder = references[referenced.index(part.reward_model)] if part.needs_references else None
+                component = _shaped(component, part, folder, tokenizer)
+            components.append(component)
+    return Reward(tuple(components), recipe.clamp, _combination(recipe, selected))
+
+
+def _combination(recipe: Recipe, selected: Mapping[str, Any] | None) -> Combination:
+    """How the components combine; a quantile threshold is of the selection's pure samples."""
+    if recipe.combination.kind != "gate":
+        return add_up
+    by = str(recipe.combination.by)
+    (holistic,) = (part for part in recipe.components if part.name == by)
+    pure = torch.tensor(selected["holistic"]["pure"]) if selected is not None else None
+    return HierarchicalGate(by, resolve_threshold(recipe.combination.threshold, pure), holistic.weight)
+
+
+def _aspect_components(
+    part: ComponentRecipe,
+    selected: Mapping[str, Any],
+    models: Sequence[Path],
+    tokenizer: PreTrainedTokenizerBase,
+    *,
+    gated: bool,
+) -> list[Component]:
+    """The components of an aspect, or of those that the selection chose.
+
+    Behind a gate an aspect that is not positive is shaped by a sigmoid. Source: ALARM, §2.3 and §3.3.
+
+    Raises:
+        RecipeError: an aspect that the selection does not know, a selection that chose none, or a credit that does not
+            take what the aspect's density gives.
+    """
+    names = list(selected["chosen"]) if part.aspect == SELECTED else [str(part.aspect)]
+    if not names:
+        raise RecipeError("the selection chose no aspect; raise its rule's cutoff, or name an aspect in the row")
+    components = []
+    for name, found in selected_aspects(selected, names, models, tokenizer).items():
+        shaping = part.shaping
+        if shaping is None and gated and not found.spec.positive:
+            shaping = {"kind": "sigmoid"}
+        components.append(
+            Component(
+                name=part.name if part.name not in ("", SELECTED) else name,
+                scorer=AspectScorer(found.aspect, tokenizer),
+                credit=build_credit(part.credit or SIGNALS[found.aspect.density][1]),
+                normaliser=aspect_normaliser(found, selected["aspects"][name]),
+                shaping=None if shaping is None else build_shaping(shaping),
+                weight=part.weight,
+            )
+        )
+    return components
+
+
+def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, Any] | None) -> Normaliser:
+    """The normaliser of a reward model's component, from its fit or from the selection's pure samples."""
+    if part.normaliser != PURE_SAMPLES:
+        return build_normaliser(part.normaliser, read_json(normaliser / "normaliser.json"), part.estimator)  # type: ignore[arg-type]
+    assert selected is not None
+    holistic = selected["holistic"]
+    if holistic["reward_model"] != part.reward_model:
+        raise RecipeError(
+            f"component '{part.name}' reads the reward model '{part.reward_model}', but the selection's pure samples "
+            f"are scored by '{holistic['reward_model']}'"
+        )
+    return Scalar(float(holistic["mean"]), float(holistic["std"]))
+
+
+def _model_component(
+    part: ComponentRecipe,
+    readout: ReadOut,
+    entropies: Path | None,
+    reward_model: Path,
+    normaliser: Path,
+    microbatch: int,
+    sentences: Path | None,
+    selected: Mapping[str, Any] | None,
+) -> Component:
+    """A component that reads a trained reward model."""
+    model, trained = ScalarModel.load(reward_model / "model")
+    resolved = resolve_segmenter(readout.segmenter, entropies)
+    segmenter = load_segmenter(resolved, sentences)
+    if part.normaliser in ("global", "last", "location_aware") and trained["segmenter"] != resolved:
+        raise RecipeError(
+            f"component '{part.name}': normaliser '{part.normaliser}' was fitted to segments of the reward model "
+            f"'{part.reward_model}', cut by {trained['segmenter']}, but the read-out cuts by {resolved}; state the "
+            "model's segmenter in 'readout', or use the normaliser 'sequence' or 'none'"
+        )
+    if readout.head not in model.heads:
+        raise RecipeError(
+            f"component '{part.name}': reward model '{part.reward_model}' has no head '{readout.head}'; state 'head' "
+            f"of the readout as one of {', '.join(model.heads)}"
+        )
+    if part.normaliser != "none" and readout.head != trained["heads"][0]:
+        raise RecipeError(
+            f"component '{part.name}': normalisers are fitted to the head '{trained['heads'][0]}', but the readout "
+            f"reads '{readout.head}'; use normaliser 'none'"
+        )
+    model.to(device())
+    freeze(model)
+    tokenizer = load_tokenizer(reward_model / "model") if segmenter.needs_spelling else None
+    if tokenizer is not None:
+        require_offset_mapping(tokenizer)
+    scorer = RewardModelScorer(
+        model,
+        segmenter,
+        readout.read,  # type: ignore[arg-type]
+        head=readout.head,
+        microbatch=microbatch,
+        aggregation=build_aggregation(trained["aggregation"]),
+        base=readout.base,
+        tokenizer=tokenizer,
+        end_token=end_token_id(tokenizer) if tokenizer is not None and trained.get("end_token") else None,
+    )
+    return Component(
+        name=part.name,
+        scorer=scorer,
+        credit=build_credit(str(part.credit)),
+        normaliser=_normaliser(part, normaliser, selected),
+        weight=part.weight,
+    )
+
+
+def _shaped(
+    component: Component, part: ComponentRecipe, references: Path | None, tokenizer: PreTrainedTokenizerBase
+) -> Component:
+    """The component with its shaping and, where that needs them, its reference rewards."""
+    if references is None:
+        return replace(component, shaping=build_shaping(part.shaping))
+    assert isinstance(component.scorer, RewardModelScorer)
+    known = load_references(references, component.scorer, component.normaliser, tokenizer)
+    return replace(component, shaping=build_shaping(part.shaping, known.scale), references=known.rewards)
+
+
+def shaping_constants(reward: Reward) -> Row:
+    """What the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
+    return {
+        f"shaping/{component.name}/{name}": value
+        for component in reward.components
+        if isinstance(component.shaping, Chain)
+        for name, value in component.shaping.resolved().items()
+    }
+
+
+def check_referenced(reward: Reward, prompts: Sequence[Row], file: Path) -> None:
+    """Refuses training prompts without reference rewards before anything is trained.
+
+    Raises:
+        DataError: names the first such prompt, and what to change.
+    """
+    for component in reward.components:
+        known = component.references
+        for number, row in enumerate(prompts if known else (), start=1):
+            name = str(row.get("id", ""))
+            if name not in known:
+                raise DataError(
+                    f"prompt '{name}' has no reference rewards; they are cached for {len(known)} prompt(s)",
+                    file=str(file),
+                    row=number,
+                    remedy="Let `prompts` of the policy's settings not go beyond that of references.yaml",
+                )

@@ -1,0 +1,174 @@
+"""A policy run: what it reads, its models, its evaluator, and what it notes while it trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
+from rlhf_core.models.policy import Policy
+from rlhf_core.stepper import freeze
+from rlhf_core.supervised.dpo import reference_logprobs
+from rlhf_core.training_state import State
+from tasks.evaluating.policies import EvaluationConfig, Evaluator, win_rates_over_reference
+from tasks.evaluating.solving import test_sets
+from tasks.policy_run.hacking_watch import scores_over_sft
+from tasks.policy_run.proxies import ProxyReader
+from tasks.policy_run.solutions import SolutionFolders
+from tasks.running.artifacts import read_jsonl
+from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
+
+Row = dict[str, Any]
+_NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Results of the stages above a row.
+
+    Attributes:
+        data, sft: of its backbone.
+        entropies, sentences: which segmenters need.
+        reward_models, normalisers: of the models that it names, in order.
+        references: of the models whose reference rewards its shapings need.
+        selection, holistic, aspect_models: of a row with aspects.
+        solutions: of rows that learn from sampled solutions.
+    """
+
+    data: Path
+    sft: Path
+    entropies: Path | None
+    sentences: Path | None
+    reward_models: tuple[Path, ...]
+    normalisers: tuple[Path, ...]
+    references: tuple[Path, ...]
+    selection: Path | None
+    holistic: Path | None
+    aspect_models: tuple[Path, ...]
+    solutions: SolutionFolders
+
+    def __post_init__(self) -> None:
+        if (self.selection is None) != (self.holistic is None):
+            raise RecipeError("--selection and --holistic belong together: the selection and the reward model it names")
+
+    @property
+    def paths(self) -> list[Path]:
+        """All that are given."""
+        single = (self.data, self.sft, self.entropies, self.sentences)
+        several = (*self.reward_models, *self.normalisers, *self.references)
+        aspects = (self.selection, self.holistic, *self.aspect_models)
+        return [path for path in (*single, *several, *aspects, *self.solutions.given) if path is not None]
+
+
+@dataclass
+class Run:
+    """What training and its periodic evaluation share.
+
+    Attributes:
+        policy: being trained.
+        reference: the frozen SFT model; with an adapter the policy without it.
+        encoder: tokenizer and template.
+        evaluator: benchmarks.
+        baseline: the SFT model's generations.
+        history, checkpoints, rollouts: what is written at the end.
+        lengths: tokens per segment in the last rollout batch.
+        phases: speed and memory of each step.
+        adapter: the policy's low-rank adapters, if only those are trained.
+        proxies: reads proxy rewards of evaluations, where they are asked for.
+        credit: what tokens of wrong sampled solutions are credited with, where there are any.
+    """
+
+    policy: Policy
+    reference: Policy
+    encoder: Encoder
+    evaluator: Evaluator
+    baseline: list[Row]
+    history: list[Row]
+    checkpoints: list[Row]
+    rollouts: list[Row]
+    lengths: list[int]
+    phases: list[Row]
+    adapter: Adapter | None = None
+    proxies: ProxyReader | None = None
+    credit: list[Row] | None = None
+
+    def state_dict(self) -> State:
+        """What training has noted so far."""
+        return {name: getattr(self, name) for name in _NOTED}
+
+    def load_state_dict(self, state: State) -> None:
+        for name in _NOTED:
+            setattr(self, name, state[name])
+
+    @torch.no_grad()
+    def kl(self, rows: list[Row], batch: int = 64) -> float:
+        """Nats per response: mean of log pi - log pi_ref over first-turn answers that the policy just gave."""
+        items = {item["id"]: item for item in self.evaluator.items("benchmarks/alpaca")}
+        sequences = []
+        for row in rows:
+            known = items.get(row["id"], {})
+            asked = {"prompt": row["prompt"], **{k: v for k, v in known.items() if k == "messages"}}
+            sequences.append(self.evaluator.encoder.sequence(asked, row["response"]))
+        policy, reference = (reference_logprobs(model, sequences, batch) for model in (self.policy, self.reference))
+        return float((policy - reference).mean())
+
+    @property
+    def kl_sets(self) -> tuple[str, ...]:
+        """Benchmarks whose answers the KL is of: AlpacaEval's prompts, else the questions."""
+        return ("alpaca",) if self.evaluator.items("benchmarks/alpaca") else tuple(test_sets(self.evaluator.data))
+
+    @property
+    def scored(self) -> bool:
+        """Whether answers can be compared with the SFT model's: by true rewards, or by a judge."""
+        return self.evaluator.world is not None or self.evaluator.judge is not None
+
+    def checkpoint(self, step: int, prompts: int) -> dict[str, float]:
+        """Win rate over the SFT model on some prompts, and the KL of those very answers; returns each one's score."""
+        return self.note(step, self.evaluator.generate_dialogue(self.policy, "alpaca", prompts))
+
+    def note(self, step: int, rows: list[Row]) -> dict[str, float]:
+        """Notes an evaluation's answers; returns each one's score."""
+        kl = self.kl(rows)
+        rates = win_rates_over_reference(rows, self.baseline)
+        chars = {row["id"]: row["n_chars"] for row in self.baseline if row["benchmark"] == "alpaca"}
+        longer = sum(row["n_chars"] - chars[row["id"]] for row in rows) / max(1, len(rows))
+        scores = scores_over_sft(self.evaluator, rows, self.baseline)
+        if self.evaluator.world is None and scores:
+            rates["judged_win_rate_vs_sft"] = 100 * sum(scores.values()) / len(scores)
+            rates["judged_unparsable"] = len(rows) - len(scores)
+        proxies = {} if self.proxies is None else self.proxies.read(rows)
+        self.checkpoints.append({"step": step, "kl": kl, "n": len(rows), "chars_over_sft": longer, **rates, **proxies})
+        return scores
+
+
+def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> Run:
+    """A run at its start: policy and frozen reference from the SFT model, and the evaluator.
+
+    With LoRA settings both are one model, whose adapters alone are trained and switched off for the reference.
+    """
+    encoder = load_encoder(data, sft / "model")
+    world = load_world(data)
+    policy = load_policy(sft / "model", encoder)
+    adapter = None if lora is None else Adapter(policy.model, lora, seed)
+    run = Run(
+        policy=policy,
+        reference=load_policy(sft / "model", encoder) if adapter is None else AdapterOff(policy, adapter),
+        encoder=encoder,
+        evaluator=Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world),
+        baseline=read_jsonl(sft / "generations.jsonl"),
+        history=[],
+        checkpoints=[],
+        rollouts=[],
+        lengths=[],
+        phases=[],
+        adapter=adapter,
+    )
+    if adapter is None:
+        freeze(run.reference.model)
+    run.policy.model.eval()
+    return run

@@ -1,0 +1,291 @@
+"""Sampled solutions in a policy run: reading them, the fixed batch that a reward is paid on, and imitation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.solutions import (
+    TokenRewards,
+    ground_truths,
+    read_rewrites,
+    read_samples,
+    read_token_rewards,
+)
+from rlhf_core.edits import mistaken_tokens
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.token_credit import negative_credit
+from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.policy_optimisation.auxiliary import Imitation
+from rlhf_core.policy_optimisation.experience import Experience, score, slice_rows
+from rlhf_core.recipe import Recipe
+from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten
+from tasks.params.settings import typed
+from tasks.running.artifacts import read_jsonl
+from tasks.running.stage import device
+
+Row = dict[str, Any]
+
+SAMPLES_FILE, TEACHER_FILE = "samples.jsonl", "rewrites.jsonl"
+GENERATED_FILE, TOKEN_REWARDS_FILE = "grm_rewrites.jsonl", "token_rewards.jsonl"
+#: The command-line argument behind each of a recipe's sources.
+ARGUMENTS = {SAMPLES: "samples", TEACHER: "teacher", GENERATED: "token-rewards"}
+
+
+@dataclass(frozen=True)
+class SolutionFolders:
+    """Results of the stages `samples`, `teacher` and `generative_reward_model`, where a row reads them."""
+
+    samples: Path | None = None
+    teacher: Path | None = None
+    token_rewards: Path | None = None
+
+    @property
+    def given(self) -> list[Path]:
+        return [path for path in (self.samples, self.teacher, self.token_rewards) if path is not None]
+
+    def need(self, names: tuple[str, ...], who: str) -> None:
+        """Refuses a run without what it reads.
+
+        Raises:
+            RecipeError: names the missing argument.
+        """
+        folders = {SAMPLES: self.samples, TEACHER: self.teacher, GENERATED: self.token_rewards}
+        for name in names:
+            if name != PREFERENCE and folders[name] is None:
+                raise RecipeError(f"{who} learns from {name}: give --{ARGUMENTS[name]}")
+
+    def sources(self, preference: list[Row]) -> Sources:
+        """Everything that is given, read."""
+        samples = [] if self.samples is None else read_samples(*_rows(self.samples / SAMPLES_FILE))
+        teacher = [] if self.teacher is None else read_rewrites(*_rows(self.teacher / TEACHER_FILE))
+        made = [] if self.token_rewards is None else read_rewrites(*_rows(self.token_rewards / GENERATED_FILE))
+        return Sources(preference, samples, teacher, made)
+
+    def rewards(self) -> dict[str, TokenRewards]:
+        """Token rewards by sample id; none where the row reads none."""
+        if self.token_rewards is None:
+            return {}
+        return read_token_rewards(*_rows(self.token_rewards / TOKEN_REWARDS_FILE))
+
+
+def _rows(path: Path) -> tuple[list[Row], str]:
+    return read_jsonl(path), str(path)
+
+
+def fixed_samples(sources: Sources, encoder: Encoder, rewards: Mapping[str, TokenRewards]) -> RolloutBatch:
+    """All samples as one batch, with the very tokens that were drawn, or rewarded.
+
+    Records are {id, question_id, prompt, correct}; groups are the questions'.
+
+    Raises:
+        DataError: rewards for a sample's tokens that spell something else than its prediction, or for none of it.
+    """
+    sequences: list[EncodedSequence] = []
+    for sample in sources.samples:
+        sequence = encoder.sequence({"prompt": sample.prompt}, sample.prediction)
+        if sample.token_ids:
+            sequence = EncodedSequence(sequence.prompt, list(sample.token_ids))
+        given = rewards.get(sample.id)
+        if rewards and given is None:
+            raise DataError(f"sample '{sample.id}' has no token rewards", file=TOKEN_REWARDS_FILE, field="id")
+        if given is not None:
+            spelled = encoder.tokenizer.decode(list(given.token_ids), skip_special_tokens=True)
+            if str(spelled).strip() != sample.prediction.strip():
+                raise DataError(
+                    f"the rewarded tokens of sample '{sample.id}' spell {spelled!r:.60}, not its prediction",
+                    file=TOKEN_REWARDS_FILE,
+                    field="token_ids",
+                    remedy="Score these samples again",
+                )
+            sequence = EncodedSequence(sequence.prompt, list(given.token_ids))
+        sequences.append(sequence)
+    prompt_ids, prompt_mask = pad_rows([s.prompt for s in sequences], encoder.pad_id, "left")
+    ids, mask = pad_rows([s.response for s in sequences], encoder.pad_id, "right")
+    places: dict[str, int] = {}
+    records = [
+        {"id": s.id, "question_id": s.question_id, "prompt": s.prompt, "correct": s.correct} for s in sources.samples
+    ]
+    return RolloutBatch(
+        prompt_ids=prompt_ids,
+        prompt_mask=prompt_mask,
+        responses=Responses(
+            ids=ids,
+            mask=mask,
+            ended=torch.tensor([s.response[-1] == encoder.eos_id for s in sequences]),
+            pieces=[encoder.pieces(s.response) for s in sequences],
+        ),
+        prompts=[s.prompt for s in sources.samples],
+        texts=[s.prediction for s in sources.samples],
+        records=records,
+        groups=torch.tensor([places.setdefault(s.question_id, len(places)) for s in sources.samples]),
+    )
+
+
+def on_device(batch: RolloutBatch, device: torch.device) -> RolloutBatch:
+    """The same batch with its tensors on a device."""
+    old = batch.responses
+    responses = replace(old, ids=old.ids.to(device), mask=old.mask.to(device), ended=old.ended.to(device))
+    moved = {name: getattr(batch, name).to(device) for name in ("prompt_ids", "prompt_mask", "groups")}
+    return replace(batch, responses=responses, **moved)
+
+
+def sampled_prompts(sources: Sources) -> list[Row]:
+    """The sampled questions as prompts for an optimiser that samples itself."""
+    return [{"id": s.question_id, "prompt": s.prompt, "solution": s.solution} for s in ground_truths(sources.samples)]
+
+
+@dataclass(frozen=True)
+class ImitationSettings:
+    """Imitation of rewrites beside a reward.
+
+    Args:
+        batch: rewrites per optimiser step.
+        coefficient: factor on the loss.
+        gamma: weight of tokens that the edit made.
+        phi: the other tokens weigh phi * gamma.
+    """
+
+    batch: int
+    coefficient: float = 1.0
+    gamma: float = 1.0
+    phi: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.batch < 1 or not self.coefficient > 0:
+            raise RecipeError(
+                f"imitation: batch is {self.batch} and coefficient {self.coefficient}; both must be above 0"
+            )
+
+
+def imitation_settings(scale: Mapping[str, Any], row: Mapping[str, Any] | None, where: str) -> ImitationSettings | None:
+    """A scale's settings, overridden by the row's; None where the row does not imitate."""
+    return None if row is None else typed(ImitationSettings, {**scale, **row}, f"{where}: imitation")
+
+
+def needed_solutions(recipe: Recipe) -> tuple[str, ...]:
+    """What a reward recipe learns from, by the names of a supervised recipe's sources."""
+    paid = any(part.generative_reward_model for part in recipe.components)
+    needed = [SAMPLES] if recipe.fixed_samples or paid else []
+    return tuple(needed + ([GENERATED] if paid or recipe.imitation is not None else []))
+
+
+def imitation_loss(
+    settings: ImitationSettings, sources: Sources, encoder: Encoder, microbatch: int, seed: int
+) -> tuple[Imitation, Weighted]:
+    """RLMEC's regularisation on the generative reward model's rewrites, and what it imitates.
+
+    Raises:
+        DataError: no rewrite that was accepted and changes its prediction.
+    """
+    made = rewritten(sources.generated, encoder, gamma=settings.gamma, phi=settings.phi)
+    if not made.sequences:
+        raise DataError(
+            "no rewrite was accepted and changes its prediction, so there is nothing to imitate",
+            file=GENERATED_FILE,
+            remedy="Train a better generative reward model, or leave 'imitation' out of the row",
+        )
+    loss = Imitation(
+        made.sequences,
+        made.weights,
+        batch=settings.batch,
+        microbatch=microbatch,
+        coefficient=settings.coefficient,
+        seed=seed,
+    )
+    return loss, made
+
+
+#: Wrong samples whose credit is noted, and how many of them are kept for pictures.
+CREDITED, PICTURED = 256, 8
+
+
+@dataclass
+class Solved:
+    """Sampled solutions in a run that learns from a reward.
+
+    Attributes:
+        sources: samples and rewrites.
+        batch: the samples as one batch.
+        imitation: the regularisation, if any.
+        rewards: of its tokens by sample, if any.
+        facts: for the metrics.
+        credit: what tokens of wrong samples were credited with at the end, for pictures.
+    """
+
+    sources: Sources
+    batch: RolloutBatch
+    imitation: Imitation | None
+    rewards: Mapping[str, TokenRewards]
+    facts: dict[str, float]
+    credit: list[Row] = field(default_factory=list)
+
+    @property
+    def prompts(self) -> list[Row]:
+        return sampled_prompts(self.sources)
+
+    def note_credit(
+        self,
+        credited: Callable[[RolloutBatch], Experience],
+        reference: Policy,
+        encoder: Encoder,
+        microbatch: int,
+    ) -> dict[str, float]:
+        """Notes each token's credit in wrong samples whose true edit a teacher knows; returns how well it finds errors.
+
+        Credit is the advantage that the optimiser would learn from: the token's reward, or the critic's estimate.
+        """
+        edits = {item.id: item.rewrite for item in self.sources.teacher}
+        rows = [i for i, record in enumerate(self.batch.records) if record["id"] in edits][:CREDITED]
+        if not rows:
+            return self.facts
+        batch = slice_rows(self.batch, torch.tensor(rows, device=self.batch.groups.device))
+        responses = batch.responses
+        logprobs, entropies = score(
+            reference, batch.prompt_ids, batch.prompt_mask, responses.ids, responses.mask, microbatch
+        )
+        responses = replace(responses, entropies=entropies)
+        batch = replace(batch, responses=responses, logprobs=logprobs, reference_logprobs=logprobs, entropies=entropies)
+        experience = credited(batch)
+        credits, mistaken = [], []
+        for i, record in enumerate(batch.records):
+            length = int(responses.lengths[i])
+            ids = responses.ids[i, :length].tolist()
+            target = encoder.sequence({"prompt": batch.prompts[i]}, edits[record["id"]]).response
+            credits.append(experience.advantages[i, :length].tolist())
+            mistaken.append(mistaken_tokens(ids, target))
+            if i < PICTURED:
+                kept = {"id": record["id"], "prompt": batch.prompts[i], "response": batch.texts[i]}
+                kept |= {"tokens": encoder.pieces(ids), "credit": credits[-1], "mistaken": mistaken[-1]}
+                given = self.rewards.get(record["id"])
+                if given is not None and given.probabilities is not None:
+                    kept["unclipped"] = [chance - 0.5 for chance in given.probabilities]
+                self.credit.append(kept | {"rewrite": edits[record["id"]]})
+        found = negative_credit(credits, mistaken)
+        return self.facts | {f"credit_{name}": value for name, value in found.items()}
+
+
+def solved_samples(
+    folders: SolutionFolders,
+    encoder: Encoder,
+    rewards: Mapping[str, TokenRewards],
+    settings: ImitationSettings | None,
+    microbatch: int,
+    seed: int,
+) -> Solved:
+    """What a run that learns from a reward reads of sampled solutions."""
+    sources = folders.sources([])
+    batch = on_device(fixed_samples(sources, encoder, rewards), device())
+    right = sum(sample.correct for sample in sources.samples)
+    facts = {"samples": float(len(batch)), "samples_correct": right / len(batch)}
+    imitation = None
+    if settings is not None:
+        imitation, made = imitation_loss(settings, sources, encoder, microbatch, seed)
+        facts |= {"rewrites": float(len(made.sequences)), "rewrites_too_long": float(made.too_long)}
+    return Solved(sources, batch, imitation, rewards, facts)

@@ -1,0 +1,1 @@
+"""Scheduled re-evaluation of trained policies on benchmarks."""

@@ -1,0 +1,1 @@
+"""Runs a stage: its outputs, checkpoints, processes, models and progress."""

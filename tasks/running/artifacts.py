@@ -1,0 +1,331 @@
+"""Stage outputs: written to a temporary directory and renamed whole, in two parts.
+
+`<out>/result/` is deterministic (weights, metrics, history without clock) and the only thing that later
+stages read. `<out>/record/` says how it was made (seconds, memory, versions, commit) and nothing reads it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+import platform
+import resource
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from rlhf_core import distributed
+from rlhf_core.errors import DataError, NumericsError, RewardsmithError
+
+RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn")
+
+
+def digest(path: Path | str) -> str:
+    """SHA-256 of a file, or of a directory's sorted relative names and contents."""
+    path = Path(path)
+    if path.is_file():
+        with path.open("rb") as content:
+            return hashlib.file_digest(content, "sha256").hexdigest()
+    total = hashlib.sha256()
+    for file in sorted(p for p in path.rglob("*") if p.is_file()):
+        total.update(f"{file.relative_to(path).as_posix()}\0{digest(file)}\n".encode())
+    return total.hexdigest()
+
+
+def read_json(path: Path | str) -> Any:
+    """Parsed JSON of an artifact file; a missing or broken one is named with its remedy."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all, for who may be reading it meanwhile; makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def write_json(path: Path | str, value: Any) -> None:
+    """Writes a value as JSON.
+
+    Raises:
+        NumericsError: numbers in it that are not finite, by name.
+    """
+    if names := list(_not_finite(value, "")):
+        raise NumericsError(f"{Path(path).name}: {', '.join(names)} not finite")
+    text = json.dumps(value, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False)
+    Path(path).write_text(text + "\n", encoding="utf-8")
+
+
+def _not_finite(value: Any, name: str) -> Iterator[str]:
+    """Names of the numbers that JSON cannot hold, as in `rows/3/reward`."""
+    if isinstance(value, Mapping | list | tuple):
+        items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else enumerate(value)
+        for key, part in items:
+            yield from _not_finite(part, f"{name}/{key}" if name else str(key))
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield name
+
+
+def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
+    with Path(path).open("w", encoding="utf-8") as file:
+        for row in rows:
+            file.write(json.dumps(row, sort_keys=True, ensure_ascii=False, allow_nan=False) + "\n")
+
+
+def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
+    """Rows of a stage's own output (user data goes through `rlhf_core.data.sources`)."""
+    rows: list[dict[str, Any]] = []
+    try:
+        with Path(path).open(encoding="utf-8") as file:
+            for line in file:
+                rows.append(json.loads(line))
+    except FileNotFoundError:
+        raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise DataError(
+            f"not valid JSON ({error})", file=str(path), row=len(rows) + 1, remedy="Re-run its stage"
+        ) from None
+    return rows
+
+
+def read_tensors(path: Path) -> dict[str, Any]:
+    """Tensors of an artifact file by name; a missing or damaged one is named with its remedy."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except FileNotFoundError:
+        raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
+    except SafetensorError as error:
+        raise DataError(f"not valid safetensors ({error})", file=str(path), remedy="Re-run its stage") from None
+
+
+def _git(*arguments: str) -> str:
+    try:
+        return subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=20).stdout.strip()
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+
+
+def _source_digest() -> str:
+    """Digest of the project's own imported sources, so that a record tells which code made it."""
+    root = Path(__file__).resolve().parents[2]
+    total = hashlib.sha256()
+    for package in ("rlhf_core", "tasks"):
+        for file in sorted((root / package).rglob("*.py")):
+            total.update(file.read_bytes())
+    return total.hexdigest()
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The files and directories that a stage reads, as they were when it began.
+
+    Args:
+        digests: of each by its path.
+        stamps: size, inode and times of the files of each, which tell cheaply that nothing wrote to them.
+    """
+
+    digests: Mapping[str, str]
+    stamps: Mapping[str, frozenset[tuple[str, int, int, int]]]
+
+    @classmethod
+    def of(cls, paths: Sequence[Path | str]) -> Inputs:
+        """The present state of the inputs.
+
+        Raises:
+            DataError: an input that does not exist.
+        """
+        for path in paths:
+            if not Path(path).exists():
+                raise DataError("input does not exist", file=str(path), remedy="Run the stage that makes it first")
+        names = [Path(path).as_posix() for path in paths]
+        stamps = {name: _stamp(Path(name)) for name in names}  # before the digests: a write between the two shows
+        return cls({name: digest(name) for name in names}, stamps)
+
+    def check_unchanged(self) -> None:
+        """Compares with the present state; what was not written to is not read again.
+
+        Raises:
+            DataError: an input that changed since, so that a result would belong to neither state.
+        """
+        for name, known in self.digests.items():
+            try:
+                same = _stamp(Path(name)) == self.stamps[name] or (Path(name).exists() and digest(name) == known)
+            except FileNotFoundError:
+                same = False
+            if not same:
+                raise DataError(
+                    "it changed while the stage that reads it ran, so nothing was written",
+                    file=name,
+                    remedy="Run the same again",
+                )
+
+
+def _stamp(path: Path) -> frozenset[tuple[str, int, int, int]]:
+    files = [path] if path.is_file() else [file for file in path.rglob("*") if file.is_file()]
+    states = [(file.as_posix(), file.stat()) for file in files]
+    return frozenset((name, state.st_size, state.st_ino, state.st_ctime_ns) for name, state in states)
+
+
+def peak_memory() -> dict[str, float]:
+    """`peak_memory_mb` of this process so far, and `peak_gpu_memory_mb` where it uses a GPU."""
+    import torch
+
+    found = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
+    if torch.cuda.is_available() and torch.cuda.is_initialized():
+        found["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
+    return found
+
+
+def record_folder(result: Path) -> Path:
+    """Where a stage that writes into `result` notes what depends on clock and machine; nothing depends on it."""
+    return result.parent / "record"
+
+
+def _record(
+    stage: str, version: int, digests: Mapping[str, str], started: float, startup: float, seconds: float
+) -> dict[str, Any]:
+    import torch
+
+    return {
+        "stage": stage,
+        "version": version,
+        "seconds": round(seconds, 3),
+        "startup_seconds": round(startup, 3),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
+        "peak_memory_mb": peak_memory()["peak_memory_mb"],
+        "threads": torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "host_cpu": platform.processor() or platform.machine(),
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES},
+        "commit": _git("rev-parse", "HEAD"),
+        "dirty": bool(_git("status", "--porcelain", "--untracked-files=no")),
+        "sources": _source_digest(),
+        "inputs": dict(digests),
+    }
+
+
+#: What a stage that stopped leaves in its result, and nothing beside it.
+STOPPED_FILE = "stopped.json"
+
+
+class Stopped(Exception):
+    """What a stage measured forbids what comes next, such as a reward model below the accuracy asked of it.
+
+    Raised within `stage_output` it leaves a result of its own, the reason and what was measured, so that the same is
+    not trained again. Stages that read it stop as well (`tasks.running.stage.command_line`); tables say "stopped".
+
+    Args:
+        reason: what was found, and what to change.
+        metrics: flat numbers behind it.
+    """
+
+    def __init__(self, reason: str, metrics: Mapping[str, float] | None = None) -> None:
+        super().__init__(reason)
+        self.metrics = dict(metrics or {})
+
+
+def stopped(result: Path) -> str | None:
+    """Why the stage of a result stopped; None of any other."""
+    path = result / STOPPED_FILE
+    return str(read_json(path)["reason"]) if path.exists() else None
+
+
+@contextmanager
+def stage_output(
+    out: Path | str,
+    *,
+    stage: str,
+    version: int,
+    inputs: Sequence[Path | str] | Inputs,
+    seconds_before: Callable[[], float] = lambda: 0.0,
+) -> Iterator[Path]:
+    """Yields the directory to write results into; on success it becomes `<out>/result` as a whole.
+
+    Of several ranks the first one writes; what the others write goes nowhere. `Stopped` leaves a result that says so,
+    and goes on to the caller.
+
+    Args:
+        out: the stage's output directory.
+        stage: the stage's name, for the record.
+        version: the stage module's VERSION.
+        inputs: files and directories read, whose digests the record keeps; or their state when the run began.
+        seconds_before: what interrupted runs spent on the part that this one did not repeat.
+
+    Raises:
+        DataError: an input that does not exist, or that changed while the stage ran: no result is written then.
+    """
+    found: Stopped | None = None
+    if distributed.rank():
+        with tempfile.TemporaryDirectory() as nowhere:
+            try:
+                yield Path(nowhere)
+            except Stopped as error:
+                found = error
+        distributed.barrier()
+        if found is not None:
+            raise found
+        return
+    out = Path(out)
+    started, clock = time.time(), time.monotonic()
+    startup = max(0.0, started - psutil.Process().create_time())  # now: the clock may be set while the stage runs
+    read = inputs if isinstance(inputs, Inputs) else Inputs.of(inputs)
+    out.mkdir(parents=True, exist_ok=True)
+    for leftover in out.glob(".partial-*"):
+        shutil.rmtree(leftover)
+    partial = out / f".partial-{os.getpid()}"
+    (partial / "result").mkdir(parents=True)
+    (partial / "record").mkdir()
+    try:
+        try:
+            yield partial / "result"
+        except Stopped as error:
+            found = error
+            shutil.rmtree(partial / "result")
+            (partial / "result").mkdir()
+            write_json(partial / "result" / STOPPED_FILE, {"reason": str(error), "metrics": error.metrics})
+        record = _record(stage, version, read.digests, started, startup, time.monotonic() - clock + seconds_before())
+        record["result_digest"] = digest(partial / "result")
+        write_json(partial / "record" / "record.json", record)
+        read.check_unchanged()
+        for part in ("result", "record"):
+            if (out / part).exists():
+                shutil.rmtree(out / part)
+            (partial / part).rename(out / part)
+        distributed.barrier()
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
+    if found is not None:
+        raise found
+
+
+def check_version(stage: str, version: int, requested: int | None) -> None:
+    """A stage started for another version of its code would record a wrong lineage: refused."""
+    if requested is not None and requested != version:
+        raise RewardsmithError(
+            f"stage '{stage}' has version {version} but version {requested} was asked for. "
+            "Run `rewardsmith graph` to bring the graph files up to date"
+        )

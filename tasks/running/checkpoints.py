@@ -1,0 +1,261 @@
+"""Checkpoints of a running stage: a killed run goes on where its last checkpoint stands.
+
+They live outside every output, in `.work/checkpoints/<stage>-<digest of the output's path>/<key>/step-<number>/`,
+each with a manifest of digests. The key is the digest of everything that the result depends on, bit by bit, so that
+a run never goes on from the state of another one. They are removed when the stage's result stands.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+import torch
+
+from rlhf_core import distributed
+from rlhf_core.errors import RecipeError
+from rlhf_core.stepper import deepspeed_config
+from rlhf_core.training_state import State
+from tasks.running.artifacts import RECORDED_PACKAGES, Inputs, Stopped, digest, stage_output
+from tasks.running.checkpoint_state import random_states, read_state, restore_random_states, write_state
+from tasks.running.stage import device
+
+WORK = Path(".work") / "checkpoints"
+#: Seconds between checkpoints; 0 saves after every step.
+SECONDS_VARIABLE = "REWARDSMITH_CHECKPOINT_SECONDS"
+DEFAULT_SECONDS = 60.0
+#: Saving takes at most one part in so many of a run's time.
+SAVING_SHARE = 20
+#: Step it when what a saved state holds changes.
+FORMAT = 2
+MANIFEST = "manifest.json"
+
+
+class DamagedCheckpoint(Exception):
+    """A checkpoint whose files are not those that were saved."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A loaded checkpoint: the step after which it was saved, and the state."""
+
+    step: int
+    state: State
+
+
+class CheckpointStore:
+    """The checkpoints of one run, of which the newest `keep` are kept.
+
+    A checkpoint is written into a temporary directory, brought to the disk and renamed, so it is there as a whole or
+    not at all, whenever the process is killed.
+
+    Args:
+        work: the folder of all checkpoints.
+        name: of the run's folder in it.
+        key: digest of what the run depends on; checkpoints of other keys are not read.
+        keep: checkpoints kept.
+    """
+
+    def __init__(self, work: Path | str, name: str, key: str, keep: int = 2) -> None:
+        if keep < 1:
+            raise ValueError(f"keep is {keep}; at least one checkpoint is kept")
+        self.run_folder = Path(work) / name
+        self.folder = self.run_folder / key[:16]
+        self.key, self.keep = key, keep
+
+    def saved(self) -> list[Path]:
+        """The checkpoints on disk, oldest first; sound or not."""
+        return sorted(self.folder.glob("step-*"))
+
+    def save(self, step: int, state: State) -> Path:
+        """Saves a state and removes what is older than the newest `keep`."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for leftover in self.folder.glob(".partial-*"):
+            shutil.rmtree(leftover)
+        partial = self.folder / f".partial-{os.getpid()}"
+        partial.mkdir()
+        files = write_state(partial, state)
+        manifest = {
+            "key": self.key,
+            "step": step,
+            "files": {path.name: {"sha256": digest(path), "bytes": path.stat().st_size} for path in files},
+        }
+        (partial / MANIFEST).write_text(json.dumps(manifest, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        for path in (*files, partial / MANIFEST, partial):
+            _to_disk(path)
+        final = self.folder / f"step-{step:010d}"
+        if final.exists():
+            shutil.rmtree(final)
+        partial.rename(final)
+        _to_disk(self.folder)
+        for old in self.saved()[: -self.keep]:
+            shutil.rmtree(old)
+        return final
+
+    def load_latest(self) -> Checkpoint | None:
+        """The newest sound checkpoint, None without one; a damaged one is reported, removed and passed over."""
+        for folder in reversed(self.saved()):
+            try:
+                return self._load(folder)
+            except DamagedCheckpoint as damage:
+                print(f"warning: checkpoint {folder} is damaged ({damage}); it is passed over", file=sys.stderr)
+                shutil.rmtree(folder)
+        return None
+
+    def _load(self, folder: Path) -> Checkpoint:
+        try:
+            manifest = json.loads((folder / MANIFEST).read_text(encoding="utf-8"))
+            key, step, files = str(manifest["key"]), int(manifest["step"]), dict(manifest["files"])
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise DamagedCheckpoint(f"{MANIFEST} cannot be read: {type(error).__name__}") from None
+        if key != self.key:
+            raise DamagedCheckpoint("it belongs to other inputs or parameters")
+        for name, expected in files.items():
+            if not (folder / name).is_file():
+                raise DamagedCheckpoint(f"{name} is missing")
+            if digest(folder / name) != expected["sha256"]:
+                raise DamagedCheckpoint(f"{name} has {(folder / name).stat().st_size} bytes and another digest")
+        return Checkpoint(step, read_state(folder))
+
+    def remove(self) -> None:
+        """Removes the run's checkpoints, those of earlier inputs and parameters too."""
+        shutil.rmtree(self.run_folder, ignore_errors=True)
+
+
+def _to_disk(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def run_key(stage: str, version: int, digests: Mapping[str, str], seed: int) -> str:
+    """Digest of what a run's result depends on, bit by bit.
+
+    Inputs count by content, not by path. The processor's kind counts and the machine's name does not: a run may go on
+    on another node of the same kind.
+    """
+    facts = {
+        "format": FORMAT,
+        "stage": stage,
+        "version": version,
+        "inputs": list(digests.values()),
+        "seed": seed,
+        "threads": torch.get_num_threads(),
+        "processes": distributed.world_size(),
+        "deepspeed": deepspeed_config(),
+        "device": torch.cuda.get_device_name() if device().type == "cuda" else "cpu",
+        "processor": [platform.machine(), torch.backends.cpu.get_cpu_capability()],
+        "python": platform.python_version(),
+        "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES},
+    }
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
+
+
+class RunCheckpoints:
+    """When a run saves its state, and where it goes on.
+
+    Wall time decides when to save and nothing else: saving changes no result.
+
+    Args:
+        store: where to.
+        seconds: from one checkpoint to the next.
+
+    Attributes:
+        seconds_before: what interrupted runs spent up to the state that this one went on from.
+    """
+
+    def __init__(self, store: CheckpointStore, seconds: float) -> None:
+        self.store, self.seconds = store, seconds
+        self.seconds_before = 0.0
+        self._started = self._saved = time.monotonic()
+        self._cost = 0.0
+
+    def resume(self, label: str) -> State | None:
+        """The state to go on from, None for a fresh start. Call it last before training.
+
+        The process's random generators are put back as they were.
+        """
+        if distributed.rank():
+            distributed.barrier()  # rank 0 has removed what is damaged
+        checkpoint = self.store.load_latest()
+        if not distributed.rank():
+            distributed.barrier()
+        if checkpoint is None:
+            return None
+        restore_random_states(checkpoint.state["random"][distributed.rank()])
+        self.seconds_before = float(checkpoint.state["seconds"])
+        if not distributed.rank():
+            print(f"{label}: goes on after step {checkpoint.step}", file=sys.stderr)
+        state: State = checkpoint.state["run"]
+        return state
+
+    def offer(self, step: int, state: Callable[[], State]) -> None:
+        """Saves the state after `step` when it is time; of several ranks the first one says when, and saves."""
+        begin = time.monotonic()
+        wait = max(self.seconds, SAVING_SHARE * self._cost if self.seconds else 0.0)
+        if distributed.on_main(lambda: begin - self._saved < wait):
+            return
+        seconds = self.seconds_before + begin - self._started
+        saved = {"run": state(), "random": distributed.gathered(random_states()), "seconds": seconds}
+        if not distributed.rank():
+            self.store.save(step, saved)
+        distributed.barrier()
+        self._saved = time.monotonic()
+        self._cost = self._saved - begin
+
+
+def checkpoint_seconds() -> float:
+    """Seconds between checkpoints, from the environment.
+
+    Raises:
+        RecipeError: not a number of at least 0.
+    """
+    text = os.environ.get(SECONDS_VARIABLE, str(DEFAULT_SECONDS))
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = -1.0
+    if not 0 <= seconds < float("inf"):
+        raise RecipeError(f"{SECONDS_VARIABLE} is '{text}'; it must be a number of seconds, 0 for every step")
+    return seconds
+
+
+@contextmanager
+def resumable_output(
+    out: Path | str, *, stage: str, version: int, inputs: Sequence[Path | str], seed: int
+) -> Iterator[tuple[Path, RunCheckpoints]]:
+    """`stage_output` and the run's checkpoints, which are removed when the result stands.
+
+    Args:
+        out, stage, version, inputs: as for `stage_output`.
+        seed: of the run, and of torch's global generators, which dropout draws from.
+    """
+    torch.manual_seed(seed)
+    read = Inputs.of(inputs)
+    name = f"{stage}-{hashlib.sha256(Path(out).as_posix().encode()).hexdigest()[:12]}"
+    store = CheckpointStore(WORK, name, run_key(stage, version, read.digests, seed))
+    checkpoints = RunCheckpoints(store, checkpoint_seconds())
+    found: Stopped | None = None
+    try:
+        with stage_output(
+            out, stage=stage, version=version, inputs=read, seconds_before=lambda: checkpoints.seconds_before
+        ) as result:
+            yield result, checkpoints
+    except Stopped as error:
+        found = error
+    if not distributed.rank():
+        store.remove()
+    if found is not None:
+        raise found

@@ -1,0 +1,158 @@
+"""Starting the stages that train in several processes: threads, ranks, DeepSpeed, and what goes wrong there.
+
+REWARDSMITH_PROCESSES  processes on this machine; the stage starts them itself, under DVC and Prefect too, and they
+                       share its threads (REWARDSMITH_THREADS)
+REWARDSMITH_DEEPSPEED  a DeepSpeed configuration (infra/deepspeed/*.json); without it every rank has the whole model
+REWARDSMITH_JOIN_SECONDS  how long a process waits for the others when it starts (300)
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RecipeError
+from tasks.running import machine
+
+PROCESSES_VARIABLE = "REWARDSMITH_PROCESSES"
+THREADS_VARIABLE = "REWARDSMITH_THREADS"
+DEEPSPEED_VARIABLE = "REWARDSMITH_DEEPSPEED"
+#: What `accelerate launch` with a DeepSpeed configuration names it by.
+ACCELERATE_VARIABLE = "ACCELERATE_DEEPSPEED_CONFIG_FILE"
+JOIN_VARIABLE = "REWARDSMITH_JOIN_SECONDS"
+#: prctl's number for the signal that a process gets when its parent dies.
+PR_SET_PDEATHSIG = 1
+
+
+def wanted_processes() -> int:
+    """Processes that this one has to start: REWARDSMITH_PROCESSES, or 1 in a process that a launcher started."""
+    if "RANK" in os.environ:
+        return 1
+    return _count(PROCESSES_VARIABLE, "1")
+
+
+def launch(processes: int) -> int:
+    """Runs this process's command line in several processes by torchrun; returns the first failure's exit code.
+
+    Raises:
+        RecipeError: more processes than the stage's GPUs.
+    """
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+    from torch.distributed.run import main as torchrun
+
+    os.environ |= environment_of_each(processes)
+    module = sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
+    try:
+        torchrun(["--standalone", "--nproc_per_node", str(processes), "-m", module, *sys.argv[1:]])
+    except ChildFailedError as error:
+        return error.get_first_failure()[1].exitcode or 1
+    return 0
+
+
+def environment_of_each(processes: int) -> dict[str, str]:
+    """Threads of each of a stage's processes: an equal part of the stage's, at least one.
+
+    Raises:
+        RecipeError: more processes than GPUs were given to the stage (CUDA_VISIBLE_DEVICES; none is the CPU).
+    """
+    devices = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpus = 0 if devices in ("", "-1") else len(devices.split(","))
+    if gpus and processes > gpus:
+        raise RecipeError(
+            f"{PROCESSES_VARIABLE} is {processes}, but the stage sees {gpus} GPU(s) (CUDA_VISIBLE_DEVICES={devices}); "
+            "a process needs one of its own. Declare more `gpus` for it in params/scales/<scale>/resources.yaml, or "
+            "start fewer processes"
+        )
+    threads = str(max(1, _count(THREADS_VARIABLE, "1") // processes))
+    return {THREADS_VARIABLE: threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}
+
+
+def join_processes() -> None:
+    """Sets threads, joins the other processes of a launcher, and reads how models are sharded.
+
+    Raises:
+        RecipeError: processes that are missing, more threads than cores, or a DeepSpeed configuration that is none.
+    """
+    import torch
+
+    from rlhf_core import distributed
+    from rlhf_core.stepper import use_deepspeed
+
+    if "LOCAL_RANK" in os.environ:
+        end_with_launcher()
+    torch.set_num_threads(threads_per_process())
+    config = deepspeed_settings()
+    if config is not None and "RANK" not in os.environ:
+        raise RecipeError(
+            f"{DEEPSPEED_VARIABLE} is set, but this process was not started by torchrun; set {PROCESSES_VARIABLE} too, "
+            "or start with `torchrun --nproc_per_node N -m tasks.<stage> ...`"
+        )
+    distributed.join(float(os.environ.get(JOIN_VARIABLE, "300")))
+    use_deepspeed(config)
+
+
+def end_with_launcher() -> None:
+    """On Linux, ends this process when its launcher is killed.
+
+    torchrun starts ranks in sessions of their own: without this they would go on, and write, beside a restarted run.
+    """
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL), 0, 0, 0)
+
+
+def threads_per_process(cores: int | None = None) -> int:
+    """REWARDSMITH_THREADS, else 1; a launcher by hand gives it to each of its processes.
+
+    Raises:
+        RecipeError: the processes of this machine together would have more threads than it has cores.
+    """
+    threads = _count(THREADS_VARIABLE, "1")
+    processes = _count("LOCAL_WORLD_SIZE", "1")
+    available = cores or machine.cores()
+    if processes > 1 and threads > 1 and threads * processes > available:
+        raise RecipeError(
+            f"{THREADS_VARIABLE} is {threads}: {processes} processes would run {threads * processes} threads on "
+            f"{available} cores and slow each other down; set it to {max(1, available // processes)}"
+        )
+    return threads
+
+
+def deepspeed_settings() -> dict[str, Any] | None:
+    """The DeepSpeed configuration that the environment names, None for none; checked.
+
+    Raises:
+        RecipeError: a file that cannot be read, or settings that this project sets itself.
+    """
+    named = os.environ.get(DEEPSPEED_VARIABLE) or os.environ.get(ACCELERATE_VARIABLE)
+    return read_deepspeed(Path(named)) if named else None
+
+
+def read_deepspeed(path: Path) -> dict[str, Any]:
+    """A DeepSpeed configuration file, checked."""
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecipeError(f"DeepSpeed configuration {path} cannot be read ({error}); see infra/deepspeed/") from None
+    if not isinstance(config, dict) or not isinstance(config.get("zero_optimization"), dict):
+        raise RecipeError(f"DeepSpeed configuration {path}: 'zero_optimization' with its 'stage' is missing")
+    stage = config["zero_optimization"].get("stage")
+    if stage not in (0, 1, 2, 3):
+        raise RecipeError(f"DeepSpeed configuration {path}: zero_optimization stage is {stage}; known: 0, 1, 2, 3")
+    if own := sorted({"optimizer", "scheduler", "gradient_clipping", "train_batch_size"} & set(config)):
+        raise RecipeError(f"DeepSpeed configuration {path}: {', '.join(own)} come from the recipe; leave them out")
+    if (config.get("fp16") or {}).get("enabled"):
+        raise RecipeError(f"DeepSpeed configuration {path}: fp16 scales losses and skips steps; use bf16")
+    return config
+
+
+def _count(variable: str, default: str) -> int:
+    text = os.environ.get(variable, default)
+    if not text.isdigit() or int(text) < 1:
+        raise RecipeError(f"{variable} is '{text}'; it must be a whole number, at least 1")
+    return int(text)

@@ -1,0 +1,158 @@
+"""Loading what upstream stages wrote: data, tokenizer with template, policies, judges."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.templates import chat_template
+from rlhf_core.data.tokenizers import check_padding
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.loading import load_language_model, load_tokenizer
+from rlhf_core.models.policy import Policy, policy_of
+from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
+from tasks.params.settings import typed
+from tasks.running.artifacts import read_json
+from tasks.running.stage import device
+
+if TYPE_CHECKING:
+    from rlhf_core.evaluation.judges.protocol import Judge
+    from rlhf_core.testbed import GoldWorld
+
+
+def load_encoder(data: Path, tokenizer_folder: Path) -> Encoder:
+    """The encoder of a data set; refuses a pad token that would mask real tokens."""
+    facts = read_json(data / "data.json")
+    template = chat_template(facts["template"])
+    tokenizer = load_tokenizer(tokenizer_folder)
+    check_padding(tokenizer, template)
+    return Encoder(tokenizer, template, typed(Limits, facts["limits"], f"{data / 'data.json'}: limits"))
+
+
+def encode(encoder: Encoder, rows: Sequence[Mapping[str, Any]], field: str, file: Path) -> list[EncodedSequence]:
+    """Prompt and response (`field`) of every row.
+
+    Raises:
+        DataError: names file and row of what cannot be encoded, such as a prompt beyond a strict cap.
+    """
+    sequences = []
+    for number, row in enumerate(rows, start=1):
+        try:
+            sequences.append(encoder.sequence(row, row[field]))
+        except DataError as error:
+            raise DataError(error.problem, file=str(file), row=number, field=error.field, remedy=error.remedy) from None
+    return sequences
+
+
+def load_segmenter(spec: Mapping[str, Any], folder: Path | None) -> Segmenter:
+    """A segmenter; of kind sat, the one that the `segmenter` stage made.
+
+    Args:
+        spec: `{kind: sat, model: sat-3l}` and the like, entropy cutoffs in nats.
+        folder: result of `segmenter`, for kind sat.
+
+    Raises:
+        RecipeError: kind sat without the stage's result, or with options that the stage's spec holds.
+    """
+    if spec.get("kind") != "sat":
+        return build_segmenter(spec)
+    if set(spec) != {"kind", "model"}:
+        raise RecipeError(
+            f"segmenter 'sat' takes 'model', a file of the scale's segmenters/, the recipe gives {sorted(spec)}; "
+            "threshold and max_sentence_chars stand in that file"
+        )
+    if folder is None:
+        raise RecipeError(f"the segmenter '{spec['model']}' is made by the stage `segmenter`: give --segmenter")
+    return SaT.of_stage(folder)
+
+
+def load_policy(model_folder: Path, encoder: Encoder) -> Policy:
+    """A saved model as a policy, on the stage's device."""
+    model = load_language_model(model_folder).to(device())  # type: ignore[arg-type]
+    return policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
+
+
+def load_world(data: Path) -> GoldWorld | None:
+    """The world behind a testbed data set, None for real data and for questions, which know their answers."""
+    facts = read_json(data / "data.json")
+    if facts["source"] not in WORLDS or "world" not in facts:
+        return None
+    return WORLDS[facts["source"]](int(facts["world"]["seed"]))
+
+
+def _dialogue_world(seed: int) -> GoldWorld:
+    from rlhf_core.testbed import World, WorldConfig
+
+    return World(WorldConfig(seed=seed))
+
+
+def _long_form_world(seed: int) -> GoldWorld:
+    from rlhf_core.testbed.longform import LongFormConfig, LongFormWorld
+
+    return LongFormWorld(LongFormConfig(seed=seed))
+
+
+def _translation_world(seed: int) -> GoldWorld:
+    from rlhf_core.testbed.translation import TranslationConfig, TranslationWorld
+
+    return TranslationWorld(TranslationConfig(seed=seed))
+
+
+#: World of each source of testbed data, by its seed.
+WORLDS: dict[str, Callable[[int], GoldWorld]] = {
+    "testbed": _dialogue_world,
+    "testbed-longform": _long_form_world,
+    "testbed-translation": _translation_world,
+}
+
+
+def load_judge(spec: Mapping[str, Any] | None, world: GoldWorld | None) -> Judge | None:
+    """The judge of an evaluation spec.
+
+    `{kind: gold, persona: exact}` needs the testbed's world; `{kind: endpoint, ...}` is any OpenAI-compatible
+    endpoint and takes the fields of `EndpointConfig`. Its `base_url`, `model` and `cache_path` may name environment
+    variables as `${NAME}`. None leaves judged metrics out.
+
+    Raises:
+        RecipeError: an unknown kind or field, a gold judge without its world, an environment variable that is not set.
+        JudgeError: an address that is none, or no key.
+    """
+    if spec is None:
+        return None
+    options = dict(spec)
+    kind = options.pop("kind", None)
+    if kind == "gold":
+        if world is None:
+            raise RecipeError("a gold judge knows the testbed only; name an endpoint judge for real data, or none")
+        from rlhf_core.testbed.judge import GoldJudge
+
+        return GoldJudge(world, **options)
+    if kind == "endpoint":
+        from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
+
+        hint = "set it, or set the evaluation's judge to null to leave judged metrics out"
+        given = {name: expanded(f"judge: '{name}'", value, hint) for name, value in options.items()}
+        return EndpointJudge(typed(EndpointConfig, given, "judge"))
+    raise RecipeError(f"unknown judge kind '{kind}'; known: gold, endpoint")
+
+
+_VARIABLE = re.compile(r"\$\{(\w+)\}")
+
+
+def expanded(where: str, value: Any, hint: str = "set it") -> Any:
+    """A text with each `${NAME}` replaced by that environment variable's value; other values as they are.
+
+    Raises:
+        RecipeError: a variable that is not set, with `where` it is read and a `hint`.
+    """
+    if not isinstance(value, str):
+        return value
+    for variable in _VARIABLE.findall(value):
+        if not os.environ.get(variable):
+            raise RecipeError(f"{where} reads the environment variable {variable}, which is not set; {hint}")
+    return _VARIABLE.sub(lambda match: os.environ[match[1]], value)

@@ -1,0 +1,191 @@
+"""What every stage's command line shares: threads, errors and exit codes."""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import inspect
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
+
+from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
+from tasks import GC_THRESHOLD
+from tasks.graph.rows import ROOT_SCALE
+from tasks.running.artifacts import Stopped, check_version, stage_output, stopped
+
+if TYPE_CHECKING:
+    import torch
+
+#: Exit code for an error that the caller has to fix; a scheduler does not retry it.
+USER_ERROR = 2
+
+
+def _module(function: Callable[..., None]) -> str:
+    """The module of a stage's function, also where it is the one that Python was started with."""
+    main = sys.modules["__main__"].__spec__ if function.__module__ == "__main__" else None
+    return main.name if main else function.__module__
+
+
+def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
+    """The command line of a stage's function: one argument per parameter, required unless it has a default or may
+    be None; the help text of each is in its `Annotated`.
+
+    `spec_path` is `--spec`, `version` is `--stage-version`.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {_module(function)}", description=function.__doc__)
+    hints = get_type_hints(function, include_extras=True)
+    for name, parameter in inspect.signature(function).parameters.items():
+        hint, text = hints[name], HELP.get(name)
+        if get_origin(hint) is Annotated:
+            hint, text = get_args(hint)[:2]
+        may_be_none = type(None) in get_args(hint)
+        if may_be_none:
+            hint = next(part for part in get_args(hint) if part is not type(None))
+        several = get_origin(hint) is tuple
+        flag = "stage-version" if name == "version" else name.removesuffix("_path").replace("_", "-")
+        parser.add_argument(
+            f"--{flag}",
+            dest=name,
+            metavar=flag.upper(),
+            type=get_args(hint)[0] if several else hint,
+            nargs="+" if several else None,
+            required=not may_be_none and parameter.default is inspect.Parameter.empty,
+            help=text,
+        )
+    return parser
+
+
+#: Help texts of parameters that most stages have.
+HELP = {
+    "data": "result of `prepare`",
+    "tokenizer": "result of `tokenizer`",
+    "sft": "result of `sft`",
+    "entropies": "result of `entropies`",
+    "sentences": "result of `segmenter`, for segmenters of kind sat",
+    "reward_model": "result of `reward_model`",
+    "normaliser": "result of `normaliser`",
+    "evaluation_path": "evaluation spec (YAML)",
+    "seed": "of everything random",
+    "out": "output directory: result/ and record/ go there",
+    "version": "expected VERSION of the stage's code",
+}
+
+
+def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], None]:
+    """The stage's `main`: parses arguments (the process's own for None) and calls the function with them.
+
+    A stage that stopped, or reads from one that did, ends well: it leaves a result that says why (`Stopped`). The
+    testbed sees no GPU, whoever starts it, so that its results agree with the reference. A recipe error that names
+    no file gets the stage's settings files.
+    """
+
+    def main(arguments: list[str] | None = None) -> None:
+        given = vars(argument_parser(function).parse_args(arguments))
+        if given["out"].parts[:2] == ("results", ROOT_SCALE):
+            os.environ["CUDA_VISIBLE_DEVICES"] = ""
+        above = stopped_inputs(given)
+        settings = [str(path) for name, path in given.items() if name.endswith("_path") and path is not None]
+        try:
+            if above:
+                stop_as_well(function, above, given)
+            function(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+        except Stopped as found:
+            print(f"stopped: {found}", file=sys.stderr)
+        except RecipeError as error:
+            if any(path in str(error) for path in settings):
+                raise
+            raise RecipeError(f"{error} (settings: {', '.join(settings)})" if settings else str(error)) from None
+
+    return main
+
+
+def stopped_inputs(given: Mapping[str, Any]) -> dict[Path, str]:
+    """The results among a command line's arguments whose stages stopped, and why."""
+    values = (value if isinstance(value, list) else [value] for value in given.values())
+    found = {path: stopped(path) for several in values for path in several if isinstance(path, Path)}
+    return {path: reason for path, reason in found.items() if reason is not None}
+
+
+def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given: Mapping[str, Any]) -> NoReturn:
+    """Leaves the result of a stage that reads from stages that stopped.
+
+    Raises:
+        Stopped: with their reasons.
+    """
+    reason, name = "; ".join(dict.fromkeys(above.values())), _module(function).rpartition(".")[2]
+    version = sys.modules[function.__module__].VERSION
+    check_version(name, version, given.get("version"))
+    if int(os.environ.get("RANK", "0")):  # of several processes the first one writes
+        raise Stopped(reason)
+    with stage_output(given["out"], stage=name, version=version, inputs=list(above)):
+        raise Stopped(reason)
+
+
+def set_threads() -> int:
+    """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage.
+
+    Raises:
+        RecipeError: several processes were started for a stage that runs in one, or a number that is none.
+    """
+    import torch
+
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        raise RecipeError("this stage runs in one process; sft, reward_model, aspect_model and policy run in several")
+    asked = os.environ.get("REWARDSMITH_THREADS", "1")
+    if not asked.isdecimal() or int(asked) < 1:
+        raise RecipeError(f"REWARDSMITH_THREADS is '{asked}'; it must be a whole number, at least 1")
+    threads = int(asked)
+    torch.set_num_threads(threads)
+    return threads
+
+
+@contextmanager
+def training_on(data: Path) -> Iterator[None]:
+    """Puts the file whose rows are trained on in front of a numeric failure's message."""
+    try:
+        yield
+    except NumericsError as error:
+        raise NumericsError(f"file {data}: {error}") from None
+
+
+def device() -> torch.device:
+    """Where models live: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
+
+    A scheduler names a stage's GPU there; a stage that declares none runs on the CPU wherever it runs.
+    """
+    import torch
+
+    given = os.environ.get("CUDA_VISIBLE_DEVICES", "") not in ("", "-1")
+    return torch.device("cuda" if given and torch.cuda.is_available() else "cpu")
+
+
+def run_stage(main: Callable[[list[str] | None], Any], *, several_processes: bool = False) -> None:
+    """Runs a stage's main function; an error of the caller's prints one line and exits with USER_ERROR.
+
+    Args:
+        main: takes the command line.
+        several_processes: whether the stage runs in REWARDSMITH_PROCESSES processes where that is set.
+    """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    gc.freeze()  # what was imported stays: later collections, and those at exit, pass it over (1 to 2 s a stage)
+    gc.set_threshold(*GC_THRESHOLD)
+    try:
+        if several_processes:
+            from tasks.running.launch import wanted_processes
+
+            if (processes := wanted_processes()) > 1:
+                from tasks.running.launch import launch
+
+                sys.exit(launch(processes))
+        main(None)
+        if several_processes:
+            from rlhf_core import distributed
+
+            distributed.leave()
+    except (RewardsmithError, *PATH_ERRORS) as error:
+        print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
+        sys.exit(USER_ERROR)

@@ -1,0 +1,157 @@
+"""What the stages left behind, one outcome per row and seed: what tracking mirrors."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.published import registry
+from rlhf_core.published.row_map import mapped_rows
+from tasks.graph import files as graph
+from tasks.graph.items import SHARED, module_of
+from tasks.graph.rows import ROOT_SCALE, ROW_STAGES, load_yaml
+from tasks.running.artifacts import digest, read_json, stopped
+from tasks.tables import made_tables
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One row x seed as its stage left it."""
+
+    row: str
+    seed: int
+    stage: str
+    out: Path
+    digest: str
+    params: Mapping[str, str]
+    record: Mapping[str, Any] = field(default_factory=dict)
+    failure: Mapping[str, Any] | None = None
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        return {} if self.failure else numbers(read_json(self.out / "result" / "metrics.json"))
+
+
+@dataclass(frozen=True)
+class TableMetrics:
+    """What only the tables stage knows of one table.
+
+    Attributes:
+        means: '<row>/<metric>' -> mean over seeds.
+        runs: (row, seed) -> metrics that need all rows of the table, such as the length-controlled win rate.
+        read: result folder -> its digest when the tables stage read it.
+    """
+
+    means: Mapping[str, float] = field(default_factory=dict)
+    runs: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
+    read: Mapping[str, str] = field(default_factory=dict)
+
+    def of(self, outcome: Outcome, root: Path) -> Mapping[str, float]:
+        """The run's own; empty when the table was made from another result of it."""
+        result = (outcome.out / "result").relative_to(root).as_posix()
+        return self.runs.get((outcome.row, outcome.seed), {}) if self.read.get(result) == outcome.digest else {}
+
+
+def table_metrics(root: Path, paper: str, scale: str, table: str) -> TableMetrics:
+    """One table's metrics from the newest tables (`made_tables`); empty without any."""
+    anchor = f"{table.lower().replace(' ', '-')}/"
+    result = made_tables(root / "results" / scale, paper)
+    if result is None:
+        return TableMetrics()
+    means: dict[str, float] = {}
+    runs: dict[tuple[str, int], dict[str, float]] = {}
+    for key, value in numbers(read_json(result / "metrics.json")).items():
+        parts = key.removeprefix(anchor).split("/") if key.startswith(anchor) else []
+        if len(parts) > 2 and parts[1].isdigit():  # row/seed/metric; a mean's metric may have a slash, too
+            runs.setdefault((parts[0], int(parts[1])), {})["/".join(parts[2:])] = value
+        elif parts:
+            means["/".join(parts)] = value
+    record = result.parent / "record" / "record.json"
+    return TableMetrics(means, runs, read_json(record)["inputs"] if record.exists() else {})
+
+
+def numbers(values: Mapping[str, Any]) -> dict[str, float]:
+    """The finite numbers of a mapping; MLflow takes nothing else as a metric."""
+    return {
+        name: float(value)
+        for name, value in values.items()
+        if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
+    }
+
+
+def flatten(values: Any, prefix: str = "") -> dict[str, str]:
+    """Nested settings as `a.b.c` -> text."""
+    if isinstance(values, Mapping):
+        parts = (flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in values.items())
+        return {name: value for part in parts for name, value in part.items()}
+    return {prefix: json.dumps(values) if isinstance(values, list) else str(values)}
+
+
+def tables_of_rows(paper: str) -> dict[str, list[str]]:
+    """Tables that print each row of a paper, by row name; none of rows that belong to no published paper."""
+    tables: dict[str, list[str]] = {}
+    for table in registry.paper(paper).tables if paper in registry.PAPERS else ():
+        for row in mapped_rows(table):
+            if row.recipe is not None and table.id not in tables.setdefault(row.recipe.name, []):
+                tables[row.recipe.name].append(table.id)
+    return tables
+
+
+def _settings(root: Path, scale: str, item: Mapping[str, Any]) -> dict[str, str]:
+    """Parameters of a run: its row, its backbone and the scale's files."""
+    params: dict[str, str] = {}
+    files = {"": item.get("row"), "backbone_spec": item.get("spec")}
+    files |= {"scale.policy": item.get("scale"), "scale.evaluation": item.get("evaluation")}
+    files |= {f"scale.{name}": f"params/scales/{scale}/{name}.yaml" for name in ("reward_model", "normaliser")}
+    for prefix, file in files.items():
+        if file and (root / file).exists():
+            params |= flatten(load_yaml(root / file), prefix)
+    return params
+
+
+def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ROW_STAGES) -> list[Outcome]:
+    """Every row x seed of the paper that has a result or a failure, in the order of the graph.
+
+    Of `modules` ('reward_model',), every reward model x seed.
+    """
+    folders = [root / "pipelines" / scale / name for name in (SHARED, paper)]
+    if scale == ROOT_SCALE:
+        folders.insert(0, root)
+    found = []
+    for folder in folders:
+        if not (folder / "graph.yaml").exists():
+            continue
+        stages = load_yaml(folder / "graph.yaml")
+        prefix = "" if folder == root else f"{(folder / 'dvc.yaml').relative_to(root).as_posix()}:"
+        for group in stages["groups"]:
+            for key, item in stages[group].items() if module_of(group) in modules else ():
+                if item["owner"] in (SHARED, paper):
+                    outcome = _outcome(root, scale, f"{prefix}{group}@{key}", item)
+                    if outcome is not None:
+                        found.append(outcome)
+    return found
+
+
+def _outcome(root: Path, scale: str, stage: str, item: Mapping[str, Any]) -> Outcome | None:
+    out = root / item["out"]
+    row, seed = item["name"], item["seed"]
+    failure_file = root / ".work" / "failures" / f"{graph.file_name(stage)}.json"
+    params = _settings(root, scale, item)
+    record_file = out / "record" / "record.json"
+    record = read_json(record_file) if record_file.exists() else {}
+    if (out / "result" / "metrics.json").exists():
+        result = record.get("result_digest") or digest(out / "result")
+        return Outcome(row, seed, stage, out, result, params, record)
+    if (reason := stopped(out / "result")) is not None:
+        result, failure = digest(out / "result"), {"stage": stage, "message": f"stopped: {reason}"}
+        return Outcome(row, seed, stage, out, result, params, record, failure)
+    if failure_file.exists():
+        failure = read_json(failure_file)
+        mark = hashlib.sha256(failure_file.read_bytes()).hexdigest()
+        return Outcome(row, seed, stage, out, f"failed-{mark}", params, failure=failure)
+    return None
