@@ -134,7 +134,7 @@ def test_padding_changes_nothing() -> None:
         ("differential_atention", "did you mean 'differential_attention'"),
         ({"kind": "mean", "dimension": 4}, "unknown setting 'dimension'"),
         ({"dim": 4}, "'kind' is missing"),
-        ({"kind": "value_attention", "dim": 3}, "dim must be even"),
+        ({"kind": "value_attention", "dim": 3}, "dim is 3; it must be even"),
         ({"kind": "mean", "base": "sft"}, "base is 'sft'"),
     ],
 )

@@ -125,7 +125,7 @@ def test_heads_in_one_pass_say_what_each_says_alone(kind: str) -> None:
         ({"kind": "bradley_terry", "regularization": 0.1}, "did you mean 'regularisation'"),
         ({"kind": "bradley_terry", "regularisation": -1.0}, "regularisation is -1.0"),
         ({"kind": "odin", "length": float("nan")}, "length is nan"),
-        ({"regularisation": 0.1}, "loss is 'None'"),
+        ({"regularisation": 0.1}, "loss: 'kind' is missing"),
     ],
 )
 def test_a_loss_out_of_range_is_refused(spec: Any, message: str) -> None:

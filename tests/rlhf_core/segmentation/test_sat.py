@@ -108,7 +108,8 @@ def test_the_threshold_does_not_depend_on_the_folder_above() -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "message"), [({"max_sentence_chars": 0}, "at least 1"), ({"threshold": 1.0}, "between 0 and 1")]
+    ("options", "message"),
+    [({"max_sentence_chars": 0}, "at least 1"), ({"threshold": 1.0}, "between 0 and 1, both excluded")],
 )
 def test_impossible_options_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
