@@ -26,7 +26,6 @@ from rlhf_core.policy_optimisation.experience import Experience, score, slice_ro
 from rlhf_core.recipe import Recipe
 from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten
-from tasks.params.settings import typed
 from tasks.params.solutions import ImitationSettings
 from tasks.running.artifacts import read_jsonl
 from tasks.running.stage import device
@@ -140,11 +139,6 @@ def on_device(batch: RolloutBatch, device: torch.device) -> RolloutBatch:
 def sampled_prompts(sources: Sources) -> list[Row]:
     """The sampled questions as prompts for an optimiser that samples itself."""
     return [{"id": s.question_id, "prompt": s.prompt, "solution": s.solution} for s in ground_truths(sources.samples)]
-
-
-def imitation_settings(scale: Mapping[str, Any], row: Mapping[str, Any] | None, where: str) -> ImitationSettings | None:
-    """A scale's settings, overridden by the row's; None where the row does not imitate."""
-    return None if row is None else typed(ImitationSettings, {**scale, **row}, f"{where}: imitation")
 
 
 def needed_solutions(recipe: Recipe) -> tuple[str, ...]:
