@@ -32,7 +32,7 @@ from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss, score_all
-from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.supervised.config import TrainingConfig
 from tasks.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.checkpoints import RunCheckpoints, resumable_output
 from tasks.launch import join_processes

@@ -28,8 +28,9 @@ from rlhf_core.evaluation.mt_bench import mt_bench_scores
 from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
 from rlhf_core.evaluation.statistics import binomial_test
 from rlhf_core.evaluation.win_rates import win_rate
-from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.artifacts import read_json, read_jsonl
 from tasks.solving import solve_tests

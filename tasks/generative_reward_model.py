@@ -22,9 +22,9 @@ from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.data.truncation import Limits
-from rlhf_core.edits import mistaken_tokens
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.token_credit import negative_credit
+from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.model_tasks import ModelTasks, correct, locate, token_logprobs
@@ -32,8 +32,8 @@ from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, token_rewards
+from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.sft import sft_loss
-from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.testbed.oracle import first_error, minimal_edit
 from tasks.artifacts import Stopped, check_version, read_jsonl, write_json, write_jsonl
 from tasks.checkpoints import RunCheckpoints, resumable_output

@@ -25,10 +25,10 @@ from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking import AlarmSettings
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.loading import save_model
-from rlhf_core.models.lora import LoraSettings
+from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.normalisers import LocationAware
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
@@ -40,11 +40,11 @@ from rlhf_core.recipe import Recipe, parse_recipe, useless_shaping
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
-from rlhf_core.rewards.signals import Segments
+from rlhf_core.signals import Segments
 from rlhf_core.stepper import freeze
+from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.objectives import objective
 from rlhf_core.supervised.recipes import PREFERENCE, Sources, SupervisedRecipe, Weighted
-from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
 from tasks.answering import Opened, question_accuracies
 from tasks.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl

@@ -10,7 +10,8 @@ import torch
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
+from rlhf_core.models.lora import Adapter, AdapterOff
+from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.dpo import reference_logprobs

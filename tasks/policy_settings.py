@@ -7,11 +7,11 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.generation import Sampling
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
+from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 from rlhf_core.supervised.recipes import SupervisedRecipe
-from rlhf_core.supervised.training import TrainingConfig
 from tasks.settings import overrides, typed
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.generation import Sampling
+from rlhf_core.models.sampling import Sampling
 from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.benchmarks import answer
 from tasks.loading import load_encoder, load_policy

@@ -19,9 +19,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from rlhf_core.data.hub_set import HubSet
 from rlhf_core.data.preference_filters import PreferenceFilter
 from rlhf_core.data.schemas import record_type
-from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Screening
+from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Screening
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError

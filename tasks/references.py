@@ -23,15 +23,15 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError, RecipeError
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.normalisers import NoNormaliser, Normaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.rewards.signals import Segments
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.shaping.specification import CONSTANTS, Scale
+from rlhf_core.signals import Segments
 from tasks.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
 from tasks.loading import load_encoder, load_policy, load_segmenter
 from tasks.progress import progress

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
-from rlhf_core.data.sources import HubSet, HuggingFaceSource
+from rlhf_core.data.hub_set import HubSet
+from rlhf_core.data.sources import HuggingFaceSource
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.reward_bench import ScoredPair, check_independence, reward_bench_scores, section_of
 from tasks.artifacts import check_version, stage_output, write_json, write_jsonl

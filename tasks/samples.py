@@ -17,8 +17,9 @@ import torch
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl

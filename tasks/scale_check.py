@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.cost import policy_run, supervised
-from rlhf_core.models.lora import Adapter, LoraSettings
+from rlhf_core.models.lora import Adapter
+from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.memory import GIB, OVERHEAD, Sharding, known_configuration, on_meta, scalar_on_meta, trainable
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.recipe import reward_models as reward_models_of
-from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.supervised.config import TrainingConfig
 from tasks.policy_settings import PolicyScale
 from tasks.rows import RowSpec, load_rows, papers
 from tasks.settings import read_settings, typed

@@ -17,13 +17,13 @@ from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.segmentation.boundary_tagger import (
     GoldText,
-    TaggerConfig,
     save_tagger,
     sentence_scores,
     train_tagger,
 )
 from rlhf_core.segmentation.sat import KNOWN_FILE, SaT, load_splitter, text_digest
-from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.segmentation.tagger_config import TaggerConfig
+from rlhf_core.supervised.config import TrainingConfig
 from tasks.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.data_sets import DATA_VARIABLE
 from tasks.progress import progress

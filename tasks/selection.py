@@ -18,7 +18,7 @@ import numpy as np
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.consistency import Consistency, Pairs, SelectionRule, consistency
-from rlhf_core.models.generation import Sampling
+from rlhf_core.models.sampling import Sampling
 from tasks.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.aspects import LoadedAspect, holistic_values, read_aspects
 from tasks.benchmarks import answer

@@ -26,8 +26,8 @@ from rlhf_core.models.loading import (
     set_precision,
 )
 from rlhf_core.models.policy import policy_of
+from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.sft import mean_nll, sft_loss
-from rlhf_core.supervised.training import TrainingConfig
 from tasks.artifacts import check_version, read_jsonl, write_json, write_jsonl
 from tasks.benchmarks import EvaluationConfig, Evaluator
 from tasks.checkpoints import resumable_output

@@ -11,7 +11,7 @@ import yaml
 from safetensors.torch import load_file
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.lora import LoraSettings
+from rlhf_core.models.lora_settings import LoraSettings
 from tasks.artifacts import digest
 from tasks.benchmarks import EvaluationConfig
 from tasks.policy_run import start_run

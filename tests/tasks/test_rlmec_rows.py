@@ -10,7 +10,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry, row_map
 from rlhf_core.recipe import parse_recipe
-from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.supervised.config import TrainingConfig
 from tasks.generative_reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.items import Item
 from tasks.matrix import build

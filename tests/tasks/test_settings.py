@@ -9,8 +9,8 @@ import pytest
 from rlhf_core.errors import DataError, JudgeError, RecipeError
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.segmentation import check_stated_segmenter
-from rlhf_core.segmentation.boundary_tagger import TaggerConfig
-from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.segmentation.tagger_config import TaggerConfig
+from rlhf_core.supervised.config import TrainingConfig
 from tasks.aspect_model import AspectModelSpec
 from tasks.benchmarks import EvaluationConfig
 from tasks.entropies import EntropySpec
