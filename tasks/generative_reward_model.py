@@ -21,9 +21,9 @@ from torch import Tensor
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import token_spans
-from rlhf_core.edits import mistaken_tokens
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.token_credit import negative_credit
+from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.model_tasks import ModelTasks, correct, locate, token_logprobs

@@ -17,9 +17,9 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import calibrate
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_training import score_all
-from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import from_spans
 from rlhf_core.segmentation.end_tokens import end_token_id
+from rlhf_core.signals import Segments
 from tasks.entropies import load_entropies
 from tasks.params.reward_model import CalibrationSpec
 from tasks.params.settings import read_settings, typed

@@ -39,7 +39,7 @@ from rlhf_core.recipe import Recipe, parse_recipe, useless_shaping
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
-from rlhf_core.rewards.signals import Segments
+from rlhf_core.signals import Segments
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.objectives import objective

@@ -27,10 +27,10 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.rewards.signals import Segments
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.shaping.specification import Scale
+from rlhf_core.signals import Segments
 from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json

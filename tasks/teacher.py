@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.edits import edit_distance
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.rewriting import REASONS, RewriteLimits, Teacher, WrongSolution, judged
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.testbed.oracle import first_error

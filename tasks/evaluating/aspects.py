@@ -19,8 +19,8 @@ from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.aspect_scorer import SIGNALS
 from rlhf_core.rewards.preference_training import SegmentedSequence, score_all
-from rlhf_core.rewards.signals import Tokens
 from rlhf_core.segmentation import build_segmenter
+from rlhf_core.signals import Tokens
 from tasks.params.aspects import AspectSpec
 from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import read_json, write_jsonl

@@ -8,7 +8,6 @@ import pytest
 
 from rlhf_core.errors import DataError, JudgeError, RecipeError
 from rlhf_core.recipe import parse_recipe
-from rlhf_core.segmentation import build_segmenter
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
@@ -87,7 +86,7 @@ def test_every_row_fits_every_scale(scale: Path) -> None:
             for spec in (component.readout.segmenter, model.segmenter):
                 if spec["kind"] == "entropy":
                     assert spec["cutoff"] in cutoffs.cutoffs
-                build_segmenter(spec)
+                check_stated_segmenter(spec)
 
 
 def test_the_paper_scale_has_the_papers_numbers() -> None:
@@ -286,7 +285,7 @@ def test_every_sentence_reward_model_parses(path: Path) -> None:
     if spec.segmenter["kind"] == "sat":
         assert (PARAMS / "scales" / "testbed" / "segmenters" / f"{spec.segmenter['model']}.yaml").exists()
     else:
-        build_segmenter(spec.segmenter)
+        check_stated_segmenter(spec.segmenter)
 
 
 def test_a_recipes_own_settings_are_numbers_or_multiples_of_the_scales() -> None:
