@@ -23,15 +23,15 @@ from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError, RecipeError
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.rewards.signals import Segments
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation import build_segmenter
-from rlhf_core.shaping.specification import CONSTANTS, Scale
+from rlhf_core.shaping.specification import Scale
+from rlhf_core.signals import Segments
+from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
@@ -40,36 +40,6 @@ from tasks.running.stage import command_line, device, run_stage, set_threads
 
 VERSION = 1
 STAGE = "references"
-
-
-@dataclass(frozen=True)
-class ReferencesSpec:
-    """How reference responses are drawn, and how constants of a shaping are read at this scale.
-
-    Args:
-        sampling: `Sampling` of the responses.
-        responses: M, for each training prompt.
-        prompts: training prompts that have them, from the first on, None for all; as in the policy's settings.
-        batch: responses sampled at a time.
-        prompt_limit: most tokens of a prompt, None for the data's own limit; as in the policy's settings.
-        constants: which statement of a constant holds where a row has both: 'value' (as the paper has it) or 'sft'
-            (in units of these responses' rewards and lengths).
-    """
-
-    sampling: Mapping[str, Any]
-    responses: int = 10
-    prompts: int | None = None
-    batch: int = 256
-    prompt_limit: int | None = None
-    constants: str = "sft"
-
-    def __post_init__(self) -> None:
-        if self.responses < 1 or self.batch < 1:
-            raise RecipeError(f"responses is {self.responses} and batch {self.batch}; both must be at least 1")
-        if self.prompts is not None and self.prompts < 1:
-            raise RecipeError(f"prompts is {self.prompts}; it must be at least 1, or null for all")
-        if self.constants not in CONSTANTS:
-            raise RecipeError(f"constants is '{self.constants}'; known: {', '.join(CONSTANTS)}")
 
 
 @dataclass(frozen=True)
@@ -111,7 +81,7 @@ def sample(
     """
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
-    sampling = typed(Sampling, spec.sampling, "references: sampling")
+    sampling = spec.sampling
     prompts = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows for _ in range(spec.responses)]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].ids))
     generator = torch.Generator().manual_seed(random.Random(f"references-{seed}").getrandbits(63))

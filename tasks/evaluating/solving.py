@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rlhf_core.evaluation.answers import HarnessMode, harness_match
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import Policy
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.testbed.oracle import first_error

@@ -8,8 +8,8 @@ from typing import Any
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import encode_text
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import Policy
+from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.policies import Evaluator, answer
 from tasks.evaluating.solving import graded
 
