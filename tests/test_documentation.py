@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib.util
 import re
 import shlex
@@ -209,11 +210,54 @@ def test_yaml_of_a_named_file_is_what_the_file_holds(document: Path) -> None:
             assert files.get((values["title"], values.get("backbone"))) == values
 
 
+#: A function, class or method of a module, as documents name it: `rlhf_core/credit.py: even_split`.
+REFERENCE = re.compile(r"((?:rlhf_core|tasks|flows)/[\w/]+\.py): ([\w.]+)")
+
+
+def definitions(module: Path) -> set[str]:
+    """Functions and classes of a module, and members of its classes as `Class.member`."""
+    names: set[str] = set()
+    for node in ast.parse(text_of(module)).body:
+        if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
+            names.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            names |= {f"{node.name}.{member.name}" for member in node.body if isinstance(member, ast.FunctionDef)}
+    return names
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_functions_named_with_their_module_exist(document: Path) -> None:
+    for span in inline(text_of(document)):
+        if found := REFERENCE.fullmatch(span):
+            module, name = ROOT / found[1], found[2]
+            assert module.exists(), f"{document.name} names {span}, but there is no {found[1]}"
+            assert name in definitions(module), f"{document.name} names {span}; {found[1]} defines no {name}"
+
+
+def test_one_step_names_the_code_of_every_part_of_an_update() -> None:
+    references = [REFERENCE.fullmatch(span) for span in inline(text_of(ROOT / "docs" / "one_step.md"))]
+    named = {found[2] for found in references if found}
+    assert len(named) > 40
+    assert named >= {
+        "Encoder.prompt", "generate", "score", "Entropy.segment", "RewardModelScorer.score", "LocationAware.__call__",
+        "sigmoid_centered", "even_split", "add_up", "kl_tokens", "gae", "whiten", "Learner.minibatch",
+        "clipped_surrogate", "value_loss", "PlainStepper.step", "KLCoefficient.update",
+    }  # fmt: skip
+
+
+def test_a_function_that_does_not_exist_is_noticed() -> None:
+    credit = definitions(ROOT / "rlhf_core" / "credit.py")
+    assert "even_split" in credit
+    assert "evensplit" not in credit
+
+
 @pytest.mark.parametrize("paper", papers(ROOT))
 def test_every_row_of_a_paper_is_documented(paper: str) -> None:
+    """By its name, or by a prefix such as `llama3-` and what follows it."""
     named = set(inline(text_of(ROOT / "docs" / f"{paper}.md")))
+    named |= {f"{prefix}{name}" for prefix in named if prefix.endswith("-") for name in named}
     found = load_rows(ROOT, paper)
-    wanted = {*found, *(row.backbone for row in found.values())}
+    wanted = {name.replace(".", "_") for name in (*found, *(row.backbone for row in found.values()))}
     assert wanted <= named, f"docs/{paper}.md does not name {sorted(wanted - named)}"
 
 

@@ -1,0 +1,70 @@
+"""One word has one meaning: each is defined once in docs/vocabulary.md, and no two classes share a name."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGE = ROOT / "docs" / "vocabulary.md"
+PACKAGES = ("rlhf_core", "tasks", "flows")
+#: Words whose several meanings have misled readers; the page settles one for each.
+SETTLED = {
+    "record", "scale", "benchmark", "hack", "model registry", "template", "solution", "run", "comparison", "outcome"
+}  # fmt: skip
+#: Names that several classes still have, with their number. An entry goes when its classes are renamed; none is added.
+REMAINING = {
+    "Cell": 2, "Clause": 2, "Compared": 2, "Comparison": 4, "Limits": 2, "Lines": 2, "Located": 2, "Outcome": 3, "Part": 2,
+    "Piece": 2, "Reward": 2, "Row": 2, "Run": 2, "Running": 2, "Scale": 2, "Stateful": 2, "Summary": 2, "Upstream": 2,
+    "Usage": 2, "Verdict": 2,
+}  # fmt: skip
+
+
+def defined_words(text: str) -> list[str]:
+    """The words of the page's lines."""
+    return re.findall(r"^- \*\*([^*]+)\*\*: \w", text, re.MULTILINE)
+
+
+def public_classes(source: str) -> list[str]:
+    """Names of a module's classes, those inside others and in functions included, without private ones."""
+    found = (node.name for node in ast.walk(ast.parse(source)) if isinstance(node, ast.ClassDef))
+    return [name for name in found if not name.startswith("_")]
+
+
+def shared_names() -> dict[str, list[str]]:
+    """Class names that several modules of the product define, with the modules."""
+    places: dict[str, list[str]] = defaultdict(list)
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            for name in public_classes(path.read_text(encoding="utf-8")):
+                places[name].append(path.relative_to(ROOT).as_posix())
+    return {name: found for name, found in places.items() if len(found) > 1}
+
+
+def test_each_word_is_defined_once() -> None:
+    counts = Counter(word.lower() for word in defined_words(PAGE.read_text(encoding="utf-8")))
+    assert {word: count for word, count in counts.items() if count > 1} == {}
+    assert counts.keys() >= SETTLED
+
+
+def test_every_line_of_the_page_has_a_word_and_a_meaning() -> None:
+    text = PAGE.read_text(encoding="utf-8")
+    assert len(defined_words(text)) == len(re.findall(r"^- ", text, re.MULTILINE)) > 60
+
+
+def test_no_two_classes_share_a_name() -> None:
+    more = {name: found for name, found in shared_names().items() if len(found) > REMAINING.get(name, 1)}
+    assert not more, f"classes of one name: {more}; rename one, by the words of docs/vocabulary.md"
+
+
+def test_the_list_of_shared_names_only_shrinks() -> None:
+    found = {name: len(places) for name, places in shared_names().items()}
+    settled = {name: found.get(name, 1) for name, count in REMAINING.items() if found.get(name, 1) != count}
+    assert not settled, f"lower these in REMAINING, and drop those of 1: {settled}"
+
+
+def test_nested_and_private_classes_are_told_apart() -> None:
+    source = "class A:\n    class B: ...\n\ndef f():\n    class C: ...\n\nclass _D: ..."
+    assert public_classes(source) == ["A", "B", "C"]
