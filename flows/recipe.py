@@ -32,7 +32,7 @@ from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.shaping.registry import SHAPINGS
 from rlhf_core.signals import READS
-from tasks.dvc import plan
+from tasks.dvc import plan, state
 from tasks.graph import files as graph
 from tasks.graph.items import SHARED
 from tasks.graph.rows import NAME, load_yaml, nearest
@@ -105,7 +105,7 @@ def worktree(root: Path, name: str, commit: str) -> Path:
     elif commit_of(path) != commit:
         _git(path, "checkout", "--detach", "--force", commit)
     own = path / ".dvc" / "config.local"
-    own.write_text(f"[cache]\n    dir = {plan.cache_folder(root)}\n", encoding="utf-8")
+    own.write_text(f"[cache]\n    dir = {state.cache_folder(root)}\n", encoding="utf-8")
     return path
 
 

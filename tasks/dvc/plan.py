@@ -15,10 +15,10 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import yaml
-
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.published import registry
+from tasks.dvc.state import Look
+from tasks.dvc.unofficial import open_repo
 from tasks.graph import files as graph
 from tasks.graph.items import SHARED, Graph, module_of
 from tasks.graph.matrix import build
@@ -130,19 +130,6 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
     return files
 
 
-def readable_lock(path: Path) -> bool:
-    """Whether DVC would read a dvc.lock: it is whole enough for DVC's own schema."""
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from dvc.utils.strictyaml import YAMLValidationError, validate
-
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-        validate(content, COMPILED_LOCKFILE_SCHEMA)
-    except (yaml.YAMLError, UnicodeDecodeError, YAMLValidationError):
-        return False
-    return True
-
-
 def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, Graph]) -> None:
     """Writes what params/ gives, and says so of files that git keeps; not under a run that reads them.
 
@@ -161,49 +148,6 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:
     """Whether a paper's part of the demo has the chosen rows at the chosen seeds."""
     return demo is not None and (not rows or (set(rows) <= set(demo["rows"]) and set(seeds) <= set(demo["seeds"])))
-
-
-def _reasons(status: Sequence[Any]) -> tuple[str, ...]:
-    """DVC's status entries in words."""
-    words = []
-    for entry in status:
-        if isinstance(entry, str):
-            words.append({"changed command": "its command changed"}.get(entry, entry))
-            continue
-        for kind, paths in entry.items():
-            noun = {"changed deps": "input", "changed outs": "output"}.get(kind, kind)
-            words += [f"{noun} {path} {change}" for path, change in paths.items()]
-    return tuple(words)
-
-
-def _restorable(repo: Any, stage: Any, known: Mapping[str, Any]) -> bool:
-    """Whether DVC can bring a stale stage's outputs from its cache, given the hashes its inputs will have.
-
-    Fills in the stage's output hashes when it can, so that stages below see them.
-    """
-    from dvc.exceptions import DvcException
-    from dvc.stage.cache import _get_cache_hash
-    from dvc.stage.loader import StageLoader
-    from dvc.stage.serialize import to_single_stage_lockfile
-
-    try:
-        for dep in stage.deps:
-            if dep.fs_path in known:
-                if known[dep.fs_path] is None:
-                    return False
-                dep.hash_info = known[dep.fs_path]
-            else:
-                dep.save()
-        key = _get_cache_hash(to_single_stage_lockfile(stage), key=True)
-        folder = Path(repo.stage_cache.cache_dir) / key[:2] / key
-        runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime) if folder.is_dir() else []
-        entry = repo.stage_cache._load_cache(key, runs[-1].name) if runs else None
-        if not entry:
-            return False
-        StageLoader.fill_from_lock(stage, entry)
-        return bool(stage.outs_cached())
-    except (DvcException, OSError):
-        return False
 
 
 def _in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -234,12 +178,11 @@ def read_state(
     """
     from dvc.dvcfile import load_file
     from dvc.exceptions import DvcException
-    from dvc.repo import Repo
 
     declared = {file: load_yaml((root / file).parent / "graph.yaml") for file in files}
     loaded_seeds = seeds if set(seeds) <= _seeds(declared.values(), papers) else ()  # `select` says what is wrong
     try:
-        with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:
+        with open_repo(root) as repo, repo.lock:
             loaded, origin = {}, {}
             for file in files:
                 stages_of_file = load_file(repo, str(root / file)).stages
@@ -315,50 +258,11 @@ def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mappin
 
 def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stage]) -> dict[str, Stage]:
     """The chosen stages with what DVC says of each."""
-    known: dict[str, Any] = {}
-    hashes: dict[str, Any] = {}
-    states: dict[str, Stage] = {}
+    look, states = Look(repo), dict[str, Stage]()
     for name, item in chosen.items():
-        stage = loaded[name]
-        for part in (*stage.outs, *stage.deps):
-            _hash_once(part, hashes)
-        reasons = _reasons(next(iter(_status(stage).values()), []))
-        if not any(out.hash_info for out in stage.outs):
-            reasons = ("it has not run here",)
-        above = [a for a in item.upstream if states[a].state != "current"]
-        state = "current"
-        if reasons or above:
-            state = "restore" if _restorable(repo, stage, known) else "run"
-            reasons = reasons or tuple(f"reads from {a}" for a in above)
-        known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
+        state, reasons = look.state(loaded[name], [a for a in item.upstream if states[a].state != "current"])
         states[name] = replace(item, state=state, reasons=reasons)
     return states
-
-
-def _status(stage: Any) -> dict[str, list[Any]]:
-    """DVC's status of a stage, without waiting for those that run: the repository is locked, nothing is written."""
-    found: dict[str, list[Any]] = type(stage).status.__wrapped__(stage)
-    return found
-
-
-def _hash_once(part: Any, hashes: dict[str, Any]) -> None:
-    """Has what many stages read hashed once in a look, by path."""
-    compute = part.get_hash
-
-    def get_hash() -> Any:
-        if part.fs_path not in hashes:
-            hashes[part.fs_path] = compute()
-        return hashes[part.fs_path]
-
-    part.get_hash = get_hash
-
-
-def cache_folder(root: Path) -> Path:
-    """Where a tree's DVC cache lies, the run cache beside the files."""
-    from dvc.repo import Repo
-
-    with Repo(str(root)) as repo:
-        return Path(repo.cache.local_cache_dir)
 
 
 def select(
