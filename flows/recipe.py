@@ -35,7 +35,7 @@ from rlhf_core.shaping.registry import SHAPINGS
 from tasks.dvc import plan
 from tasks.graph import files as graph
 from tasks.graph.items import SHARED
-from tasks.graph.rows import NAME, load_yaml, nearest
+from tasks.params.pages import NAME, nearest, read_settings
 from tasks.running.artifacts import stopped
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
@@ -141,7 +141,7 @@ def adopt(root: Path, name: str) -> Path:
     Raises:
         RecipeError: no recipe of that name ran here, or the tree has such a row.
     """
-    known = {path.parent.name: load_yaml(path) for path in (root / ".work" / "recipes").glob("*/recipe.yaml")}
+    known = {path.parent.name: read_settings(path) for path in (root / ".work" / "recipes").glob("*/recipe.yaml")}
     if name not in known:
         raise RecipeError(f"no recipe '{name}' ran here. {nearest(name, known) if known else 'None did yet.'}")
     source = Path("params") / known[name]["paper"] / "rows" / f"{name}.yaml"
@@ -209,7 +209,7 @@ def recipe(
     with noted(tree), only_run(tree, name):
         path = worktree(tree, name, commit)
         row = changed_row(
-            load_yaml(path / "params" / paper / "rows" / f"{base}.yaml"),
+            read_settings(path / "params" / paper / "rows" / f"{base}.yaml"),
             name=name,
             reward_model=reward_model,
             read=read,

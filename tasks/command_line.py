@@ -282,7 +282,7 @@ def sync(
     known = papers_here(Path.cwd())
     join_platform(Path.cwd())
     if paper is not None and paper not in known:
-        from tasks.graph.rows import nearest
+        from tasks.params.pages import nearest
 
         raise RecipeError(f"unknown paper '{paper}'. {nearest(paper, known)}")
     print(f"MLflow: {tracking.tracking_uri(Path.cwd()).split('@')[-1]}")

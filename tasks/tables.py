@@ -20,7 +20,7 @@ from typing import Annotated, Any
 
 from rlhf_core.published import registry
 from rlhf_core.published.row_map import mapped_rows, rows_of_paper
-from tasks.params.settings import read_settings
+from tasks.params.pages import read_settings
 from tasks.report.measured import measured_table, stop_lines, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree

@@ -21,7 +21,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError
-from tasks.graph.rows import NAME, load_yaml, nearest
+from tasks.params.pages import NAME, nearest, read_settings
 
 LABORATORY = "hackability"
 FOLDER = Path("params") / LABORATORY
@@ -78,7 +78,7 @@ def mitigations(root: Path) -> dict[str, dict[str, Any]]:
     path = root / FOLDER / "mitigations.yaml"
     if not path.is_file():
         raise RecipeError(f"no {FOLDER}/mitigations.yaml in {root}: run rewardsmith in the repository")
-    values = load_yaml(path)
+    values = read_settings(path)
     common, named = values.get("row"), values.get("mitigations")
     if not isinstance(common, Mapping) or not isinstance(named, Mapping) or not named:
         raise RecipeError(f"{path}: it must hold a mapping 'row' and a mapping 'mitigations'")
@@ -166,7 +166,7 @@ def _write_models(root: Path, flaw: str, models: Mapping[str, Mapping[str, Any]]
     """The reward models that a mitigation trains on a flaw's data: their own fields over those of the flaw's."""
     folder = root / FOLDER / "reward_models"
     for name, fields in models.items():
-        base = load_yaml(folder / f"{flaw}.yaml")
+        base = read_settings(folder / f"{flaw}.yaml")
         if "merge" in fields:
             base = {key: base[key] for key in OF_A_MERGED if key in base}
         stem = str(_filled(name, flaw))
@@ -220,8 +220,8 @@ def check_words(root: Path, scale: str, own: OwnReward) -> None:
     Raises:
         RecipeError: their vocabularies differ; nothing is said while the scale has no tokenizer yet.
     """
-    spec = load_yaml(root / FOLDER / "reward_models" / f"{own.name}.yaml")
-    backbone = load_yaml(root / "params" / "scales" / scale / "backbones" / f"{spec['backbone']}.yaml")
+    spec = read_settings(root / FOLDER / "reward_models" / f"{own.name}.yaml")
+    backbone = read_settings(root / "params" / "scales" / scale / "backbones" / f"{spec['backbone']}.yaml")
     written = root / "results" / scale / "shared" / "tokenizer" / str(backbone["tokenizer"]) / "result"
     read = root / str(spec["given"]) / "model"
     words = [

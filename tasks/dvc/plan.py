@@ -23,7 +23,8 @@ from tasks.graph import files as graph
 from tasks.graph.items import SHARED, Graph, module_of
 from tasks.graph.matrix import build
 from tasks.graph.names import SUITE
-from tasks.graph.rows import ROOT_SCALE, ROW_STAGES, load_yaml, nearest
+from tasks.graph.rows import ROOT_SCALE, ROW_STAGES
+from tasks.params.pages import nearest, read_settings
 from tasks.running.artifacts import stopped
 from tasks.running.exclusive import only_scheduler
 
@@ -86,7 +87,7 @@ def pipeline_files(
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
-    in_demo = not params.exists() or _within(load_yaml(params)["demo"].get(paper), rows, seeds)
+    in_demo = not params.exists() or _within(read_settings(params)["demo"].get(paper), rows, seeds)
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
         if not (root / "params" / "scales" / scale).is_dir():
@@ -106,7 +107,7 @@ def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[st
     """Whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by name."""
     if full or scale != ROOT_SCALE:
         return tuple(paper for paper in registry.PAPERS if (root / "params" / paper / "rows").is_dir())
-    return tuple(load_yaml(root / "params.yaml")["demo"])
+    return tuple(read_settings(root / "params.yaml")["demo"])
 
 
 def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
@@ -236,7 +237,7 @@ def read_state(
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    declared = {file: load_yaml((root / file).parent / "graph.yaml") for file in files}
+    declared = {file: read_settings((root / file).parent / "graph.yaml") for file in files}
     loaded_seeds = seeds if set(seeds) <= _seeds(declared.values(), papers) else ()  # `select` says what is wrong
     try:
         with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:

@@ -33,7 +33,8 @@ import yaml
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.graph.items import SHARED, Argument, Graph, Item, module_of
 from tasks.graph.matrix import build
-from tasks.graph.rows import ROOT_SCALE, load_yaml, nearest
+from tasks.graph.rows import ROOT_SCALE
+from tasks.params.pages import nearest, read_settings
 from tasks.running.artifacts import write_whole
 
 STAGES = (
@@ -90,7 +91,7 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
     """
     own = root / "params" / "scales" / scale / "resources.yaml"
     found: dict[str, dict[str, Any]] = {k: dict(v) for k, v in RESOURCES.get(scale, RESOURCES["small"]).items()}
-    for stage, needs in (load_yaml(own) if own.exists() else {}).items():
+    for stage, needs in (read_settings(own) if own.exists() else {}).items():
         if stage not in found:
             raise RecipeError(f"{own}: unknown stage '{stage}'. {nearest(stage, STAGES)}")
         found[stage].update(needs)

@@ -14,8 +14,10 @@ from typing import Any
 
 from rlhf_core.published import registry, row_map
 from tasks.graph.items import SHARED, Graph, result_of
-from tasks.graph.rows import ROOT_SCALE, RowSpec, load_rows, load_yaml, papers, raw_row, row_named
+from tasks.graph.rows import ROOT_SCALE, RowSpec, load_rows, papers, raw_row, row_named
 from tasks.graph.scale import Scale
+from tasks.params.pages import read_settings
+from tasks.params.scales import scale_names
 
 
 def add_rows(
@@ -42,7 +44,7 @@ def build(root: Path) -> dict[Path, Graph]:
     Raises:
         RecipeError: an unknown row, backbone or reward model, or two that contradict each other.
     """
-    settings = load_yaml(root / "params.yaml")
+    settings = read_settings(root / "params.yaml")
     demo_rows: dict[str, dict[str, Any]] = settings["demo"]
     suite = settings["suite"]
     rows = {paper: load_rows(root, paper) for paper in papers(root)}
@@ -51,13 +53,13 @@ def build(root: Path) -> dict[Path, Graph]:
         chosen = [row_named(root, paper, name, rows[paper]) for name in part["rows"]]
         add_rows(demo, testbed, paper, chosen, part["seeds"], f"results/{ROOT_SCALE}/{paper}/tables-demo")
     graphs = {Path(): demo}
-    for folder in sorted(path for path in (root / "params" / "scales").iterdir() if path.is_dir()):
-        scale = Scale(root, folder.name)
+    for scale_name in scale_names(root):
+        scale = Scale(root, scale_name)
         full: dict[str, Graph] = {}
         for paper, found in rows.items():
             raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, {}).get("rows", [])) - set(found)
             raw |= _printed_backbones(paper)
-            every = [*found.values(), *(raw_row(paper, name) for name in sorted(raw) if name not in found)]
+            every = [*found.values(), *(raw_row(root, paper, name) for name in sorted(raw) if name not in found)]
             here = [row for row in every if scale.has(row)]
             if here:
                 full[paper], seeds = Graph(scale.name), suite_seeds(suite, scale.name, paper)

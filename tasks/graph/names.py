@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.graph.rows import backbone_names, load_rows, nearest, papers
+from tasks.graph.rows import backbone_names, load_rows, papers
+from tasks.params.pages import nearest
 
 #: The flow of the five papers, and the name that stands for all their matrices.
 SUITE, ALL = "suite", "all"

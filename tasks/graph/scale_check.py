@@ -21,7 +21,8 @@ from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.graph.rows import RowSpec, load_rows, papers
 from tasks.params.policy import PolicyScale
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import read_settings
+from tasks.params.settings import typed
 from tasks.sft import BackboneSpec
 
 if TYPE_CHECKING:

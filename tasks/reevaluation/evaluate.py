@@ -36,8 +36,8 @@ from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, p
 from rlhf_core.evaluation.judges.templates import get_template
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
-from tasks.graph.rows import nearest
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import nearest, read_settings
+from tasks.params.settings import typed
 from tasks.reevaluation.past_results import bring_back
 from tasks.reevaluation.records import bring_records, records, records_folder
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_whole

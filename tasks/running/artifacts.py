@@ -27,6 +27,7 @@ import psutil
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError
+from tasks.params.pages import Address, settings_digest
 
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn")
 
@@ -140,10 +141,10 @@ def _source_digest() -> str:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files and directories that a stage reads, as they were when it began.
+    """The files, directories and entries of pages that a stage reads, as they were when it began.
 
     Args:
-        digests: of each by its path.
+        digests: of each by its path or address; of an entry, its own settings count, and not the rest of the page.
         stamps: size, inode and times of the files of each, which tell cheaply that nothing wrote to them.
     """
 
@@ -157,12 +158,12 @@ class Inputs:
         Raises:
             DataError: an input that does not exist.
         """
-        for path in paths:
-            if not Path(path).exists():
-                raise DataError("input does not exist", file=str(path), remedy="Run the stage that makes it first")
-        names = [Path(path).as_posix() for path in paths]
-        stamps = {name: _stamp(Path(name)) for name in names}  # before the digests: a write between the two shows
-        return cls({name: digest(name) for name in names}, stamps)
+        addresses = [Address(Path(path)) for path in paths]
+        for address in addresses:
+            if not address.file.exists():
+                raise DataError("input does not exist", file=str(address), remedy="Run the stage that makes it first")
+        stamps = {str(one): _stamp(one.file) for one in addresses}  # before the digests: a write between the two shows
+        return cls({str(address): _digest(address) for address in addresses}, stamps)
 
     def check_unchanged(self) -> None:
         """Compares with the present state; what was not written to is not read again.
@@ -171,9 +172,10 @@ class Inputs:
             DataError: an input that changed since, so that a result would belong to neither state.
         """
         for name, known in self.digests.items():
+            address = Address(name)
             try:
-                same = _stamp(Path(name)) == self.stamps[name] or (Path(name).exists() and digest(name) == known)
-            except FileNotFoundError:
+                same = _stamp(address.file) == self.stamps[name] or _digest(address) == known
+            except (FileNotFoundError, RewardsmithError):
                 same = False
             if not same:
                 raise DataError(
@@ -181,6 +183,15 @@ class Inputs:
                     file=name,
                     remedy="Run the same again",
                 )
+
+
+def _digest(address: Address) -> str:
+    """The digest of a file or directory, or of an entry's settings."""
+    if address.key is None:
+        if not address.file.exists():
+            raise FileNotFoundError(address.file)
+        return digest(address.file)
+    return settings_digest(address)
 
 
 def _stamp(path: Path) -> frozenset[tuple[str, int, int, int]]:

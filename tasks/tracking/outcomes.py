@@ -14,7 +14,8 @@ from rlhf_core.published import registry
 from rlhf_core.published.row_map import mapped_rows
 from tasks.graph import files as graph
 from tasks.graph.items import SHARED, module_of
-from tasks.graph.rows import ROOT_SCALE, ROW_STAGES, load_yaml
+from tasks.graph.rows import ROOT_SCALE, ROW_STAGES
+from tasks.params.pages import read_settings
 from tasks.running.artifacts import digest, read_json, stopped
 from tasks.tables import made_tables
 
@@ -110,7 +111,7 @@ def _settings(root: Path, scale: str, item: Mapping[str, Any]) -> dict[str, str]
     files |= {f"scale.{name}": f"params/scales/{scale}/{name}.yaml" for name in ("reward_model", "normaliser")}
     for prefix, file in files.items():
         if file and (root / file).exists():
-            params |= flatten(load_yaml(root / file), prefix)
+            params |= flatten(read_settings(root / file), prefix)
     return params
 
 
@@ -126,7 +127,7 @@ def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ROW_
     for folder in folders:
         if not (folder / "graph.yaml").exists():
             continue
-        stages = load_yaml(folder / "graph.yaml")
+        stages = read_settings(folder / "graph.yaml")
         prefix = "" if folder == root else f"{(folder / 'dvc.yaml').relative_to(root).as_posix()}:"
         for group in stages["groups"]:
             for key, item in stages[group].items() if module_of(group) in modules else ():
