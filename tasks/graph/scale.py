@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +13,16 @@ from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import (
     COMPARING,
     MEASURING,
+    PAGES,
     ROOT_SCALE,
     ModelSpec,
     RowSpec,
     SelectionSpec,
+    load_rows,
     paper_folder,
 )
-from tasks.params.pages import Address, entries, nearest, read_settings
-from tasks.params.scales import STAGES, scale_entries
+from tasks.params.pages import Address, entries, nearest, page_files, read_settings
+from tasks.params.scales import STAGES, scale_entries, scale_pages
 
 
 class Scale:
@@ -30,6 +33,7 @@ class Scale:
         self.results = f"results/{name}"
         self._entries: dict[str, dict[str, Address]] = {}
         self._settings_read: dict[Address, dict[str, Any]] = {}
+        self._checks: dict[str, Item] = {}
 
     def _of(self, kind: str) -> dict[str, Address]:
         """Entries of a kind by name, found once."""
@@ -301,8 +305,28 @@ class Scale:
             if spec in row.references and spec.backbone != row.backbone:
                 raise RecipeError(f"{other}, whose responses its reference rewards would be of")
 
+    def check(self, paper: str) -> Item:
+        """The stage that checks every setting of a paper at this scale, and depends on all their pages."""
+        if paper not in self._checks:
+            rows = load_rows(self.root, paper).values()
+            owners = {paper, *(model.paper for row in rows for model in row.reward_models)}
+            folders = [self.root / paper_folder(owner) for owner in sorted(owners)]
+            pages = [file for folder in folders for kind in PAGES for file in page_files(folder, kind)]
+            after = [*(page.relative_to(self.root) for page in pages), *scale_pages(self.root, self.name)]
+            made: dict[str, Argument] = {"results": self.results, "paper": paper}
+            out = f"{self.results}/{paper}/check"
+            self._checks[paper] = Item("check", "", made, out, paper, after=tuple(path.as_posix() for path in after))
+        return self._checks[paper]
+
     def row(self, row: RowSpec, seed: int) -> list[Item]:
         """A row's stage of one seed, last, and everything above it."""
+        items = self._row(row, seed)
+        if row.kind == "raw":
+            return items
+        check = self.check(row.paper)
+        return [*items[:-1], check, replace(items[-1], after=(result_of(check),))]
+
+    def _row(self, row: RowSpec, seed: int) -> list[Item]:
         above = base = self.backbone(row.backbone, seed)
         if row.kind == "raw":
             return base
