@@ -48,8 +48,8 @@ from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
 from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.policies import Evaluation, EvaluationConfig
-from tasks.params.policy import PolicyScale
 from tasks.params.pages import Address, read_settings
+from tasks.params.policy import PolicyScale
 from tasks.params.settings import typed
 from tasks.policy_run.answering import Opened, question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft

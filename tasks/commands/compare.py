@@ -40,7 +40,7 @@ def compared_rows(root: Path, scale: str, study: str) -> list[Compared]:
         found = ResultTree(results, tuple(seeds)).outputs(group, stage, of) if seeds else {}
         if found:
             metrics[name] = {seed: output.metrics for seed, output in found.items()}
-            titles[name] = str(read_settings(root / row.path).get("title", name))
+            titles[name] = str(read_settings(row.path.under(root)).get("title", name))
     if not metrics:
         raise RecipeError(f"no row of {study} was run to its end at scale {scale}: rewardsmith run {study}")
     every = [set(measured) for runs in metrics.values() for measured in runs.values()]

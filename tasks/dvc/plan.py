@@ -25,6 +25,7 @@ from tasks.graph.matrix import build
 from tasks.graph.names import SUITE
 from tasks.graph.rows import ROOT_SCALE, ROW_STAGES
 from tasks.params.pages import nearest, page_files, read_settings
+from tasks.params.scales import scale_names
 from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import stopped
 from tasks.running.exclusive import only_scheduler
@@ -92,8 +93,7 @@ def pipeline_files(
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
         if not (root / "params" / "scales" / scale).is_dir():
-            known = {path.name for path in (root / "params" / "scales").glob("*/")}
-            raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, known)}")
+            raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, scale_names(root))}")
         folders = graph.matrix_folders(scale, paper)
     if params.exists():
         _follow_params(root, folders, build(root))
@@ -174,7 +174,9 @@ def _reasons(status: Sequence[Any]) -> tuple[str, ...]:
             continue
         for kind, paths in entry.items():
             noun = {"changed deps": "input", "changed outs": "output"}.get(kind, kind)
-            words += [f"{noun} {path} {change}" for path, change in paths.items()]
+            for path, change in paths.items():
+                keys = change.items() if isinstance(change, Mapping) else [("", change)]  # of parameters: each key
+                words += [f"{noun} {path}:{key} {how}" if key else f"{noun} {path} {how}" for key, how in keys]
     return tuple(words)
 
 
@@ -265,7 +267,9 @@ def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
     stages = read_mapping(file).get("stages") or {}
     for name, stage in stages.items():
         if "module" not in (stage.get("meta") or {}):
-            raise RewardsmithError(f"{file}: stage '{name}' has no meta.module. Write the file with `rewardsmith graph`")
+            raise RewardsmithError(
+                f"{file}: stage '{name}' has no meta.module. Write the file with `rewardsmith graph`"
+            )
     return {name: stage["meta"] for name, stage in stages.items()}
 
 
@@ -354,7 +358,11 @@ def _status(stage: Any) -> dict[str, list[Any]]:
 
 
 def _hash_once(part: Any, hashes: dict[str, Any]) -> None:
-    """Has what many stages read hashed once in a look, by path."""
+    """Has what many stages read hashed once in a look, by path; parameters are each stage's own keys of a page."""
+    from dvc.dependency import ParamsDependency
+
+    if isinstance(part, ParamsDependency):
+        return
     compute = part.get_hash
 
     def get_hash() -> Any:

@@ -53,7 +53,8 @@ CPU = {"cores": 1, "gpus": 0, "memory_gb": 2}
 RESOURCES: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "testbed": dict.fromkeys(STAGES, CPU),
     "small": {
-        stage: CPU if stage in ("check", "tokenizer", "tables") else {"cores": 4, "gpus": 1, "memory_gb": 32} for stage in STAGES
+        stage: CPU if stage in ("check", "tokenizer", "tables") else {"cores": 4, "gpus": 1, "memory_gb": 32}
+        for stage in STAGES
     },
     "paper": {
         stage: CPU if stage in ("check", "tokenizer", "tables") else {"cores": 32, "gpus": 8, "memory_gb": 512}

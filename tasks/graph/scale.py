@@ -88,7 +88,9 @@ class Scale:
         known = self._of(STAGES)
         found = next((known[name] for name in (*(f"{stage}-{own}" for own in names), stage) if name in known), None)
         if found is None:
-            raise RecipeError(f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which says how big")
+            raise RecipeError(
+                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which says how big"
+            )
         return found
 
     def _item(self, module: str, name: str, seed: int | None, owner: str = SHARED, /, **arguments: Argument) -> Item:
@@ -249,6 +251,11 @@ class Scale:
         made: dict[str, Argument] = {"scale": self.stage_settings("pool", row.path), "data": result_of(base[0])}
         return [*base, self._item("pool", row.backbone, seed, **made, sft=result_of(base[2]), seed=seed)]
 
+    def policy_settings(self, row: RowSpec, data: str) -> Address:
+        """Sizes of a row's optimiser: those for one data set, else everybody's."""
+        of_data = f"{row.settings}-{data}"
+        return self._chosen("policy", of_data if of_data in self._of("policy") else row.settings, "settings", row.path)
+
     def aspects(self, spec: SelectionSpec) -> tuple[Address, ...]:
         """Addresses of a selection's aspects at this scale."""
         return tuple(self._chosen("aspects", name, "aspect", spec.path) for name in spec.aspects)
@@ -335,9 +342,7 @@ class Scale:
         if row.kind in COMPARING:
             return self.comparing(row, seed)
         prepare, _, sft = base
-        of_data = f"{row.settings}-{prepare.name}"
-        named = of_data if of_data in self._of("policy") else row.settings
-        settings = self._chosen("policy", named, "settings", row.path)
+        settings = self.policy_settings(row, prepare.name)
         self._check_models(row)
         evaluation = row.evaluation and self._chosen("evaluation", row.evaluation, "evaluation", row.path)
         made: dict[str, Argument] = {
