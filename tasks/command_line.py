@@ -233,8 +233,9 @@ def hackability(
 
     Trains a policy on each reward with each mitigation and measures, against the testbed's true rewards, how far the
     proxy rose and the true win rate fell, when that set in, and which clauses the policy wrote more of. Without a
-    reward of your own: reward models of four annotators with a **known flaw** (`params/hackability/reward_models.yaml`).
-    Mitigations are the variants in `params/hackability/rows.yaml`. Seed 0 unless given.
+    reward of your own: reward models of four annotators with a **known flaw**
+    (`params/hackability/reward_models.yaml`). Mitigations are the variants in `params/hackability/rows.yaml`. Seed 0
+    unless given.
 
     Examples: `rewardsmith hackability --mitigation vanilla --mitigation par` (every flaw, two mitigations) ·
     `rewardsmith hackability --flaw length` (one flaw, every mitigation) ·
@@ -242,7 +243,8 @@ def hackability(
     `rewardsmith hackability --reward-model results/testbed/segment/reward_model/bandit/0/result` (a trained model).
 
     A mitigation that compares with reference rewards needs a reward model; with a function it is left out, and the
-    page says so. What was trained is not trained again; the rows of your own reward are a page, `params/hackability/rows_<name>.yaml`.
+    page says so. What was trained is not trained again; the rows of your own reward are a page,
+    `params/hackability/rows_<name>.yaml`.
     """
     from tasks.commands import hackability as laboratory
     from tasks.graph.files import matrix_folders

@@ -171,9 +171,9 @@ def _write(path: Path, written: Mapping[str, Mapping[str, Any]]) -> None:
     """A page with some entries and those that it had; left alone where it says the same already."""
     before = read_page(path) if path.exists() else Page(path, {}, {})
     known = {name: before.entry(name) for name in before.names}
-    if wanted := {**known, **written}:
-        if wanted != known:
-            path.write_text(page_text(wanted, header=HEADER), encoding="utf-8")
+    wanted = {**known, **written}
+    if wanted != known:
+        path.write_text(page_text(wanted, header=HEADER), encoding="utf-8")
 
 
 def _given(root: Path, own: OwnReward, page: Page) -> dict[str, Any]:

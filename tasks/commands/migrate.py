@@ -2,10 +2,11 @@
 
     rewardsmith migrate
 
-params/<paper>/rows/<row>.yaml becomes an entry of params/<paper>/rows.yaml, params/scales/<scale>/policy/ppo.yaml one of
-params/scales/<scale>/policy.yaml, and so on. Bases are found: a page's base says what most of its entries have. Comments
-above files and behind settings are kept. A name with a dot gets '_' in its place (`kl0.01` is `kl0_01`), wherever it is
-named, and its results move with it. What a page has already, with the same settings, is not written again.
+params/<paper>/rows/<row>.yaml becomes an entry of params/<paper>/rows.yaml, params/scales/<scale>/policy/ppo.yaml one
+of params/scales/<scale>/policy.yaml, and so on. Bases are found: a page's base says what most of its entries have.
+Comments above files and behind settings are kept. A name with a dot gets '_' in its place (`kl0.01` is `kl0_01`),
+wherever it is named, and its results move with it. What a page has already, with the same settings, is not written
+again.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ VARIANTS_OF_STAGE = ("reward_model", "generative_reward_model", "references", "s
 STAGES = "stages"
 #: The most entries and lines of a page.
 ENTRIES, LINES = 25, 150
-#: Where names are that results are kept under: results/<scale>/<owner>/<module>/<name>.
+#: The beginning of files that an older `rewardsmith hackability` wrote.
 _GENERATED = "# Written by `rewardsmith hackability`"
 
 

@@ -267,9 +267,7 @@ def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
     stages = read_mapping(file).get("stages") or {}
     for name, stage in stages.items():
         if "module" not in (stage.get("meta") or {}):
-            raise RewardsmithError(
-                f"{file}: stage '{name}' has no meta.module. Write the file with `rewardsmith graph`"
-            )
+            raise RewardsmithError(f"{file}: stage '{name}' has no meta.module; write it with `rewardsmith graph`")
     return {name: stage["meta"] for name, stage in stages.items()}
 
 

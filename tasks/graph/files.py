@@ -50,16 +50,11 @@ HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change 
 
 #: What a stage needs while it runs, where `resources` of params/scales/<scale>/stages.yaml says nothing.
 CPU = {"cores": 1, "gpus": 0, "memory_gb": 2}
+ON_CPU = ("check", "tokenizer", "tables")
 RESOURCES: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "testbed": dict.fromkeys(STAGES, CPU),
-    "small": {
-        stage: CPU if stage in ("check", "tokenizer", "tables") else {"cores": 4, "gpus": 1, "memory_gb": 32}
-        for stage in STAGES
-    },
-    "paper": {
-        stage: CPU if stage in ("check", "tokenizer", "tables") else {"cores": 32, "gpus": 8, "memory_gb": 512}
-        for stage in STAGES
-    },
+    "small": {stage: CPU if stage in ON_CPU else {"cores": 4, "gpus": 1, "memory_gb": 32} for stage in STAGES},
+    "paper": {stage: CPU if stage in ON_CPU else {"cores": 32, "gpus": 8, "memory_gb": 512} for stage in STAGES},
 }
 
 

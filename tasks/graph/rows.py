@@ -87,7 +87,7 @@ class RowSpec:
     Attributes:
         kind: reward, supervised; reward_bench or best_of_n, which measure a reward model; second_judge, which compares
             policies; or raw: the backbone itself, measured by its SFT stage.
-        settings: names an entry of params/scales/<scale>/policy.yaml; the optimiser's kind unless the row says otherwise.
+        settings: names an entry of params/scales/<scale>/policy.yaml; the optimiser's kind without it.
         reward_models: those that its components read, in order, each once.
         entropies: whether a read-out of its own needs entropies.
         segmenter: the SaT model behind its sentences, if any.

@@ -180,10 +180,10 @@ def _block(values: Mapping[str, Any], comments: Comments, indent: int = 0, path:
         lead = f"{' ' * indent}{_scalar(name)}:"
         inner = any(place[: len(here)] == here and place != here for place in comments)
         flow = f"{lead} {_flow(value)}"
-        if not isinstance(value, Mapping | list) or not value:
-            lines.append(
-                f"{lead} {_flow(value) if isinstance(value, Mapping | list) else _scalar(value, 'a: {}')}{behind}\n"
-            )
+        if not isinstance(value, Mapping | list):
+            lines.append(f"{lead} {_scalar(value, 'a: {}')}{behind}\n")
+        elif not value:
+            lines.append(f"{flow}{behind}\n")
         elif indent and not inner and len(flow) <= WIDTH and not _of_mappings(value):
             lines.append(f"{flow}{behind}\n")
         elif isinstance(value, Mapping):

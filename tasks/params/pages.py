@@ -136,7 +136,7 @@ class Page:
             remedy = "Write each: {reward: [length, flattery]}, and variants: as a mapping"
             raise DataError("expected one list of names", file=str(file), field=EACH, remedy=remedy)
         word, names = lists[0]
-        _check_entries(file, {BASE: content.get(BASE, {}), **variants, **dict.fromkeys(map(str, names), {})})
+        _check_entries(file, {BASE: content.get(BASE, {}), **variants, **{str(name): {} for name in names}})
         made = {name: values or {} for name, values in variants.items()}
         return cls(file, content.get(BASE) or {}, made, tuple(map(str, names)), word)
 

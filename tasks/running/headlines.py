@@ -45,7 +45,7 @@ def headlines(stage: str, metrics: Mapping[str, float]) -> dict[str, float]:
 
 
 def write_headlines(stage: str, result: Path, path: Path) -> None:
-    """Writes the headline metrics of a result; none of a result without metrics, such as that of a stage that stopped."""
+    """Writes the headline metrics of a result; an empty file where it has no metrics, as of a stage that stopped."""
     metrics = result / "metrics.json"
     values = json.loads(metrics.read_text(encoding="utf-8")) if metrics.exists() else {}
     path.write_text(json.dumps(headlines(stage, values), indent=1) + "\n", encoding="utf-8")

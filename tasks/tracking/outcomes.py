@@ -7,6 +7,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -122,7 +123,7 @@ def _settings(root: Path, scale: str, stage: Mapping[str, Any]) -> dict[str, str
 def _arguments(stage: Mapping[str, Any]) -> dict[str, Address]:
     """The entries of pages on a stage's command line, by the names of their arguments."""
     words = str(stage["cmd"]).split()
-    pairs = zip(words, words[1:], strict=False)
+    pairs = pairwise(words)
     return {name.removeprefix("--"): Address(value) for name, value in pairs if name.startswith("--")}
 
 
