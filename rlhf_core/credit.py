@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.lazy import torch
 from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.rollout import Responses
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def last_token(signal: Signal, responses: Responses) -> Tensor:

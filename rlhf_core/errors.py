@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class RewardsmithError(Exception):
     """Base of every error that is the caller's to fix; command lines print it without a traceback."""
@@ -68,3 +71,18 @@ class JudgeError(RewardsmithError):
 
 class ToolError(RewardsmithError):
     """A tool behind a reward that cannot be reached, is too slow or answers nonsense, within the allowed retries."""
+
+
+def hint(word: object, known: Iterable[object], *, more: int = 1) -> str:
+    """Returns the end of a message about an unknown word: the nearest known one, or all where none is near.
+
+    Args:
+        word: what was given.
+        known: what is known.
+        more: near ones to name.
+    """
+    names = [str(name) for name in known]
+    near = get_close_matches(str(word), names, n=more)
+    if near:
+        return f"; did you mean {' or '.join(map(repr, near))}?"
+    return f"; known: {', '.join(names) or 'none'}"

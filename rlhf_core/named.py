@@ -15,7 +15,7 @@ from rlhf_core.errors import RecipeError
 
 
 def import_named(name: str, what: str) -> Callable[..., Any]:
-    """The callable of a name; the working directory is searched, too.
+    """Returns the callable of a name; the working directory is searched, too.
 
     Args:
         name: `package.module:name`.
@@ -24,15 +24,32 @@ def import_named(name: str, what: str) -> Callable[..., Any]:
     Raises:
         RecipeError: a name of another form, a module that cannot be imported, or nothing callable in it.
     """
+    found = import_attribute(name, what)
+    if not callable(found):
+        module, _, attribute = name.partition(":")
+        raise RecipeError(f"{what} '{name}': module {module} has no callable '{attribute}'")
+    return found  # type: ignore[no-any-return]
+
+
+def import_attribute(name: str, what: str) -> Any:
+    """Returns the attribute of a module that a name says; the working directory is searched, too.
+
+    Args:
+        name: `package.module:name`.
+        what: its noun in errors.
+
+    Raises:
+        RecipeError: a name of another form, a module that cannot be imported, or one without that attribute.
+    """
     module, colon, attribute = name.partition(":")
     if not colon or not module or not attribute:
         raise RecipeError(f"{what} '{name}': name it as 'package.module:name'")
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found: Callable[..., Any] | None = getattr(importlib.import_module(module), attribute, None)
+        found = getattr(importlib.import_module(module), attribute, None)
     except ImportError as error:
         raise RecipeError(f"{what} '{name}': {error}") from None
-    if found is None or not callable(found):
-        raise RecipeError(f"{what} '{name}': module {module} has no callable '{attribute}'")
+    if found is None:
+        raise RecipeError(f"{what} '{name}': module {module} has no '{attribute}'")
     return found

@@ -15,10 +15,10 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.lazy import torch
 from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType
 
 Floats = NDArray[np.float64]

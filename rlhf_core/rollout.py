@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: A text and the character span [start, end) of each of its tokens.
 Spelling = tuple[str, list[tuple[int, int]]]

@@ -4,23 +4,38 @@ from __future__ import annotations
 
 import math
 
-SCHEDULES = ("constant", "linear", "cosine")
+from rlhf_core.choices import Choices
+
+
+def constant(progress: float, final_share: float) -> float:
+    """Returns 1: the rate stays at its peak, whatever `final_share`."""
+    return 1.0
+
+
+def linear(progress: float, final_share: float) -> float:
+    """Returns the share of the peak on a straight line from 1 to `final_share`; `progress` is in [0, 1]."""
+    return final_share + (1 - final_share) * (1 - progress)
+
+
+def cosine(progress: float, final_share: float) -> float:
+    """Returns the share of the peak on half a cosine from 1 to `final_share`; `progress` is in [0, 1]."""
+    return final_share + (1 - final_share) * (0.5 * (1 + math.cos(math.pi * progress)))
+
+
+#: How the rate decays after warming up.
+SCHEDULES = Choices("schedule", {"constant": constant, "linear": linear, "cosine": cosine})
 
 
 def rate_share(step: int, steps: int, *, warmup: float, schedule: str, final_share: float = 0.0) -> float:
-    """Share of the peak learning rate at `step` (from 0) of `steps`.
+    """Returns the share of the peak learning rate at `step` (from 0) of `steps`.
 
     Args:
         step, steps: where in the run.
         warmup: share of the steps in which the rate rises from 0.
-        schedule: 'constant', 'linear' or 'cosine' decay after that.
+        schedule: the decay after that, a name in `SCHEDULES`.
         final_share: where the decay ends.
     """
     rising = max(1, round(warmup * steps))
     if step < rising:
         return (step + 1) / rising
-    if schedule == "constant":
-        return 1.0
-    progress = (step - rising) / max(1, steps - rising)
-    decay = 1 - progress if schedule == "linear" else 0.5 * (1 + math.cos(math.pi * progress))
-    return final_share + (1 - final_share) * decay
+    return SCHEDULES[schedule]((step - rising) / max(1, steps - rising), final_share)

@@ -6,17 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from rlhf_core.aspects.aspect import SLICERS, Density, Scored
-from rlhf_core.aspects.slice_classification import all_slice_logits, slice_ends
-from rlhf_core.data.encoding import Encoder
-from rlhf_core.data.templates import chat_template
-from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.loading import load_tokenizer
-from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.rewards.preference_training import SegmentedSequence
+from rlhf_core.lazy import torch
 
 
 class TrainedAspect:
@@ -36,6 +28,12 @@ class TrainedAspect:
     ) -> None:
         if not right > wrong:
             raise RecipeError(f"aspect 'trained': right is {right} and wrong {wrong}; right must be above wrong")
+        from rlhf_core.data.encoding import Encoder
+        from rlhf_core.data.templates import chat_template
+        from rlhf_core.data.truncation import Limits
+        from rlhf_core.models.loading import load_tokenizer
+        from rlhf_core.models.reward_model import ScalarModel
+
         self._model, trained = ScalarModel.load(Path(folder))
         missing = {"aspect", "density", "template", "limits"} - set(trained)
         if missing:
@@ -56,6 +54,9 @@ class TrainedAspect:
         return self._density
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
+        from rlhf_core.aspects.slice_classification import all_slice_logits, slice_ends
+        from rlhf_core.rewards.preference_training import SegmentedSequence
+
         slicer = SLICERS.get(self._density)
         slices = [[(0, len(text))] if slicer is None else slicer(text) for text in responses]
         sequences = []

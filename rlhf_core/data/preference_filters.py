@@ -9,16 +9,19 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-from rlhf_core.data.schemas import Record
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.typed import Checked, at_least
+
+if TYPE_CHECKING:
+    from rlhf_core.data.schemas import Record
 
 CountTokens = Callable[[str], int]
 
 
 @dataclass(frozen=True)
-class PreferenceFilter:
+class PreferenceFilter(Checked):
     """Which pairs stay.
 
     Args:
@@ -31,14 +34,13 @@ class PreferenceFilter:
         RecipeError: a limit below 1, or an empty word, which every response contains.
     """
 
-    max_tokens: int | None = 512
+    max_tokens: Annotated[int, at_least(1)] | None = 512
     require_score_order: bool = True
     forbidden_words: Sequence[str] = ("confidence",)
     unique_prompts: bool = True
 
     def __post_init__(self) -> None:
-        if self.max_tokens is not None and self.max_tokens < 1:
-            raise RecipeError(f"max_tokens is {self.max_tokens}: it must be at least 1, or none")
+        super().__post_init__()
         if any(not word.strip() for word in self.forbidden_words):
             raise RecipeError("forbidden_words holds an empty word, which would remove every pair")
 

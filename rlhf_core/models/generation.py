@@ -9,32 +9,12 @@ import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.errors import NumericsError
 from rlhf_core.models.policy import Policy
+from rlhf_core.models.sampling import Sampling
 
 #: Tokens from one look at which rows have ended to the next; on a GPU every look waits for it.
 TOKENS_PER_LOOK = {"cpu": 1, "cuda": 8}
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How responses are drawn.
-
-    Args:
-        max_new_tokens: longest response, EOS included.
-        temperature: 0 is greedy.
-        top_p: nucleus mass in (0, 1], 1 keeps all.
-        top_k: number of most likely tokens kept, 0 keeps all.
-    """
-
-    max_new_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    top_k: int = 0
-
-    def __post_init__(self) -> None:
-        if self.max_new_tokens < 1 or self.temperature < 0 or not 0 < self.top_p <= 1 or self.top_k < 0:
-            raise RecipeError(f"sampling settings out of range: {self}")
 
 
 @dataclass(frozen=True)

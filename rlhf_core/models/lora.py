@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,33 +13,11 @@ from transformers import PreTrainedModel
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.decoding import Decoding
+from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import Policy, TokenStatistics
 
 if TYPE_CHECKING:
     from peft import PeftModel
-
-
-@dataclass(frozen=True)
-class LoraSettings:
-    """What is adapted, and how.
-
-    Args:
-        rank: of the update's two factors.
-        alpha: the update is scaled by alpha / rank.
-        dropout: on the adapter's input, in training mode only.
-        targets: names of the adapted linear layers; 'all-linear' is every one but the output projection.
-
-    Source: Hu et al. 2021. ALARM: rank 16, alpha 32, dropout .05.
-    """
-
-    rank: int = 16
-    alpha: float = 32.0
-    dropout: float = 0.05
-    targets: str | tuple[str, ...] = "all-linear"
-
-    def __post_init__(self) -> None:
-        if self.rank < 1 or self.alpha <= 0 or not 0 <= self.dropout < 1:
-            raise RecipeError(f"LoRA settings out of range: {self}")
 
 
 class Adapter:

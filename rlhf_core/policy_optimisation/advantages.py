@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 0.95) -> Tensor:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def kl_tokens(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str = "k1") -> Tensor:

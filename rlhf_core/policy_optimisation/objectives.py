@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from rlhf_core.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -92,7 +94,7 @@ def preference_loss(logratios: Tensor, beta: float) -> tuple[Tensor, Tensor]:
         Source: PAR, Algorithm 6; Rafailov et al. 2023, Eq. 7.
     """
     margin = beta * (logratios[:, 0] - logratios[:, 1])
-    return -F.logsigmoid(margin), margin.detach()
+    return -torch.nn.functional.logsigmoid(margin), margin.detach()
 
 
 def ordered_pairs(scores: Tensor, groups: Tensor, min_margin: float = 0.0) -> Tensor:

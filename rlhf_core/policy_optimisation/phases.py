@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import torch
+from rlhf_core.lazy import torch
 
 #: generate samples responses; score runs the reference, the reward and the critic; update trains.
 PHASES = ("generate", "score", "update")

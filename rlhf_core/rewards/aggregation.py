@@ -17,14 +17,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.reward_model import SegmentStates
+from rlhf_core.lazy import torch
 from rlhf_core.recipe import BASES
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from rlhf_core.models.reward_model import SegmentStates
 
 QUERY, KEY = "query", "key"
 

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol, runtime_checkable
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from rlhf_core.credit import Credit
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.lazy import torch
 from rlhf_core.normalisers import NoNormaliser, Normaliser
 from rlhf_core.rewards.signals import Signal, SignalType
 from rlhf_core.rollout import RolloutBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class Scorer(Protocol):
@@ -119,7 +120,7 @@ class Component:
 
 #: What each component pays, given what all of them say: name -> [batch, response_len] float32. The names are those of
 #: the breakdown; a combination may gate a component by another one's signal or add parts of its own.
-Combination = Callable[[Mapping[str, Part], RolloutBatch], dict[str, Tensor]]
+Combination = Callable[[Mapping[str, Part], RolloutBatch], dict[str, "Tensor"]]
 
 
 def add_up(parts: Mapping[str, Part], batch: RolloutBatch) -> dict[str, Tensor]:

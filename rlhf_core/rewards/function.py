@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.lazy import torch
 from rlhf_core.named import import_named
 from rlhf_core.rewards.signals import Sequence, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: What a callable may give, by the word that a recipe uses.
 GIVES: dict[str, type[Sequence] | type[Tokens]] = {"sequence": Sequence, "tokens": Tokens}

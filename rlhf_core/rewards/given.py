@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import torch
-
 from rlhf_core.errors import DataError
+from rlhf_core.lazy import torch
 from rlhf_core.rewards.signals import Tokens
 from rlhf_core.rollout import RolloutBatch
 

@@ -11,13 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.lazy import torch
 from rlhf_core.rewards.composition import Part, RewardOutput
 from rlhf_core.rollout import RolloutBatch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)

@@ -10,21 +10,21 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from difflib import get_close_matches
-from typing import Any, Protocol
-
-import torch
-import torch.nn.functional as F
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: Evaluations of each head, of the chosen and of the rejected responses: name -> ([pairs], [pairs]).
-Evaluations = Mapping[str, tuple[Tensor, Tensor]]
+Evaluations = Mapping[str, tuple["Tensor", "Tensor"]]
 
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
     """[pairs] float32: -log sigmoid(chosen - rejected). Source: Segment, Eq. 1 and 3."""
-    return -F.logsigmoid(chosen.float() - rejected.float())
+    return -torch.nn.functional.logsigmoid(chosen.float() - rejected.float())
 
 
 def reward_regularisation(chosen: Tensor, rejected: Tensor) -> Tensor:
@@ -40,15 +40,15 @@ def correlation(values: Tensor, others: Tensor) -> Tensor:
     return (a * b).sum() / (a.norm() * b.norm())
 
 
-def head_similarity(first: nn.Module, second: nn.Module) -> Tensor:
+def head_similarity(first: torch.nn.Module, second: torch.nn.Module) -> Tensor:
     """|W_1 . W_2| / (|W_1| |W_2|) of two linear heads' weights, a scalar in [0, 1]. Source: ODIN, via PAR §4.1."""
     a, b = _weight(first), _weight(second)
     return (a @ b).abs() / (a.norm() * b.norm()).clamp(min=1e-12)
 
 
-def _weight(head: nn.Module) -> Tensor:
+def _weight(head: torch.nn.Module) -> Tensor:
     """[hidden] float32: a bias-free head's weight, read by its forward pass, which gathers what is sharded."""
-    assert isinstance(head, nn.Linear)
+    assert isinstance(head, torch.nn.Linear)
     parameter = head.weight
     units = torch.eye(head.in_features, dtype=parameter.dtype, device=parameter.device)
     weight: Tensor = head(units)
@@ -67,7 +67,7 @@ class PreferenceLoss(Protocol):
         """Pairs that a microbatch needs for the loss to say anything."""
 
     def __call__(
-        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, nn.Module]
+        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]
     ) -> tuple[Tensor, dict[str, float]]:
         """(sum of the loss over pairs, sums over pairs of further measures).
 
@@ -100,7 +100,7 @@ class BradleyTerry:
         return 1
 
     def __call__(
-        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, nn.Module]
+        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]
     ) -> tuple[Tensor, dict[str, float]]:
         chosen, rejected = evaluated["reward"]
         loss = bradley_terry_loss(chosen, rejected).sum()
@@ -139,7 +139,7 @@ class Odin:
         return 2
 
     def __call__(
-        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, nn.Module]
+        self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]
     ) -> tuple[Tensor, dict[str, float]]:
         quality, length = evaluated["quality"], evaluated["length"]
         pairs, tokens = len(quality[0]), torch.cat(lengths)

@@ -11,7 +11,7 @@ import json
 import random
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,9 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.segmentation.sat import SETTINGS_FILE
-from rlhf_core.supervised.training import TrainingConfig, train
+from rlhf_core.segmentation.tagger_config import TaggerConfig
+from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.supervised.training import train
 
 BEGIN, SEPARATOR = "<s>", "</s>"
 
@@ -42,35 +44,6 @@ class GoldText:
 
     text: str
     ends: tuple[int, ...]
-
-
-@dataclass(frozen=True)
-class TaggerConfig:
-    """Size of a tagger.
-
-    Args:
-        layers: 1, 3 or 9 in the paper.
-        hidden: width.
-        heads: attention heads.
-        vocabulary: tokens of its byte-level tokenizer.
-        window: tokens that it sees at once.
-        dropout: while training.
-        drop_punctuation: share of training windows without punctuation, so that words count, too.
-    """
-
-    layers: int = 3
-    hidden: int = 96
-    heads: int = 4
-    vocabulary: int = 1024
-    window: int = 126
-    dropout: float = 0.1
-    drop_punctuation: float = 0.0
-
-    def __post_init__(self) -> None:
-        if self.layers < 1 or self.hidden % self.heads or self.window < 8:
-            raise RecipeError(f"a boundary tagger of these sizes is impossible: {asdict(self)}")
-        if not (0 <= self.dropout < 1 and 0 <= self.drop_punctuation < 1):
-            raise RecipeError(f"dropout and drop_punctuation must be at least 0 and below 1: {asdict(self)}")
 
 
 def build_tagger(config: TaggerConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> Any:

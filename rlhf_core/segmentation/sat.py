@@ -22,7 +22,6 @@ from typing import Any, ClassVar
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.boundary_tokens import boundary_tokens, closing_positions
-from rlhf_core.segmentation.sat_inference import split_together
 from rlhf_core.segmentation.segments import Segmentation, from_ends
 
 #: Where a sentence over the limit is cut again, the first marker that occurs in it first. Source: appendix A.5, whose
@@ -153,6 +152,8 @@ class SaT:
         return result
 
     def _split(self, texts: list[str]) -> list[list[str]]:
+        from rlhf_core.segmentation.sat_inference import split_together
+
         block = min(510, self.splitter.model.config.max_position_embeddings - 4)
         return split_together(
             self.splitter,

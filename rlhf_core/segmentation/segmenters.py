@@ -11,9 +11,8 @@ from dataclasses import MISSING, dataclass, fields
 from difflib import get_close_matches
 from typing import Any, ClassVar, Protocol
 
-import torch
-
 from rlhf_core.errors import RecipeError
+from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.sat import SaT
 from rlhf_core.segmentation.segments import Segmentation, dense_cover, from_starts

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from statistics import NormalDist
+from typing import TYPE_CHECKING
 
-import torch
-import torch.nn.functional as F
-from torch import Tensor
+from rlhf_core.lazy import torch
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
 
 #: c^5, c^3, c and 1 of the fifth-order approximation of the sigmoid on [-5, 5] (PAR's released code).
 POLYNOMIAL = (2.0266917e-4, -1.01309121e-2, 0.2287885118, 0.5)
@@ -104,7 +107,7 @@ def lsc(values: Tensor, references: Tensor, percentile: float = 0.85) -> Tensor:
         references: [batch, M] float32, M at least 2.
         percentile: in (0, 1).
     """
-    return F.logsigmoid(values.float() - reference_percentile(references, percentile)[:, None])
+    return torch.nn.functional.logsigmoid(values.float() - reference_percentile(references, percentile)[:, None])
 
 
 def ceil(values: Tensor, ceiling: float) -> Tensor:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING
 
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.lazy import torch
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.steps import Elementwise
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass

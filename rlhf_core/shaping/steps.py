@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
-
-import torch
-from torch import Tensor
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.lazy import torch
 from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping import functions
 from rlhf_core.shaping.specification import Scale
 from rlhf_core.shaping.statistics import RunningStatistics
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 #: What a shaping does to the order of two responses to one prompt.
 Order = Literal["strict", "weak", "none"]

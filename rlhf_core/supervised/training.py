@@ -4,60 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
 
 from torch import Tensor, nn
 
 from rlhf_core import distributed
-from rlhf_core.errors import NumericsError, RecipeError
-from rlhf_core.schedule import SCHEDULES, rate_share
+from rlhf_core.errors import NumericsError
 from rlhf_core.stepper import Stepper, stepper_of
+from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.training_state import OnCheckpoint, State, load_trainable_state, trainable_state
-
-
-@dataclass(frozen=True)
-class TrainingConfig:
-    """Settings of a supervised run.
-
-    Args:
-        epochs: passes over the data; may be a fraction.
-        batch: rows per optimiser step.
-        microbatch: rows per forward pass.
-        learning_rate: peak of the schedule.
-        warmup: share of the steps in which the rate rises from 0.
-        schedule: 'constant', 'linear' or 'cosine' decay to `final_share` of the peak.
-        final_share: where the decay ends.
-        betas: Adam's betas.
-        weight_decay: decoupled.
-        max_grad_norm: gradient clipping norm.
-    """
-
-    epochs: float
-    batch: int
-    microbatch: int
-    learning_rate: float
-    warmup: float = 0.03
-    schedule: str = "cosine"
-    final_share: float = 0.0
-    betas: tuple[float, float] = (0.9, 0.95)
-    weight_decay: float = 0.0
-    max_grad_norm: float = 1.0
-
-    def __post_init__(self) -> None:
-        if self.schedule not in SCHEDULES:
-            raise RecipeError(f"unknown schedule '{self.schedule}'; known: {', '.join(SCHEDULES)}")
-        if self.batch < 1 or self.microbatch < 1:
-            raise RecipeError(f"batch is {self.batch} and microbatch {self.microbatch}; both must be at least 1")
-        for name in ("epochs", "learning_rate"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value > 0):
-                raise RecipeError(f"{name} is {value}; it must be a finite number above 0")
-
-    def rate(self, step: int, steps: int) -> float:
-        """Share of the peak learning rate at `step` (from 0) of `steps`."""
-        return rate_share(step, steps, warmup=self.warmup, schedule=self.schedule, final_share=self.final_share)
-
 
 #: rows of a microbatch -> (sum of the loss, what it is divided by, further sums to report)
 Loss = Callable[[Sequence[int]], tuple[Tensor, float, dict[str, float]]]

@@ -63,7 +63,7 @@ def test_a_merged_model_loads_as_any_other_and_gives_the_same(kind: str, tmp_pat
 
 
 def test_settings_that_fit_nothing_are_refused() -> None:
-    with pytest.raises(RecipeError, match="out of range"):
+    with pytest.raises(RecipeError, match="rank is 0; it must be at least 1"):
         LoraSettings(rank=0)
     with pytest.raises(RecipeError, match="do not fit"):
         Adapter(POLICIES["decoder"]().model, LoraSettings(targets=("nothing",)))

@@ -52,7 +52,7 @@ def test_a_function_is_found_in_the_working_directory(tmp_path: Path, monkeypatc
     [
         ("brevity", "name it as 'package.module:name'"),
         ("no_such_module_here:f", "No module named 'no_such_module_here'"),
-        ("math:no_such_function", "module math has no callable 'no_such_function'"),
+        ("math:no_such_function", "module math has no 'no_such_function'"),
         ("math:pi", "module math has no callable 'pi'"),
     ],
 )

@@ -1,0 +1,139 @@
+"""Tables of choices: for each step of a reward design, name -> the class or function that is called.
+
+    SHAPINGS = Choices("shaping", {"tanh": Tanh, "steep": partial(Sigmoid, k=3.0)})
+
+    SHAPINGS["tanh"]                              # Tanh
+    SHAPINGS["tang"]                              # UnknownChoice: unknown shaping 'tang'; did you mean 'tanh'?
+    SHAPINGS.build({"kind": "sigmoid", "k": 2})   # Sigmoid(k=2), its options checked
+    SHAPINGS["my_package:Cubic"]                  # a user's own, imported by name
+
+Adding a choice is one class or function and one line in its table. What a choice needs is said by attributes of its
+entry, so that nothing else lists names.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterator, Mapping
+from dataclasses import is_dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.named import import_attribute
+from rlhf_core.typed import init_fields, typed
+
+C = TypeVar("C")
+
+
+class UnknownChoice(RecipeError, KeyError):
+    """A name that a table of choices does not have."""
+
+    def __str__(self) -> str:
+        return Exception.__str__(self)
+
+
+class Choices(Mapping[str, C], Generic[C]):
+    """A table of choices.
+
+    Args:
+        noun: for messages, as in 'shaping'.
+        entries: class, function, or object that describes a function, by name.
+        needs: attributes that a user's own entry must have.
+    """
+
+    def __init__(self, noun: str, entries: Mapping[str, C], *, needs: tuple[str, ...] = ()) -> None:
+        self.noun, self.needs = noun, needs
+        self._entries = dict(entries)
+
+    def __getitem__(self, name: str) -> C:
+        if isinstance(name, str) and name in self._entries:
+            return self._entries[name]
+        if isinstance(name, str) and ":" in name:
+            return self._own(name)
+        raise UnknownChoice(f"unknown {self.noun} '{name}'{hint(name, self._entries)}")
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._entries)
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def __contains__(self, name: object) -> bool:
+        return isinstance(name, str) and name in self._entries
+
+    def refusal(self, name: Any) -> str | None:
+        """Returns why a name is not one of these choices, as the end of a message, or None where it is."""
+        if isinstance(name, str) and ":" not in name:
+            return None if name in self._entries else hint(name, self._entries).removeprefix("; ")
+        if not isinstance(name, str):
+            return f"it must be one of {', '.join(self._entries)}"
+        try:
+            self._own(name)
+        except RecipeError as error:
+            return str(error)
+        return None
+
+    def _own(self, name: str) -> C:
+        found = import_attribute(name, self.noun)
+        missing = [attribute for attribute in self.needs if not hasattr(found, attribute)]
+        if missing:
+            raise RecipeError(f"{self.noun} '{name}' lacks {', '.join(missing)}")
+        own: C = found
+        return own
+
+    def named(self, name: str) -> Any:
+        """Returns a choice's class or function, without the options that its name fixes."""
+        found = self[name]
+        return found.func if isinstance(found, partial) else found
+
+    def kind_of(self, spec: Any) -> str:
+        """Returns the name that a specification states.
+
+        Raises:
+            RecipeError: neither a name nor a mapping with a `kind`, or a kind that is not known.
+        """
+        if not isinstance(spec, str | Mapping):
+            raise RecipeError(f"{self.noun} is {spec!r}; it must be a mapping, as in {{kind: {next(iter(self))}}}")
+        kind = spec if isinstance(spec, str) else spec.get("kind")
+        if kind is None:
+            raise RecipeError(f"{self.noun}: 'kind' is missing{hint('', self._entries)}")
+        self[kind]
+        return str(kind)
+
+    def options(self, kind: str) -> tuple[str, ...]:
+        """Returns the names of the options that a choice takes."""
+        entry = self[kind]
+        fixed = entry.keywords if isinstance(entry, partial) else {}
+        target: Any = entry.func if isinstance(entry, partial) else entry
+        names = init_fields(target) if is_dataclass(target) else inspect.signature(target).parameters
+        return tuple(name for name in names if name not in fixed)
+
+    def build(self, spec: str | Mapping[str, Any], **provided: Any) -> Any:
+        """Returns what a specification describes: a name, or `{kind: name, option: value, ...}`.
+
+        Args:
+            spec: of a file.
+            provided: options that no file can hold, given to a choice that takes them.
+
+        Raises:
+            RecipeError: an unknown kind or option, with the nearest known; an option that is missing or wrong.
+        """
+        kind = self.kind_of(spec)
+        options = {} if isinstance(spec, str) else {name: value for name, value in spec.items() if name != "kind"}
+        known = self.options(kind)
+        for name in options:
+            if name not in known:
+                raise RecipeError(f"{self.noun} '{kind}': unknown option '{name}'{hint(name, known)}")
+        options |= {name: value for name, value in provided.items() if name in known and name not in options}
+        entry: Any = self[kind]
+        fixed = dict(entry.keywords) if isinstance(entry, partial) else {}
+        target: Any = entry.func if isinstance(entry, partial) else entry
+        where = f"{self.noun} '{kind}'"
+        if is_dataclass(target):
+            return typed(target, {**fixed, **options}, where)  # type: ignore[arg-type]
+        try:
+            inspect.signature(target).bind(**fixed, **options)
+        except TypeError as error:
+            raise RecipeError(f"{where}: {error}") from None
+        return target(**fixed, **options)

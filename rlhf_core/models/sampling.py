@@ -1,0 +1,25 @@
+"""Settings of sampling: how responses are drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from rlhf_core.typed import Checked, at_least, between
+
+
+@dataclass(frozen=True)
+class Sampling(Checked):
+    """How responses are drawn.
+
+    Args:
+        max_new_tokens: longest response, EOS included.
+        temperature: 0 is greedy.
+        top_p: nucleus mass in (0, 1], 1 keeps all.
+        top_k: number of most likely tokens kept, 0 keeps all.
+    """
+
+    max_new_tokens: Annotated[int, at_least(1)]
+    temperature: Annotated[float, at_least(0)] = 1.0
+    top_p: Annotated[float, between(0, 1, open_low=True)] = 1.0
+    top_k: Annotated[int, at_least(0)] = 0

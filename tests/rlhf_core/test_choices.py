@@ -1,0 +1,78 @@
+"""A table of choices finds, builds and refuses by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import pytest
+
+from rlhf_core.choices import Choices, UnknownChoice
+from rlhf_core.errors import RecipeError
+from rlhf_core.typed import Checked, above
+
+
+@dataclass(frozen=True)
+class Steep(Checked):
+    k: Annotated[float, above(0)] = 1.0
+    shift: float = 0.0
+
+
+def straight(slope: float, offset: float = 0.0) -> tuple[float, float]:
+    return slope, offset
+
+
+CURVES = Choices("curve", {"steep": Steep, "steepest": partial(Steep, k=9.0), "straight": straight}, needs=("__doc__",))
+
+
+def test_a_choice_is_built_from_its_name_or_with_options() -> None:
+    assert CURVES.build("steep") == Steep()
+    assert CURVES.build({"kind": "steep", "k": 2}) == Steep(2)
+    assert CURVES.build({"kind": "steepest", "shift": 1.0}) == Steep(9.0, 1.0)
+    assert CURVES.build({"kind": "straight", "slope": 2.0}) == (2.0, 0.0)
+    assert CURVES.build({"kind": "straight"}, slope=3.0, shift=1.0) == (3.0, 0.0)
+    assert CURVES.named("steepest") is Steep
+    assert list(CURVES) == ["steep", "steepest", "straight"]
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("step", "unknown curve 'step'; did you mean 'steep'?"),
+        ({"kind": "circle"}, "unknown curve 'circle'; known: steep, steepest, straight"),
+        ({"k": 1}, "curve: 'kind' is missing"),
+        (["steep"], "curve is ['steep']; it must be a mapping, as in {kind: steep}"),
+        ({"kind": 5}, "unknown curve '5'"),
+        ({"kind": "steep", "K": 1}, "curve 'steep': unknown option 'K'"),
+        ({"kind": "steep", 5: 1}, "curve 'steep': unknown option '5'"),
+        ({"kind": "steep", "k": 0}, "curve 'steep': k is 0; it must be above 0"),
+        ({"kind": "steepest", "k": 1}, "curve 'steepest': unknown option 'k'"),
+        ({"kind": "straight"}, "curve 'straight': missing a required argument: 'slope'"),
+        ({"kind": "nowhere:Curve"}, "curve 'nowhere:Curve': No module named 'nowhere'"),
+        ({"kind": "math:curve"}, "curve 'math:curve': module math has no 'curve'"),
+    ],
+)
+def test_what_a_table_does_not_have_is_refused(spec: object, message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        CURVES.build(spec)  # type: ignore[arg-type]
+    assert str(caught.value).startswith(message)
+
+
+def test_an_unknown_name_is_no_member() -> None:
+    assert "step" not in CURVES
+    assert CURVES.get("step") is None
+    with pytest.raises(UnknownChoice):
+        CURVES["step"]
+
+
+def test_a_choice_of_the_users_own_is_imported_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_curves.py").write_text(
+        "from dataclasses import dataclass\n\n\n@dataclass\nclass Wave:\n    '''A wave.'''\n\n    period: float\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    assert CURVES.build({"kind": "own_curves:Wave", "period": 2.0}).period == 2.0
+    with pytest.raises(RecipeError, match="unknown option 'perod'; did you mean 'period'"):
+        CURVES.build({"kind": "own_curves:Wave", "perod": 2.0})
+    assert Choices("curve", {}, needs=("order",)).refusal("own_curves:Wave") == "curve 'own_curves:Wave' lacks order"

@@ -1,0 +1,47 @@
+"""Settings are read, checked and refused without torch."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+#: Modules that hold tables of choices, or settings that a file of params/ is read into.
+LIGHT = (
+    "rlhf_core.aspects.registry",
+    "rlhf_core.choices",
+    "rlhf_core.credit",
+    "rlhf_core.data.hub_set",
+    "rlhf_core.data.preference_filters",
+    "rlhf_core.data.truncation",
+    "rlhf_core.evaluation.hacking",
+    "rlhf_core.evaluation.judges.openai_endpoint",
+    "rlhf_core.models.lora_settings",
+    "rlhf_core.models.sampling",
+    "rlhf_core.normalisers",
+    "rlhf_core.policy_optimisation.advantages",
+    "rlhf_core.policy_optimisation.config",
+    "rlhf_core.policy_optimisation.kl",
+    "rlhf_core.policy_optimisation.objectives",
+    "rlhf_core.reasoning.rewriting",
+    "rlhf_core.recipe",
+    "rlhf_core.rewards.aggregation",
+    "rlhf_core.rewards.function",
+    "rlhf_core.rewards.hierarchical",
+    "rlhf_core.rewards.preference_losses",
+    "rlhf_core.schedule",
+    "rlhf_core.segmentation.segmenters",
+    "rlhf_core.segmentation.tagger_config",
+    "rlhf_core.shaping.registry",
+    "rlhf_core.supervised.config",
+    "rlhf_core.supervised.recipes",
+    "rlhf_core.teachers.oracle",
+    "rlhf_core.testbed.judge",
+    "rlhf_core.typed",
+)
+HEAVY = ("torch", "transformers", "scipy", "sklearn", "pandas", "pandera", "datasets")
+
+
+def test_settings_and_tables_of_choices_import_nothing_heavy() -> None:
+    code = f"import sys\nimport {', '.join(LIGHT)}\nprint([name for name in {HEAVY} if name in sys.modules])"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
+    assert (found.stdout, found.stderr) == ("[]\n", "")
