@@ -178,7 +178,8 @@ def table(
     The name of a study of one's own (`params/my-study/rows/`) sets its rows side by side: means over seeds.
     """
     from rlhf_core.published import registry
-    from tasks.tables import DEMO, FULL, made_tables, print_table
+    from tasks.graph.names import DEMO, FULL, made_tables
+    from tasks.report.terminal import print_table
 
     if name not in registry.PAPERS and Path("params", name, "rows").is_dir():
         from tasks.commands.compare import print_comparison
@@ -235,7 +236,7 @@ def hackability(
     A mitigation that compares with reference rewards needs a reward model; with a function it is left out, and the
     page says so. What was trained is not trained again; rows are written to `params/hackability/rows/`.
     """
-    from tasks.commands import hackability as laboratory
+    from tasks.graph import laboratory
     from tasks.graph.files import matrix_folders
     from tasks.graph.files import write as write_graph
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.generation import Sampling
-from tasks.evaluating.policies import answer
+from tasks.evaluating.answering import answer
 from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy

@@ -19,8 +19,8 @@ from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.consistency import Consistency, Pairs, SelectionRule, consistency
 from rlhf_core.models.generation import Sampling
+from tasks.evaluating.answering import answer
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
-from tasks.evaluating.policies import answer
 from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy

@@ -23,7 +23,8 @@ from tasks.graph import files as graph
 from tasks.graph.items import SHARED, Graph, module_of
 from tasks.graph.matrix import build
 from tasks.graph.names import SUITE
-from tasks.graph.rows import ROOT_SCALE, ROW_STAGES, load_yaml, nearest
+from tasks.graph.rows import ROW_STAGES, load_yaml, nearest
+from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import stopped
 from tasks.running.exclusive import only_scheduler
 
@@ -433,11 +434,6 @@ def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | N
         same = kinds.get(_kind_of(stage.out), [])
         expected[stage.address] = records.get(stage.out, mean(same) if same else None)
     return expected
-
-
-def clock(seconds: float) -> str:
-    """Seconds as a person reads them: 48 s, 3.5 min."""
-    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def _kind_of(out: str) -> tuple[str, str]:

@@ -33,7 +33,8 @@ import yaml
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.graph.items import SHARED, Argument, Graph, Item, module_of
 from tasks.graph.matrix import build
-from tasks.graph.rows import ROOT_SCALE, load_yaml, nearest
+from tasks.graph.rows import load_yaml, nearest
+from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import write_whole
 
 STAGES = (

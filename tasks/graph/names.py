@@ -82,3 +82,27 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
         several = ", ".join(f"{folder.parts[2]}/{name}" for folder in found)
         raise RecipeError(f"several papers have a reward model '{model}'; say which: {several}")
     return found[0]
+
+
+#: Folders of a paper's tables: of the full matrix, of what was run of it so far, of the demo-sized rows.
+FULL, SO_FAR, DEMO = "tables", "tables-so-far", "tables-demo"
+
+
+def made_tables(results: Path, paper: str) -> Path | None:
+    """The `result` folder of a paper's tables: the newer of the full ones and those so far, else the demo's.
+
+    Args:
+        results: the scale's results, such as `results/testbed`.
+    """
+    known = {name: results / paper / name / "result" for name in (FULL, SO_FAR, DEMO)}
+    there = {name: path for name, path in known.items() if (path / "tables.json").exists()}
+    newer = [there[name] for name in (FULL, SO_FAR) if name in there]
+    if newer:
+        return max(newer, key=lambda path: (path / "tables.json").stat().st_mtime)
+    return there.get(DEMO)
+
+
+def seeds_so_far(results: Path, paper: str) -> list[int]:
+    """The seeds at which any stage of a paper has a result."""
+    found = results.glob(f"{paper}/*/*/[0-9]*/result")
+    return sorted({int(path.parent.name) for path in found if path.parent.name.isdigit()})

@@ -20,9 +20,8 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.shaping.specification import needs_references
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
-from tasks.params.settings import read_settings
+from tasks.params.settings import ROOT_SCALE, read_settings
 
-ROOT_SCALE = "testbed"
 NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
 #: Rows that measure a reward model, by a stage of that name.
 MEASURING = ("reward_bench", "best_of_n")

@@ -9,16 +9,8 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
-from tasks.graph.rows import (
-    COMPARING,
-    MEASURING,
-    ROOT_SCALE,
-    ModelSpec,
-    RowSpec,
-    SelectionSpec,
-    load_yaml,
-    nearest,
-)
+from tasks.graph.rows import COMPARING, MEASURING, ModelSpec, RowSpec, SelectionSpec, load_yaml, nearest
+from tasks.params.settings import ROOT_SCALE
 
 
 class Scale:

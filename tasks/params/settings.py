@@ -11,6 +11,9 @@ import yaml
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.typed import typed as typed
 
+#: The scale whose demo rows are in the root dvc.yaml.
+ROOT_SCALE = "testbed"
+
 
 class _Twice(yaml.YAMLError):
     """A setting that stands twice in one mapping."""

@@ -14,9 +14,10 @@ from rlhf_core.published import registry
 from rlhf_core.published.row_map import mapped_rows
 from tasks.graph import files as graph
 from tasks.graph.items import SHARED, module_of
-from tasks.graph.rows import ROOT_SCALE, ROW_STAGES, load_yaml
+from tasks.graph.names import made_tables
+from tasks.graph.rows import ROW_STAGES, load_yaml
+from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import digest, read_json, stopped
-from tasks.tables import made_tables
 
 
 @dataclass(frozen=True)

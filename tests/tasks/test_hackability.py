@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.testbed import World
 from tasks.command_line import commands
-from tasks.commands import hackability
-from tasks.commands.hackability import OwnReward, RewardRows
 from tasks.graph import files as graph
+from tasks.graph import laboratory as hackability
+from tasks.graph.laboratory import OwnReward, RewardRows
 from tasks.graph.rows import load_rows, load_yaml
 from tasks.graph.scale import Scale
 from tasks.params.settings import read_settings, typed

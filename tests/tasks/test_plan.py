@@ -16,6 +16,7 @@ from rlhf_core.published import registry
 from tasks.commands import plan_table
 from tasks.dvc import plan
 from tasks.dvc.plan import Stage
+from tasks.graph.times import clock
 from tests import small_repository
 from tests.small_repository import PROJECT, reward_row, write_yaml
 
@@ -169,7 +170,7 @@ def test_slots_and_gpu_hours_follow_what_the_stages_need(
     monkeypatch.setattr("tasks.running.machine.gpus", lambda: gpus)
     plan_table.print_plan(tmp_path, "alarm", (), (), scale="feedback", full=False, all_stages=False)
     said = capsys.readouterr().out
-    assert f"about {plan.clock(60 / slots)} on {slots} slot(s)" in said
+    assert f"about {clock(60 / slots)} on {slots} slot(s)" in said
     assert ("costs of alarm at feedback" in said) == costs
 
 
