@@ -27,7 +27,7 @@ from flows.paper import page_link
 from flows.run_notes import noted
 from flows.scheduler import RunFailed, run_stale
 from rlhf_core.credit import CREDITS
-from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.rewards.signals import READS
@@ -35,7 +35,7 @@ from rlhf_core.shaping.registry import SHAPINGS
 from tasks.dvc import plan
 from tasks.graph import files as graph
 from tasks.graph.items import SHARED
-from tasks.graph.rows import NAME, load_yaml, nearest
+from tasks.graph.rows import NAME, load_yaml
 from tasks.running.artifacts import stopped
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
@@ -143,7 +143,9 @@ def adopt(root: Path, name: str) -> Path:
     """
     known = {path.parent.name: load_yaml(path) for path in (root / ".work" / "recipes").glob("*/recipe.yaml")}
     if name not in known:
-        raise RecipeError(f"no recipe '{name}' ran here. {nearest(name, known) if known else 'None did yet.'}")
+        raise RecipeError(
+            f"no recipe '{name}' ran here{hint(name, sorted(known), more=3) if known else '; none did yet'}"
+        )
     source = Path("params") / known[name]["paper"] / "rows" / f"{name}.yaml"
     if (root / source).exists():
         raise RecipeError(f"{source} exists already; give the recipe another name")
@@ -201,7 +203,7 @@ def recipe(
     paper, _, base = start.partition("/")
     known = {f"{p.parts[-3]}/{p.stem}" for p in (tree / "params").glob("*/rows/*.yaml")}
     if start not in known:
-        raise RecipeError(f"unknown row '{start}'. {nearest(start, known)}")
+        raise RecipeError(f"unknown row '{start}'{hint(start, sorted(known), more=3)}")
     if start.split("/")[0] == SHARED or f"{paper}/{name}" in known:
         raise RecipeError(f"{paper} has a row '{name}' already; choose another name")
     version = str(deployment.version or "")

@@ -15,7 +15,7 @@ from typing import Annotated
 
 import typer
 
-from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, path_error
+from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, hint, path_error
 from tasks.graph.names import ALL, known_scale, papers_here, split_names, trained_reward_model
 from tasks.running.platform_state import join_platform
 
@@ -283,9 +283,7 @@ def sync(
     known = papers_here(Path.cwd())
     join_platform(Path.cwd())
     if paper is not None and paper not in known:
-        from tasks.graph.rows import nearest
-
-        raise RecipeError(f"unknown paper '{paper}'. {nearest(paper, known)}")
+        raise RecipeError(f"unknown paper '{paper}'{hint(paper, sorted(known), more=3)}")
     print(f"MLflow: {tracking.tracking_uri(Path.cwd()).split('@')[-1]}")
     for name in [paper] if paper else [name for name in known if Path("results", scale, name).is_dir()]:
         print(f"{name}: {tracking.sync(Path.cwd(), name, scale).line()}")

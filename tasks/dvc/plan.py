@@ -17,13 +17,13 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.published import registry
 from tasks.graph import files as graph
 from tasks.graph.items import SHARED, Graph, module_of
 from tasks.graph.matrix import build
 from tasks.graph.names import SUITE
-from tasks.graph.rows import ROW_STAGES, load_yaml, nearest
+from tasks.graph.rows import ROW_STAGES, load_yaml
 from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import stopped
 from tasks.running.exclusive import only_scheduler
@@ -92,7 +92,7 @@ def pipeline_files(
     if full or not files or not in_demo:
         if not (root / "params" / "scales" / scale).is_dir():
             known = {path.name for path in (root / "params" / "scales").glob("*/")}
-            raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, known)}")
+            raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(known), more=3)}")
         folders = graph.matrix_folders(scale, paper)
     if params.exists():
         _follow_params(root, folders, build(root))
@@ -386,7 +386,7 @@ def select(
     for row in rows:
         if row not in {name for name, _ in ends.values()}:
             known = {name for name, _ in ends.values()}
-            raise RecipeError(f"unknown row '{row}'. {nearest(row, known)}")
+            raise RecipeError(f"unknown row '{row}'{hint(row, sorted(known), more=3)}")
     for wanted_seed in seeds:
         if wanted_seed not in {number for _, number in ends.values()}:
             known_seeds = sorted({number for _, number in ends.values()})

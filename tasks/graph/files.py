@@ -30,10 +30,10 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import DataError, RecipeError, RewardsmithError
+from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
 from tasks.graph.items import SHARED, Argument, Graph, Item, module_of
 from tasks.graph.matrix import build
-from tasks.graph.rows import load_yaml, nearest
+from tasks.graph.rows import load_yaml
 from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import write_whole
 
@@ -93,7 +93,7 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {k: dict(v) for k, v in RESOURCES.get(scale, RESOURCES["small"]).items()}
     for stage, needs in (load_yaml(own) if own.exists() else {}).items():
         if stage not in found:
-            raise RecipeError(f"{own}: unknown stage '{stage}'. {nearest(stage, STAGES)}")
+            raise RecipeError(f"{own}: unknown stage '{stage}'{hint(stage, STAGES, more=3)}")
         found[stage].update(needs)
     return found
 

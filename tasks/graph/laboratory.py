@@ -20,8 +20,8 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import DataError, RecipeError
-from tasks.graph.rows import NAME, load_yaml, nearest
+from rlhf_core.errors import DataError, RecipeError, hint
+from tasks.graph.rows import NAME, load_yaml
 
 LABORATORY = "hackability"
 FOLDER = Path("params") / LABORATORY
@@ -99,7 +99,7 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     """
     for name in names:
         if name not in known:
-            raise RecipeError(f"unknown {what} '{name}'. {nearest(name, known)}")
+            raise RecipeError(f"unknown {what} '{name}'{hint(name, sorted(known), more=3)}")
     return [name for name in known if name in names or not names]
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rlhf_core.errors import RecipeError
-from tasks.graph.rows import backbone_names, load_rows, nearest, papers
+from rlhf_core.errors import RecipeError, hint
+from tasks.graph.rows import backbone_names, load_rows, papers
 
 #: The flow of the five papers, and the name that stands for all their matrices.
 SUITE, ALL = "suite", "all"
@@ -19,7 +19,9 @@ def known_scale(scale: str) -> str:
     """
     folder = Path("params", "scales")
     if folder.is_dir() and not (folder / scale).is_dir():
-        raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, (path.name for path in folder.glob('*/')))}")
+        raise RecipeError(
+            f"unknown scale '{scale}'{hint(scale, sorted(path.name for path in folder.glob('*/')), more=3)}"
+        )
     return scale
 
 
@@ -55,7 +57,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         owners = [paper for paper in candidates if name in rows[paper] | backbones]
         if not owners:
             known = {*known_papers, *backbones, *(row for found in rows.values() for row in found)}
-            raise RecipeError(f"unknown paper or row '{name}'. {nearest(name, known)}")
+            raise RecipeError(f"unknown paper or row '{name}'{hint(name, sorted(known), more=3)}")
         owned.add(next((paper for paper in owners if paper in owned), owners[0]))
     if len(owned) > 1:
         raise RecipeError(f"rows of several papers at once: {', '.join(sorted(owned))}. Run one paper at a time")
@@ -76,8 +78,8 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
     if not found:
         known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
-        hint = nearest(name, known) if known else "None is trained yet: rewardsmith run"
-        raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
+        nearest_ones = hint(name, sorted(known), more=3) if known else "; none is trained yet: rewardsmith run"
+        raise RecipeError(f"no trained reward model '{model}' (seed {seed}){nearest_ones}")
     if len(found) > 1:
         several = ", ".join(f"{folder.parts[2]}/{name}" for folder in found)
         raise RecipeError(f"several papers have a reward model '{model}'; say which: {several}")

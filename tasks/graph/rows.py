@@ -12,11 +12,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import RecipeError, hint
 from rlhf_core.shaping.specification import needs_references
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
@@ -120,13 +119,6 @@ class RowSpec:
 load_yaml = read_settings
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the known names nearest to an unknown one."""
-    names = sorted(known)
-    close = get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"Did you mean {' or '.join(repr(c) for c in close)}?" if close else f"Known: {', '.join(names)}"
-
-
 def papers(root: Path) -> tuple[str, ...]:
     """The papers that have rows, the demo's first."""
     found = sorted(path.parent.name for path in (root / "params").glob("*/rows"))
@@ -170,7 +162,7 @@ def _model(root: Path, row: str, paper: str, named: str, kind: str = "reward_mod
         known = {
             p.stem if p.parts[-3] == paper else f"{p.parts[-3]}/{p.stem}" for p in root.glob(f"params/*/{kind}s/*.yaml")
         }
-        raise RecipeError(f"{row}: unknown {kind} '{named}'. {nearest(named, known)}")
+        raise RecipeError(f"{row}: unknown {kind} '{named}'{hint(named, sorted(known), more=3)}")
     values, where = load_yaml(path), path.relative_to(root).as_posix()
     declared = values.get("backbone")
     if not isinstance(declared, str):
@@ -252,7 +244,9 @@ def _refuse_other_settings(where: str, kind: str, values: Mapping[str, Any]) -> 
     known = ("title", "kind", "backbone", "notes", *SETTINGS[kind])
     for name in values:
         if name not in known:
-            raise RecipeError(f"{where}: a row of kind {kind} has no setting '{name}'. {nearest(str(name), known)}")
+            raise RecipeError(
+                f"{where}: a row of kind {kind} has no setting '{name}'{hint(name, sorted(known), more=3)}"
+            )
 
 
 def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSpec:
@@ -265,7 +259,7 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
     path = folder / f"{name}.yaml"
     if not path.exists():
         raise RecipeError(
-            f"{where}: unknown selection '{name}'. {nearest(name, (p.stem for p in folder.glob('*.yaml')))}"
+            f"{where}: unknown selection '{name}'{hint(name, sorted(p.stem for p in folder.glob('*.yaml')), more=3)}"
         )
     values, own = load_yaml(path), path.relative_to(root).as_posix()
     backbone, holistic, aspects = (values.get(field) for field in ("backbone", "holistic", "aspects"))
@@ -284,7 +278,7 @@ def _compared(root: Path, paper: str, where: str, values: Mapping[str, Any]) -> 
     known = {path.stem for path in folder.glob("*.yaml")}
     for name in names:
         if name not in known:
-            raise RecipeError(f"{where}: no row '{name}' for 'policy' or 'against'. {nearest(str(name), known)}")
+            raise RecipeError(f"{where}: no row '{name}' for 'policy' or 'against'{hint(name, sorted(known), more=3)}")
     rows = tuple(load_row(root, paper, folder / f"{name}.yaml") for name in names)
     for row in rows:
         if row.kind not in ("reward", "supervised"):
@@ -329,7 +323,7 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
         raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
     known = backbone_names(root)
     if backbone not in known:
-        raise RecipeError(f"{where}: unknown backbone '{backbone}'. {nearest(backbone, known)}")
+        raise RecipeError(f"{where}: unknown backbone '{backbone}'{hint(backbone, sorted(known), more=3)}")
     if kind == "raw":
         return RowSpec(paper, path.stem, where, kind, backbone)
     if kind in MEASURING:
@@ -385,4 +379,4 @@ def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) ->
     backbones = backbone_names(root)
     if name in backbones:
         return raw_row(paper, name)
-    raise RecipeError(f"unknown row '{name}' of {paper}. {nearest(name, {*rows, *backbones})}")
+    raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*rows, *backbones}), more=3)}")

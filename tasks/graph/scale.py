@@ -6,10 +6,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import RecipeError, hint
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
-from tasks.graph.rows import COMPARING, MEASURING, ModelSpec, RowSpec, SelectionSpec, load_yaml, nearest
+from tasks.graph.rows import COMPARING, MEASURING, ModelSpec, RowSpec, SelectionSpec, load_yaml
 from tasks.params.settings import ROOT_SCALE
 
 
@@ -44,7 +44,7 @@ class Scale:
         file = self._file(folder, name)
         if not (self.root / file).exists():
             known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
-            raise RecipeError(f"{where}: no {what} '{name}' at scale {self.name}. {nearest(name, known)}")
+            raise RecipeError(f"{where}: no {what} '{name}' at scale {self.name}{hint(name, sorted(known), more=3)}")
         return file
 
     def _named(self, backbone: str, field_: str, folder: str) -> tuple[str, str]:
@@ -54,7 +54,7 @@ class Scale:
         file = self._file(folder, name)
         if not (self.root / file).exists():
             known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
-            raise RecipeError(f"{spec}: {field_} is '{name}'. {nearest(name, known)}")
+            raise RecipeError(f"{spec}: {field_} is '{name}'{hint(name, sorted(known), more=3)}")
         return name, file
 
     def _item(self, module: str, name: str, seed: int | None, owner: str = SHARED, /, **arguments: Argument) -> Item:
@@ -87,8 +87,8 @@ class Scale:
         spec = self._file("segmenters", name)
         if not (self.root / spec).exists():
             known = {path.stem for path in (self.root / self.params / "segmenters").glob("*.yaml")}
-            hint = nearest(name, known) if known else f"There is no {self.params}/segmenters/."
-            raise RecipeError(f"{where}: no SaT model '{name}' at scale {self.name}. {hint}")
+            near = hint(name, sorted(known), more=3) if known else f"; there is no {self.params}/segmenters/"
+            raise RecipeError(f"{where}: no SaT model '{name}' at scale {self.name}{near}")
         return self._item("segmenter", f"{name}-{base[0].name}", None, spec=spec, data=result_of(base[0]))
 
     def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
@@ -230,8 +230,8 @@ class Scale:
         known = {path.stem for path in (self.root / self.params / "aspects").glob("*.yaml")}
         for name in spec.aspects:
             if name not in known:
-                hint = nearest(name, known) if known else f"There is no {self.params}/aspects/."
-                raise RecipeError(f"{spec.path}: no aspect '{name}' at scale {self.name}. {hint}")
+                near = hint(name, sorted(known), more=3) if known else f"; there is no {self.params}/aspects/"
+                raise RecipeError(f"{spec.path}: no aspect '{name}' at scale {self.name}{near}")
         return tuple(self._file("aspects", name) for name in spec.aspects)
 
     def selection(self, spec: SelectionSpec, seed: int) -> list[Item]:
@@ -263,7 +263,7 @@ class Scale:
                 spec = f"params/{paper}/aspect_models/{name}.yaml"
                 if not (self.root / spec).exists():
                     known = (path.stem for path in (self.root / "params" / paper / "aspect_models").glob("*.yaml"))
-                    raise RecipeError(f"{file}: unknown aspect model '{name}'. {nearest(str(name), known)}")
+                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, sorted(known), more=3)}")
                 base = self.backbone(str(self._read(spec).get("backbone")), seed)
                 made = {"data": result_of(base[0]), "sft": result_of(base[2])}
                 scale = f"{self.params}/aspect_model.yaml"

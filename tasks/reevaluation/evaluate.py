@@ -29,14 +29,13 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import DataError, RecipeError, RewardsmithError
+from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.cache import digest as request_digest
 from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
 from rlhf_core.evaluation.judges.templates import get_template
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
-from tasks.graph.rows import nearest
 from tasks.params.settings import read_settings, typed
 from tasks.reevaluation.past_results import bring_back
 from tasks.reevaluation.records import bring_records, records, records_folder
@@ -87,7 +86,7 @@ class ReevaluationSettings:
     def __post_init__(self) -> None:
         for name in self.benchmarks:
             if name not in BENCHMARKS:
-                raise RecipeError(f"unknown benchmark '{name}'. {nearest(name, BENCHMARKS)}")
+                raise RecipeError(f"unknown benchmark '{name}'{hint(name, BENCHMARKS, more=3)}")
         if self.canary < 2 or not 0 < self.level < 1 or self.drift_days < 0:
             raise RecipeError("canary must be at least 2, level in (0, 1), drift_days not negative")
 

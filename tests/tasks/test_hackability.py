@@ -145,7 +145,7 @@ def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:
 
 
 def test_unknown_names_get_a_hint() -> None:
-    with pytest.raises(RecipeError, match=r"unknown flaw 'lenght'\. Did you mean 'length'"):
+    with pytest.raises(RecipeError, match=r"unknown flaw 'lenght'; did you mean 'length'"):
         hackability.chosen(["lenght"], FLAWS, "flaw")
     with pytest.raises(RecipeError, match="either a function or the folder"):
         OwnReward("x")

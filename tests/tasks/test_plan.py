@@ -84,7 +84,7 @@ def test_several_papers_are_selected_without_the_studies_beside_them() -> None:
 
 
 def test_unknown_row_and_seed_name_what_is_known() -> None:
-    with pytest.raises(RecipeError, match=r"unknown row 'segmant'\. Did you mean 'segment'"):
+    with pytest.raises(RecipeError, match=r"unknown row 'segmant'; did you mean 'segment'"):
         plan.select(chain(), rows=["segmant"])
     with pytest.raises(RecipeError, match=r"no stage has seed 7; there are \[0, 1\]"):
         plan.select(chain(), seeds=[7])

@@ -385,7 +385,7 @@ def test_a_result_that_the_tree_lost_is_brought_back_with_its_data_and_sft_model
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"benchmarks": ["alpaka"]}, "unknown benchmark 'alpaka'. Did you mean 'alpaca'"),
+        ({"benchmarks": ["alpaka"]}, "unknown benchmark 'alpaka'; did you mean 'alpaca'"),
         ({"canary": 1}, "canary must be at least 2"),
         ({"levle": 0.9}, "unknown setting 'levle'; did you mean 'level'"),
     ],
