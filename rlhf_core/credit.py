@@ -10,10 +10,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.choices import Choices
 from rlhf_core.lazy import torch
-from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.rollout import Responses
+from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,18 +97,20 @@ class Credit:
         return torch.where(responses.mask, values, 0.0).sum(dim=1)
 
 
-CREDITS: dict[str, Credit] = {
-    "last_token": Credit(Sequence, last_token, "one"),
-    "every_token": Credit(Sequence, every_token, "response_length"),
-    "segment_end": Credit(Segments, segment_end, "one"),
-    "even_split": Credit(Segments, even_split, "one"),
-    "repeat": Credit(Segments, repeat, "segment_length"),
-    "as_is": Credit(Tokens, as_is, "one"),
-}
+CREDITS = Choices(
+    "credit",
+    {
+        "last_token": Credit(Sequence, last_token, "one"),
+        "every_token": Credit(Sequence, every_token, "response_length"),
+        "segment_end": Credit(Segments, segment_end, "one"),
+        "even_split": Credit(Segments, even_split, "one"),
+        "repeat": Credit(Segments, repeat, "segment_length"),
+        "as_is": Credit(Tokens, as_is, "one"),
+    },
+    needs=("takes", "pay", "gain"),
+)
 
 
 def build_credit(name: str) -> Credit:
-    """Credit rule by name."""
-    if name not in CREDITS:
-        raise RecipeError(f"unknown credit '{name}'; known: {', '.join(CREDITS)}")
+    """Returns the credit rule of a name."""
     return CREDITS[name]

@@ -15,17 +15,19 @@ from rlhf_core.credit import build_credit
 from rlhf_core.errors import RecipeError
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.policy_optimisation.config import OPTIMISERS
+from rlhf_core.policy_optimisation.unseen import useless_combination
+from rlhf_core.rewards.aggregation import BASES
 from rlhf_core.rewards.function import signal_type
 from rlhf_core.rewards.hierarchical import HierarchicalGate
-from rlhf_core.rewards.signals import READS, Sequence, SignalType, Tokens
-from rlhf_core.shaping.registry import build_shaping, useless_combination
-from rlhf_core.shaping.specification import Scale, needs_references
+from rlhf_core.shaping.registry import build_shaping, needs_references
+from rlhf_core.shaping.specification import Scale
+from rlhf_core.signals import READS, Sequence, SignalType, Tokens
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 
 #: kinds of optimiser: those that learn from a reward, and supervised recipes
 KINDS = (*OPTIMISERS, *SUPERVISED)
-#: what differences of segments start from
-BASES = ("prompt", "zero")
+
+
 #: a normaliser whose statistics the selection stage takes over the initial policy's pure samples
 PURE_SAMPLES = "pure_samples"
 #: an aspect component that stands for what the selection stage chose
@@ -336,7 +338,7 @@ def useless_shaping(recipe: Recipe) -> str | None:
     kind = str(recipe.optimiser["kind"])
     if part.signal is not Sequence and kind != "online_dpo":
         return None
-    return useless_combination(build_shaping(part.shaping, Scale(0.0, 1.0, 1.0)), kind)
+    return useless_combination(build_shaping(part.shaping, Scale(0.0, 1.0, 1.0)), recipe.optimiser)
 
 
 def _hint(word: str, known: tuple[str, ...] | list[str]) -> str:

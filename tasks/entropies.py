@@ -7,15 +7,13 @@ in nats is resolved here.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from safetensors.torch import save_file
 
-from rlhf_core.errors import RecipeError
+from tasks.params.backbone import EntropySpec
 from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
@@ -28,26 +26,14 @@ STAGE = "entropies"
 SPLITS = ("train", "validation", "ood")
 
 
-@dataclass(frozen=True)
-class EntropySpec:
-    """Entropy cutoffs by the name that a recipe uses: `"1.75": {quantile: .7}` or `"1.75": {nats: 1.75}`."""
-
-    cutoffs: Mapping[str, Any]
-
-    def __post_init__(self) -> None:
-        for name, rule in self.cutoffs.items():
-            if not isinstance(rule, Mapping) or set(rule) not in ({"nats"}, {"quantile"}):
-                raise RecipeError(f"entropy cutoff {name}: give either 'quantile' or 'nats', not {rule}")
-
-
 def resolve_cutoffs(spec: EntropySpec, entropies: torch.Tensor) -> dict[str, float]:
     """Cutoffs in nats by name; quantiles are those of `entropies`."""
     resolved = {}
     for name, rule in spec.cutoffs.items():
-        if "nats" in rule:
-            resolved[str(name)] = float(rule["nats"])
+        if rule.nats is not None:
+            resolved[name] = float(rule.nats)
         else:
-            resolved[str(name)] = float(torch.quantile(entropies[:1_000_000], float(rule["quantile"])))
+            resolved[name] = float(torch.quantile(entropies[:1_000_000], float(rule.quantile or 0)))
     return resolved
 
 

@@ -9,8 +9,7 @@ read, normalised, and for segments averaged. Source: PAR, §3.2 and Algorithm 2.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -20,13 +19,12 @@ from torch import Tensor
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import build_segmenter
-from rlhf_core.shaping.specification import CONSTANTS
+from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
@@ -36,36 +34,6 @@ from tasks.scoring.references import load_references
 
 VERSION = 1
 STAGE = "references"
-
-
-@dataclass(frozen=True)
-class ReferencesSpec:
-    """How reference responses are drawn, and how constants of a shaping are read at this scale.
-
-    Args:
-        sampling: `Sampling` of the responses.
-        responses: M, for each training prompt.
-        prompts: training prompts that have them, from the first on, None for all; as in the policy's settings.
-        batch: responses sampled at a time.
-        prompt_limit: most tokens of a prompt, None for the data's own limit; as in the policy's settings.
-        constants: which statement of a constant holds where a row has both: 'value' (as the paper has it) or 'sft'
-            (in units of these responses' rewards and lengths).
-    """
-
-    sampling: Mapping[str, Any]
-    responses: int = 10
-    prompts: int | None = None
-    batch: int = 256
-    prompt_limit: int | None = None
-    constants: str = "sft"
-
-    def __post_init__(self) -> None:
-        if self.responses < 1 or self.batch < 1:
-            raise RecipeError(f"responses is {self.responses} and batch {self.batch}; both must be at least 1")
-        if self.prompts is not None and self.prompts < 1:
-            raise RecipeError(f"prompts is {self.prompts}; it must be at least 1, or null for all")
-        if self.constants not in CONSTANTS:
-            raise RecipeError(f"constants is '{self.constants}'; known: {', '.join(CONSTANTS)}")
 
 
 def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
@@ -94,7 +62,7 @@ def sample(
     """
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
-    sampling = typed(Sampling, spec.sampling, "references: sampling")
+    sampling = spec.sampling
     prompts = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows for _ in range(spec.responses)]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].ids))
     generator = torch.Generator().manual_seed(random.Random(f"references-{seed}").getrandbits(63))

@@ -7,14 +7,14 @@ refused first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
-from rlhf_core.data.sources import HubSet, HuggingFaceSource
+from rlhf_core.data.sources import HuggingFaceSource
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores, section_of
+from tasks.params.evaluation import RewardBenchSpec
 from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_world
@@ -27,33 +27,6 @@ STAGE = "reward_bench"
 OOD = "-ood"
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class RewardBenchSpec:
-    """A benchmark of reward models.
-
-    Args:
-        source: 'testbed' generates one from the world of the data, 'huggingface' loads one.
-        pairs: of 'testbed', pairs of each subset.
-        seed: of 'testbed'.
-        sets: of 'huggingface', {name: `HubSet`} whose split `test` holds pairs with their `subset`.
-        batch: responses per forward pass.
-    """
-
-    source: str
-    pairs: int = 100
-    seed: int = 0
-    sets: Mapping[str, Any] = field(default_factory=dict)
-    batch: int = 64
-
-    def __post_init__(self) -> None:
-        if self.source not in ("testbed", "huggingface"):
-            raise RecipeError(f"source is '{self.source}'; known: testbed, huggingface")
-        if (self.source == "huggingface") != bool(self.sets):
-            raise RecipeError(f"source '{self.source}' with {len(self.sets)} sets: 'sets' belong to huggingface")
-        if self.pairs < 1 or self.batch < 1:
-            raise RecipeError(f"pairs is {self.pairs} and batch {self.batch}; both must be at least 1")
 
 
 def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[Row]:
@@ -74,7 +47,7 @@ def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[Row]:
             )
 
         return reward_bench_pairs(world, spec.pairs, spec.seed)
-    sets = {name: typed(HubSet, options, f"sets: {name}") for name, options in spec.sets.items()}
+    sets = spec.sets
     source = HuggingFaceSource(sets)
     rows = [row for name in sets for row in source.load(name, "test", "preference")]
     for number, row in enumerate(rows, start=1):

@@ -10,8 +10,8 @@ known, credit-assignment fidelity: how well the reward paid to each clause agree
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -25,12 +25,13 @@ from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
-from rlhf_core.rewards.merging import averaged
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, build_loss
 from rlhf_core.rewards.preference_training import MEAN, pair_loss, score_all, score_parts
+from rlhf_core.rewards.warm import averaged
 from rlhf_core.segmentation import SaT, Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token
-from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.supervised.config import TrainingConfig
+from tasks.params.reward_model import MergeSpec, RewardModelSpec
 from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
@@ -51,70 +52,6 @@ VERSION = 4
 STAGE = "reward_model"
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class RewardModelSpec:
-    """A reward model: how responses are cut into segments, and how segment rewards become a preference.
-
-    Args:
-        title: for people.
-        backbone: which SFT model it starts from.
-        segmenter: `{kind: entropy, cutoff: "1.75"}` and the like.
-        aggregation: of the segment rewards, by name or with options, `{kind: differential_attention, dim: 256}`.
-        loss: on the aggregated rewards, by name or with options, `{kind: bradley_terry, regularisation: 0.005}`.
-        end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
-        learning_rate_share: of the scale's learning rate; WARM's models have rates of their own.
-        seed_offset: added to the run's seed, so that models of one run differ.
-        data: the data set whose pairs it learns from, None for the backbone's.
-        references: how its reference rewards are drawn, by name; None for the scale's own way.
-        pairs: it learns from 'preference' pairs of the backbone's data, or from pairs of sampled solutions ('samples').
-    """
-
-    title: str
-    backbone: str
-    segmenter: Mapping[str, Any]
-    aggregation: str | Mapping[str, Any]
-    loss: str | Mapping[str, Any]
-    end_token: bool = False
-    learning_rate_share: float = 1.0
-    seed_offset: int = 0
-    data: str | None = None
-    references: str | None = None
-    pairs: str = "preference"
-
-    def __post_init__(self) -> None:
-        build_aggregation(self.aggregation)
-        build_loss(self.loss)
-        if not (math.isfinite(self.learning_rate_share) and self.learning_rate_share > 0):
-            raise RecipeError(f"learning_rate_share is {self.learning_rate_share}; it must be a finite number above 0")
-        if self.end_token and self.segmenter.get("kind") != "sat":
-            raise RecipeError("end_token: boundary tokens stand behind sentences; use a segmenter of kind sat")
-        if self.pairs not in ("preference", "samples"):
-            raise RecipeError(f"pairs is '{self.pairs}'; it must be 'preference' or 'samples'")
-
-
-@dataclass(frozen=True)
-class MergeSpec:
-    """A reward model that is the average of others.
-
-    Args:
-        title: for people.
-        backbone: which SFT model they all start from.
-        merge: their names.
-        data: the data set whose pairs they learn from, None for the backbone's.
-        references: as of a `RewardModelSpec`.
-    """
-
-    title: str
-    backbone: str
-    merge: tuple[str, ...]
-    data: str | None = None
-    references: str | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.merge) < 2 or len(set(self.merge)) != len(self.merge):
-            raise RecipeError(f"merge is {list(self.merge)}; name at least two reward models, each once")
 
 
 def train_reward_model(

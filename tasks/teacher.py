@@ -8,18 +8,18 @@ cached answer is not paid for twice. Source: RLMEC, section 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.edits import edit_distance
 from rlhf_core.errors import RecipeError
-from rlhf_core.reasoning.rewriting import REASONS, RewriteLimits, Teacher, WrongSolution
+from rlhf_core.minimum_editing import edit_distance
+from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.testbed.oracle import first_error
 from tasks.params.settings import read_settings, typed
+from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -31,22 +31,6 @@ STAGE = "teacher"
 CACHE = Path(".work/teacher")
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TeacherSpec:
-    """Who corrects, and what is accepted.
-
-    Args:
-        kind: 'oracle' (options `noise`, `seed`), 'endpoint' (fields of `EndpointConfig`) or 'local' (`source`: a
-            folder or hub id, `template`, `limits`, `max_new_tokens`, `batch`).
-        options: of the kind.
-        limits: `RewriteLimits`.
-    """
-
-    kind: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    limits: Mapping[str, Any] = field(default_factory=dict)
 
 
 def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
@@ -141,14 +125,13 @@ def make_rewrites(
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(TeacherSpec, read_settings(spec_path), str(spec_path))
-    limits = typed(RewriteLimits, spec.limits, f"{spec_path}: limits")
     teacher = build_teacher(spec, str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft, samples]) as result:
         encoder = load_encoder(data, sft / "model")
         file = samples / "samples.jsonl"
         wrong = wrong_solutions(read_jsonl(file), read_jsonl(data / "questions.jsonl"), file)
         rows = [
-            rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, limits)
+            rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, spec.limits)
             for each, said in zip(wrong, teacher.correct(wrong), strict=True)
         ]
         write_jsonl(result / "rewrites.jsonl", rows)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.choices import Choices
 from rlhf_core.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rlhf_core.policy_optimisation.config import OptimiserConfig
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 0.95) -> Tensor:
@@ -47,6 +51,25 @@ def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
     return returns * mask
 
 
+def population(counts: Tensor) -> Tensor:
+    """Degrees of freedom of the population's standard deviation (ddof 0)."""
+    return counts
+
+
+def sample(counts: Tensor) -> Tensor:
+    """Degrees of freedom of the sample standard deviation (ddof 1)."""
+    return (counts - 1).clamp(min=1)
+
+
+def centred_only(counts: Tensor) -> Tensor:
+    """Marks that scores are centred and not divided."""
+    return torch.ones_like(counts)
+
+
+#: What the squared deviations of a group are divided by, from its size.
+GROUP_STDS = Choices("group_std", {"population": population, "sample": sample, "none": centred_only})
+
+
 def group_relative(scores: Tensor, groups: Tensor, std: str = "population") -> Tensor:
     """(score - mean of its group) / standard deviation of its group.
 
@@ -55,19 +78,17 @@ def group_relative(scores: Tensor, groups: Tensor, std: str = "population") -> T
     Args:
         scores: [batch] float32, one per response.
         groups: [batch] int64, equal for responses to the same prompt.
-        std: 'population' (ddof 0), 'sample' (ddof 1), or 'none' to centre only.
+        std: a name in `GROUP_STDS`; 'none' centres only.
 
     Returns:
         [batch] float32; 0 where the scores of a group are equal (to a millionth of their size) and in a group of one.
         Source: Shao et al. 2024, §4.1.2; PAR, appendix 11.2.
     """
-    if std not in ("population", "sample", "none"):
-        raise RecipeError(f"group_std is '{std}'; known: population, sample, none")
+    freedom = GROUP_STDS[std]
     counts, centred = _centred(scores, groups)
-    if std == "none":
+    if freedom is centred_only:
         return centred.float()
-    freedom = counts if std == "population" else (counts - 1).clamp(min=1)
-    deviation = (_group_sums(centred**2, groups) / freedom).sqrt()
+    deviation = (_group_sums(centred**2, groups) / freedom(counts)).sqrt()
     size = (_group_sums(scores.double() ** 2, groups) / counts).sqrt()
     return torch.where(deviation > 1e-6 * size, centred / deviation, 0.0).float()
 
@@ -117,3 +138,115 @@ def whiten(values: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
     variance = masked_mean((values - mean) ** 2, mask)
     equal = variance <= (1e-6 * mean) ** 2
     return torch.where(mask & ~equal, (values - mean) * torch.rsqrt(variance + epsilon), 0.0)
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """A normalisation of advantages by `whiten`.
+
+    Args:
+        of_rollout: over the whole rollout batch, before updates.
+        of_minibatch: over each minibatch.
+    """
+
+    of_rollout: bool = False
+    of_minibatch: bool = False
+
+
+WHITENINGS = Choices(
+    "whitening",
+    {"rollout": Whitening(of_rollout=True), "minibatch": Whitening(of_minibatch=True), "none": Whitening()},
+    needs=("of_rollout", "of_minibatch"),
+)
+
+
+@dataclass(frozen=True)
+class Rewarded:
+    """What an advantage estimator sees of a rollout batch.
+
+    Attributes:
+        rewards, values: [batch, response_len] float32, token rewards and the critic's values (zeros without one).
+        mask: [batch, response_len] bool.
+        groups: [batch] int64, equal for responses to the same prompt.
+    """
+
+    rewards: Tensor
+    values: Tensor
+    mask: Tensor
+    groups: Tensor
+
+    @property
+    def scores(self) -> Tensor:
+        """[batch] float32, each response's total."""
+        return (self.rewards * self.mask).sum(dim=1)
+
+
+@dataclass(frozen=True)
+class AdvantageEstimator:
+    """An estimator as a setting names it.
+
+    Args:
+        estimate: (rewards, settings) -> [batch, response_len] float32, before whitening.
+        needs_critic: whether it reads a critic's values.
+        compares: whether it compares responses to one prompt, so that a group needs at least 2.
+        reads: settings that only some estimators read.
+        cancels: what it does to an affine shaping of one reward per response, for a message; None if it shows.
+    """
+
+    estimate: Callable[[Rewarded, OptimiserConfig], Tensor]
+    needs_critic: bool = False
+    compares: bool = False
+    reads: tuple[str, ...] = ()
+    cancels: str | None = None
+
+
+def _gae(given: Rewarded, config: OptimiserConfig) -> Tensor:
+    return gae(given.rewards, given.values, given.mask, config.gamma, config.lam)
+
+
+def _reward_to_go(given: Rewarded, config: OptimiserConfig) -> Tensor:
+    return rewards_to_go(given.rewards, given.mask, config.gamma)
+
+
+def _token_reward(given: Rewarded, config: OptimiserConfig) -> Tensor:
+    return torch.where(given.mask, given.rewards.float(), 0.0)
+
+
+def _group_relative(given: Rewarded, config: OptimiserConfig) -> Tensor:
+    return on_tokens(group_relative(given.scores, given.groups, config.group_std), given.mask)
+
+
+def _leave_one_out(given: Rewarded, config: OptimiserConfig) -> Tensor:
+    return on_tokens(leave_one_out(given.scores, given.groups), given.mask)
+
+
+ADVANTAGES = Choices(
+    "advantage",
+    {
+        "gae": AdvantageEstimator(_gae, needs_critic=True, reads=("gamma", "lam")),
+        "reward_to_go": AdvantageEstimator(_reward_to_go, reads=("gamma",)),
+        "group_relative": AdvantageEstimator(
+            _group_relative,
+            compares=True,
+            reads=("group_std",),
+            cancels="maps the rewards of a group by a*r + b with a > 0, which GRPO's advantages (r - mean)/std cancel",
+        ),
+        "leave_one_out": AdvantageEstimator(_leave_one_out, compares=True),
+        "token_reward": AdvantageEstimator(_token_reward),
+    },
+    needs=("estimate", "needs_critic", "compares", "reads", "cancels"),
+)
+
+
+def advantage_plus_value(given: Rewarded, advantages: Tensor, config: OptimiserConfig) -> Tensor:
+    """The advantage before whitening plus the value."""
+    return (advantages + given.values) * given.mask
+
+
+def monte_carlo(given: Rewarded, advantages: Tensor, config: OptimiserConfig) -> Tensor:
+    """The discounted sum of the rewards that followed."""
+    return rewards_to_go(given.rewards, given.mask, config.gamma)
+
+
+#: What the critic learns: (rewards, advantages before whitening, settings) -> [batch, response_len] float32.
+VALUE_TARGETS = Choices("value_target", {"advantage_plus_value": advantage_plus_value, "monte_carlo": monte_carlo})

@@ -1,40 +1,82 @@
 """Optimisers as compositions: one settings class, and each algorithm as the few settings that make it.
 
 Advantage estimator x objective x value loss x KL placement x rollout source. `OPTIMISERS` holds what each named
-algorithm is made of; a scale says how big, a recipe overrides single values. What contradicts is refused by name.
+algorithm is made of; a scale says how big, a recipe overrides single values. What contradicts is refused by name, as
+the entries of the tables declare it.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from typing import Any
+from typing import Annotated, Any
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.choices import Choices
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.policy_optimisation.advantages import ADVANTAGES, GROUP_STDS, VALUE_TARGETS, WHITENINGS
+from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS, KL_PLACEMENTS
+from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES
 from rlhf_core.schedule import SCHEDULES
-
-ADVANTAGES = ("gae", "reward_to_go", "group_relative", "leave_one_out", "token_reward")
-OBJECTIVES = ("clipped_surrogate", "policy_gradient", "rlmec", "online_dpo")
-#: Each word setting's known values.
-CHOICES: dict[str, tuple[str, ...]] = {
-    "advantage": ADVANTAGES,
-    "objective": OBJECTIVES,
-    "whitening": ("rollout", "minibatch", "none"),
-    "critic": ("sft", "reward_model", "none"),
-    "value_target": ("advantage_plus_value", "monte_carlo"),
-    "kl_placement": ("reward", "loss", "none"),
-    "kl_estimator": ("k1", "k2", "k3"),
-    "group_std": ("population", "sample", "none"),
-    "loss_average": ("tokens", "responses"),
-    "source": ("on_policy", "fixed"),
-    "lr_schedule": SCHEDULES,
-}
+from rlhf_core.typed import Checked, above, at_least, between, one_of
 
 
 @dataclass(frozen=True)
-class OptimiserConfig:
+class CriticStart:
+    """What a critic starts from.
+
+    Args:
+        starts: the model, 'sft' or 'reward_model'; None for no critic.
+        reads: settings that only a critic reads.
+    """
+
+    starts: str | None
+    reads: tuple[str, ...] = ("critic_lr", "critic_warmup", "value_clip", "value_coef", "value_target")
+
+
+CRITICS = Choices(
+    "critic",
+    {"sft": CriticStart("sft"), "reward_model": CriticStart("reward_model"), "none": CriticStart(None, reads=())},
+    needs=("starts", "reads"),
+)
+
+
+@dataclass(frozen=True)
+class RolloutOrigin:
+    """Where rollouts come from.
+
+    Args:
+        fixed: samples of the reference, drawn once; the policy samples them otherwise.
+    """
+
+    fixed: bool
+
+
+SOURCES = Choices("source", {"on_policy": RolloutOrigin(False), "fixed": RolloutOrigin(True)}, needs=("fixed",))
+
+#: Each word setting's choices.
+TABLES: dict[str, Choices[Any]] = {
+    "advantage": ADVANTAGES,
+    "objective": OBJECTIVES,
+    "whitening": WHITENINGS,
+    "critic": CRITICS,
+    "value_target": VALUE_TARGETS,
+    "kl_placement": KL_PLACEMENTS,
+    "kl_estimator": KL_ESTIMATORS,
+    "group_std": GROUP_STDS,
+    "loss_average": LOSS_AVERAGES,
+    "source": SOURCES,
+    "lr_schedule": SCHEDULES,
+}
+
+Count = Annotated[int, at_least(1)]
+Positive = Annotated[float, above(0)]
+NotNegative = Annotated[float, at_least(0)]
+Share = Annotated[float, between(0, 1)]
+Beta = Annotated[float, between(0, 1, open_high=True)]
+
+
+@dataclass(frozen=True)
+class OptimiserConfig(Checked):
     """Settings of a policy optimisation; the defaults are PPO's as Segment has it.
 
     Args:
@@ -72,53 +114,47 @@ class OptimiserConfig:
         replay: rollout batches that a buffer holds, 0 for none.
     """
 
-    iterations: int
-    rollout_batch: int
-    minibatch: int
-    microbatch: int
-    epochs: int
-    actor_lr: float
-    critic_lr: float | None = None
-    critic_warmup: int = 0
-    gamma: float = 1.0
-    lam: float = 0.95
-    clip: float = 0.2
-    value_clip: float | None = 0.25
-    kl_coef: float = 0.01
-    max_grad_norm: float = 1.0
-    adam_betas: tuple[float, float] = (0.9, 0.95)
-    lr_warmup: float = 0.0
-    lr_schedule: str = "constant"
-    source: str = "on_policy"
-    group_size: int = 1
-    advantage: str = "gae"
-    group_std: str = "population"
-    whitening: str = "rollout"
-    objective: str = "clipped_surrogate"
-    dpo_beta: float = 0.1
-    dpo_min_margin: float = 0.0
-    loss_average: str = "tokens"
-    critic: str = "sft"
-    value_target: str = "advantage_plus_value"
-    value_coef: float = 0.5
-    kl_placement: str = "reward"
-    kl_estimator: str = "k1"
-    kl_target: float | None = None
-    kl_horizon: int = 10_000
-    replay: int = 0
+    iterations: Count
+    rollout_batch: Count
+    minibatch: Count
+    microbatch: Count
+    epochs: Count
+    actor_lr: Positive
+    critic_lr: Positive | None = None
+    critic_warmup: Annotated[int, at_least(0)] = 0
+    gamma: Share = 1.0
+    lam: Share = 0.95
+    clip: Positive = 0.2
+    value_clip: Positive | None = 0.25
+    kl_coef: NotNegative = 0.01
+    max_grad_norm: Positive = 1.0
+    adam_betas: tuple[Beta, Beta] = (0.9, 0.95)
+    lr_warmup: Share = 0.0
+    lr_schedule: Annotated[str, one_of(SCHEDULES)] = "constant"
+    source: Annotated[str, one_of(SOURCES)] = "on_policy"
+    group_size: Count = 1
+    advantage: Annotated[str, one_of(ADVANTAGES)] = "gae"
+    group_std: Annotated[str, one_of(GROUP_STDS)] = "population"
+    whitening: Annotated[str, one_of(WHITENINGS)] = "rollout"
+    objective: Annotated[str, one_of(OBJECTIVES)] = "clipped_surrogate"
+    dpo_beta: Positive = 0.1
+    dpo_min_margin: NotNegative = 0.0
+    loss_average: Annotated[str, one_of(LOSS_AVERAGES)] = "tokens"
+    critic: Annotated[str, one_of(CRITICS)] = "sft"
+    value_target: Annotated[str, one_of(VALUE_TARGETS)] = "advantage_plus_value"
+    value_coef: Positive = 0.5
+    kl_placement: Annotated[str, one_of(KL_PLACEMENTS)] = "reward"
+    kl_estimator: Annotated[str, one_of(KL_ESTIMATORS)] = "k1"
+    kl_target: Positive | None = None
+    kl_horizon: Count = 10_000
+    replay: Annotated[int, at_least(0)] = 0
 
     def __post_init__(self) -> None:
-        for name, known in CHOICES.items():
-            if getattr(self, name) not in known:
-                raise RecipeError(f"{name} is {getattr(self, name)!r}; it must be one of {', '.join(known)}")
+        super().__post_init__()
         self._check_sizes()
-        self._check_numbers()
         self._check_composition()
 
     def _check_sizes(self) -> None:
-        for name in ("iterations", "rollout_batch", "minibatch", "microbatch", "epochs", "group_size", "kl_horizon"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"setting '{name}' is {getattr(self, name)}, it must be at least 1")
         if self.rollout_batch % self.minibatch:
             raise RecipeError(
                 f"rollout_batch {self.rollout_batch} is not a multiple of minibatch {self.minibatch}; "
@@ -134,84 +170,55 @@ class OptimiserConfig:
                 f"replay {self.replay} with {self.iterations} iterations: the first {self.replay} batches only fill "
                 "the buffer, so nothing would ever be trained; lower replay or raise iterations"
             )
-        if self.replay < 0 or self.critic_warmup < 0:
-            raise RecipeError(f"replay is {self.replay} and critic_warmup {self.critic_warmup}; neither is below 0")
-
-    def _check_numbers(self) -> None:
-        positive = {"actor_lr": self.actor_lr, "dpo_beta": self.dpo_beta, "max_grad_norm": self.max_grad_norm}
-        positive |= {"clip": self.clip, "value_coef": self.value_coef}
-        positive |= {} if self.critic_lr is None else {"critic_lr": self.critic_lr}
-        positive |= {} if self.value_clip is None else {"value_clip": self.value_clip}
-        positive |= {} if self.kl_target is None else {"kl_target": self.kl_target}
-        for name, value in positive.items():
-            if not (math.isfinite(value) and value > 0):
-                raise RecipeError(f"setting '{name}' is {value}; it must be a finite number above 0")
-        for name in ("gamma", "lam", "lr_warmup"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"setting '{name}' is {getattr(self, name)}; it must lie in [0, 1]")
-        for name in ("kl_coef", "dpo_min_margin"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise RecipeError(f"setting '{name}' is {value}; it must be a finite number, at least 0")
 
     def _check_composition(self) -> None:
-        if self.has_critic != (self.advantage == "gae"):
+        estimator = ADVANTAGES[self.advantage]
+        if self.has_critic != estimator.needs_critic:
             raise RecipeError(
-                f"advantage '{self.advantage}' with critic '{self.critic}': 'gae' needs a critic ('sft' or "
-                "'reward_model') and nothing else reads one (critic: none)"
+                f"advantage '{self.advantage}' with critic '{self.critic}': "
+                + ("it needs a critic" if estimator.needs_critic else "only an advantage that needs a critic reads one")
+                + f"; 'gae' needs a critic ({', '.join(name for name in CRITICS if CRITICS[name].starts)}), the others "
+                "have critic: none"
             )
         if self.has_critic != (self.critic_lr is not None):
             remedy = "state critic_lr" if self.has_critic else "leave critic_lr out"
             raise RecipeError(f"critic is '{self.critic}' and critic_lr {self.critic_lr}: {remedy}")
         if self.critic_warmup and not self.has_critic:
             raise RecipeError(f"critic_warmup is {self.critic_warmup}, but critic is 'none'")
-        if self.advantage in ("group_relative", "leave_one_out") and self.group_size < 2:
+        if estimator.compares and self.group_size < 2:
             raise RecipeError(
                 f"advantage '{self.advantage}' compares responses to the same prompt, but group_size is "
                 f"{self.group_size}; it must be at least 2"
             )
-        if self.objective == "online_dpo":
-            self._check_online_dpo()
-        if self.objective == "rlmec" and (self.advantage, self.whitening) != ("token_reward", "none"):
+        OBJECTIVES[self.objective].check(self)
+        if self.kl_in_loss and not KL_ESTIMATORS[self.kl_estimator].has_gradient:
+            usable = " or ".join(name for name in KL_ESTIMATORS if KL_ESTIMATORS[name].has_gradient)
             raise RecipeError(
-                "objective 'rlmec' weighs tokens by their own rewards: it needs advantage 'token_reward' and whitening "
-                f"'none', not '{self.advantage}' and '{self.whitening}'"
+                f"kl_placement '{self.kl_placement}' with kl_estimator '{self.kl_estimator}': its expected gradient is "
+                f"0, it would penalise nothing; use {usable}, or kl_placement 'reward'"
             )
-        if self.kl_placement == "loss" and self.kl_estimator == "k1":
-            raise RecipeError(
-                "kl_placement 'loss' with kl_estimator 'k1': the expected gradient of k1 is 0, it would penalise "
-                "nothing; use k2 or k3, or kl_placement 'reward'"
-            )
-        if self.kl_target is not None and (self.kl_placement == "none" or self.kl_coef == 0):
+        if self.kl_target is not None and (not KL_PLACEMENTS[self.kl_placement].penalises or self.kl_coef == 0):
             raise RecipeError(
                 f"kl_target {self.kl_target} adapts a penalty, but kl_placement is '{self.kl_placement}' and kl_coef "
                 f"{self.kl_coef}"
             )
 
-    def _check_online_dpo(self) -> None:
-        if self.group_size != 2 or self.minibatch % 2:
-            raise RecipeError(
-                f"objective 'online_dpo' learns from pairs: group_size must be 2 and minibatch even, not "
-                f"{self.group_size} and {self.minibatch}"
-            )
-        if self.kl_placement != "none" or self.whitening != "none" or self.advantage != "token_reward":
-            raise RecipeError(
-                "objective 'online_dpo' holds the policy to the reference by dpo_beta and reads no advantage: "
-                "kl_placement and whitening must be 'none' and advantage 'token_reward', not "
-                f"'{self.kl_placement}', '{self.whitening}' and '{self.advantage}'"
-            )
-
     @property
     def has_critic(self) -> bool:
-        return self.critic != "none"
+        return CRITICS[self.critic].starts is not None
 
     @property
     def kl_in_reward(self) -> bool:
-        return self.kl_placement == "reward"
+        return KL_PLACEMENTS[self.kl_placement].in_reward
 
     @property
     def kl_in_loss(self) -> bool:
-        return self.kl_placement == "loss"
+        return KL_PLACEMENTS[self.kl_placement].in_loss
+
+    @property
+    def fixed_samples(self) -> bool:
+        """Whether rollouts are samples of the reference, drawn once."""
+        return SOURCES[self.source].fixed
 
 
 _NO_CRITIC = {"critic": "none"}
@@ -221,54 +228,51 @@ _PLAIN = {**_NO_CRITIC, "advantage": "token_reward", "whitening": "none", "kl_pl
 SIZES = ("iterations", "rollout_batch", "minibatch", "microbatch", "epochs", "actor_lr")
 
 #: What each algorithm is made of, where it differs from PPO.
-OPTIMISERS: dict[str, dict[str, Any]] = {
-    "ppo": {},
-    "ppo_a2c": {"objective": "policy_gradient", "value_clip": None},
-    "vanilla_ppo": _PLAIN,
-    "reinforce_plus_plus": {**_NO_CRITIC, "advantage": "reward_to_go"},
-    "grpo": {
-        **_NO_CRITIC,
-        "advantage": "group_relative",
-        "group_size": 5,
-        "whitening": "none",
-        "kl_placement": "loss",
-        "kl_estimator": "k3",
-        "loss_average": "responses",
+OPTIMISERS: Choices[Mapping[str, Any]] = Choices(
+    "optimiser",
+    {
+        "ppo": {},
+        "ppo_a2c": {"objective": "policy_gradient", "value_clip": None},
+        "vanilla_ppo": _PLAIN,
+        "reinforce_plus_plus": {**_NO_CRITIC, "advantage": "reward_to_go"},
+        "grpo": {
+            **_NO_CRITIC,
+            "advantage": "group_relative",
+            "group_size": 5,
+            "whitening": "none",
+            "kl_placement": "loss",
+            "kl_estimator": "k3",
+            "loss_average": "responses",
+        },
+        "rloo": {
+            **_NO_CRITIC,
+            "advantage": "leave_one_out",
+            "group_size": 4,
+            "whitening": "none",
+            "objective": "policy_gradient",
+        },
+        "online_dpo": {**_PLAIN, "objective": "online_dpo", "group_size": 2},
+        "rlmec": {**_PLAIN, "objective": "rlmec", "source": "fixed", "clip": 0.3},
     },
-    "rloo": {
-        **_NO_CRITIC,
-        "advantage": "leave_one_out",
-        "group_size": 4,
-        "whitening": "none",
-        "objective": "policy_gradient",
-    },
-    "online_dpo": {**_PLAIN, "objective": "online_dpo", "group_size": 2},
-    "rlmec": {**_PLAIN, "objective": "rlmec", "source": "fixed", "clip": 0.3},
-}
+)
 
-#: Settings that only some compositions read: when, and what to say otherwise.
-_READ: dict[str, tuple[Callable[[dict[str, Any]], bool], str]] = {
-    **{
-        name: (lambda made: made["critic"] != "none", "critic is 'none'")
-        for name in ("critic_lr", "critic_warmup", "value_clip", "value_coef", "value_target", "lam")
-    },
-    **{
-        name: (lambda made: made["kl_placement"] != "none", "kl_placement is 'none'")
-        for name in ("kl_coef", "kl_estimator", "kl_target", "kl_horizon")
-    },
-    "clip": (lambda made: made["objective"] in ("clipped_surrogate", "rlmec"), "the objective has no ratio to clip"),
-    **{
-        name: (lambda made: made["objective"] == "online_dpo", "the objective is not 'online_dpo'")
-        for name in ("dpo_beta", "dpo_min_margin")
-    },
-    "group_std": (lambda made: made["advantage"] == "group_relative", "the advantage is not 'group_relative'"),
-    "gamma": (lambda made: made["advantage"] in ("gae", "reward_to_go"), "the advantage discounts nothing"),
-    "kl_horizon": (lambda made: made.get("kl_target") is not None, "kl_target is not set, so kl_coef is fixed"),
-}
+
+def _unread(setting: str, made: Mapping[str, Any]) -> str | None:
+    """Why a composition never reads a setting, by what its choices declare; None where it does."""
+    readers = [
+        field
+        for field, table in TABLES.items()
+        if any(setting in getattr(entry, "reads", ()) for entry in table.values())
+    ]
+    if readers and not any(setting in TABLES[field][made[field]].reads for field in readers):
+        return " and ".join(f"{field} is '{made[field]}'" for field in readers)
+    if setting == "kl_horizon" and made.get("kl_target") is None:
+        return "kl_target is not set, so kl_coef is fixed"
+    return None
 
 
 def composed(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
-    """All settings of an algorithm: what it is made of, overridden by those given.
+    """Returns all settings of an algorithm: what it is made of, overridden by those given.
 
     Args:
         kind: a name in `OPTIMISERS`.
@@ -277,30 +281,26 @@ def composed(kind: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     Raises:
         RecipeError: an unknown kind or setting, or a setting that the composition never reads.
     """
-    if kind not in OPTIMISERS:
-        near = get_close_matches(kind, OPTIMISERS, n=1)
-        raise RecipeError(
-            f"unknown optimiser '{kind}'; "
-            + (f"did you mean '{near[0]}'?" if near else f"known: {', '.join(OPTIMISERS)}")
-        )
+    own = OPTIMISERS[kind]
     defaults = {field.name: field.default for field in fields(OptimiserConfig)}
     for name in settings:
         if name not in defaults:
-            near = get_close_matches(name, defaults, n=1)
-            raise RecipeError(
-                f"unknown setting '{name}'" + (f"; did you mean '{near[0]}'?" if near else f" of optimiser '{kind}'")
-            )
-    result = {**OPTIMISERS[kind], **settings}
+            raise RecipeError(f"unknown setting '{name}' of optimiser '{kind}'{hint(name, defaults)}")
+    result = {**own, **settings}
     whole = {**defaults, **result}
+    for field, table in TABLES.items():
+        problem = table.refusal(whole[field])
+        if problem is not None:
+            raise RecipeError(f"{field} is {whole[field]!r}; {problem}")
     for name in settings:
-        read, reason = _READ.get(name, (None, ""))
-        if read is not None and not read(whole):
+        reason = _unread(name, whole)
+        if reason is not None:
             raise RecipeError(f"optimiser '{kind}' does not read '{name}': {reason}; leave it out")
     return result
 
 
 def optimiser_config(kind: str, **settings: Any) -> OptimiserConfig:
-    """The settings of a named algorithm, checked; see `composed` and `OptimiserConfig`."""
+    """Returns the settings of a named algorithm, checked; see `composed` and `OptimiserConfig`."""
     made = composed(kind, settings)
     missing = [name for name in SIZES if name not in made]
     if missing:

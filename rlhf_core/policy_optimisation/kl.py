@@ -2,28 +2,93 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.choices import Choices
 from rlhf_core.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+@dataclass(frozen=True)
+class KLEstimator:
+    """An estimator of KL from one sampled token.
+
+    Args:
+        of: [batch, response_len] float32 estimate from d = log pi - log pi_ref.
+        has_gradient: whether its expected gradient is the divergence's; a penalty in the loss needs that.
+    """
+
+    of: Callable[[Tensor], Tensor]
+    has_gradient: bool = True
+
+
+def k1(d: Tensor) -> Tensor:
+    """d: unbiased, of either sign."""
+    return d
+
+
+def k2(d: Tensor) -> Tensor:
+    """d^2/2: biased, never negative."""
+    return 0.5 * d**2
+
+
+def k3(d: Tensor) -> Tensor:
+    """exp(-d) - 1 + d: unbiased, never negative."""
+    return torch.expm1(-d) + d
+
+
+#: Source: Schulman 2020.
+KL_ESTIMATORS = Choices(
+    "kl_estimator",
+    {"k1": KLEstimator(k1, has_gradient=False), "k2": KLEstimator(k2), "k3": KLEstimator(k3)},
+    needs=("of", "has_gradient"),
+)
+
+
+@dataclass(frozen=True)
+class KLPlacement:
+    """A place of the KL penalty.
+
+    Args:
+        in_reward: it is subtracted from each token's reward.
+        in_loss: it is added to the policy's loss.
+        reads: settings that only a penalty reads.
+    """
+
+    in_reward: bool = False
+    in_loss: bool = False
+    reads: tuple[str, ...] = ("kl_coef", "kl_estimator", "kl_target", "kl_horizon")
+
+    @property
+    def penalises(self) -> bool:
+        return self.in_reward or self.in_loss
+
+
+KL_PLACEMENTS = Choices(
+    "kl_placement",
+    {
+        "reward": KLPlacement(in_reward=True),
+        "loss": KLPlacement(in_loss=True),
+        "none": KLPlacement(reads=()),
+    },
+    needs=("in_reward", "in_loss", "reads", "penalises"),
+)
+
+
 def kl_tokens(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str = "k1") -> Tensor:
     """[batch, response_len] float32 per-token estimate, 0 on padding.
 
-    With d = log pi - log pi_ref: k1 = d, k2 = d^2/2, k3 = exp(-d) - 1 + d. Source: Schulman 2020.
+    Args:
+        logprobs, reference_logprobs: [batch, response_len] float32, log pi and log pi_ref of the sampled tokens.
+        mask: [batch, response_len] bool.
+        estimator: a name in `KL_ESTIMATORS`.
     """
     d = torch.where(mask, logprobs.float() - reference_logprobs.float(), 0.0)
-    if estimator == "k1":
-        return d
-    if estimator == "k2":
-        return 0.5 * d**2
-    if estimator == "k3":
-        return torch.where(mask, torch.expm1(-d) + d, 0.0)
-    raise RecipeError(f"unknown KL estimator '{estimator}'; known: k1, k2, k3")
+    return torch.where(mask, KL_ESTIMATORS[estimator].of(d), 0.0)
 
 
 class KLCoefficient:

@@ -12,21 +12,12 @@ from rlhf_core import distributed
 from rlhf_core.errors import NumericsError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.policy_optimisation.advantages import whiten
+from rlhf_core.policy_optimisation.advantages import WHITENINGS, whiten
 from rlhf_core.policy_optimisation.auxiliary import AuxiliaryLoss
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import Experience, inputs_of
 from rlhf_core.policy_optimisation.kl import kl_tokens
-from rlhf_core.policy_optimisation.objectives import (
-    TokenLoss,
-    clipped_surrogate,
-    nonzero_rewards,
-    ordered_pairs,
-    policy_gradient,
-    preference_loss,
-    rlmec_objective,
-    value_loss,
-)
+from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES, Compared, value_loss
 from rlhf_core.stepper import Stepper, stepper_of
 
 #: Mean and largest absolute change of a token's log-probability since its rollout.
@@ -50,6 +41,7 @@ class Learner:
         auxiliary: AuxiliaryLoss | None = None,
     ) -> None:
         self.policy, self.critic, self.config, self.auxiliary = policy, critic, config, auxiliary
+        self.objective = OBJECTIVES[config.objective]
         self.actor = self._stepper(policy.model, config.actor_lr)
         self.critic_stepper: Stepper | None = None
         if critic is not None and config.critic_lr is not None:
@@ -93,7 +85,7 @@ class Learner:
         sums: dict[str, float] = {}
         first: dict[str, float] = {}
         steps = 0
-        units = self._units(experience)
+        units = self.units(experience)
         counts: dict[str, float] = {}
         if self.config.dpo_min_margin:
             counts["skipped_pairs"] = len(experience.batch) / 2 - len(units)
@@ -109,11 +101,9 @@ class Learner:
                 steps += 1
         return {name: value / steps for name, value in sums.items()} | first | counts
 
-    def _units(self, experience: Experience) -> Tensor:
-        """[units, k] rows that stay together: pairs (better, worse) of online DPO, single responses otherwise."""
-        if self.config.objective == "online_dpo":
-            return ordered_pairs(experience.scores, experience.batch.groups, self.config.dpo_min_margin)
-        return torch.arange(len(experience.batch), device=experience.batch.groups.device)[:, None]
+    def units(self, experience: Experience) -> Tensor:
+        """[units, k] int64 rows that stay together in a minibatch, as the objective has them."""
+        return self.objective.units(experience.scores, experience.batch.groups, self.config)
 
     def _minibatches(self, experience: Experience, units: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
         """Shuffled units [minibatch / k, k], those of similar length side by side; the last may hold fewer."""
@@ -129,9 +119,9 @@ class Learner:
         config, mask = self.config, experience.batch.responses.mask
         rows = units.flatten()
         tokens = mask[rows].sum().clamp(min=1)
-        divisor = self._divisor(experience, units, tokens)
         advantages = experience.advantages
-        if config.whitening == "minibatch":
+        divisor = self.objective.divisor(advantages[rows], mask[rows], len(units), tokens, config)
+        if WHITENINGS[config.whitening].of_minibatch:
             advantages = advantages.index_copy(0, rows, whiten(advantages[rows], mask[rows]))
         for stepper in self._steppers:
             stepper.zero_grad()
@@ -150,7 +140,7 @@ class Learner:
         sums = distributed.summed(sums)
         if not train_actor:
             sums = {name: torch.zeros(()) for name in ("policy_loss", "clip_fraction", "update_kl")} | sums
-        of_policy = ("policy_loss", "kl_loss", "accuracy", "margin")
+        of_policy = ("policy_loss", "kl_loss", *self.objective.measures)
         metrics = {name: float(value / (divisor if name in of_policy else tokens)) for name, value in sums.items()}
         if largest_gap is not None:
             metrics["logprob_gap_max"] = max(distributed.gathered(float(largest_gap)))
@@ -161,14 +151,6 @@ class Learner:
         if train_actor:
             metrics["grad_norm"] = self.actor.step(_check_norm)
         return metrics
-
-    def _divisor(self, experience: Experience, units: Tensor, tokens: Tensor) -> Tensor:
-        """What the policy's loss sum of a whole minibatch is divided by."""
-        rows = units.flatten()
-        if self.config.objective == "rlmec":
-            return nonzero_rewards(experience.advantages[rows], experience.batch.responses.mask[rows])
-        by_unit = self.config.objective == "online_dpo" or self.config.loss_average == "responses"
-        return tokens.new_tensor(len(units)) if by_unit else tokens
 
     def _policy_backward(
         self, experience: Experience, advantages: Tensor, rows: Tensor, kl_coef: float, divisor: Tensor, counts: bool
@@ -182,40 +164,18 @@ class Learner:
         assert batch.reference_logprobs is not None
         old, reference = batch.logprobs[rows, :width], batch.reference_logprobs[rows, :width]
         logprobs = self.actor.forward(lambda: self.policy.statistics(*inputs, with_entropy=False).logprobs)
-        if config.objective == "online_dpo":
-            logratios = torch.where(mask, logprobs - reference, 0.0).sum(dim=1).view(-1, 2)
-            losses, margins = preference_loss(logratios, config.dpo_beta)
-            loss, clipped = losses.sum(), torch.zeros_like(mask)
-            sums = {"policy_loss": loss.detach()}
-            sums |= {"accuracy": (margins > 0).sum(), "margin": margins.sum()}
-        else:
-            terms = self._token_loss(logprobs, old, reference, advantages[rows, :width], mask)
-            loss, clipped = self._sum(terms.losses, mask), terms.clipped
-            sums = {"policy_loss": loss.detach()}
+        terms = self.objective.loss(Compared(logprobs, old, reference, advantages[rows, :width], mask), config)
+        loss, clipped = terms.total, terms.clipped
+        sums = {"policy_loss": loss.detach(), **terms.measures}
         if config.kl_in_loss:
-            penalty = self._sum(kl_tokens(logprobs, reference, mask, config.kl_estimator), mask)
+            tokens = kl_tokens(logprobs, reference, mask, config.kl_estimator)
+            penalty = LOSS_AVERAGES[config.loss_average].total(tokens, mask)
             sums["kl_loss"] = penalty.detach()
             loss = loss + kl_coef * penalty
         self.actor.backward((loss if counts else 0.0 * loss) / divisor)
         moved = kl_tokens(old, logprobs.detach(), mask, "k1")
         gaps = {"logprob_gap": moved.abs().sum(), "logprob_gap_max": moved.abs().max()}
         return sums | gaps | {"clip_fraction": clipped.sum(), "update_kl": moved.sum()}
-
-    def _token_loss(
-        self, logprobs: Tensor, old: Tensor, reference: Tensor, advantages: Tensor, mask: Tensor
-    ) -> TokenLoss:
-        config = self.config
-        if config.objective == "clipped_surrogate":
-            return clipped_surrogate(logprobs, old, advantages, mask, config.clip)
-        if config.objective == "policy_gradient":
-            return policy_gradient(logprobs, advantages, mask)
-        return rlmec_objective(logprobs, reference, advantages, mask, config.clip)
-
-    def _sum(self, losses: Tensor, mask: Tensor) -> Tensor:
-        """Sum over tokens, or over responses of the mean over each one's tokens (0 for an empty one)."""
-        if self.config.loss_average == "responses":
-            losses = losses / mask.sum(dim=1, keepdim=True).clamp(min=1)
-        return losses.sum()
 
     def _critic_backward(self, experience: Experience, rows: Tensor, tokens: Tensor, counts: bool) -> dict[str, Tensor]:
         critic, stepper = self.critic, self.critic_stepper

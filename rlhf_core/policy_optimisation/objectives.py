@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from rlhf_core.choices import Choices
+from rlhf_core.errors import RecipeError
 from rlhf_core.lazy import torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from rlhf_core.policy_optimisation.config import OptimiserConfig
 
 
 @dataclass(frozen=True)
@@ -128,3 +133,174 @@ def value_loss(
     bounded = old_values + (values - old_values).clamp(-clip, clip)
     clipped = (bounded - returns) ** 2
     return TokenLoss(coefficient * torch.where(mask, torch.maximum(plain, clipped), 0.0), (clipped > plain) & mask)
+
+
+@dataclass(frozen=True)
+class LossAverage:
+    """What losses of tokens are averaged over.
+
+    Args:
+        total: ([batch, response_len] losses, mask) -> scalar sum.
+        by_response: whether the sum of a minibatch is divided by its responses rather than its tokens.
+    """
+
+    total: Callable[[Tensor, Tensor], Tensor]
+    by_response: bool
+
+
+def _over_tokens(losses: Tensor, mask: Tensor) -> Tensor:
+    return losses.sum()
+
+
+def _over_responses(losses: Tensor, mask: Tensor) -> Tensor:
+    """Sum over responses of the mean over each one's tokens, 0 for an empty one."""
+    return (losses / mask.sum(dim=1, keepdim=True).clamp(min=1)).sum()
+
+
+LOSS_AVERAGES = Choices(
+    "loss_average",
+    {"tokens": LossAverage(_over_tokens, False), "responses": LossAverage(_over_responses, True)},
+    needs=("total", "by_response"),
+)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """What an objective sees of some responses, [batch, response_len].
+
+    Attributes:
+        logprobs: float32 under the policy as it is, with a gradient.
+        old, reference: float32 under the sampling policy and under the reference.
+        advantages: float32.
+        mask: bool.
+    """
+
+    logprobs: Tensor
+    old: Tensor
+    reference: Tensor
+    advantages: Tensor
+    mask: Tensor
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A summed loss.
+
+    Attributes:
+        total: scalar, before it is divided.
+        clipped: [batch, response_len] bool, where a clip binds.
+        measures: further sums, divided as the loss is.
+    """
+
+    total: Tensor
+    clipped: Tensor
+    measures: Mapping[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class TokenObjective:
+    """An objective with a loss for every token, summed as `loss_average` says.
+
+    Args:
+        token_loss: (responses, settings) -> `TokenLoss`.
+        reads: settings that only some objectives read.
+        check: raises RecipeError where other settings contradict it.
+        divide_by: (advantages, mask) of a minibatch -> scalar, in the place of what `loss_average` divides by.
+    """
+
+    token_loss: Callable[[Compared, OptimiserConfig], TokenLoss]
+    reads: tuple[str, ...] = ()
+    check: Callable[[OptimiserConfig], None] = lambda config: None
+    divide_by: Callable[[Tensor, Tensor], Tensor] | None = None
+    #: what it makes of the order of rewards alone, for a message; None where their size counts
+    ignores_size: str | None = None
+    measures: tuple[str, ...] = ()
+
+    def units(self, scores: Tensor, groups: Tensor, config: OptimiserConfig) -> Tensor:
+        """[units, k] int64 rows that stay together in a minibatch: single responses."""
+        return torch.arange(len(groups), device=groups.device)[:, None]
+
+    def loss(self, seen: Compared, config: OptimiserConfig) -> Loss:
+        terms = self.token_loss(seen, config)
+        return Loss(LOSS_AVERAGES[config.loss_average].total(terms.losses, seen.mask), terms.clipped)
+
+    def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: OptimiserConfig) -> Tensor:
+        """What the loss sum of a whole minibatch of `units` is divided by, a scalar."""
+        if self.divide_by is not None:
+            return self.divide_by(advantages, mask)
+        return tokens.new_tensor(units) if LOSS_AVERAGES[config.loss_average].by_response else tokens
+
+
+@dataclass(frozen=True)
+class PairObjective:
+    """An objective of pairs of responses to one prompt, the one with the higher proxy first: online DPO."""
+
+    reads: tuple[str, ...] = ("dpo_beta", "dpo_min_margin")
+    ignores_size: str | None = (
+        "never reaches online DPO, which only asks which of two responses has the higher raw proxy"
+    )
+    measures: tuple[str, ...] = ("accuracy", "margin")
+
+    def check(self, config: OptimiserConfig) -> None:
+        """Refuses settings that do not make pairs, or that no pair reads.
+
+        Raises:
+            RecipeError: names the settings.
+        """
+        if config.group_size != 2 or config.minibatch % 2:
+            raise RecipeError(
+                f"objective 'online_dpo' learns from pairs: group_size must be 2 and minibatch even, not "
+                f"{config.group_size} and {config.minibatch}"
+            )
+        if config.kl_placement != "none" or config.whitening != "none" or config.advantage != "token_reward":
+            raise RecipeError(
+                "objective 'online_dpo' holds the policy to the reference by dpo_beta and reads no advantage: "
+                "kl_placement and whitening must be 'none' and advantage 'token_reward', not "
+                f"'{config.kl_placement}', '{config.whitening}' and '{config.advantage}'"
+            )
+
+    def units(self, scores: Tensor, groups: Tensor, config: OptimiserConfig) -> Tensor:
+        """[pairs, 2] int64: rows (better, worse)."""
+        return ordered_pairs(scores, groups, config.dpo_min_margin)
+
+    def loss(self, seen: Compared, config: OptimiserConfig) -> Loss:
+        logratios = torch.where(seen.mask, seen.logprobs - seen.reference, 0.0).sum(dim=1).view(-1, 2)
+        losses, margins = preference_loss(logratios, config.dpo_beta)
+        measures = {"accuracy": (margins > 0).sum(), "margin": margins.sum()}
+        return Loss(losses.sum(), torch.zeros_like(seen.mask), measures)
+
+    def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: OptimiserConfig) -> Tensor:
+        """The pairs of a whole minibatch."""
+        return tokens.new_tensor(units)
+
+
+def _clipped_surrogate(seen: Compared, config: OptimiserConfig) -> TokenLoss:
+    return clipped_surrogate(seen.logprobs, seen.old, seen.advantages, seen.mask, config.clip)
+
+
+def _policy_gradient(seen: Compared, config: OptimiserConfig) -> TokenLoss:
+    return policy_gradient(seen.logprobs, seen.advantages, seen.mask)
+
+
+def _rlmec(seen: Compared, config: OptimiserConfig) -> TokenLoss:
+    return rlmec_objective(seen.logprobs, seen.reference, seen.advantages, seen.mask, config.clip)
+
+
+def _check_rlmec(config: OptimiserConfig) -> None:
+    if (config.advantage, config.whitening) != ("token_reward", "none"):
+        raise RecipeError(
+            "objective 'rlmec' weighs tokens by their own rewards: it needs advantage 'token_reward' and whitening "
+            f"'none', not '{config.advantage}' and '{config.whitening}'"
+        )
+
+
+OBJECTIVES: Choices[TokenObjective | PairObjective] = Choices(
+    "objective",
+    {
+        "clipped_surrogate": TokenObjective(_clipped_surrogate, reads=("clip",)),
+        "policy_gradient": TokenObjective(_policy_gradient),
+        "rlmec": TokenObjective(_rlmec, reads=("clip",), check=_check_rlmec, divide_by=nonzero_rewards),
+        "online_dpo": PairObjective(),
+    },
+    needs=("units", "loss", "divisor", "reads", "check", "measures", "ignores_size"),
+)

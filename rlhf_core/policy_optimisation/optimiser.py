@@ -21,14 +21,7 @@ from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.policy_optimisation.advantages import (
-    gae,
-    group_relative,
-    leave_one_out,
-    on_tokens,
-    rewards_to_go,
-    whiten,
-)
+from rlhf_core.policy_optimisation.advantages import ADVANTAGES, VALUE_TARGETS, WHITENINGS, Rewarded, whiten
 from rlhf_core.policy_optimisation.auxiliary import AuxiliaryLoss
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.diagnostics import describe
@@ -153,28 +146,12 @@ class PolicyOptimiser:
                 batch.logprobs, batch.reference_logprobs, mask, config.kl_estimator
             )
         values = self.values(batch)
-        advantages = self.advantages(rewards, values, batch)
-        if config.value_target == "monte_carlo":
-            returns = rewards_to_go(rewards, mask, config.gamma)
-        else:
-            returns = (advantages + values) * mask
-        if config.whitening == "rollout":
+        rewarded = Rewarded(rewards, values, mask, batch.groups)
+        advantages = ADVANTAGES[config.advantage].estimate(rewarded, config)
+        returns = VALUE_TARGETS[config.value_target](rewarded, advantages, config)
+        if WHITENINGS[config.whitening].of_rollout:
             advantages = whiten(advantages, mask)
         return Experience(batch, reward, values, advantages, returns, proxy_scores(reward))
-
-    def advantages(self, rewards: Tensor, values: Tensor, batch: RolloutBatch) -> Tensor:
-        """[batch, response_len] float32 by the estimator of the settings, before whitening."""
-        config, mask = self.config, batch.responses.mask
-        if config.advantage == "gae":
-            return gae(rewards, values, mask, config.gamma, config.lam)
-        if config.advantage == "reward_to_go":
-            return rewards_to_go(rewards, mask, config.gamma)
-        if config.advantage == "token_reward":
-            return torch.where(mask, rewards.float(), 0.0)
-        scores = (rewards * mask).sum(dim=1)
-        if config.advantage == "group_relative":
-            return on_tokens(group_relative(scores, batch.groups, config.group_std), mask)
-        return on_tokens(leave_one_out(scores, batch.groups), mask)
 
     @torch.no_grad()
     def values(self, batch: RolloutBatch) -> Tensor:

@@ -15,13 +15,13 @@ reward is the weighted sum. With v_i the head's value at the end of segment i an
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
+from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.lazy import torch
-from rlhf_core.recipe import BASES
+from rlhf_core.typed import Checked, above, at_least, one_of, typed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,6 +29,20 @@ if TYPE_CHECKING:
     from rlhf_core.models.reward_model import SegmentStates
 
 QUERY, KEY = "query", "key"
+
+
+def prompt(states: SegmentStates) -> Tensor:
+    """[batch] float32: the head at the prompt's last token."""
+    return states.base
+
+
+def zero(states: SegmentStates) -> Tensor:
+    """[batch] float32: 0."""
+    return torch.zeros_like(states.base)
+
+
+#: What differences of segments start from, v_0.
+BASES = Choices("base", {"prompt": prompt, "zero": zero})
 
 
 @dataclass(frozen=True)
@@ -59,7 +73,7 @@ class Aggregated:
 
 
 @dataclass(frozen=True)
-class Aggregation:
+class Aggregation(Checked):
     """An aggregation with its options.
 
     Args:
@@ -70,31 +84,29 @@ class Aggregation:
     """
 
     kind: str
-    dim: int = 256
-    rope_base: float = 1000.0
-    base: str = "prompt"
+    dim: Annotated[int, at_least(2)] = 256
+    rope_base: Annotated[float, above(1)] = 1000.0
+    base: Annotated[str, one_of(BASES)] = "prompt"
 
     def __post_init__(self) -> None:
-        if self.kind not in AGGREGATIONS:
-            near = get_close_matches(self.kind, AGGREGATIONS, n=1)
-            hint = f"; did you mean '{near[0]}'?" if near else ""
-            raise RecipeError(f"unknown aggregation '{self.kind}'{hint} Known: {', '.join(AGGREGATIONS)}")
-        if self.dim < 2 or self.dim % 2 or self.rope_base <= 1:
-            raise RecipeError(
-                f"aggregation '{self.kind}': dim is {self.dim} and rope_base {self.rope_base}; dim must be even and at "
-                "least 2, rope_base above 1"
-            )
-        if self.base not in BASES:
-            raise RecipeError(f"aggregation '{self.kind}': base is '{self.base}'; known: {', '.join(BASES)}")
+        AGGREGATIONS[self.kind]
+        super().__post_init__()
+        if self.dim % 2:
+            raise RecipeError(f"aggregation '{self.kind}': dim is {self.dim}; it must be even")
 
     @property
     def projections(self) -> dict[str, int]:
         """Heads that the reward model needs besides the scalar one: name -> outputs."""
-        return {QUERY: self.dim, KEY: self.dim} if AGGREGATIONS[self.kind].attends else {}
+        return {QUERY: self.dim, KEY: self.dim} if self.entry.attends else {}
+
+    @property
+    def entry(self) -> Entry:
+        """The function behind its name, and what that needs."""
+        return AGGREGATIONS[self.kind]
 
     def __call__(self, states: SegmentStates) -> Aggregated:
         """Aggregates the segments of a batch; a response without any has the reward 0."""
-        return AGGREGATIONS[self.kind].aggregate(states, self)
+        return self.entry.aggregate(states, self)
 
 
 def differences(values: Tensor, mask: Tensor, base: Tensor) -> Tensor:
@@ -172,8 +184,7 @@ def _uniform(mask: Tensor) -> Tensor:
 
 
 def _differences(states: SegmentStates, options: Aggregation) -> Tensor:
-    base = states.base if options.base == "prompt" else torch.zeros_like(states.base)
-    return differences(states.values, states.mask, base)
+    return differences(states.values, states.mask, BASES[options.base](states))
 
 
 def _attention(states: SegmentStates, options: Aggregation) -> Tensor:
@@ -218,33 +229,38 @@ def preference_transformer(states: SegmentStates, options: Aggregation) -> Aggre
 
 @dataclass(frozen=True)
 class Entry:
-    """An aggregation's function and whether it needs query and key heads."""
+    """An aggregation as a setting names it.
+
+    Args:
+        aggregate: (states of segments, options) -> rewards.
+        attends: whether it needs query and key heads.
+        of_values: whether the head's values at segment ends are all that it reads, each with the weight 1/n.
+    """
 
     aggregate: Callable[[SegmentStates, Aggregation], Aggregated]
     attends: bool = False
+    of_values: bool = False
 
 
-AGGREGATIONS: dict[str, Entry] = {
-    "mean": Entry(mean),
-    "sum": Entry(total_sum),
-    "differential_mean": Entry(differential_mean),
-    "value_attention": Entry(value_attention, attends=True),
-    "differential_attention": Entry(differential_attention, attends=True),
-    "preference_transformer": Entry(preference_transformer, attends=True),
-}
+AGGREGATIONS = Choices(
+    "aggregation",
+    {
+        "mean": Entry(mean, of_values=True),
+        "sum": Entry(total_sum),
+        "differential_mean": Entry(differential_mean),
+        "value_attention": Entry(value_attention, attends=True),
+        "differential_attention": Entry(differential_attention, attends=True),
+        "preference_transformer": Entry(preference_transformer, attends=True),
+    },
+    needs=("aggregate", "attends", "of_values"),
+)
 
 
 def build_aggregation(spec: str | Mapping[str, Any]) -> Aggregation:
-    """Aggregation from its name, or from `{kind: differential_attention, dim: 256}`.
+    """Returns the aggregation of a name, or of `{kind: differential_attention, dim: 256}`.
 
     Raises:
-        RecipeError: an unknown name or option.
+        RecipeError: an unknown name or option, or an option that is wrong.
     """
-    options = {"kind": spec} if isinstance(spec, str) else dict(spec)
-    known = [f.name for f in fields(Aggregation)]
-    for name in options:
-        if name not in known:
-            raise RecipeError(f"aggregation: unknown setting '{name}'; known: {', '.join(known)}")
-    if "kind" not in options:
-        raise RecipeError(f"aggregation: 'kind' is missing; known: {', '.join(AGGREGATIONS)}")
-    return Aggregation(**options)
+    kind = AGGREGATIONS.kind_of(spec)
+    return typed(Aggregation, {"kind": spec} if isinstance(spec, str) else spec, f"aggregation '{kind}'")

@@ -6,14 +6,13 @@ used; ODIN's length head is trained to be thrown away.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.choices import Choices
 from rlhf_core.lazy import torch
+from rlhf_core.typed import Checked, at_least
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -79,17 +78,14 @@ class PreferenceLoss(Protocol):
 
 
 @dataclass(frozen=True)
-class BradleyTerry:
+class BradleyTerry(Checked):
     """-log sigmoid(r_w - r_l), and with a coefficient of regularisation + beta (r_w^2 + r_l^2).
 
     Args:
         regularisation: beta; PAR's Reg has .005. Source: PAR, §4.1 and §8.
     """
 
-    regularisation: float = 0.0
-
-    def __post_init__(self) -> None:
-        _not_negative(self)
+    regularisation: Annotated[float, at_least(0)] = 0.0
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -111,7 +107,7 @@ class BradleyTerry:
 
 
 @dataclass(frozen=True)
-class Odin:
+class Odin(Checked):
     """Bradley-Terry on the sum of a quality and a length head, which the length is to leave and to enter.
 
     loss = BT(Q + L) + length * (|corr(Q, len)| - corr(L, len)) + orthogonality * |W_Q.W_L| / (|W_Q| |W_L|)
@@ -124,11 +120,8 @@ class Odin:
         orthogonality: weight of the similarity of the heads.
     """
 
-    length: float = 1.0
-    orthogonality: float = 1.0
-
-    def __post_init__(self) -> None:
-        _not_negative(self)
+    length: Annotated[float, at_least(0)] = 1.0
+    orthogonality: Annotated[float, at_least(0)] = 1.0
 
     @property
     def heads(self) -> tuple[str, ...]:
@@ -151,34 +144,17 @@ class Odin:
         return loss, {name: pairs * float(value.detach()) for name, value in measures.items()}
 
 
-def _not_negative(loss: Any) -> None:
-    for field in fields(loss):
-        value = getattr(loss, field.name)
-        if isinstance(value, bool) or not isinstance(value, int | float) or not (math.isfinite(value) and value >= 0):
-            raise RecipeError(f"loss: {field.name} is {value!r}; it must be a finite number, at least 0")
-
-
 BRADLEY_TERRY = BradleyTerry()
-LOSSES: dict[str, type[BradleyTerry] | type[Odin]] = {"bradley_terry": BradleyTerry, "odin": Odin}
-
-
-def _hint(word: str, known: Sequence[str]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"did you mean '{near[0]}'?" if near else f"known: {', '.join(known)}"
+LOSSES: Choices[type[Any]] = Choices(
+    "loss", {"bradley_terry": BradleyTerry, "odin": Odin}, needs=("heads", "least_pairs", "__call__")
+)
 
 
 def build_loss(spec: str | Mapping[str, Any]) -> PreferenceLoss:
-    """The loss that a reward-model file names, `bradley_terry` or `{kind: odin, length: 1.0}`.
+    """Returns the loss that a reward-model file names, `bradley_terry` or `{kind: odin, length: 1.0}`.
 
     Raises:
         RecipeError: an unknown kind or option, with the nearest known; a value out of range.
     """
-    options = {"kind": spec} if isinstance(spec, str) else dict(spec)
-    kind = str(options.pop("kind", None))
-    if kind not in LOSSES:
-        raise RecipeError(f"loss is '{kind}'; {_hint(kind, list(LOSSES))}")
-    known = [field.name for field in fields(LOSSES[kind])]
-    for name in options:
-        if name not in known:
-            raise RecipeError(f"loss '{kind}': unknown option '{name}'; {_hint(str(name), known)}")
-    return LOSSES[kind](**options)
+    loss: PreferenceLoss = LOSSES.build(spec)
+    return loss

@@ -17,12 +17,13 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.boundary_tokens import boundary_tokens, closing_positions
 from rlhf_core.segmentation.segments import Segmentation, from_ends
+from rlhf_core.typed import Checked, at_least, between
 
 #: Where a sentence over the limit is cut again, the first marker that occurs in it first. Source: appendix A.5, whose
 #: list the print garbles.
@@ -72,7 +73,14 @@ def _marker_ends(sentence: str, marker: str) -> list[int]:
 
 
 @dataclass(frozen=True)
-class SaT:
+class StatedSaT(Checked):
+    """A SaT segmenter as a file states it: a file of the scale's segmenters/, which holds the options."""
+
+    model: str
+
+
+@dataclass(frozen=True)
+class SaT(Checked):
     """Sentences of a SaT model; each ends at its boundary token, and EOS belongs to none.
 
     Args:
@@ -84,18 +92,13 @@ class SaT:
     """
 
     model: str
-    max_sentence_chars: int = 256
-    threshold: float | None = None
-    batch: int = 32
-    known: Mapping[str, list[int]] = field(default_factory=dict, compare=False, repr=False)
+    max_sentence_chars: Annotated[int, at_least(1)] = 256
+    threshold: Annotated[float, between(0, 1, open_low=True, open_high=True)] | None = None
+    batch: Annotated[int, at_least(1)] = 32
+    known: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     needs_entropies: ClassVar[bool] = False
     needs_spelling: ClassVar[bool] = True
-
-    def __post_init__(self) -> None:
-        if self.max_sentence_chars < 1:
-            raise RecipeError(f"SaT segmenter: max_sentence_chars is {self.max_sentence_chars}; it must be at least 1")
-        if self.threshold is not None and not 0 < self.threshold < 1:
-            raise RecipeError(f"SaT segmenter: threshold is {self.threshold}; it must lie between 0 and 1")
+    stated: ClassVar[type[Any]] = StatedSaT
 
     @classmethod
     def of_stage(cls, folder: Path) -> SaT:

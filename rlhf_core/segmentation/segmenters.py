@@ -7,15 +7,16 @@ Each is a small frozen dataclass with `segment(responses) -> Segmentation`. EOS 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import MISSING, dataclass, fields
-from difflib import get_close_matches
-from typing import Any, ClassVar, Protocol
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar, Protocol
 
+from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.sat import SaT
 from rlhf_core.segmentation.segments import Segmentation, dense_cover, from_starts
+from rlhf_core.typed import Checked, at_least, typed
 
 #: Sentence markers of the Segment paper (§4.2) and their foreign-language equivalents.
 SENTENCE_MARKERS = frozenset(".!?\n;,:…。！？；，：、،؟؛।")
@@ -53,16 +54,12 @@ class Token:
 
 
 @dataclass(frozen=True)
-class NGram:
+class NGram(Checked):
     """Every n tokens, without overlap. Source: Segment, §4.3 (a)."""
 
-    n: int
+    n: Annotated[int, at_least(1)]
     needs_entropies: ClassVar[bool] = False
     needs_spelling: ClassVar[bool] = False
-
-    def __post_init__(self) -> None:
-        if self.n < 1:
-            raise RecipeError(f"n-gram segmenter: n is {self.n}, it must be at least 1")
 
     def segment(self, responses: Responses) -> Segmentation:
         positions = torch.arange(responses.ids.shape[1], device=responses.ids.device)
@@ -93,7 +90,14 @@ class SentenceMarkers:
 
 
 @dataclass(frozen=True)
-class Entropy:
+class StatedEntropy(Checked):
+    """An entropy segmenter as a file states it: its cutoff by the name that the scale's entropies.yaml has for it."""
+
+    cutoff: str | float
+
+
+@dataclass(frozen=True)
+class Entropy(Checked):
     """Token i starts a segment when the entropy of the SFT model's prediction of it exceeds the cutoff.
 
     Args:
@@ -103,6 +107,7 @@ class Entropy:
     cutoff: float
     needs_entropies: ClassVar[bool] = True
     needs_spelling: ClassVar[bool] = False
+    stated: ClassVar[type[Any]] = StatedEntropy
 
     def segment(self, responses: Responses) -> Segmentation:
         if responses.entropies is None:
@@ -110,29 +115,42 @@ class Entropy:
         return from_starts(responses.entropies > self.cutoff, dense_cover(responses))
 
 
-SEGMENTERS: dict[str, type[Any]] = {
-    "bandit": Bandit,
-    "token": Token,
-    "ngram": NGram,
-    "sentence": SentenceMarkers,
-    "entropy": Entropy,
-    "sat": SaT,
-}
+SEGMENTERS: Choices[type[Any]] = Choices(
+    "segmenter",
+    {
+        "bandit": Bandit,
+        "token": Token,
+        "ngram": NGram,
+        "sentence": SentenceMarkers,
+        "entropy": Entropy,
+        "sat": SaT,
+    },
+    needs=("needs_entropies", "needs_spelling", "segment"),
+)
 
 
-def build_segmenter(spec: Mapping[str, Any]) -> Segmenter:
-    """Segmenter from `{kind: entropy, cutoff: 1.75}`; unknown kinds and fields are refused."""
-    options = dict(spec)
-    kind = str(options.pop("kind", None))
-    if kind not in SEGMENTERS:
-        near = get_close_matches(kind, SEGMENTERS, n=1)
-        hint = f"; did you mean '{near[0]}'?" if near else ""
-        raise RecipeError(f"unknown segmenter '{kind}'{hint} Known: {', '.join(SEGMENTERS)}")
-    expected = {f.name for f in fields(SEGMENTERS[kind]) if f.name != "known"}
-    required = {f.name for f in fields(SEGMENTERS[kind]) if f.default is MISSING and f.default_factory is MISSING}
-    if not required <= set(options) <= expected:
-        raise RecipeError(
-            f"segmenter '{kind}' takes {sorted(expected) or 'no options'}, the recipe gives {sorted(options)}"
-        )
-    segmenter: Segmenter = SEGMENTERS[kind](**options)
+def build_segmenter(spec: str | Mapping[str, Any]) -> Segmenter:
+    """Returns the segmenter of a specification such as `{kind: entropy, cutoff: 1.75}`.
+
+    Raises:
+        RecipeError: an unknown kind or option, or an option that is missing or wrong.
+    """
+    segmenter: Segmenter = SEGMENTERS.build(spec)
     return segmenter
+
+
+def check_stated_segmenter(spec: Any) -> None:
+    """Refuses a segmenter that a file states wrongly; stages put in what only they know.
+
+    A class says by `stated`, a dataclass, what a file gives where that is not what the class takes.
+
+    Raises:
+        RecipeError: an unknown kind or option, or an option that is missing or wrong.
+    """
+    kind = SEGMENTERS.kind_of(spec)
+    stated = getattr(SEGMENTERS[kind], "stated", None)
+    if stated is None:
+        SEGMENTERS.build(spec)
+        return
+    options = {} if isinstance(spec, str) else {name: value for name, value in spec.items() if name != "kind"}
+    typed(stated, options, f"segmenter '{kind}'")

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.steps import Elementwise
+from rlhf_core.typed import between
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,14 +26,8 @@ class OutcomeProbability(Elementwise):
         high: the highest of a right one.
     """
 
-    low: float = -0.1
-    high: float = 0.5
-
-    def __post_init__(self) -> None:
-        if not -0.5 <= self.low <= 0 <= self.high <= 0.5:
-            raise RecipeError(
-                f"outcome_probability: low is {self.low} and high {self.high}; they must lie in [-0.5, 0] and [0, 0.5]"
-            )
+    low: Annotated[float, between(-0.5, 0)] = -0.1
+    high: Annotated[float, between(0, 0.5)] = 0.5
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
         outcomes = [record.get("correct") for record in batch.records]

@@ -1,19 +1,17 @@
-"""The shapings that a recipe names, chains of them, and what becomes of them under an optimiser that normalises."""
+"""The shapings that a recipe names, and chains of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
-from difflib import get_close_matches
-from functools import reduce
-from itertools import takewhile
+from dataclasses import dataclass
+from functools import partial, reduce
 from typing import Any
 
+from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
-from rlhf_core.rewards.signals import Signal, SignalType
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.outcome import OutcomeProbability
-from rlhf_core.shaping.specification import Scale, constant, steps_of
+from rlhf_core.shaping.specification import Scale, constant, in_units, steps_of
 from rlhf_core.shaping.steps import (
     EVERY,
     Ceil,
@@ -34,6 +32,7 @@ from rlhf_core.shaping.steps import (
     Tanh,
     TanhCentered,
 )
+from rlhf_core.signals import Signal, SignalType
 
 
 @dataclass
@@ -93,51 +92,50 @@ class Chain:
             step.load_state_dict(values)
 
 
-#: Each shaping's class, and the options that its name fixes.
-SHAPINGS: dict[str, tuple[type[Elementwise], Mapping[str, Any]]] = {
-    "par": (SigmoidCentered, {}),
-    "sigmoid_k2": (SigmoidCentered, {"k": 2.0}),
-    "sigmoid_k3": (SigmoidCentered, {"k": 3.0}),
-    "sigmoid": (Sigmoid, {}),
-    "tanh": (Tanh, {}),
-    "tanh_centered": (TanhCentered, {}),
-    "sgfc": (SgFc, {}),
-    "centered": (MeanCentered, {}),
-    "poly": (Polynomial, {}),
-    "lsc": (LogSigmoidCentered, {}),
-    "ceil": (Ceil, {}),
-    "clip": (Clip, {}),
-    "meanstd": (MeanStd, {}),
-    "minmax": (MinMax, {}),
-    "length_penalty": (LengthPenalty, {}),
-    "outcome_probability": (OutcomeProbability, {}),
-    "short_response": (ShortResponse, {}),
-}
+#: Each shaping's class; a `partial` is one with options that its name fixes.
+SHAPINGS: Choices[Callable[..., Elementwise]] = Choices(
+    "shaping",
+    {
+        "par": SigmoidCentered,
+        "sigmoid_k2": partial(SigmoidCentered, k=2.0),
+        "sigmoid_k3": partial(SigmoidCentered, k=3.0),
+        "sigmoid": Sigmoid,
+        "tanh": Tanh,
+        "tanh_centered": TanhCentered,
+        "sgfc": SgFc,
+        "centered": MeanCentered,
+        "poly": Polynomial,
+        "lsc": LogSigmoidCentered,
+        "ceil": Ceil,
+        "clip": Clip,
+        "meanstd": MeanStd,
+        "minmax": MinMax,
+        "length_penalty": LengthPenalty,
+        "outcome_probability": OutcomeProbability,
+        "short_response": ShortResponse,
+    },
+)
 
 
-def _hint(word: str, known: list[str]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known) or 'none'}"
+def shaping_class(kind: str) -> type[Elementwise]:
+    """Returns the class of a shaping, which says what it needs and does to the order of rewards."""
+    found: type[Elementwise] = SHAPINGS.named(kind)
+    return found
+
+
+def needs_references(shaping: Any) -> bool:
+    """Whether cached reference responses are needed: to centre, or for the unit of a constant."""
+    return any(shaping_class(step["kind"]).centred or any(map(in_units, step.values())) for step in steps_of(shaping))
 
 
 def _step(spec: Mapping[str, Any], scale: Scale | None) -> Elementwise:
-    kind = str(spec["kind"])
-    if kind not in SHAPINGS:
-        raise RecipeError(f"unknown shaping '{kind}'{_hint(kind, list(SHAPINGS))}")
-    cls, fixed = SHAPINGS[kind]
-    known = [f.name for f in fields(cls) if f.init and f.name not in fixed]
-    options = {name: value for name, value in spec.items() if name != "kind"}
-    for name in options:
-        if name not in known:
-            raise RecipeError(f"shaping '{kind}': unknown option '{name}'{_hint(str(name), known)}")
-    for name, (unit, resolve) in cls.constants.items():
+    kind = SHAPINGS.kind_of(spec)
+    options = dict(spec)
+    for name, (unit, resolve) in shaping_class(kind).constants.items():
         if name in options:
             options[name] = constant(f"{kind}'s {name}", options[name], unit, resolve, scale)
-    try:
-        return cls(**fixed, **options)
-    except TypeError as error:
-        message = str(error).replace(f"{cls.__name__}.__init__() ", "")
-        raise RecipeError(f"shaping '{kind}': {message}") from None
+    step: Elementwise = SHAPINGS.build(options)
+    return step
 
 
 def build_shaping(spec: Any, scale: Scale | None = None) -> Chain:
@@ -151,36 +149,3 @@ def build_shaping(spec: Any, scale: Scale | None = None) -> Chain:
         RecipeError: an unknown kind, option or unit, with the nearest known; a value out of range.
     """
     return Chain(tuple((str(step["kind"]), _step(step, scale)) for step in steps_of(spec)))
-
-
-def useless_combination(shaping: Chain | None, optimiser_kind: str) -> str | None:
-    """Why an optimiser learns the same without a shaping, or without its last steps; None where it does not.
-
-    GRPO normalises a reward of one value per response within its group; online DPO orders its pairs by the raw proxy,
-    so that no step of any shaping reaches it. Source: PAR, §5 and §11.
-
-    Args:
-        shaping: of the only component.
-        optimiser_kind: a recipe's `optimiser.kind`.
-    """
-    if shaping is None:
-        return None
-    without_effect: dict[str, Callable[[Elementwise], bool]] = {
-        "grpo": lambda step: step.affine,
-        "online_dpo": lambda step: True,
-    }
-    if optimiser_kind not in without_effect:
-        return None
-    last = list(takewhile(lambda step: without_effect[optimiser_kind](step[1]), reversed(shaping.steps)))
-    names = ", ".join(kind for kind, _ in reversed(last))
-    if not last:
-        return None
-    if optimiser_kind == "grpo":
-        return (
-            f"shaping '{names}' maps the rewards of a group by a*r + b with a > 0, which GRPO's advantages "
-            "(r - mean)/std cancel: training is the same without it"
-        )
-    return (
-        f"shaping '{names}' never reaches online DPO, which only asks which of two responses has the higher raw proxy: "
-        "training is the same without it"
-    )

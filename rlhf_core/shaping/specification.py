@@ -4,7 +4,7 @@
     shaping: [{kind: length_penalty}, {kind: ceil, ceiling: {value: 5.0, sft_deviations: 2.0}}]
 
 A constant on a reward or length scale is a number, or is stated in units of the SFT policy's own rewards and lengths
-on the training prompts, or both; with both, the scale says which holds. Imports nothing heavy: the graph reads it.
+on the training prompts, or both; with both, the scale says which holds.
 """
 
 from __future__ import annotations
@@ -15,8 +15,6 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError
 
-#: Shapings that compare a reward with cached reference rewards of the same prompt.
-CENTERED = frozenset({"par", "sigmoid_k2", "sigmoid_k3", "tanh_centered", "sgfc", "centered", "poly", "lsc"})
 #: Units in which a constant may be stated.
 UNITS = ("sft_deviations", "sft_lengths")
 #: Which of two statements of a constant holds: `value` as the paper has it, or `sft` in units.
@@ -57,11 +55,6 @@ def steps_of(shaping: Any) -> list[Mapping[str, Any]]:
 def in_units(value: Any) -> bool:
     """Whether a constant is stated in units of the SFT policy."""
     return isinstance(value, Mapping) and any(unit in value for unit in UNITS)
-
-
-def needs_references(shaping: Any) -> bool:
-    """Whether cached reference responses are needed: to centre, or for the unit of a constant."""
-    return any(step["kind"] in CENTERED or any(map(in_units, step.values())) for step in steps_of(shaping))
 
 
 def constant(name: str, stated: Any, unit: str, resolve: Callable[[Scale, float], float], scale: Scale | None) -> float:

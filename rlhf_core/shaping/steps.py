@@ -6,18 +6,18 @@ Values that are no rewards (padding, beyond a row's segments) stay 0 and count f
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.lazy import torch
-from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping import functions
 from rlhf_core.shaping.specification import Scale
 from rlhf_core.shaping.statistics import RunningStatistics
+from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
+from rlhf_core.typed import Checked, above, at_least, between
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +29,7 @@ BY_RESPONSE: tuple[SignalType, ...] = (Sequence, Segments)
 
 
 @dataclass
-class Elementwise:
+class Elementwise(Checked):
     """What every shaping shares: it maps real values [batch, n] and leaves the rest at 0.
 
     Attributes:
@@ -37,11 +37,13 @@ class Elementwise:
         order: 'strict' if a higher reward stays higher, 'weak' if it never becomes lower.
         affine: whether responses to one prompt are mapped by a*r + b with a > 0.
         constants: those on a reward or length scale, with their unit and what a number of it comes to.
+        centred: whether it compares with cached reference rewards of the same prompt.
     """
 
     takes: ClassVar[tuple[SignalType, ...]] = EVERY
     order: ClassVar[Order] = "none"
     affine: ClassVar[bool] = False
+    centred: ClassVar[bool] = False
     constants: ClassVar[Mapping[str, tuple[str, Callable[[Scale, float], float]]]] = {}
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
@@ -106,19 +108,6 @@ def references_of(batch: RolloutBatch, count: int) -> Tensor:
     return references
 
 
-def _finite(shaping: str, **values: float) -> None:
-    for name, value in values.items():
-        if not math.isfinite(value):
-            raise RecipeError(f"shaping '{shaping}': {name} is {value}; it must be finite")
-
-
-def _positive(shaping: str, **values: float) -> None:
-    _finite(shaping, **values)
-    for name, value in values.items():
-        if value <= 0:
-            raise RecipeError(f"shaping '{shaping}': {name} is {value}; it must be above 0")
-
-
 @dataclass
 class Centered(Elementwise):
     """A shaping of r - r_ref^m, averaged over m. Of segments: v_t - e(x, y_ref^m).
@@ -127,17 +116,10 @@ class Centered(Elementwise):
         references: M, how many reference rewards of each prompt are used; at least 1.
     """
 
-    references: int = 10
+    references: Annotated[int, at_least(1)] = 10
     takes: ClassVar[tuple[SignalType, ...]] = BY_RESPONSE
     order: ClassVar[Order] = "strict"
-    least: ClassVar[int] = 1
-
-    def __post_init__(self) -> None:
-        if isinstance(self.references, bool) or not isinstance(self.references, int) or self.references < self.least:
-            raise RecipeError(
-                f"a centered shaping compares with reference rewards: references is {self.references}, it must be a "
-                f"whole number, at least {self.least}"
-            )
+    centred: ClassVar[bool] = True
 
     def against(self, values: Tensor, references: Tensor) -> Tensor:
         """[batch, n] from values [batch, n] and references [batch, M]."""
@@ -151,11 +133,7 @@ class Centered(Elementwise):
 class SigmoidCentered(Centered):
     """PAR (k 1) and its steeper relatives; bounded by (0, 1)."""
 
-    k: float = 1.0
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _positive("par", k=self.k)
+    k: Annotated[float, above(0)] = 1.0
 
     def against(self, values: Tensor, references: Tensor) -> Tensor:
         return functions.sigmoid_centered(values, references, self.k)
@@ -179,13 +157,8 @@ class SgFc(Centered):
     """
 
     shift: float = 3.0
-    k: float = 3.0
+    k: Annotated[float, above(0)] = 3.0
     constants = {"shift": ("sft_deviations", lambda scale, n: n * scale.deviation)}  # noqa: RUF012
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _finite("sgfc", shift=self.shift)
-        _positive("sgfc", k=self.k)
 
     def against(self, values: Tensor, references: Tensor) -> Tensor:
         return functions.sgfc(values, references, self.shift, self.k)
@@ -220,13 +193,8 @@ class Polynomial(Centered):
 class LogSigmoidCentered(Centered):
     """LSC: log sigmoid of r less a percentile of the reference rewards, of which it needs at least 2."""
 
-    percentile: float = 0.85
-    least: ClassVar[int] = 2
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not 0 < self.percentile < 1:
-            raise RecipeError(f"shaping 'lsc': percentile is {self.percentile}; it must lie in (0, 1)")
+    references: Annotated[int, at_least(2)] = 10
+    percentile: Annotated[float, between(0, 1, open_low=True, open_high=True)] = 0.85
 
     def against(self, values: Tensor, references: Tensor) -> Tensor:
         return functions.lsc(values, references, self.percentile)
@@ -236,11 +204,8 @@ class LogSigmoidCentered(Centered):
 class Sigmoid(Elementwise):
     """sigmoid(k r), not centered; bounded by (0, 1)."""
 
-    k: float = 1.0
+    k: Annotated[float, above(0)] = 1.0
     order: ClassVar[Order] = "strict"
-
-    def __post_init__(self) -> None:
-        _positive("sigmoid", k=self.k)
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
         return functions.sigmoid(values, self.k)
@@ -265,20 +230,13 @@ class LengthPenalty(Elementwise):
         per_token: reward per token; in units, SFT reward deviations for one mean SFT length.
     """
 
-    beyond: float = 300.0
-    per_token: float = 0.01
+    beyond: Annotated[float, at_least(0)] = 300.0
+    per_token: Annotated[float, at_least(0)] = 0.01
     takes: ClassVar[tuple[SignalType, ...]] = BY_RESPONSE
     constants = {  # noqa: RUF012
         "beyond": ("sft_lengths", lambda scale, n: n * scale.length),
         "per_token": ("sft_deviations", lambda scale, n: n * scale.deviation / scale.length),
     }
-
-    def __post_init__(self) -> None:
-        _finite("length_penalty", beyond=self.beyond, per_token=self.per_token)
-        if self.beyond < 0 or self.per_token < 0:
-            raise RecipeError(
-                f"shaping 'length_penalty': beyond is {self.beyond} and per_token {self.per_token}; neither is below 0"
-            )
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
         return functions.length_penalty(values, batch.responses.lengths, self.beyond, self.per_token)
@@ -288,14 +246,9 @@ class LengthPenalty(Elementwise):
 class ShortResponse(Elementwise):
     """Gives `value` to responses of at most `tokens` tokens, EOS included, whatever they would earn. Source: ALARM."""
 
-    tokens: int = 2
+    tokens: Annotated[int, at_least(1)] = 2
     value: float = -10.0
     takes: ClassVar[tuple[SignalType, ...]] = (Sequence,)
-
-    def __post_init__(self) -> None:
-        _finite("short_response", value=self.value)
-        if self.tokens < 1:
-            raise RecipeError(f"shaping 'short_response': tokens is {self.tokens}; it must be at least 1")
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
         short = batch.responses.lengths.to(values.device)[:, None] <= self.tokens
@@ -367,9 +320,6 @@ class Ceil(Running):
     order: ClassVar[Order] = "weak"
     affine: ClassVar[bool] = False
     constants = {"ceiling": ("sft_deviations", lambda scale, n: scale.mean + n * scale.deviation)}  # noqa: RUF012
-
-    def __post_init__(self) -> None:
-        _finite("ceil", ceiling=self.ceiling)
 
     def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
         """Raises RecipeError when the ceiling is below every reward: all responses would be paid alike."""

@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.sampling import Sampling
 
 if TYPE_CHECKING:
     pass

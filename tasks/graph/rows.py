@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.shaping.specification import needs_references
+from rlhf_core.shaping.registry import needs_references
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 from tasks.params.settings import ROOT_SCALE, read_settings

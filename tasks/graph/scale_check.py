@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.cost import policy_run, supervised
-from rlhf_core.models.lora import Adapter, LoraSettings
+from rlhf_core.models.lora import Adapter
+from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.memory import GIB, OVERHEAD, Sharding, known_configuration, on_meta, scalar_on_meta, trainable
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.recipe import reward_models as reward_models_of
-from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.rows import RowSpec, load_rows, papers
+from tasks.params.backbone import BackboneSpec
 from tasks.params.policy import PolicyScale
 from tasks.params.settings import read_settings, typed
-from tasks.sft import BackboneSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -104,7 +105,7 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         limits, pairs = typed(Limits, data["limits"], f"{spec.data}: limits"), expected_rows(data)
         lies = replace(sharding, bf16=sharding.bf16 or spec.precision == "bf16")
         backbone = _Backbone(path.stem, spec, known_configuration(spec.source), limits, lies)
-        training = spec.training_config(str(path))
+        training = spec.training
         if training is not None:
             found.append(_supervised(backbone, "sft", training, pairs))
         if any(row.reward_models for row in own):

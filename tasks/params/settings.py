@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.typed import at_least, between
 from rlhf_core.typed import typed as typed
 
 #: The scale whose demo rows are in the root dvc.yaml.
 ROOT_SCALE = "testbed"
+#: Numbers that settings often are.
+Count = Annotated[int, at_least(1)]
+Size = Annotated[int, at_least(0)]
+Share = Annotated[float, between(0, 1)]
+InnerShare = Annotated[float, between(0, 1, open_low=True, open_high=True)]
 
 
 class _Twice(yaml.YAMLError):
@@ -68,10 +75,10 @@ def read_settings(path: Path) -> dict[str, Any]:
 
 
 def overrides(own: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:
-    """A recipe's own settings over the scale's; `{times: 2}` is twice the scale's value.
+    """Returns a recipe's own settings over the scale's; `{times: 2}` is twice the scale's value.
 
     Raises:
-        RecipeError: a multiple of what is no number.
+        RecipeError: a multiple that is not a finite number, or of what is not a number.
     """
     return {name: _multiple(name, value, scale) for name, value in own.items() if name != "kind"}
 
@@ -81,7 +88,8 @@ def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
         return value
     times, own = value.get("times"), scale.get(name)
     for number, whose in ((times, "the row"), (own, "the scale")):
-        if set(value) != {"times"} or isinstance(number, bool) or not isinstance(number, int | float):
+        known = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+        if set(value) != {"times"} or not known:
             raise RecipeError(
                 f"{name} is {dict(value)}, {whose} gives {number}; state a number, or {{times: 2}} of the scale's"
             )

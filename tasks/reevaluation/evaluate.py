@@ -29,13 +29,14 @@ from pathlib import Path
 from statistics import mean
 from typing import TYPE_CHECKING, Any
 
-from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
+from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.cache import digest as request_digest
 from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
 from rlhf_core.evaluation.judges.templates import get_template
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
+from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.settings import read_settings, typed
 from tasks.reevaluation.past_results import bring_back
 from tasks.reevaluation.records import bring_records, records, records_folder
@@ -44,58 +45,17 @@ from tasks.running.exclusive import only_one
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
-    from tasks.evaluating.policies import EvaluationConfig
 
 CACHE = Path(".judge-cache") / "reevaluation.jsonl"
 #: A judge drifted, too, when fewer of its verdicts than this are as at first (by the interval's upper end); and a
 #: benchmark lost its verdicts when fewer than this can be parsed of those that could be.
 AGREEMENT = 0.8
-BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
 NO_VERDICTS = "has no verdicts"
 TEMPLATES = {"alpaca": "alpaca_eval", "ood": "alpaca_eval", "arena": "arena_hard"}
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A model of the registry that is evaluated again."""
-
-    name: str
-    alias: str = "champion"
-
-
-@dataclass(frozen=True)
-class ReevaluationSettings:
-    """params/reevaluation.yaml.
-
-    Args:
-        models: which, each `{name: segment-policy-segment, alias: champion}`.
-        schedule: {cron, timezone} of the deployment.
-        benchmarks: of the model's data set.
-        canary: comparisons in the canary.
-        drift_days: how often the judge is checked when nothing else changed.
-        level: of all benchmarks' intervals together.
-    """
-
-    models: tuple[Mapping[str, str], ...]
-    schedule: Mapping[str, str]
-    benchmarks: tuple[str, ...] = BENCHMARKS
-    canary: int = 64
-    drift_days: float = 7.0
-    level: float = 0.95
-
-    def __post_init__(self) -> None:
-        for name in self.benchmarks:
-            if name not in BENCHMARKS:
-                raise RecipeError(f"unknown benchmark '{name}'{hint(name, BENCHMARKS, more=3)}")
-        if self.canary < 2 or not 0 < self.level < 1 or self.drift_days < 0:
-            raise RecipeError("canary must be at least 2, level in (0, 1), drift_days not negative")
-
-    def watched(self, where: str) -> list[Watched]:
-        return [typed(Watched, model, where) for model in self.models]
-
-
 def load_settings(path: Path) -> ReevaluationSettings:
-    """The settings file.
+    """Returns the settings of a file.
 
     Raises:
         RecipeError: an unknown or wrong setting.
@@ -372,7 +332,8 @@ def _reevaluate(
     """The same of a model whose result, with its tokenizer, template and SFT model, lies in a tree laid out as the
     repository. The evaluation's settings, judge and benchmarks are the repository's: else no change of them would show.
     """
-    from tasks.evaluating.policies import EvaluationConfig, Evaluator
+    from tasks.evaluating.policies import Evaluator
+    from tasks.params.evaluation import EvaluationConfig
     from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 
     result = tree / model["result"]

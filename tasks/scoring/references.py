@@ -15,9 +15,9 @@ from transformers import PreTrainedTokenizerBase
 from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.normalisers import Normaliser
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.rewards.signals import Segments
 from rlhf_core.rollout import Responses
 from rlhf_core.shaping.specification import Scale
+from rlhf_core.signals import Segments
 from tasks.running.artifacts import read_json, read_tensors
 
 

@@ -12,12 +12,11 @@ import yaml
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.recipe import parse_recipe
-from tasks.evaluating.aspects import AspectSpec
 from tasks.graph.matrix import suite_seeds
 from tasks.graph.rows import load_row, load_rows
 from tasks.graph.scale import Scale
+from tasks.params.aspects import AspectSpec, SelectionFile, SelectionScale
 from tasks.params.settings import read_settings, typed
-from tasks.selection import SelectionFile, SelectionScale
 
 ROOT = Path(__file__).parents[2]
 ROWS = sorted((ROOT / "params" / "alarm" / "rows").glob("*.yaml"))
@@ -109,7 +108,10 @@ def test_names_that_lead_nowhere_are_refused(file: str, change: Change, message:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"aspect": {"kind": "length"}, "normaliser": "location_aware"}, "it is one of none, mean, z"),
+        (
+            {"aspect": {"kind": "length"}, "normaliser": "location_aware"},
+            "normaliser is 'location_aware'; known: none, mean, z",
+        ),
         ({"aspect": "length"}, "must be a mapping"),
     ],
 )

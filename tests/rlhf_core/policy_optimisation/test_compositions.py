@@ -16,9 +16,9 @@ from tiny_models import EOS, POLICIES, ToyTokenizer, batch_of, random_rows, tiny
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
@@ -155,7 +155,7 @@ def test_accumulated_gradients_are_those_of_one_big_batch(kind: str, name: str, 
     for microbatch in (8, 4, 1):
         policy, critic = copy.deepcopy(run.policy), copy.deepcopy(run.critic)
         learner = Learner(policy, critic, replace(run.config, microbatch=microbatch))
-        learner.minibatch(experience, learner._units(experience), 0.05)
+        learner.minibatch(experience, learner.units(experience), 0.05)
         gradients.append([p.grad.clone() for p in policy.model.parameters() if p.grad is not None])
     assert sum(float(g.abs().sum()) for g in gradients[0]) > 0
     for other in gradients[1:]:
@@ -217,7 +217,7 @@ def test_online_dpo_skips_pairs_of_a_small_margin_and_counts_them() -> None:
     made = run.experience(run.source.next(run.generator))
     scores = torch.tensor([0.0, 1.0, 2.0, 0.0, 5.0, 5.0, 0.0, 1.5])
     experience = replace(made, scores=scores, batch=replace(made.batch, groups=torch.arange(8) // 2))
-    assert run.learner._units(experience).tolist() == [[2, 3], [7, 6]]
+    assert run.learner.units(experience).tolist() == [[2, 3], [7, 6]]
     metrics = run.update(experience)
     assert metrics["skipped_pairs"] == 2
     assert metrics["policy_loss"] == pytest.approx(0.6931, abs=0.1)
@@ -285,11 +285,11 @@ def test_every_item_comes_once_before_any_comes_again() -> None:
         ("ppo", {"minibatch": 3}, "not a multiple of minibatch 3"),
         ("ppo", {"clipp": 0.1}, "did you mean 'clip'"),
         ("ppo", {"actor_lr": float("nan")}, "actor_lr"),
-        ("ppo_a2c", {"clip": 0.1}, "no ratio to clip"),
+        ("ppo_a2c", {"clip": 0.1}, "does not read 'clip': objective is 'policy_gradient'"),
         ("online_dpo", {"group_size": 4}, "learns from pairs"),
         ("online_dpo", {"kl_placement": "reward"}, "dpo_beta"),
-        ("online_dpo", {"dpo_min_margin": -0.1}, "'dpo_min_margin' is -0.1; it must be a finite number, at least 0"),
-        ("online_dpo", {"dpo_min_margin": float("nan")}, "'dpo_min_margin' is nan"),
+        ("online_dpo", {"dpo_min_margin": -0.1}, "dpo_min_margin is -0.1; it must be at least 0"),
+        ("online_dpo", {"dpo_min_margin": float("nan")}, "dpo_min_margin is nan; it must be a finite number"),
         ("grpo", {"dpo_min_margin": 0.5}, "does not read 'dpo_min_margin'"),
         ("rlmec", {"whitening": "rollout"}, "their own rewards"),
         ("grop", {}, "did you mean 'grpo'"),

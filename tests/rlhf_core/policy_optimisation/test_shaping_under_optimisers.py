@@ -16,18 +16,17 @@ from tiny_models import ToyTokenizer, random_rows, tiny_critic, tiny_policy
 from torch import Tensor
 
 from rlhf_core.credit import build_credit
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import Policy
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
 from rlhf_core.policy_optimisation.objectives import ordered_pairs
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.signals import Sequence
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.shaping.registry import SHAPINGS, build_shaping
-from rlhf_core.shaping.specification import CENTERED
+from rlhf_core.shaping.registry import SHAPINGS, build_shaping, shaping_class
+from rlhf_core.signals import Sequence
 
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3], ended=False)
 SIZES: dict[str, Any] = {
@@ -69,7 +68,7 @@ def run_of(optimiser: str, shaping: str | None, scale: float = 1.0, seed: int = 
     )  # fmt: skip
     generator = torch.Generator().manual_seed(3)
     references = {str(i): torch.randn(3, generator=generator) for i in range(len(PROMPTS))}
-    spec = {"kind": shaping} | ({"references": 3} if shaping in CENTERED else {})
+    spec = {"kind": shaping} | ({"references": 3} if shaping and shaping_class(shaping).centred else {})
     shaped = None if shaping is None else build_shaping(spec)
     component = Component("proxy", Proxy(scale), build_credit("last_token"), shaping=shaped, references=references)
     critic = tiny_critic("decoder", 2) if config.has_critic else None
@@ -98,7 +97,7 @@ def test_grpo_does_not_cancel_a_bend(shaping: str) -> None:
     assert max(float((shaped - plain).abs().max()) for shaped, plain in found) > 0.01
 
 
-STRICT = sorted(kind for kind, (cls, _) in SHAPINGS.items() if cls.order == "strict")
+STRICT = sorted(kind for kind in SHAPINGS if shaping_class(kind).order == "strict")
 
 
 @pytest.mark.parametrize("shaping", STRICT)

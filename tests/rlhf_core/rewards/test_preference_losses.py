@@ -13,9 +13,9 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation
-from rlhf_core.rewards.merging import averaged
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, Odin, build_loss, correlation
 from rlhf_core.rewards.preference_training import SegmentedSequence, head_evaluations, pair_loss
+from rlhf_core.rewards.warm import averaged
 
 PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
 
@@ -125,7 +125,7 @@ def test_heads_in_one_pass_say_what_each_says_alone(kind: str) -> None:
         ({"kind": "bradley_terry", "regularization": 0.1}, "did you mean 'regularisation'"),
         ({"kind": "bradley_terry", "regularisation": -1.0}, "regularisation is -1.0"),
         ({"kind": "odin", "length": float("nan")}, "length is nan"),
-        ({"regularisation": 0.1}, "loss is 'None'"),
+        ({"regularisation": 0.1}, "loss: 'kind' is missing"),
     ],
 )
 def test_a_loss_out_of_range_is_refused(spec: Any, message: str) -> None:

@@ -179,5 +179,5 @@ def test_segmenters_by_name() -> None:
         build_segmenter({"kind": "entropie", "cutoff": 1})
     with pytest.raises(RecipeError, match="cutoff"):
         build_segmenter({"kind": "entropy"})
-    with pytest.raises(RecipeError, match="no options"):
+    with pytest.raises(RecipeError, match="segmenter 'token': unknown option 'n'; known: none"):
         build_segmenter({"kind": "token", "n": 2})

@@ -14,13 +14,14 @@ from tiny_models import batch_of, random_rows
 
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.policy_optimisation.unseen import useless_combination
 from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.signals import Segments, Sequence, Tokens
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation import NGram
-from rlhf_core.shaping.registry import SHAPINGS, build_shaping, useless_combination
-from rlhf_core.shaping.specification import CENTERED, Scale, needs_references
+from rlhf_core.shaping.registry import SHAPINGS, build_shaping, needs_references, shaping_class
+from rlhf_core.shaping.specification import Scale
 from rlhf_core.shaping.steps import Centered, Running
+from rlhf_core.signals import Segments, Sequence, Tokens
 
 #: Options that a shaping cannot do without.
 NEEDED: dict[str, dict[str, Any]] = {"ceil": {"ceiling": 0.5}}
@@ -29,7 +30,7 @@ QUICK = settings(max_examples=30, deadline=None)
 
 
 def spec(kind: str, **options: Any) -> dict[str, Any]:
-    few = {"references": 3} if kind in CENTERED else {}
+    few = {"references": 3} if shaping_class(kind).centred else {}
     return {"kind": kind, **few, **NEEDED.get(kind, {}), **options}
 
 
@@ -250,18 +251,18 @@ def test_prompts_without_references_are_named() -> None:
     [
         ({"kind": "parr"}, "unknown shaping 'parr'; did you mean 'par'"),
         ({"kind": "par", "reference": 3}, "unknown option 'reference'; did you mean 'references'"),
-        ({"kind": "par", "references": 0}, "references is 0, it must be a whole number, at least 1"),
+        ({"kind": "par", "references": 0}, "references is 0; it must be at least 1"),
         ({"kind": "par", "references": 2.5}, "references is 2.5"),
-        ({"kind": "lsc", "references": 1}, "references is 1, it must be a whole number, at least 2"),
+        ({"kind": "lsc", "references": 1}, "references is 1; it must be at least 2"),
         ({"kind": "par", "k": 0}, "k is 0; it must be above 0"),
         ({"kind": "par", "k": "steep"}, "shaping 'par'"),
         ({"kind": "sigmoid_k2", "k": 4.0}, "unknown option 'k'"),
-        ({"kind": "lsc", "percentile": 85}, "percentile is 85; it must lie in"),
+        ({"kind": "lsc", "percentile": 85}, "percentile is 85; it must be between 0 and 1"),
         ({"kind": "ceil"}, "shaping 'ceil'.*ceiling"),
-        ({"kind": "ceil", "ceiling": float("inf")}, "ceiling is inf; it must be finite"),
+        ({"kind": "ceil", "ceiling": float("inf")}, "ceiling is inf; it must be a finite number"),
         ({"kind": "ceil", "ceiling": {"sft_lengths": 2}}, "state a number, or {value: ..., sft_deviations: ...}"),
         ({"kind": "ceil", "ceiling": "high"}, "ceil's ceiling is 'high'; it must be a number"),
-        ({"kind": "length_penalty", "per_token": -1}, "neither is below 0"),
+        ({"kind": "length_penalty", "per_token": -1}, "per_token is -1.0; it must be at least 0"),
         ("par", "must be a mapping"),
         ([], "must be a mapping"),
         ([{"references": 3}], "must be a mapping with a kind"),
@@ -301,8 +302,9 @@ def test_units_without_the_sft_policys_rewards_are_refused() -> None:
 
 
 def test_the_graph_knows_which_shapings_need_references() -> None:
-    assert {kind for kind, (cls, _) in SHAPINGS.items() if issubclass(cls, Centered)} == CENTERED
-    assert {kind for kind, (cls, _) in SHAPINGS.items() if issubclass(cls, Running)} == set(RUNNING)
+    for kind in SHAPINGS:
+        assert needs_references({"kind": kind}) == issubclass(shaping_class(kind), Centered)
+    assert {kind for kind in SHAPINGS if issubclass(shaping_class(kind), Running)} == set(RUNNING)
     assert needs_references([{"kind": "minmax"}, {"kind": "par"}])
     assert needs_references(BOTH)
     assert not needs_references({"kind": "ceil", "ceiling": 5.0})

@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from rlhf_core.errors import NumericsError, RecipeError
-from rlhf_core.supervised.training import TrainingConfig, train
+from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.supervised.training import train
 
 CONFIG = TrainingConfig(epochs=1, batch=6, microbatch=6, learning_rate=0.1, warmup=0.0, schedule="constant")
 INPUTS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -100,7 +101,7 @@ def test_a_loss_that_is_not_finite_stops_before_the_step(value: float) -> None:
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(RecipeError, match="schedule is .cosin.; did you mean .cosine."):
+    with pytest.raises(RecipeError, match=r"schedule is .cosin.; did you mean .cosine."):
         replace(CONFIG, schedule="cosin")
     for bad in ({"epochs": 0}, {"batch": 0}, {"microbatch": 0}, {"learning_rate": 0.0}):
         with pytest.raises(RecipeError, match=f"{next(iter(bad))} is 0.*; it must be"):

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.edits import edit_distance, edit_weights, edited_tokens, edited_tokens_naive, mistaken_tokens
 from rlhf_core.errors import RecipeError
+from rlhf_core.minimum_editing import edit_distance, edit_weights, edited_tokens, edited_tokens_naive, mistaken_tokens
 
 TOKENS = st.lists(st.integers(0, 4), max_size=12)
 
