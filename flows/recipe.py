@@ -27,7 +27,7 @@ from flows.paper import page_link
 from flows.run_notes import noted
 from flows.scheduler import RunFailed, run_stale
 from rlhf_core.credit import CREDITS
-from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.shaping.registry import SHAPINGS
@@ -37,7 +37,7 @@ from tasks.graph import files as graph
 from tasks.graph.items import SHARED
 from tasks.graph.rows import papers, row_addresses
 from tasks.params.page_text import page_text
-from tasks.params.pages import NAME, nearest, read_settings
+from tasks.params.pages import NAME, read_settings
 from tasks.running.artifacts import stopped
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
@@ -149,7 +149,9 @@ def adopt(root: Path, name: str) -> Path:
     """
     known = {path.parent.name: read_settings(path) for path in (root / ".work" / "recipes").glob("*/recipe.yaml")}
     if name not in known:
-        raise RecipeError(f"no recipe '{name}' ran here. {nearest(name, known) if known else 'None did yet.'}")
+        raise RecipeError(
+            f"no recipe '{name}' ran here{hint(name, sorted(known), more=3) if known else '; none did yet'}"
+        )
     paper = str(known[name]["paper"])
     source = _page(paper, name)
     if (root / source).exists() or name in row_addresses(root, paper):
@@ -208,7 +210,7 @@ def recipe(
     paper, _, base = start.partition("/")
     known = {f"{of}/{row}" for of in papers(tree) for row in row_addresses(tree, of)}
     if start not in known:
-        raise RecipeError(f"unknown row '{start}'. {nearest(start, known)}")
+        raise RecipeError(f"unknown row '{start}'{hint(start, sorted(known), more=3)}")
     if start.split("/")[0] == SHARED or f"{paper}/{name}" in known:
         raise RecipeError(f"{paper} has a row '{name}' already; choose another name")
     version = str(deployment.version or "")

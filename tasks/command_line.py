@@ -15,10 +15,10 @@ from typing import Annotated
 
 import typer
 
-from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, path_error
+from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, hint, path_error
 from tasks.graph.names import ALL, known_scale, papers_here, split_names, trained_reward_model
 from tasks.graph.rows import refuse_old_tree
-from tasks.params.pages import nearest, page_files
+from tasks.params.pages import page_files
 from tasks.running.platform_state import join_platform
 
 USER_ERROR = 2
@@ -187,7 +187,8 @@ def table(
     The name of a study of one's own (`params/my-study/rows.yaml`) sets its rows side by side: means over seeds.
     """
     from rlhf_core.published import registry
-    from tasks.tables import DEMO, FULL, made_tables, print_table
+    from tasks.graph.names import DEMO, FULL, made_tables
+    from tasks.report.terminal import print_table
 
     if name not in registry.PAPERS and page_files(Path("params", name), "rows"):
         from tasks.commands.compare import print_comparison
@@ -246,7 +247,7 @@ def hackability(
     page says so. What was trained is not trained again; the rows of your own reward are a page,
     `params/hackability/rows_<name>.yaml`.
     """
-    from tasks.commands import hackability as laboratory
+    from tasks.graph import laboratory
     from tasks.graph.files import matrix_folders
     from tasks.graph.files import write as write_graph
 
@@ -293,7 +294,7 @@ def sync(
     known = papers_here(Path.cwd())
     join_platform(Path.cwd())
     if paper is not None and paper not in known:
-        raise RecipeError(f"unknown paper '{paper}'. {nearest(paper, known)}")
+        raise RecipeError(f"unknown paper '{paper}'{hint(paper, sorted(known), more=3)}")
     print(f"MLflow: {tracking.tracking_uri(Path.cwd()).split('@')[-1]}")
     for name in [paper] if paper else [name for name in known if Path("results", scale, name).is_dir()]:
         print(f"{name}: {tracking.sync(Path.cwd(), name, scale).line()}")

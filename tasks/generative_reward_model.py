@@ -42,7 +42,7 @@ from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads, training_on
 from tasks.running.supervised import train_resumably
-from tasks.teacher import rewrite_row, wrong_solutions
+from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 VERSION = 1
 STAGE = "generative_reward_model"

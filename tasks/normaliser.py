@@ -20,14 +20,14 @@ from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import from_spans
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.signals import Segments
-from tasks.entropies import load_entropies
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import CalibrationSpec
 from tasks.params.settings import typed
-from tasks.reward_model import segment_pairs
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.stage import command_line, device, run_stage, set_threads
+from tasks.scoring.entropies import load_entropies
+from tasks.scoring.segmenting import segment_pairs
 
 VERSION = 3
 STAGE = "normaliser"

@@ -19,8 +19,8 @@ from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.evaluation.consistency import Consistency, Pairs, consistency
 from rlhf_core.models.sampling import Sampling
+from tasks.evaluating.answering import answer
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
-from tasks.evaluating.policies import answer
 from tasks.params.aspects import SelectionFile, SelectionScale
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import RecipeError
 from rlhf_core.minimum_editing import edit_distance
-from rlhf_core.reasoning.rewriting import REASONS, RewriteLimits, Teacher, WrongSolution, judged
+from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.testbed.oracle import first_error
 from tasks.params.pages import Address, read_settings
@@ -24,6 +24,7 @@ from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 VERSION = 1
 STAGE = "teacher"
@@ -72,41 +73,6 @@ def _local_teacher(options: dict[str, Any], where: str) -> Teacher:
     return LocalTeacher(
         load_policy(Path(options["source"]), encoder), encoder, str(options["source"]), cache, longest, batch
     )
-
-
-def wrong_solutions(samples: Sequence[Row], questions: Sequence[Row], file: Path) -> list[WrongSolution]:
-    """The wrong samples with their questions.
-
-    Raises:
-        DataError: a sample of an unknown question.
-    """
-    by_id = {row["id"]: row for row in questions}
-    found = []
-    for number, row in enumerate(samples, start=1):
-        if row["question_id"] not in by_id:
-            problem = f"the question '{row['question_id']}' is not in the data"
-            raise DataError(
-                problem, file=str(file), row=number, field="question_id", remedy="Sample from the same data"
-            )
-        if not row["correct"]:
-            found.append(WrongSolution(row["id"], by_id[row["question_id"]], row["prediction"]))
-    return found
-
-
-def rewrite_row(wrong: WrongSolution, step: int | None, rewrite: str, encoder: Encoder, limits: RewriteLimits) -> Row:
-    """A row of rewrites.jsonl."""
-    verdict = judged(wrong, rewrite, lambda text: encoder.tokenizer.encode(text, add_special_tokens=False), limits)
-    return {
-        "id": wrong.id,
-        "question_id": wrong.question["id"],
-        "prompt": wrong.question["prompt"],
-        "prediction": wrong.prediction,
-        "first_error_step": step,
-        "rewrite": rewrite,
-        "accepted": verdict.accepted,
-        "reason": verdict.reason,
-        "edit_distance": verdict.edit_distance,
-    }
 
 
 def rewrite_metrics(rows: Sequence[Row], wrong: Sequence[WrongSolution]) -> dict[str, float]:

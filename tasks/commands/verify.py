@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.graph.rows import ROOT_SCALE
+from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping
 from tasks.report.measurements import JOINT_METRICS
 from tasks.running.artifacts import read_json, write_json

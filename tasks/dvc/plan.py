@@ -15,7 +15,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.published import registry
 from tasks.dvc.state import Look
 from tasks.dvc.unofficial import open_repo
@@ -23,9 +23,10 @@ from tasks.graph import files as graph
 from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import build
 from tasks.graph.names import SUITE
-from tasks.graph.rows import ROOT_SCALE, ROW_STAGES
-from tasks.params.pages import nearest, page_files, read_settings
+from tasks.graph.rows import ROW_STAGES
+from tasks.params.pages import page_files, read_settings
 from tasks.params.scales import scale_names
+from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import stopped
 from tasks.running.exclusive import only_scheduler
@@ -93,7 +94,7 @@ def pipeline_files(
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
         if not (root / "params" / "scales" / scale).is_dir():
-            raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, scale_names(root))}")
+            raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(root)), more=3)}")
         folders = graph.matrix_folders(scale, paper)
     if params.exists():
         _follow_params(root, folders, build(root))
@@ -300,7 +301,7 @@ def select(
     for row in rows:
         if row not in {name for name, _ in ends.values()}:
             known = {name for name, _ in ends.values()}
-            raise RecipeError(f"unknown row '{row}'. {nearest(row, known)}")
+            raise RecipeError(f"unknown row '{row}'{hint(row, sorted(known), more=3)}")
     for wanted_seed in seeds:
         if wanted_seed not in {number for _, number in ends.values()}:
             known_seeds = sorted({number for _, number in ends.values()})
@@ -348,11 +349,6 @@ def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | N
         same = kinds.get(_kind_of(stage.out), [])
         expected[stage.address] = records.get(stage.out, mean(same) if same else None)
     return expected
-
-
-def clock(seconds: float) -> str:
-    """Seconds as a person reads them: 48 s, 3.5 min."""
-    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def _kind_of(out: str) -> tuple[str, str]:

@@ -27,10 +27,10 @@ from rlhf_core.evaluation.mt_bench import mt_bench_scores
 from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
 from rlhf_core.evaluation.statistics import binomial_test
 from rlhf_core.evaluation.win_rates import win_rate
-from rlhf_core.models.generation import generate
-from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.policy import Policy
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.supervised.sft import sequence_statistics
+from tasks.evaluating.answering import answer
 from tasks.evaluating.solving import solve_tests
 from tasks.params.evaluation import EvaluationConfig
 from tasks.running.artifacts import read_json, read_jsonl
@@ -49,29 +49,6 @@ class Evaluation:
     metrics: dict[str, float]
     generations: list[Row]
     judgements: list[Row]
-
-
-def answer(
-    policy: Policy,
-    encoder: Encoder,
-    rows: Sequence[Mapping[str, Any]],
-    sampling: Sampling,
-    seed: int,
-    batch: int,
-) -> list[tuple[str, int]]:
-    """(text, tokens) of one answer per row, rows batched by prompt length."""
-    prompts = [encoder.prompt(row) for row in rows]
-    order = sorted(range(len(rows)), key=lambda i: len(prompts[i]))
-    answers: list[tuple[str, int]] = [("", 0)] * len(rows)
-    generator = torch.Generator().manual_seed(seed)
-    for start in range(0, len(order), batch):
-        chosen = order[start : start + batch]
-        ids, mask = pad_rows([prompts[i] for i in chosen], encoder.pad_id, "left")
-        made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, generator)
-        for row, i in enumerate(chosen):
-            tokens = made.ids[row][made.mask[row]].tolist()
-            answers[i] = (str(encoder.tokenizer.decode(tokens, skip_special_tokens=True)), len(tokens))
-    return answers
 
 
 class Evaluator:
@@ -135,7 +112,7 @@ class Evaluator:
         for part, measure in (("choices", self.choices), ("arithmetic", self.arithmetic), ("code", self.code)):
             if self.config.has(part):
                 metrics |= measure(policy, generations)
-        metrics |= solve_tests(self, policy, generations)
+        metrics |= solve_tests(self.data, self.items, lambda asked: self.greedy_answers(policy, asked), generations)
         downstream = [metrics[name] for name in (*CHOICE_TASKS, "gsm8k") if name in metrics]
         if len(downstream) == len(CHOICE_TASKS) + 1:
             metrics["average"] = _mean(downstream)
@@ -282,11 +259,14 @@ class Evaluator:
                 metrics[name] = 100 * summarise_passes(results)["pass@1"]
         return metrics
 
+    def greedy_answers(self, policy: Policy, asked: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+        """Returns the greedy (text, tokens) for each prompt of a task."""
+        sampling = Sampling(self.config.task_tokens, temperature=0)
+        return answer(policy, self.encoder, asked, sampling, self.config.seed, self.config.batch)
+
     def _solve(self, policy: Policy, items: list[Row], name: str) -> list[Row]:
         """Greedy answers to task items, as generation rows."""
-        sampling = Sampling(self.config.task_tokens, temperature=0)
-        asked = [{"prompt": item["question"], "id": item["id"]} for item in items]
-        answers = answer(policy, self.encoder, asked, sampling, self.config.seed, self.config.batch)
+        answers = self.greedy_answers(policy, [{"prompt": item["question"], "id": item["id"]} for item in items])
         return [
             {
                 "benchmark": name,
@@ -366,6 +346,3 @@ def _judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Row]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
-
-
-__all__ = ["Evaluation", "EvaluationConfig", "Evaluator", "answer", "comparisons", "so_far", "win_rates_over_reference"]

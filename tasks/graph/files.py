@@ -30,12 +30,12 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import DataError, RecipeError, RewardsmithError
+from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
-from tasks.graph.rows import ROOT_SCALE
-from tasks.params.pages import Address, nearest, read_page
+from tasks.params.pages import Address, read_page
 from tasks.params.scales import resources as own_resources
+from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import write_whole
 from tasks.running.headlines import HEADLINE_FILE, HEADLINES
 
@@ -91,7 +91,7 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
     for stage, needs in own_resources(root, scale).items():
         if stage not in found:
             where = f"params/scales/{scale}/stages.yaml:resources"
-            raise RecipeError(f"{where}: unknown stage '{stage}'. {nearest(stage, STAGES)}")
+            raise RecipeError(f"{where}: unknown stage '{stage}'{hint(stage, sorted(STAGES), more=3)}")
         found[stage].update(needs)
     return found
 

@@ -14,10 +14,11 @@ from typing import Any
 
 from rlhf_core.published import registry, row_map
 from tasks.graph.items import SHARED, Graph, Item, Tables, result_of
-from tasks.graph.rows import ROOT_SCALE, RowSpec, load_rows, papers, raw_row, row_named
+from tasks.graph.rows import RowSpec, load_rows, papers, raw_row, row_named
 from tasks.graph.scale import Scale
 from tasks.params.pages import read_settings
 from tasks.params.scales import scale_names
+from tasks.params.settings import ROOT_SCALE
 
 
 def add_rows(

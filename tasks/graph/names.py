@@ -6,9 +6,9 @@ import sys
 from collections.abc import Collection
 from pathlib import Path
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import RecipeError, hint
 from tasks.graph.rows import backbone_names, load_rows, papers
-from tasks.params.pages import nearest, present_name
+from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
 
 #: The flow of the five papers, and the name that stands for all their matrices.
@@ -23,7 +23,7 @@ def known_scale(scale: str) -> str:
     """
     folder = Path("params", "scales")
     if folder.is_dir() and not (folder / scale).is_dir():
-        raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, scale_names(Path()))}")
+        raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(Path())), more=3)}")
     return scale
 
 
@@ -60,7 +60,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         owners = [paper for paper in candidates if name in rows[paper] | backbones]
         if not owners:
             known = {*known_papers, *backbones, *(row for found in rows.values() for row in found)}
-            raise RecipeError(f"unknown paper or row '{name}'. {nearest(name, known)}")
+            raise RecipeError(f"unknown paper or row '{name}'{hint(name, sorted(known), more=3)}")
         owned.add(next((paper for paper in owners if paper in owned), owners[0]))
     if len(owned) > 1:
         raise RecipeError(f"rows of several papers at once: {', '.join(sorted(owned))}. Run one paper at a time")
@@ -91,9 +91,33 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     name = _present(name, known)
     found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
     if not found:
-        hint = nearest(name, known) if known else "None is trained yet: rewardsmith run"
-        raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
+        near = hint(name, sorted(known), more=3) if known else "; none is trained yet: rewardsmith run"
+        raise RecipeError(f"no trained reward model '{model}' (seed {seed}){near}")
     if len(found) > 1:
         several = ", ".join(f"{folder.parts[2]}/{name}" for folder in found)
         raise RecipeError(f"several papers have a reward model '{model}'; say which: {several}")
     return found[0]
+
+
+#: Folders of a paper's tables: of the full matrix, of what was run of it so far, of the demo-sized rows.
+FULL, SO_FAR, DEMO = "tables", "tables-so-far", "tables-demo"
+
+
+def made_tables(results: Path, paper: str) -> Path | None:
+    """The `result` folder of a paper's tables: the newer of the full ones and those so far, else the demo's.
+
+    Args:
+        results: the scale's results, such as `results/testbed`.
+    """
+    known = {name: results / paper / name / "result" for name in (FULL, SO_FAR, DEMO)}
+    there = {name: path for name, path in known.items() if (path / "tables.json").exists()}
+    newer = [there[name] for name in (FULL, SO_FAR) if name in there]
+    if newer:
+        return max(newer, key=lambda path: (path / "tables.json").stat().st_mtime)
+    return there.get(DEMO)
+
+
+def seeds_so_far(results: Path, paper: str) -> list[int]:
+    """The seeds at which any stage of a paper has a result."""
+    found = results.glob(f"{paper}/*/*/[0-9]*/result")
+    return sorted({int(path.parent.name) for path in found if path.parent.name.isdigit()})

@@ -14,14 +14,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import RecipeError, hint
 from rlhf_core.shaping.registry import needs_references
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
-from tasks.params.pages import Address, entries, nearest, page_files, read_settings
+from tasks.params.pages import Address, entries, page_files, read_settings
 from tasks.params.scales import scale_entries, scale_names
+from tasks.params.settings import ROOT_SCALE
 
-ROOT_SCALE = "testbed"
 #: Where backbones are, in messages.
 BACKBONES = "params/scales/<scale>/backbones.yaml"
 #: Rows that measure a reward model, by a stage of that name.
@@ -193,7 +193,7 @@ def _model(root: Path, row: str, paper: str, named: str, kind: str = "reward_mod
         folders = (path.name for path in (root / "params").glob("*/"))
         found = {folder: entries(root, paper_folder(folder), f"{kind}s") for folder in folders}
         known = {one if of == paper else f"{of}/{one}" for of, names in found.items() for one in names}
-        raise RecipeError(f"{row}: unknown {kind} '{named}'. {nearest(named, known)}")
+        raise RecipeError(f"{row}: unknown {kind} '{named}'{hint(named, sorted(known), more=3)}")
     values = read_settings(where.under(root))
     declared = values.get("backbone")
     if not isinstance(declared, str):
@@ -275,7 +275,9 @@ def _refuse_other_settings(where: str, kind: str, values: Mapping[str, Any]) -> 
     known = ("title", "kind", "backbone", "notes", *SETTINGS[kind])
     for name in values:
         if name not in known:
-            raise RecipeError(f"{where}: a row of kind {kind} has no setting '{name}'. {nearest(str(name), known)}")
+            raise RecipeError(
+                f"{where}: a row of kind {kind} has no setting '{name}'{hint(name, sorted(known), more=3)}"
+            )
 
 
 def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSpec:
@@ -286,7 +288,7 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
     """
     known = entries(root, paper_folder(paper), "selections")
     if name not in known:
-        raise RecipeError(f"{where}: unknown selection '{name}'. {nearest(name, known)}")
+        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, sorted(known), more=3)}")
     own = known[name]
     values = read_settings(own.under(root))
     backbone, holistic, aspects = (values.get(field) for field in ("backbone", "holistic", "aspects"))
@@ -304,7 +306,7 @@ def _compared(root: Path, paper: str, where: str, values: Mapping[str, Any]) -> 
     names, known = [values.get("policy"), *values.get("against", [])], row_addresses(root, paper)
     for name in names:
         if name not in known:
-            raise RecipeError(f"{where}: no row '{name}' for 'policy' or 'against'. {nearest(str(name), known)}")
+            raise RecipeError(f"{where}: no row '{name}' for 'policy' or 'against'{hint(name, sorted(known), more=3)}")
     rows = tuple(load_row(root, paper, known[name]) for name in names)
     for row in rows:
         if row.kind not in ("reward", "supervised"):
@@ -347,7 +349,7 @@ def load_row(root: Path, paper: str, where: Address) -> RowSpec:
         raise RecipeError(f"{where}: 'backbone' is missing; it names an entry of {BACKBONES}")
     known = backbone_names(root)
     if backbone not in known:
-        raise RecipeError(f"{where}: unknown backbone '{backbone}'. {nearest(backbone, known)}")
+        raise RecipeError(f"{where}: unknown backbone '{backbone}'{hint(backbone, sorted(known), more=3)}")
     if kind == "raw":
         return RowSpec(paper, name, where, kind, backbone)
     if kind in MEASURING:
@@ -403,4 +405,4 @@ def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) ->
     backbones = backbone_names(root)
     if name in backbones:
         return raw_row(root, paper, name)
-    raise RecipeError(f"unknown row '{name}' of {paper}. {nearest(name, {*rows, *backbones})}")
+    raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*rows, *backbones}), more=3)}")

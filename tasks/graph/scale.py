@@ -7,22 +7,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import RecipeError, hint
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
-from tasks.graph.rows import (
-    COMPARING,
-    MEASURING,
-    PAGES,
-    ROOT_SCALE,
-    ModelSpec,
-    RowSpec,
-    SelectionSpec,
-    load_rows,
-    paper_folder,
-)
-from tasks.params.pages import Address, entries, nearest, page_files, read_settings
+from tasks.graph.rows import COMPARING, MEASURING, PAGES, ModelSpec, RowSpec, SelectionSpec, load_rows, paper_folder
+from tasks.params.pages import Address, entries, page_files, read_settings
 from tasks.params.scales import STAGES, scale_entries, scale_pages
+from tasks.params.settings import ROOT_SCALE
 
 
 class Scale:
@@ -61,8 +52,8 @@ class Scale:
         """The scale's entry that a row or reward model names."""
         known = self._of(kind)
         if name not in known:
-            hint = nearest(name, known) if known else f"The scale has no {kind}.yaml."
-            raise RecipeError(f"{where}: no {what} '{name}' at scale {self.name}. {hint}")
+            near = hint(name, sorted(known), more=3) if known else f"; the scale has no {kind}.yaml"
+            raise RecipeError(f"{where}: no {what} '{name}' at scale {self.name}{near}")
         return known[name]
 
     def _named(self, backbone: str, field_: str, kind: str) -> tuple[str, Address]:
@@ -70,13 +61,13 @@ class Scale:
         spec = self._backbone(backbone)
         name, known = str(self._read(spec).get(field_)), self._of(kind)
         if name not in known:
-            raise RecipeError(f"{spec}: {field_} is '{name}'. {nearest(name, known)}")
+            raise RecipeError(f"{spec}: {field_} is '{name}'{hint(name, sorted(known), more=3)}")
         return name, known[name]
 
     def _backbone(self, name: str) -> Address:
         known = self._of("backbones")
         if name not in known:
-            raise RecipeError(f"scale {self.name} has no backbone '{name}'. {nearest(name, known)}")
+            raise RecipeError(f"scale {self.name} has no backbone '{name}'{hint(name, sorted(known), more=3)}")
         return known[name]
 
     def stage_settings(self, stage: str, where: str, *names: str) -> Address:
@@ -287,7 +278,7 @@ class Scale:
             if name is not None:
                 known = entries(self.root, paper_folder(paper), "aspect_models")
                 if name not in known:
-                    raise RecipeError(f"{file}: unknown aspect model '{name}'. {nearest(str(name), known)}")
+                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, sorted(known), more=3)}")
                 spec = known[name]
                 base = self.backbone(str(self._read(spec).get("backbone")), seed)
                 made = {"data": result_of(base[0]), "sft": result_of(base[2])}

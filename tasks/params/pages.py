@@ -33,16 +33,15 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
-from difflib import get_close_matches
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError
-from tasks.params.yaml_files import read_mapping
+from tasks.params.yaml_files import hint, read_mapping
 
 BASE, EACH, VARIANTS = "base", "each", "variants"
 #: Names of entries. A dot separates levels in DVC's names of parameters.
@@ -79,13 +78,6 @@ class Address(str):
     def under(self, root: Path) -> Address:
         """The address below a folder that it is relative to."""
         return Address(root / self)
-
-
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the known names nearest to an unknown one."""
-    names = sorted(known)
-    close = get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"Did you mean {' or '.join(repr(c) for c in close)}?" if close else f"Known: {', '.join(names)}"
 
 
 def present_name(name: str) -> str:
@@ -160,7 +152,7 @@ class Page:
         """
         found = self._part(key)
         if found is None:
-            raise RecipeError(f"{self.file}: no entry '{key}'. {nearest(key, self.names)}")
+            raise RecipeError(f"{self.file}: no entry '{key}'{hint(key, sorted(self.names), more=3)}")
         name, of = found
         merged = merge(self.base, self.entries[of])
         filled: dict[str, Any] = _filled(merged, "{" + self.word + "}", name) if self.each else merged

@@ -16,8 +16,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import RecipeError
-from tasks.params.pages import Address, entries, nearest, page_files, read_settings
+from rlhf_core.errors import RecipeError, hint
+from tasks.params.pages import Address, entries, page_files, read_settings
 
 KINDS = ("backbones", "data", "tokenizers", "evaluation", "policy", "aspects", "segmenters", "stages")
 STAGES = "stages"
@@ -50,7 +50,9 @@ def extended(root: Path, scale: str) -> str | None:
     other = values.get("extends")
     known = [name for name in scale_names(root) if name != scale]
     if other not in known:
-        raise RecipeError(f"{file}: extends is '{other}', which is not another scale. {nearest(str(other), known)}")
+        raise RecipeError(
+            f"{file}: extends is '{other}', which is not another scale{hint(other, sorted(known), more=3)}"
+        )
     if (root / scale_folder(str(other)) / "scale.yaml").exists():
         raise RecipeError(f"{file}: '{other}' extends a scale itself; name that one, or repeat what is needed here")
     return str(other)

@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse, inflated
-from tasks.commands.hackability import FOLDER, LABORATORY, RewardRows, known_rows, mitigations
+from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, mitigations
 from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_entries
 from tasks.report.hacking_curves import Curve, colours_of, curves_svg, span, spark_svg

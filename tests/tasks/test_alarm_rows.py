@@ -82,7 +82,7 @@ Change = Callable[[dict[str, Any]], None]
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("alarm/rows/qa-alarm", lambda row: row.update(selection="qaa"), "unknown selection 'qaa'. Did you mean 'qa'"),
+        ("alarm/rows/qa-alarm", lambda row: row.update(selection="qaa"), "unknown selection 'qaa'; did you mean 'qa'"),
         ("alarm/rows/qa-alarm", lambda row: row.update(selection="mt"), "selection 'mt' is of 'alarm-mt'"),
         ("alarm/selections/qa", lambda spec: spec.update(aspects=["honesty"]), "no aspect 'honesty' at scale testbed"),
         ("alarm/selections/qa", lambda spec: spec.update(aspects=[]), "'aspects' must list names"),

@@ -155,7 +155,7 @@ def test_a_version_step_changes_the_graph(root: Path) -> None:
 
 def test_unknown_reward_model_names_the_nearest(root: Path) -> None:
     write_yaml(root / "params/segment/rows/wrong.yaml", reward_row("segmnt"))
-    with pytest.raises(RecipeError, match=r"unknown reward_model 'segmnt'\. Did you mean 'segment'"):
+    with pytest.raises(RecipeError, match=r"unknown reward_model 'segmnt'; did you mean 'segment'"):
         graph.build(root)
 
 
@@ -215,7 +215,7 @@ def test_unknown_demo_row_is_refused(root: Path) -> None:
     settings = read_settings(root / "params.yaml")
     settings["demo"]["segment"]["rows"].append("bandti")
     write_yaml(root / "params.yaml", settings)
-    with pytest.raises(RecipeError, match=r"unknown row 'bandti' of segment\. Did you mean 'bandit'"):
+    with pytest.raises(RecipeError, match=r"unknown row 'bandti' of segment; did you mean 'bandit'"):
         graph.build(root)
 
 
@@ -249,7 +249,7 @@ def test_a_backbone_brings_its_own_data_and_tokenizer(root: Path) -> None:
     write_yaml(
         root / "params/segment/rows/llama-dpo.yaml", {**small_repository.DEFAULT_ROWS["dpo"], "backbone": "llama"}
     )
-    with pytest.raises(RecipeError, match=r"llama.yaml: tokenizer is 'llama'. Known: dialogue"):
+    with pytest.raises(RecipeError, match=r"llama.yaml: tokenizer is 'llama'; known: dialogue"):
         graph.build(root)
     write_yaml(scale / "tokenizers/llama.yaml", {"size": 2})
     write_matrix(root)

@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.testbed import World
 from tasks.command_line import commands
-from tasks.commands import hackability
-from tasks.commands.hackability import OwnReward, RewardRows
 from tasks.graph import files as graph
+from tasks.graph import laboratory as hackability
+from tasks.graph.laboratory import OwnReward, RewardRows
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
 from tasks.params.data import WorldSpec, data_spec
@@ -148,7 +148,7 @@ def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:
 
 
 def test_unknown_names_get_a_hint() -> None:
-    with pytest.raises(RecipeError, match=r"unknown flaw 'lenght'\. Did you mean 'length'"):
+    with pytest.raises(RecipeError, match=r"unknown flaw 'lenght'; did you mean 'length'"):
         hackability.chosen(["lenght"], FLAWS, "flaw")
     with pytest.raises(RecipeError, match="either a function or the folder"):
         OwnReward("x")

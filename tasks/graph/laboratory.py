@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError, RecipeError, hint
 from tasks.params.page_text import page_text
-from tasks.params.pages import NAME, NAME_RULE, Page, entries, merge, nearest, page_files, read_page, read_settings
+from tasks.params.pages import NAME, NAME_RULE, Page, entries, merge, page_files, read_page, read_settings
 from tasks.params.scales import scale_entries
 
 LABORATORY = "hackability"
@@ -99,7 +99,7 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     """
     for name in names:
         if name not in known:
-            raise RecipeError(f"unknown {what} '{name}'. {nearest(name, known)}")
+            raise RecipeError(f"unknown {what} '{name}'{hint(name, sorted(known), more=3)}")
     return [name for name in known if name in names or not names]
 
 

@@ -14,6 +14,7 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import check_padding
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.reward_bench import ScoredPair, check_independence
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.reward_model import CONFIG_FILE, ScalarModel
@@ -22,11 +23,11 @@ from rlhf_core.rewards.preference_training import SegmentedSequence, score_parts
 from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.segmentation.sat import KNOWN_FILE
-from tasks.entropies import resolve_segmenter, response_entropies
-from tasks.reward_model import segment_sequences, sequences_with_ends
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.stage import device
+from tasks.scoring.entropies import resolve_segmenter, response_entropies
+from tasks.scoring.segmenting import segment_sequences, sequences_with_ends
 
 #: What tells the results of upstream stages apart.
 MARKS: dict[str, Callable[[Path], bool]] = {
@@ -265,3 +266,31 @@ def _segmenter(spec: dict[str, Any], folder: Path, above: Upstream) -> Segmenter
     elif spec.get("kind") == "entropy" and not isinstance(cutoff, int | float):
         raise RecipeError(f"entropy segmenter: cutoff is {cutoff}; give nats or the name of a cutoff of the scale")
     return build_segmenter(spec)
+
+
+#: Responses with which the independence of scores is checked.
+PROBES = 8
+
+
+def score_pairs(scorer: Scorer, rows: Sequence[Mapping[str, Any]], batch: int) -> list[ScoredPair]:
+    """Both responses of every pair scored, after the check that scores do not depend on their batch.
+
+    Args:
+        scorer: the reward model.
+        rows: {id, prompt, chosen, rejected, section, subset}.
+        batch: responses per forward pass.
+
+    Raises:
+        NumericsError: scores that depend on their batch.
+    """
+    by_length = sorted(rows, key=lambda row: len(row["chosen"]))
+    step = max(1, (len(by_length) - 1) // (PROBES - 1))
+    probes = [row for row in by_length[::step] for _ in (0, 1)][: 2 * PROBES]
+    texts = [row["rejected" if i % 2 else "chosen"] for i, row in enumerate(probes)]
+    check_independence(scorer, probes, texts)
+    chosen = [row["chosen"] for row in rows]
+    scores = scorer([*rows, *rows], [*chosen, *(row["rejected"] for row in rows)], batch)
+    return [
+        ScoredPair(str(row["id"]), row["section"], row["subset"], good, bad)
+        for row, good, bad in zip(rows, scores[: len(rows)], scores[len(rows) :], strict=True)
+    ]
