@@ -40,8 +40,8 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import DataError, RecipeError
-from tasks.params.yaml_files import hint, read_mapping
+from rlhf_core.errors import DataError, RecipeError, hint
+from tasks.params.yaml_files import read_mapping
 
 BASE, EACH, VARIANTS = "base", "each", "variants"
 #: Names of entries. A dot separates levels in DVC's names of parameters.
