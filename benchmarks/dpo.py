@@ -24,8 +24,9 @@ def ours(folder: str) -> Work:
 
     from rlhf_core.data.batching import LengthBucketedBatches
     from rlhf_core.models.policy import DecoderPolicy
+    from rlhf_core.supervised.config import TrainingConfig
     from rlhf_core.supervised.dpo import dpo_loss, reference_logprobs, sequence_logprobs
-    from rlhf_core.supervised.training import TrainingConfig, train
+    from rlhf_core.supervised.training import train
 
     chosen, rejected = encoded_pairs(folder)
     policy, reference = (DecoderPolicy(load_model(folder), **read(folder, "facts")) for _ in range(2))

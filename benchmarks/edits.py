@@ -13,7 +13,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 
-from rlhf_core.edits import edited_tokens, edited_tokens_naive
+from rlhf_core.minimum_editing import edited_tokens, edited_tokens_naive
 
 Pair = tuple[list[int], list[int]]
 #: Tokens of a solution: of the testbed, of gsm8k, of a long one.

@@ -24,10 +24,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.models.generation import generate
 from rlhf_core.models.loading import set_precision
 from rlhf_core.models.logprobs import token_statistics
 from rlhf_core.models.policy import DecoderPolicy
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.stepper import stepper_of
 
 SHAPES: dict[str, dict[str, int]] = {

@@ -31,14 +31,14 @@ def ours(folder: str) -> Work:
     from transformers import AutoTokenizer
 
     from rlhf_core.credit import CREDITS
-    from rlhf_core.models.generation import Sampling
     from rlhf_core.models.policy import DecoderPolicy
+    from rlhf_core.models.sampling import Sampling
     from rlhf_core.policy_optimisation.config import optimiser_config
     from rlhf_core.policy_optimisation.experience import EncodedPrompt
     from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
     from rlhf_core.policy_optimisation.sources import OnPolicy
     from rlhf_core.rewards.composition import Component, Reward
-    from rlhf_core.rewards.signals import Sequence
+    from rlhf_core.signals import Sequence
 
     class Variety:
         gives = Sequence

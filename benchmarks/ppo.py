@@ -26,9 +26,9 @@ def ours(folder: str) -> Work:
     from transformers import AutoTokenizer
 
     from rlhf_core.credit import CREDITS
-    from rlhf_core.models.generation import Sampling
     from rlhf_core.models.policy import DecoderPolicy
     from rlhf_core.models.reward_model import ScalarModel
+    from rlhf_core.models.sampling import Sampling
     from rlhf_core.policy_optimisation.config import optimiser_config
     from rlhf_core.policy_optimisation.experience import EncodedPrompt
     from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser

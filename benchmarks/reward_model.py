@@ -23,7 +23,8 @@ def ours(folder: str) -> Work:
     from rlhf_core.data.batching import LengthBucketedBatches
     from rlhf_core.models.reward_model import ScalarModel
     from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss
-    from rlhf_core.supervised.training import TrainingConfig, train
+    from rlhf_core.supervised.config import TrainingConfig
+    from rlhf_core.supervised.training import train
 
     chosen, rejected = (
         [SegmentedSequence(row, [len(row.response) - 1]) for row in rows] for rows in encoded_pairs(folder)

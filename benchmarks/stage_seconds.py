@@ -16,8 +16,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from tasks.graph.rows import ROOT_SCALE, load_rows
+from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
+from tasks.params.settings import ROOT_SCALE
 
 #: Seconds a stage may take on two idle cores.
 TARGETS = {"sft": 90, "reward_model": 20, "policy": 45}

@@ -82,9 +82,9 @@ def waiting(folder: Path, latency: float, concurrency: int, iterations: int, rol
     from transformers import AutoTokenizer
 
     from rlhf_core.credit import build_credit
-    from rlhf_core.models.generation import Sampling
     from rlhf_core.models.policy import DecoderPolicy
     from rlhf_core.models.reward_model import ScalarModel
+    from rlhf_core.models.sampling import Sampling
     from rlhf_core.policy_optimisation.config import optimiser_config
     from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
     from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser

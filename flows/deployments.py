@@ -19,8 +19,11 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.graph.rows import load_yaml, papers
+from rlhf_core.errors import RewardsmithError
+from tasks.graph.rows import papers
+from tasks.params.evaluation import ReevaluationSettings
+from tasks.params.pages import read_settings
+from tasks.params.settings import typed
 from tasks.running.commit import changed_since, commit_of, listed
 
 FILE = "prefect.yaml"
@@ -73,7 +76,7 @@ def deployments(root: Path) -> list[Deployment]:
     """Every deployment of this tree.
 
     Raises:
-        RecipeError: a schedule that is none.
+        RecipeError: settings of the re-evaluation that are not valid.
     """
     found = [
         Deployment(paper, f"The rows of the paper {paper}", ("paper", paper), queue=TREE_QUEUE)
@@ -84,12 +87,9 @@ def deployments(root: Path) -> list[Deployment]:
     found.append(Deployment("suite", everything, ("suite",), queue=TREE_QUEUE, parameters={"full": True}))
     found.append(Deployment("recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
     if (root / SCHEDULE).exists():
-        schedule = load_yaml(root / SCHEDULE).get("schedule", {})
-        unknown = set(schedule) - {"cron", "timezone"}
-        if unknown or "cron" not in schedule:
-            raise RecipeError(f"{SCHEDULE}: schedule is {schedule}; it must be {{cron: '0 3 * * *', timezone: UTC}}")
+        settings = typed(ReevaluationSettings, read_settings(root / SCHEDULE), str(SCHEDULE))
         what = "Models of the registry, again on their benchmarks, where something changed"
-        made = {"timezone": "UTC", **schedule}
+        made = {"timezone": settings.schedule.timezone, "cron": settings.schedule.cron}
         found.append(Deployment("reevaluate", what, ("re-evaluation",), overlapping="CANCEL_NEW", schedule=made))
     return found
 

@@ -30,7 +30,7 @@ from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
 from tasks.dvc import plan
 from tasks.dvc.up_to_date import Asked, code_at_work, ended_well
-from tasks.tables import SO_FAR, seeds_so_far
+from tasks.graph.names import SO_FAR, seeds_so_far
 from tasks.tracking.searches import paper_runs
 
 

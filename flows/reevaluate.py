@@ -34,8 +34,9 @@ from flows.slots import Grant, Slots
 from flows.stage_run import Running, run_stage
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.files import file_name, resources
+from tasks.params.evaluation import Watched
 from tasks.reevaluation.alerts import note_told, untold
-from tasks.reevaluation.evaluate import Watched, load_settings
+from tasks.reevaluation.evaluate import load_settings
 from tasks.reevaluation.records import RECORDS, bring_records, records_folder
 from tasks.running import machine
 from tasks.tracking.mirror import open_registry
@@ -182,7 +183,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     check_pinned(tree)
     page_link(create_link_artifact)
     settings = load_settings(tree / SCHEDULE)
-    chosen = [Watched(*name.partition("@")[::2]) for name in models or ()] or settings.watched(str(SCHEDULE))
+    chosen = [Watched(*name.partition("@")[::2]) for name in models or ()] or list(settings.models)
     registry = open_registry(tree)
     rows, problems, alerted = [], [], 0
     with noted(tree):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import logging
 import socket
-import sys
 import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
@@ -119,9 +118,9 @@ class Machines:
             self.leases.close()
 
     def call(self, address: str) -> list[str]:
-        """The command that runs a stage for all machines."""
+        """The module that runs a stage for all machines, with its arguments."""
         upstream = self.stages[address].upstream
-        call = [sys.executable, "-P", "-m", "tasks.dvc.shared_stage", address, "--remote", self.remote.name]
+        call = ["tasks.dvc.shared_stage", address, "--remote", self.remote.name]
         return [*call, "--commit", self.commit, *(["--upstream", *upstream] if upstream else [])]
 
     def take(self, address: str, *, able: bool) -> str:

@@ -1,4 +1,4 @@
-"""One stage: `dvc repro --single-item` in a process group of its own, its log kept, its failure understood."""
+"""One stage: `tasks.dvc.one_stage` in a process group of its own, its log kept, its failure understood."""
 
 from __future__ import annotations
 
@@ -31,11 +31,6 @@ PASSING = re.compile(
 )
 #: Words of a full disk: the system's, SQLite's and a quota's.
 FULL = re.compile(r"No space left on device|database or disk is full|Disk quota exceeded")
-EXITED = re.compile(r"exited with (-?\d+)\s*$", re.MULTILINE)
-#: Advice of DVC's that a log of hundreds of stages does not need.
-ADVICE = re.compile(
-    r"To track the changes with git|To enable auto staging|Use `dvc push`|\s+git add |\s+dvc config core"
-)
 #: Seconds between looks at a stage's memory.
 MEMORY_SECONDS = 2.0
 #: Lines of the log kept in memory for the failure's message.
@@ -116,7 +111,9 @@ class MemoryWatch:
 
     def explained(self, address: str, failure: StageFailed) -> StageFailed:
         """The failure as one of memory, where it was one."""
-        remedy = "Declare more memory_gb in params/scales/<scale>/resources.yaml, or make its batch smaller"
+        remedy = (
+            "Declare more memory_gb under `resources` in params/scales/<scale>/stages.yaml, or make its batch smaller"
+        )
         if self.outgrown:
             text = f"it held {self.peak_gb:.1f} GiB of memory and declares {self.limit_gb:g}"
         elif failure.exit_code in (-9, 137) and machine.out_of_memory_kills() > self.killed_before:
@@ -127,18 +124,16 @@ class MemoryWatch:
 
 
 def explain_failure(address: str, status: int, tail: str) -> StageFailed:
-    """The failure behind a DVC call that ended with `status`, given the end of its log."""
-    found = EXITED.findall(tail)
-    code = int(found[-1]) if found else status
+    """The failure behind a stage's process that ended with `status`, given the end of its log."""
     messages = [line for line in tail.splitlines() if line.startswith("error:")]
     errors = [line for line in tail.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
     last = (messages or errors or tail.strip().splitlines() or ["no output"])[-1].removeprefix("error: ")
     if FULL.search(tail):
         text = next(line for line in reversed(tail.splitlines()) if FULL.search(line))
-        return StageFailed(f"stage {address} failed: {machine.full_disk(text.strip())}", exit_code=code, retry=False)
-    retry = code != USER_ERROR and (code in SIGNALS or code == TEMPORARY or bool(PASSING.search(tail)))
-    hint = " (ended by the system: out of memory?)" if code in (-9, 137) else ""
-    return StageFailed(f"stage {address} failed with exit code {code}{hint}: {last}", exit_code=code, retry=retry)
+        return StageFailed(f"stage {address} failed: {machine.full_disk(text.strip())}", exit_code=status, retry=False)
+    retry = status != USER_ERROR and (status in SIGNALS or status == TEMPORARY or bool(PASSING.search(tail)))
+    hint = " (ended by the system: out of memory?)" if status in (-9, 137) else ""
+    return StageFailed(f"stage {address} failed with exit code {status}{hint}: {last}", exit_code=status, retry=retry)
 
 
 def write_failure(root: Path, name: str, *, address: str, out: str, failure: StageFailed) -> None:
@@ -179,23 +174,27 @@ def run_stage(
         running: where the process group is noted while it runs.
         say: receives each line of the log.
         memory_gb: what it declared; one that holds more is ended. 0 means no bound.
-        call: the command, where it is not `dvc repro --single-item`.
+        call: the module and its arguments, where it is not `tasks.dvc.one_stage`.
 
     Raises:
         StageFailed: it ended badly.
     """
     log_path = root / WORK / "logs" / f"{name}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
+    outcome_path = root / WORK / "outcomes" / name
+    outcome_path.unlink(missing_ok=True)
+    project = str(Path(machine.__file__).parents[2])
+    libraries = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
     binaries = str(Path(sys.executable).parent)
     path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     started = time.monotonic()
     process = subprocess.Popen(
-        list(call) or [sys.executable, "-m", "dvc", "--wait-for-lock", "repro", "--single-item", address],
+        [sys.executable, "-P", "-m", *(call or ("tasks.dvc.one_stage", address)), "--outcome", str(outcome_path)],
         cwd=root,
         env=inherited
         | dict(environment)
-        | {"PATH": path, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"}
+        | {"PATH": path, "PYTHONPATH": libraries, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"}
         | mark(root, name),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -213,7 +212,7 @@ def run_stage(
             for line in process.stdout:
                 log.write(line)
                 log.flush()
-                if line.strip() and not ADVICE.match(line):
+                if line.strip():
                     tail.append(line)
                     say(line.rstrip())
         status = process.wait()
@@ -237,5 +236,6 @@ def run_stage(
             say(f"the failure of {address} cannot be noted: {error}")
         raise failure
     (root / WORK / "failures" / f"{name}.json").unlink(missing_ok=True)
-    outcome = "restored" if "is cached - skipping run" in text else "unchanged" if "didn't change" in text else "ran"
+    outcome = outcome_path.read_text(encoding="utf-8")
+    outcome_path.unlink()
     return StageDone(address, outcome, round(time.monotonic() - started, 2))

@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from tasks.dvc.plan import readable_lock
+from tasks.dvc.state import readable_lock
 from tasks.running.artifacts import write_whole
 from tasks.running.platform_state import alive, note_of
 

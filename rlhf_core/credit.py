@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from rlhf_core.choices import Choices
 from rlhf_core.lazy import torch
-from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.rollout import Responses
+from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -51,6 +51,9 @@ def _joined() -> Any:
 def join(seconds: float = 300.0) -> None:
     """Joins the processes that a launcher such as torchrun started; without a launcher, stays alone.
 
+    Accelerate makes the process group and chooses this process's GPU. The rendezvous comes before, since its patience
+    is another than that of the group's collectives.
+
     Args:
         seconds: how long to wait for the others.
 
@@ -79,11 +82,13 @@ def join(seconds: float = 300.0) -> None:
             f"WORLD_SIZE is {announced}, but after {seconds:g} s not all processes came "
             f"({str(error).splitlines()[0]}). Start all of them with torchrun, on every node"
         ) from None
+    from accelerate import PartialState
+
     cuda = torch.cuda.is_available()
-    if cuda:
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")) % torch.cuda.device_count())
-    dist.init_process_group(
-        "cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=number, world_size=world,
+    os.environ.setdefault("LOCAL_RANK", "0")  # without it, accelerate takes this process for one that is alone
+    os.environ.setdefault("OMP_NUM_THREADS", str(torch.get_num_threads()))  # else accelerate chooses
+    PartialState(
+        cpu=not cuda, backend="cpu:gloo,cuda:nccl" if cuda else "gloo", store=store, rank=number, world_size=world,
         timeout=COLLECTIVE_TIMEOUT,
     )  # fmt: skip
     if number:

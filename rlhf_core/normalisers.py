@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.lazy import torch
-from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType
+from rlhf_core.signals import Segments, Sequence, Signal, SignalType
 
 Floats = NDArray[np.float64]
 ANY: tuple[SignalType, ...] = (Sequence, Segments)

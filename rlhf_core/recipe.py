@@ -19,9 +19,9 @@ from rlhf_core.policy_optimisation.unseen import useless_combination
 from rlhf_core.rewards.aggregation import BASES
 from rlhf_core.rewards.function import signal_type
 from rlhf_core.rewards.hierarchical import HierarchicalGate
-from rlhf_core.rewards.signals import READS, Sequence, SignalType, Tokens
 from rlhf_core.shaping.registry import build_shaping, needs_references
 from rlhf_core.shaping.specification import Scale
+from rlhf_core.signals import READS, Sequence, SignalType, Tokens
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 
 #: kinds of optimiser: those that learn from a reward, and supervised recipes

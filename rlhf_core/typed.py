@@ -180,7 +180,7 @@ def _built(cls: type[T], values: Mapping[str, Any], path: str) -> T:
 
 
 @cache
-def _hints(cls: type[Any]) -> dict[str, Any]:
+def _hints(cls: Any) -> dict[str, Any]:
     return get_type_hints(cls, include_extras=True)
 
 
@@ -200,7 +200,7 @@ def _converted(value: Any, hint: Any, path: str) -> Any:
         return _of_union(value, hint, path)
     if hint is Any or isinstance(hint, TypeVar):
         return tuple(value) if isinstance(value, list) else value
-    if hint in (None, NoneType):
+    if hint is NoneType:
         return _checked(value, value is None, hint, path)
     if origin is Literal:
         allowed = get_args(hint)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,13 +26,15 @@ from rlhf_core.aspects.slice_classification import (
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.slices import relabelled
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss, score_all
-from rlhf_core.supervised.training import TrainingConfig
-from tasks.params.settings import read_settings, typed
+from rlhf_core.supervised.config import TrainingConfig
+from tasks.params.aspects import AspectModelSpec
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
@@ -48,35 +49,9 @@ Row = dict[str, Any]
 History = list[dict[str, float]]
 
 
-@dataclass(frozen=True)
-class AspectModelSpec:
-    """An aspect's model.
-
-    Args:
-        title: for people.
-        backbone: which SFT model it starts from.
-        aspect: a name among the labels of labelled.*.jsonl, or, for density sequence, of the pairs' files.
-        density: 'span', 'sentence' or 'sequence'.
-        error_weight: weight of wrong slices in the loss.
-    """
-
-    title: str
-    backbone: str
-    aspect: str
-    density: str
-    error_weight: float = 1.0
-
-    def __post_init__(self) -> None:
-        known = [*(density.value for density in SLICERS), Density.SEQUENCE.value]
-        if self.density not in known:
-            raise RecipeError(f"density is '{self.density}'; a model is trained for {', '.join(known)}")
-        if not (math.isfinite(self.error_weight) and self.error_weight > 0):
-            raise RecipeError(f"error_weight is {self.error_weight}; it must be a finite number above 0")
-
-
 def train_aspect_model(
-    spec_path: Annotated[Path, "aspect-model spec (YAML)"],
-    scale_path: Annotated[Path, "training settings (YAML)"],
+    spec_path: Annotated[Address, "aspect-model spec (YAML)"],
+    scale_path: Annotated[Address, "training settings (YAML)"],
     data: Path,
     sft: Path,
     seed: int,

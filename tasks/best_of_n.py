@@ -9,47 +9,26 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.best_of_n import best_of_first, check_sizes
 from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
 from rlhf_core.evaluation.reward_bench import check_independence
-from tasks.evaluating.reward_models import Scorer, TrainedScorer, Upstream
-from tasks.params.settings import read_settings, typed
+from tasks.params.evaluation import BestOfNSpec
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.scoring.reward_models import Scorer, TrainedScorer, Upstream
 
 VERSION = 1
 STAGE = "best_of_n"
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class BestOfNSpec:
-    """How the best of N are judged.
-
-    Args:
-        sizes: every N.
-        judges: {name: judge spec, see `tasks.running.loading.load_judge`}; none leaves judged win rates out.
-        template: of the judges' prompt.
-        batch: responses per forward pass.
-    """
-
-    sizes: tuple[int, ...] = (2, 4, 8, 16, 32)
-    judges: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    template: str = "ranking"
-    batch: int = 64
-
-    def __post_init__(self) -> None:
-        if "true" in self.judges:
-            raise RecipeError("judges: 'true' is the name of true rewards; call the judge otherwise")
 
 
 def pool_rewards(scorer: Scorer, rows: Sequence[Row], batch: int) -> torch.Tensor:
@@ -96,7 +75,7 @@ def win_rates(
 
 
 def choose(
-    scale_path: Annotated[Path, "settings (YAML)"],
+    scale_path: Annotated[Address, "settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,

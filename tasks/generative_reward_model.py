@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,91 +21,33 @@ from torch import Tensor
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import token_spans
-from rlhf_core.data.truncation import Limits
-from rlhf_core.edits import mistaken_tokens
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.evaluation.token_credit import negative_credit
+from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.loading import save_model
 from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.model_tasks import ModelTasks, correct, locate, token_logprobs
-from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution
+from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, token_rewards
+from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.sft import sft_loss
-from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.testbed.oracle import first_error, minimal_edit
-from tasks.params.settings import overrides, read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
+from tasks.params.settings import typed
 from tasks.running.artifacts import Stopped, check_version, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads, training_on
 from tasks.running.supervised import train_resumably
-from tasks.teacher import rewrite_row, wrong_solutions
+from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 VERSION = 1
 STAGE = "generative_reward_model"
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class GenerativeModelSpec:
-    """A generative reward model.
-
-    Args:
-        title: for people.
-        backbone: whose SFT model it starts from; the samples may be another one's.
-        training: values over the scale's, by numbers or as `{times: 2}` of them, where these are not `fixed`.
-    """
-
-    title: str
-    backbone: str
-    training: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class GenerativeModelScale:
-    """How it is trained and used.
-
-    Args:
-        training: `TrainingConfig`.
-        limits: `Limits` in tokens, of a prompt with its answer.
-        max_new_tokens: longest rewrite.
-        header: 'paper' for the printed instructions, 'short' for models of the testbed's size.
-        held_out: share of the questions that it does not learn from and is measured on.
-        least_accuracy: of held-out rewrites, else the stage stops (`Stopped`).
-        rewrites: `RewriteLimits` of its own rewrites.
-        negative, positive: where rewards of wrong and right predictions are clipped.
-        batch: predictions per forward pass outside training.
-        fixed: whether `training` holds for every model, whatever its own file says.
-    """
-
-    training: Mapping[str, Any]
-    limits: Mapping[str, Any]
-    max_new_tokens: int
-    header: str = "paper"
-    held_out: float = 0.1
-    least_accuracy: float = 0.6
-    rewrites: Mapping[str, Any] = field(default_factory=dict)
-    negative: tuple[float, float] = (-0.1, 0.0)
-    positive: tuple[float, float] = (0.0, 0.5)
-    batch: int = 128
-    fixed: bool = False
-
-    def __post_init__(self) -> None:
-        if self.header not in TEMPLATES:
-            raise RecipeError(f"header is '{self.header}'; known: {', '.join(TEMPLATES)}")
-        if not 0 < self.held_out < 1 or not 0 <= self.least_accuracy <= 1:
-            raise RecipeError(
-                f"held_out is {self.held_out} and least_accuracy {self.least_accuracy}; the first must lie between 0 "
-                "and 1, the second must not lie outside"
-            )
-
-    def training_config(self, model: GenerativeModelSpec, where: str) -> TrainingConfig:
-        """How a model is trained."""
-        own = {} if self.fixed else overrides(model.training, self.training)
-        return typed(TrainingConfig, {**self.training, **own}, f"{where}: training")
 
 
 @dataclass(frozen=True)
@@ -312,8 +254,8 @@ def fidelity_metrics(scored: Sequence[Row], material: Material, encoder: Encoder
 
 
 def train_generative_model(
-    spec_path: Annotated[Path, "generative reward model (YAML)"],
-    scale_path: Annotated[Path, "training settings (YAML)"],
+    spec_path: Annotated[Address, "generative reward model (YAML)"],
+    scale_path: Annotated[Address, "training settings (YAML)"],
     data: Path,
     sft: Annotated[Path, "result of `sft` that it starts from"],
     samples: Annotated[Path, "result of `samples`"],
@@ -328,19 +270,19 @@ def train_generative_model(
     spec = typed(GenerativeModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(GenerativeModelScale, read_settings(scale_path), str(scale_path))
     training = config.training_config(spec, f"{scale_path}, {spec_path}")
-    limits = typed(RewriteLimits, config.rewrites, f"{scale_path}: rewrites")
+    limits = config.rewrites
     inputs = [spec_path, scale_path, data, sft, samples, teacher]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, samples / "tokenizer")
         own = load_encoder(data, sft / "model")
-        own = replace(own, limits=typed(Limits, config.limits, f"{scale_path}: limits"))
+        own = replace(own, limits=config.limits)
         tasks, model = ModelTasks(own, TEMPLATES[config.header]), load_policy(sft / "model", own)
         file = samples / "samples.jsonl"
         drawn = read_jsonl(file)
         material = gather(data, drawn, file, teacher, config.held_out, seed)
         rows, metrics = training_rows(material, tasks, seed)
         with training_on(teacher / "rewrites.jsonl"):
-            history = fit(model, rows, training, seed, checkpoints, spec_path.stem)
+            history = fit(model, rows, training, seed, checkpoints, Address(spec_path).name)
         model.model.eval()
         said = correct(model, tasks, material.wrong, max_new_tokens=config.max_new_tokens, batch=config.batch)
         corrected = [

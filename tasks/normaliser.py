@@ -7,7 +7,6 @@ last, sequence, location-aware by Huber and by least squares), so that their abl
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -18,40 +17,20 @@ from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import calibrate
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_training import score_all
-from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import from_spans
 from rlhf_core.segmentation.end_tokens import end_token_id
-from tasks.entropies import load_entropies
-from tasks.params.settings import read_settings, typed
-from tasks.reward_model import segment_pairs
+from rlhf_core.signals import Segments
+from tasks.params.pages import Address, read_settings
+from tasks.params.reward_model import CalibrationSpec
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.stage import command_line, device, run_stage, set_threads
+from tasks.scoring.entropies import load_entropies
+from tasks.scoring.segmenting import segment_pairs
 
 VERSION = 3
 STAGE = "normaliser"
-
-
-@dataclass(frozen=True)
-class CalibrationSpec:
-    """How normalisers are fitted. Both regressions are; a row's `estimator` says which one it uses.
-
-    Args:
-        pairs: preference pairs of the calibration set, both responses of each.
-        floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
-        min_samples: location bins with fewer segments are dropped and counted.
-        drawn: at random from the training pairs, the same ones each time; else the first ones, which serves where
-            their order is random already.
-    """
-
-    pairs: int
-    floor_fraction: float = 0.1
-    min_samples: int = 2
-    drawn: bool = False
-
-    def __post_init__(self) -> None:
-        if self.pairs < 1 or self.min_samples < 1 or not 0 < self.floor_fraction <= 1:
-            raise RecipeError(f"calibration settings out of range: {self}")
 
 
 def calibration_places(spec: CalibrationSpec, rows: int) -> list[int]:
@@ -61,7 +40,7 @@ def calibration_places(spec: CalibrationSpec, rows: int) -> list[int]:
 
 
 def fit_normalisers(
-    scale_path: Annotated[Path, "calibration settings (YAML)"],
+    scale_path: Annotated[Address, "calibration settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,

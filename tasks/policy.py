@@ -25,10 +25,9 @@ from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking import AlarmSettings
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.loading import save_model
-from rlhf_core.models.lora import LoraSettings
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.normalisers import LocationAware
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
@@ -40,16 +39,18 @@ from rlhf_core.recipe import Recipe, parse_recipe, useless_shaping
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
-from rlhf_core.rewards.signals import Segments
+from rlhf_core.signals import Segments
 from rlhf_core.stepper import freeze
+from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.objectives import objective
 from rlhf_core.supervised.recipes import PREFERENCE, Sources, SupervisedRecipe, Weighted
-from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
 from tasks.evaluating.aspects import lower_is_better, write_scores
-from tasks.evaluating.policies import Evaluation, EvaluationConfig
-from tasks.params.policy import PolicyScale
-from tasks.params.settings import read_settings, typed
+from tasks.evaluating.policies import Evaluation
+from tasks.params.evaluation import EvaluationConfig
+from tasks.params.pages import Address, read_settings
+from tasks.params.policy import PolicyScale, lora_settings, reward_training
+from tasks.params.settings import typed
 from tasks.policy_run.answering import Opened, question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft
 from tasks.policy_run.proxies import ProxyReader, lost_after_peak, peak_evaluation
@@ -59,7 +60,6 @@ from tasks.policy_run.solutions import (
     SAMPLES_FILE,
     SolutionFolders,
     Solved,
-    imitation_settings,
     needed_solutions,
     solved_samples,
 )
@@ -312,9 +312,8 @@ Learn = Callable[[Run, RunCheckpoints], tuple[Row, HackingWatch | None]]
 
 def _by_reward(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, where: str) -> Learn:
     """Training by a reward; settings are checked before anything is loaded."""
-    config = scale.optimiser_config(recipe.optimiser, where)
-    sampling = scale.sampling_config(where) if config.source == "on_policy" else Sampling(1)
-    alarm = typed(AlarmSettings, {**scale.alarm, **recipe.alarm}, f"{where}: alarm")
+    settings = reward_training(recipe, scale, where)
+    config, sampling, alarm = settings.optimiser, settings.sampling, settings.alarm
     folders = above.solutions
     folders.need(needed_solutions(recipe), where)
 
@@ -328,8 +327,7 @@ def _by_reward(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, w
         with training_on(file):
             solved = None
             if folders.samples is not None:
-                settings = imitation_settings(scale.imitation, recipe.imitation, where)
-                solved = solved_samples(folders, run.encoder, rewards, settings, config.microbatch, seed)
+                solved = solved_samples(folders, run.encoder, rewards, settings.imitation, config.microbatch, seed)
             prompts = read_jsonl(file)[: scale.prompts] if solved is None else solved.prompts
             check_referenced(reward, prompts, file)
             head = next((part.readout.head for part in recipe.components if part.readout), "reward")
@@ -388,9 +386,9 @@ def _in_hindsight(
 
 
 def train_policy(
-    row_path: Annotated[Path, "row file (YAML)"],
-    scale_path: Annotated[Path, "optimiser settings (YAML)"],
-    evaluation_path: Path,
+    row_path: Annotated[Address, "row file (YAML)"],
+    scale_path: Annotated[Address, "optimiser settings (YAML)"],
+    evaluation_path: Address,
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -424,7 +422,7 @@ def train_policy(
     )  # fmt: skip
     train = _by_reward if recipe.kind == "reward" else _supervised
     learn = train(recipe, scale, above, seed, f"{row_path} on {scale_path}")
-    lora = None if recipe.lora is None else typed(LoraSettings, recipe.lora, f"{row_path}: lora")
+    lora = lora_settings(recipe, str(row_path))
     inputs = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         run = start_run(data, sft, evaluation_spec, lora, seed)

@@ -6,15 +6,15 @@ Sentence, appendix B.2.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.generation import Sampling
-from tasks.evaluating.policies import answer
-from tasks.params.settings import read_settings, typed
+from rlhf_core.errors import DataError
+from rlhf_core.models.sampling import Sampling
+from tasks.evaluating.answering import answer
+from tasks.params.evaluation import PoolSpec
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -23,34 +23,8 @@ VERSION = 1
 STAGE = "pool"
 
 
-@dataclass(frozen=True)
-class PoolSpec:
-    """How a pool is drawn.
-
-    Args:
-        benchmarks: whose prompts.
-        sampling: `Sampling` of the pool.
-        samples: responses to each prompt.
-        prompts: of each benchmark, None for all.
-        batch: responses sampled at a time.
-    """
-
-    benchmarks: tuple[str, ...]
-    sampling: Mapping[str, Any]
-    samples: int = 32
-    prompts: int | None = None
-    batch: int = 256
-
-    def __post_init__(self) -> None:
-        if not self.benchmarks or self.samples < 1 or self.batch < 1:
-            raise RecipeError(
-                f"benchmarks are {list(self.benchmarks)}, samples {self.samples} and batch {self.batch}; there must be "
-                "at least one of each"
-            )
-
-
 def draw_pool(
-    scale_path: Annotated[Path, "pool settings (YAML)"],
+    scale_path: Annotated[Address, "pool settings (YAML)"],
     data: Path,
     sft: Path,
     seed: int,
@@ -61,7 +35,7 @@ def draw_pool(
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(PoolSpec, read_settings(scale_path), str(scale_path))
-    sampling = typed(Sampling, spec.sampling, f"{scale_path}: sampling")
+    sampling = spec.sampling
     greedy = Sampling(sampling.max_new_tokens, temperature=0)
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft]) as result:
         encoder = load_encoder(data, sft / "model")

@@ -14,21 +14,15 @@ responses are the benchmark unless the spec names others. Quarantined rows of a 
 from __future__ import annotations
 
 import shutil
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
-from rlhf_core.data.preference_filters import PreferenceFilter
 from rlhf_core.data.schemas import record_type
-from rlhf_core.data.sources import DirectorySource, HubSet, HuggingFaceSource, Screening
-from rlhf_core.data.templates import chat_template
-from rlhf_core.data.truncation import Limits
-from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, DIALOGUE_BENCHMARKS
+from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Screening
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS
 from tasks.data_specs.data_sets import (
-    DataSpec,
-    DrawnSpec,
     Sets,
     alpaca_calibration,
     benchmark_row,
@@ -37,10 +31,22 @@ from tasks.data_specs.data_sets import (
     screened,
     together,
 )
-from tasks.data_specs.long_form import LONG_FORM_SPECS
-from tasks.data_specs.questions import questions_spec
-from tasks.data_specs.translation import TRANSLATION_SPECS
-from tasks.params.settings import read_settings, typed
+from tasks.data_specs.long_form import long_form_directory_sets, long_form_world_sets
+from tasks.data_specs.questions import question_sets
+from tasks.data_specs.translation import translation_directory_sets, translation_world_sets
+from tasks.params.data import (
+    DataSpec,
+    Filters,
+    LongFormDirectorySpec,
+    LongFormWorldSpec,
+    RealSpec,
+    TranslationDirectorySpec,
+    TranslationWorldSpec,
+    WorldSpec,
+    data_spec,
+)
+from tasks.params.pages import Address, read_settings
+from tasks.params.questions import QuestionsSpec
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.stage import command_line, run_stage
 
@@ -48,140 +54,14 @@ VERSION = 3
 STAGE = "prepare"
 
 
-@dataclass(frozen=True)
-class WorldRows:
-    """Rows of each set that the testbed generates; `benchmark`, `choices` and `functions` for each of several."""
-
-    sft: int
-    sft_validation: int
-    tasks: int
-    prompts: int
-    preference_train: int
-    preference_validation: int
-    preference_ood: int
-    benchmark: int
-    choices: int
-    arithmetic: int
-    functions: int
-
-    def __post_init__(self) -> None:
-        for name, count in vars(self).items():
-            least = 0 if name in ("tasks", "choices", "arithmetic", "functions") else 1
-            if count < least:
-                raise RecipeError(f"{name} is {count}; it must be at least {least}")
-
-
-@dataclass(frozen=True)
-class WorldSpec(DrawnSpec):
-    """Dialogues and tasks of the testbed; `source` is 'testbed'.
-
-    Args:
-        follow_up_share: share of SFT examples that are second turns.
-        baseline_quality: quality in [0, 1] of a benchmark's baseline answers; without one they are the expert's.
-        padding: `WorldConfig`'s padding and padded_with of compared responses, as in {flattery: 0.4}; at most one.
-    """
-
-    Rows = WorldRows
-
-    follow_up_share: float
-    baseline_quality: Mapping[str, float]
-    padding: Mapping[str, float] = field(default_factory=dict)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if len(self.padding) > 1:
-            raise RecipeError(f"padding names {', '.join(self.padding)}; compared responses are padded with one kind")
-
-    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
-        return _testbed(self)
-
-
-@dataclass(frozen=True)
-class RealSpec:
-    """Real data from a folder or from Hugging Face.
-
-    Args:
-        source: 'directory' or 'huggingface'.
-        template: chat template.
-        limits: `Limits` in tokens.
-        preference: names of the preference sets; their splits `train` and `test` are read.
-        validation_share: share of the training pairs, from the end, that is kept for validation.
-        benchmark_rows: the most items of a benchmark.
-        prompts: names of prompt sets for policy training; without one, the training pairs' prompts.
-        benchmarks: {benchmark: name of a set whose split `test` holds prompts with the baseline's responses};
-            without one, `alpaca` is made of held-out prompts and their chosen responses.
-        directory: folder of a `directory` source; without one, the environment variable REWARDSMITH_DATA names it.
-        sets: {name: `HubSet`} of a `huggingface` source.
-        max_bad_share: the largest tolerated share of bad rows of a file.
-        filters: `PreferenceFilter` of the pairs, and the `tokenizer` (hub id or folder) that counts their tokens.
-        alpaca_calibration: AlpacaEval's published `df_gamed.csv`, a path or hub address, where the benchmark `alpaca`
-            is the published one against its baseline; without it, difficulties are fitted to the runs of a table.
-    """
-
-    source: str
-    template: str
-    limits: Mapping[str, Any]
-    preference: tuple[str, ...]
-    validation_share: float
-    benchmark_rows: int
-    prompts: tuple[str, ...] = ()
-    benchmarks: Mapping[str, str] = field(default_factory=dict)
-    directory: str | None = None
-    sets: Mapping[str, Any] = field(default_factory=dict)
-    max_bad_share: float = 0.1
-    filters: Mapping[str, Any] | None = None
-    alpaca_calibration: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.alpaca_calibration and "alpaca" not in self.benchmarks:
-            raise RecipeError("'alpaca_calibration' is of the benchmark 'alpaca', which 'benchmarks' does not name")
-        if (self.source == "huggingface") != bool(self.sets):
-            raise RecipeError(f"source '{self.source}' with {len(self.sets)} sets: 'sets' belong to huggingface")
-        if self.directory and self.source != "directory":
-            raise RecipeError(f"'directory' does not fit source '{self.source}'")
-        if not self.preference:
-            raise RecipeError("'preference' names no set")
-        if not 0 < self.validation_share < 1:
-            raise RecipeError(f"validation_share is {self.validation_share}; it must lie between 0 and 1")
-        if not 0 <= self.max_bad_share < 1:
-            raise RecipeError(f"max_bad_share is {self.max_bad_share}; it must be at least 0 and below 1")
-        if self.benchmark_rows < 1:
-            raise RecipeError(f"benchmark_rows is {self.benchmark_rows}; it must be at least 1")
-        unknown = set(self.benchmarks) - set(DIALOGUE_BENCHMARKS)
-        if unknown:
-            raise RecipeError(f"unknown benchmarks {sorted(unknown)}; known: {', '.join(DIALOGUE_BENCHMARKS)}")
-
-    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
-        return _real(self, quarantine)
-
-
-def data_spec(path: Path) -> DataSpec:
-    """The typed data spec of a file, its template and limits checked."""
-    values = read_settings(path)
-    if "task" in values:
-        return questions_spec(values, str(path))
-    kinds: dict[str, type[Any]] = {"testbed": WorldSpec, "directory": RealSpec, "huggingface": RealSpec}
-    kinds |= {**LONG_FORM_SPECS, **TRANSLATION_SPECS}
-    if values.get("source") not in kinds:
-        raise RecipeError(f"{path}: source is '{values.get('source')}'; known: {', '.join(kinds)}")
-    spec: DataSpec = typed(kinds[values["source"]], values, str(path))
-    chat_template(spec.template)
-    typed(Limits, spec.limits, f"{path}: limits")
-    if isinstance(spec, RealSpec) and spec.filters is not None:
-        _filters(spec.filters, f"{path}: filters")
-    for name, options in spec.sets.items() if isinstance(spec, RealSpec) else ():
-        typed(HubSet, options, f"{path}: sets: {name}")
-    return spec
-
-
-def prepare(spec_path: Annotated[Path, "data spec (YAML)"], out: Path, version: int | None = None) -> None:
+def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path, version: int | None = None) -> None:
     """Writes the data sets that a data spec describes."""
     check_version(STAGE, VERSION, version)
-    spec = data_spec(spec_path)
+    spec = data_spec(read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path]) as result:
         quarantine = out / "quarantine"
         shutil.rmtree(quarantine, ignore_errors=True)
-        sets, facts = spec.make(quarantine)
+        sets, facts = make_sets(spec, quarantine)
         for name, rows in sets.items():
             path = result / f"{name}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -192,7 +72,8 @@ def prepare(spec_path: Annotated[Path, "data spec (YAML)"], out: Path, version: 
             quarantine.rename(result / "quarantine")
 
 
-def _testbed(spec: WorldSpec) -> tuple[Sets, dict[str, Any]]:
+def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
+    """Returns the sets that the testbed draws, and facts about them for data.json."""
     from rlhf_core.testbed import VERSION as WORLD_VERSION
     from rlhf_core.testbed import Annotator, World, WorldConfig, bayes_ceiling
 
@@ -307,18 +188,18 @@ def _variant(answer: str, variant: str, padding: str) -> str:
 def _source(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSource:
     screening = Screening(quarantine, spec.max_bad_share)
     if spec.source == "huggingface":
-        sets = {name: typed(HubSet, options, f"sets: {name}") for name, options in spec.sets.items()}
-        return HuggingFaceSource(sets, screening)
+        return HuggingFaceSource(spec.sets, screening)
     return DirectorySource(data_directory(spec.directory), screening)
 
 
-def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+    """Returns the sets of a folder or a hub, and facts about them for data.json; bad rows go to `quarantine`."""
     source = _source(spec, quarantine)
     kind = record_type("preference").name
     train, test = (together(source, spec.preference, split, kind) for split in ("train", "test"))
     removed: dict[str, dict[str, int]] = {}
     if spec.filters is not None:
-        train, test, removed = _filtered(spec, train, test)
+        train, test, removed = _filtered(spec, spec.filters, train, test)
     held_out = max(1, round(spec.validation_share * len(train)))
     if held_out >= len(train):
         raise DataError(
@@ -359,23 +240,13 @@ def _real(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     return sets, facts
 
 
-def _filters(stated: Mapping[str, Any], where: str) -> tuple[PreferenceFilter, str]:
-    """The filter of a spec, and the tokenizer that counts tokens."""
-    options = dict(stated)
-    tokenizer = options.pop("tokenizer", None)
-    if not isinstance(tokenizer, str):
-        raise RecipeError(
-            f"{where}: 'tokenizer' is {tokenizer!r}; name the one that counts tokens, by hub id or folder"
-        )
-    return typed(PreferenceFilter, options, where), tokenizer
-
-
-def _filtered(spec: RealSpec, train: list[Any], test: list[Any]) -> tuple[list[Any], list[Any], dict[str, Any]]:
+def _filtered(
+    spec: RealSpec, rule: Filters, train: list[Any], test: list[Any]
+) -> tuple[list[Any], list[Any], dict[str, Any]]:
     """Pairs that pass the spec's filters, and {split: {reason: pairs removed}}. Source: PAR, §8."""
     from rlhf_core.models.loading import load_tokenizer
 
-    rule, name = _filters(spec.filters or {}, "filters")
-    words = load_tokenizer(name)
+    words = load_tokenizer(str(rule.tokenizer))
 
     def count(text: str) -> int:
         return len(words(text, add_special_tokens=False)["input_ids"])
@@ -397,6 +268,23 @@ def _distinct_prompts(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     for row in rows:
         seen.setdefault(row["prompt"], row)
     return list(seen.values())
+
+
+#: What makes the sets of each kind of data.
+MAKERS: Mapping[type[Any], Callable[[Any, Path], tuple[Sets, dict[str, Any]]]] = {
+    WorldSpec: world_sets,
+    RealSpec: real_sets,
+    LongFormWorldSpec: long_form_world_sets,
+    LongFormDirectorySpec: long_form_directory_sets,
+    TranslationWorldSpec: translation_world_sets,
+    TranslationDirectorySpec: translation_directory_sets,
+    QuestionsSpec: question_sets,
+}
+
+
+def make_sets(spec: DataSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+    """Returns the sets of a data spec, and facts about them for data.json; bad rows go to `quarantine`."""
+    return MAKERS[type(spec)](spec, quarantine)
 
 
 main = command_line(prepare)

@@ -8,81 +8,33 @@ read, normalised, and for segments averaged. Source: PAR, §3.2 and Algorithm 2.
 
 from __future__ import annotations
 
-import copy
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.nn.utils.rnn import pad_sequence
-from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.errors import DataError, NumericsError, RecipeError
-from rlhf_core.models.generation import Sampling
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.normalisers import NoNormaliser, Normaliser
+from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
-from rlhf_core.rewards.signals import Segments
-from rlhf_core.rollout import Responses
 from rlhf_core.segmentation import build_segmenter
-from rlhf_core.shaping.specification import CONSTANTS, Scale
-from tasks.params.settings import read_settings, typed
-from tasks.running.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
+from tasks.params.pages import Address, read_settings
+from tasks.params.reward_model import ReferencesSpec
+from tasks.params.settings import typed
+from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
 from tasks.running.stage import command_line, device, run_stage, set_threads
+from tasks.scoring.references import load_references
 
 VERSION = 1
 STAGE = "references"
-
-
-@dataclass(frozen=True)
-class ReferencesSpec:
-    """How reference responses are drawn, and how constants of a shaping are read at this scale.
-
-    Args:
-        sampling: `Sampling` of the responses.
-        responses: M, for each training prompt.
-        prompts: training prompts that have them, from the first on, None for all; as in the policy's settings.
-        batch: responses sampled at a time.
-        prompt_limit: most tokens of a prompt, None for the data's own limit; as in the policy's settings.
-        constants: which statement of a constant holds where a row has both: 'value' (as the paper has it) or 'sft'
-            (in units of these responses' rewards and lengths).
-    """
-
-    sampling: Mapping[str, Any]
-    responses: int = 10
-    prompts: int | None = None
-    batch: int = 256
-    prompt_limit: int | None = None
-    constants: str = "sft"
-
-    def __post_init__(self) -> None:
-        if self.responses < 1 or self.batch < 1:
-            raise RecipeError(f"responses is {self.responses} and batch {self.batch}; both must be at least 1")
-        if self.prompts is not None and self.prompts < 1:
-            raise RecipeError(f"prompts is {self.prompts}; it must be at least 1, or null for all")
-        if self.constants not in CONSTANTS:
-            raise RecipeError(f"constants is '{self.constants}'; known: {', '.join(CONSTANTS)}")
-
-
-@dataclass(frozen=True)
-class References:
-    """What a component knows of the SFT model's own responses.
-
-    Attributes:
-        rewards: [M] float32 reference rewards by prompt id.
-        scale: their mean and population deviation, the responses' mean length.
-    """
-
-    rewards: dict[str, Tensor]
-    scale: Scale
 
 
 def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
@@ -111,7 +63,7 @@ def sample(
     """
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
-    sampling = typed(Sampling, spec.sampling, "references: sampling")
+    sampling = spec.sampling
     prompts = [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows for _ in range(spec.responses)]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i].ids))
     generator = torch.Generator().manual_seed(random.Random(f"references-{seed}").getrandbits(63))
@@ -138,7 +90,7 @@ def sample(
 
 
 def make_references(
-    scale_path: Annotated[Path, "reference settings (YAML)"],
+    scale_path: Annotated[Address, "reference settings (YAML)"],
     data: Path,
     sft: Path,
     reward_model: Path,
@@ -186,55 +138,6 @@ def make_references(
                 "truncated": float((~stored["ended"]).double().mean()),
             },
         )
-
-
-def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Responses, Tensor]:
-    """(responses, head values [n, response_len]) as padded tensors."""
-    lengths = stored["lengths"].tolist()
-    ids, entropies, values = (
-        pad_sequence(list(stored[name].split(lengths)), batch_first=True)
-        for name in ("ids", "entropies", f"values.{head}")
-    )
-    mask = torch.arange(ids.shape[1])[None] < stored["lengths"][:, None]
-    vocabulary = {i: str(tokenizer.decode([i])) for i in stored["ids"].unique().tolist()}
-    pieces = [[vocabulary[i] for i in row.tolist()] for row in stored["ids"].split(lengths)]
-    return Responses(ids.long(), mask, stored["ended"], pieces, entropies), values
-
-
-def load_references(
-    folder: Path, scorer: RewardModelScorer, normaliser: Normaliser, tokenizer: PreTrainedTokenizerBase
-) -> References:
-    """The reference rewards as a component reads and normalises them.
-
-    Args:
-        folder: result of the stage.
-        scorer: how the reward model is read: segmenter, read-out and head.
-        normaliser: the component's; its counters stay as they are.
-        tokenizer: of the policy.
-
-    Raises:
-        NumericsError: a reference reward that is not finite.
-    """
-    facts = read_json(folder / "references.json")
-    stored = read_tensors(folder / "references.safetensors")
-    if f"values.{scorer.head}" not in stored:
-        raise DataError(
-            f"no values of head '{scorer.head}'", file=str(folder), remedy="Re-run the stage for this reward model"
-        )
-    responses, values = _responses(stored, scorer.head, tokenizer)
-    signal = copy.copy(normaliser)(scorer.read_out(values, responses))
-    rewards = signal.masked_mean() if isinstance(signal, Segments) else signal.values
-    if not torch.isfinite(rewards).all():
-        bad = int(torch.nonzero(~torch.isfinite(rewards))[0]) // int(facts["responses"])
-        raise NumericsError(f"{folder}: a reference reward of prompt '{facts['prompts'][bad]}' is not finite")
-    scale = Scale(
-        mean=float(rewards.double().mean()),
-        deviation=float(rewards.double().std(correction=0)),
-        length=float(stored["lengths"].double().mean()),
-        constants=facts["constants"],
-    )
-    by_prompt = rewards.float().reshape(len(facts["prompts"]), -1)
-    return References(dict(zip(facts["prompts"], by_prompt, strict=True)), scale)
 
 
 main = command_line(make_references)

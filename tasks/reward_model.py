@@ -10,35 +10,44 @@ known, credit-assignment fidelity: how well the reward paid to each clause agree
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
-from rlhf_core.data.encoding import EncodedSequence, Encoder
-from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.fidelity import ScoredResponse, boundary_scores, fidelity
 from rlhf_core.evaluation.reward_models import calibration, pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
-from rlhf_core.rewards.merging import averaged
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, build_loss
-from rlhf_core.rewards.preference_training import MEAN, SegmentedSequence, pair_loss, score_all, score_parts
-from rlhf_core.segmentation import SaT, Segmentation, Segmenter
-from rlhf_core.segmentation.end_tokens import add_end_token, with_end_tokens
-from rlhf_core.supervised.training import TrainingConfig
-from tasks.entropies import load_entropies, resolve_segmenter
-from tasks.params.settings import read_settings, typed
+from rlhf_core.rewards.preference_training import MEAN, pair_loss, score_all, score_parts
+from rlhf_core.rewards.warm import averaged
+from rlhf_core.segmentation import SaT, Segmenter
+from rlhf_core.segmentation.end_tokens import add_end_token
+from rlhf_core.supervised.config import TrainingConfig
+from tasks.params.pages import Address, read_settings
+from tasks.params.reward_model import MergeSpec, RewardModelSpec
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.stage import command_line, device, run_stage, training_on
 from tasks.running.supervised import train_resumably
+from tasks.scoring.entropies import load_entropies, resolve_segmenter
+from tasks.scoring.segmenting import (
+    SegmentedPairs,
+    segment_pairs,
+    segment_sequences,
+    sequences_with_ends,
+    token_rewards,
+)
 
 VERSION = 4
 STAGE = "reward_model"
@@ -46,149 +55,9 @@ STAGE = "reward_model"
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class RewardModelSpec:
-    """A reward model: how responses are cut into segments, and how segment rewards become a preference.
-
-    Args:
-        title: for people.
-        backbone: which SFT model it starts from.
-        segmenter: `{kind: entropy, cutoff: "1.75"}` and the like.
-        aggregation: of the segment rewards, by name or with options, `{kind: differential_attention, dim: 256}`.
-        loss: on the aggregated rewards, by name or with options, `{kind: bradley_terry, regularisation: 0.005}`.
-        end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
-        learning_rate_share: of the scale's learning rate; WARM's models have rates of their own.
-        seed_offset: added to the run's seed, so that models of one run differ.
-        data: the data set whose pairs it learns from, None for the backbone's.
-        references: how its reference rewards are drawn, by name; None for the scale's own way.
-        pairs: it learns from 'preference' pairs of the backbone's data, or from pairs of sampled solutions ('samples').
-    """
-
-    title: str
-    backbone: str
-    segmenter: Mapping[str, Any]
-    aggregation: str | Mapping[str, Any]
-    loss: str | Mapping[str, Any]
-    end_token: bool = False
-    learning_rate_share: float = 1.0
-    seed_offset: int = 0
-    data: str | None = None
-    references: str | None = None
-    pairs: str = "preference"
-
-    def __post_init__(self) -> None:
-        build_aggregation(self.aggregation)
-        build_loss(self.loss)
-        if not (math.isfinite(self.learning_rate_share) and self.learning_rate_share > 0):
-            raise RecipeError(f"learning_rate_share is {self.learning_rate_share}; it must be a finite number above 0")
-        if self.end_token and self.segmenter.get("kind") != "sat":
-            raise RecipeError("end_token: boundary tokens stand behind sentences; use a segmenter of kind sat")
-        if self.pairs not in ("preference", "samples"):
-            raise RecipeError(f"pairs is '{self.pairs}'; it must be 'preference' or 'samples'")
-
-
-@dataclass(frozen=True)
-class MergeSpec:
-    """A reward model that is the average of others.
-
-    Args:
-        title: for people.
-        backbone: which SFT model they all start from.
-        merge: their names.
-        data: the data set whose pairs they learn from, None for the backbone's.
-        references: as of a `RewardModelSpec`.
-    """
-
-    title: str
-    backbone: str
-    merge: tuple[str, ...]
-    data: str | None = None
-    references: str | None = None
-
-    def __post_init__(self) -> None:
-        if len(self.merge) < 2 or len(set(self.merge)) != len(self.merge):
-            raise RecipeError(f"merge is {list(self.merge)}; name at least two reward models, each once")
-
-
-@dataclass(frozen=True)
-class SegmentedPairs:
-    """Preference pairs of one split, cut into segments: chosen then rejected responses."""
-
-    rows: list[Row]
-    sequences: list[SegmentedSequence]
-    spans: list[list[tuple[int, int]]]
-    aggregation: Aggregation = field(default=MEAN)
-
-    @property
-    def pairs(self) -> int:
-        return len(self.rows)
-
-
-def segment_pairs(
-    rows: list[Row],
-    encoder: Encoder,
-    segmenter: Segmenter,
-    entropies: list[list[float]] | None,
-    chunk: int = 512,
-    *,
-    aggregation: Aggregation = MEAN,
-    end_token: int | None = None,
-) -> SegmentedPairs:
-    """Encodes and segments both responses of every pair, with `<END>` behind each sentence where its id is given."""
-    encoded = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
-    if end_token is not None:
-        assert isinstance(segmenter, SaT)
-        sequences, spans = sequences_with_ends(encoded, encoder, segmenter, end_token)
-    else:
-        sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies, chunk)
-    return SegmentedPairs(rows, sequences, spans, aggregation)
-
-
-def sequences_with_ends(
-    encoded: list[EncodedSequence], encoder: Encoder, segmenter: SaT, end_token: int
-) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Sequences with `<END>` behind each sentence and EOS last, and the spans of sentences with their `<END>`.
-
-    Responses are cut to the limits before the tokens are added.
-    """
-    texts = [token_spans(encoder.tokenizer, sequence.response)[0] for sequence in encoded]
-    sequences: list[SegmentedSequence] = []
-    spans: list[list[tuple[int, int]]] = []
-    for sequence, text, sentences in zip(encoded, texts, segmenter.sentence_ends(texts), strict=True):
-        ids, ends = with_end_tokens(encoder.tokenizer, text, sentences, end_token)
-        sequences.append(SegmentedSequence(EncodedSequence(sequence.prompt, [*ids, encoder.eos_id]), ends))
-        spans.append([(start, end + 1) for start, end in zip([0, *(e + 1 for e in ends)], ends, strict=False)])
-    return sequences, spans
-
-
-def segment_sequences(
-    encoded: list[EncodedSequence],
-    encoder: Encoder,
-    segmenter: Segmenter,
-    entropies: list[list[float]] | None,
-    chunk: int = 512,
-) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Segment ends and half-open spans of every sequence's response; a span may be empty (see `Segmentation`)."""
-    if segmenter.needs_spelling:
-        require_offset_mapping(encoder.tokenizer)
-    sequences: list[SegmentedSequence] = []
-    spans: list[list[tuple[int, int]]] = []
-    for start in range(0, len(encoded), chunk):
-        part = encoded[start : start + chunk]
-        wanted = entropies[start : start + chunk] if entropies is not None else None
-        segmentation: Segmentation = segmenter.segment(
-            encoder.responses(part, wanted, spelled=segmenter.needs_spelling)
-        )
-        for i, sequence in enumerate(part):
-            row_spans = segmentation.spans(i)
-            spans.append(row_spans)
-            sequences.append(SegmentedSequence(sequence, [end - 1 for _, end in row_spans]))
-    return sequences, spans
-
-
 def train_reward_model(
-    spec_path: Annotated[Path, "reward-model spec (YAML)"],
-    scale_path: Annotated[Path, "training settings (YAML)"],
+    spec_path: Annotated[Address, "reward-model spec (YAML)"],
+    scale_path: Annotated[Address, "training settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -241,7 +110,7 @@ def train_reward_model(
         else:
             options = {"heads": loss.heads, "seed": own_seed, "projections": aggregation.projections}
             model = ScalarModel.from_language_model(base, **options).to(device())
-            label = f"reward model {spec_path.stem} seed {seed}"
+            label = f"reward model {Address(spec_path).name} seed {seed}"
             with training_on(data / "preference.train.jsonl"):
                 history = fit(model, splits["train"], encoder.pad_id, config, own_seed, label, checkpoints, loss)
         metrics: dict[str, float] = {
@@ -358,20 +227,6 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
 
 
 _FIDELITY = ("pearson", "spearman", "within_pearson", "within_spearman")
-
-
-def token_rewards(spans: list[tuple[int, int]], values: list[float], tokens: int) -> list[float | None]:
-    """Each segment's reward divided evenly among its tokens; None outside every segment.
-
-    A segment without tokens adds its reward to the token on which it ends.
-    """
-    rewards: list[float | None] = [None] * tokens
-    for (start, end), value in zip(spans, values, strict=True):
-        if start < end:
-            rewards[start:end] = [value / (end - start)] * (end - start)
-        else:
-            rewards[end - 1] = (rewards[end - 1] or 0.0) + value
-    return rewards
 
 
 def _text_start(text: str, position: int) -> int:

@@ -9,19 +9,20 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.errors import DataError
+from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
+from tasks.params.solutions import SamplesSpec
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
@@ -35,28 +36,7 @@ MANY_STEPS = 10
 Row = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class SamplesSpec:
-    """How solutions are drawn.
-
-    Args:
-        sampling: `Sampling` of the solutions.
-        samples: of every question.
-        batch: solutions drawn at a time.
-    """
-
-    sampling: Mapping[str, Any]
-    samples: int = 5
-    batch: int = 256
-
-    def __post_init__(self) -> None:
-        if self.samples < 1 or self.batch < 1:
-            raise RecipeError(f"samples is {self.samples} and batch {self.batch}; both must be at least 1")
-
-
-def draw(
-    policy: Policy, encoder: Encoder, questions: Sequence[Row], spec: SamplesSpec, sampling: Sampling, seed: int
-) -> list[Row]:
+def draw(policy: Policy, encoder: Encoder, questions: Sequence[Row], spec: SamplesSpec, seed: int) -> list[Row]:
     """Graded samples in the order of the questions; questions are batched by length."""
     prompts = [encoder.prompt(row) for row in questions for _ in range(spec.samples)]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -66,7 +46,7 @@ def draw(
         for start in range(0, len(order), spec.batch):
             places = order[start : start + spec.batch]
             ids, mask = pad_rows([prompts[i] for i in places], encoder.pad_id, "left")
-            made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, generator)
+            made = generate(policy, ids.to(policy.device), mask.to(policy.device), spec.sampling, generator)
             for i, row, real in zip(places, made.ids.cpu(), made.mask.cpu(), strict=True):
                 drawn[i] = row[real].tolist()
                 advance()
@@ -119,7 +99,7 @@ def statistics(samples: Sequence[Row], eos_id: int) -> dict[str, float]:
 
 
 def make_samples(
-    spec_path: Annotated[Path, "sampling settings (YAML)"],
+    spec_path: Annotated[Address, "sampling settings (YAML)"],
     data: Path,
     sft: Path,
     seed: int,
@@ -130,14 +110,13 @@ def make_samples(
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(SamplesSpec, read_settings(spec_path), str(spec_path))
-    sampling = typed(Sampling, spec.sampling, f"{spec_path}: sampling")
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft]) as result:
         questions = read_jsonl(data / "questions.jsonl")
         if not questions:
             raise DataError("there is no question", file=str(data / "questions.jsonl"), remedy="Raise rows: questions")
         encoder = load_encoder(data, sft / "model")
         policy = load_policy(sft / "model", encoder)
-        samples = draw(policy, encoder, questions, spec, sampling, seed)
+        samples = draw(policy, encoder, questions, spec, seed)
         encoder.tokenizer.save_pretrained(result / "tokenizer")
         write_jsonl(result / "samples.jsonl", samples)
         write_json(result / "metrics.json", statistics(samples, encoder.eos_id))

@@ -8,24 +8,22 @@ from there; they load the model only for texts that it has not seen.
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.sources import DirectorySource
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.segmentation.boundary_tagger import (
     GoldText,
-    TaggerConfig,
     save_tagger,
     sentence_scores,
     train_tagger,
 )
 from rlhf_core.segmentation.sat import KNOWN_FILE, SaT, load_splitter, text_digest
-from rlhf_core.supervised.training import TrainingConfig
 from tasks.data_specs.data_sets import DATA_VARIABLE
-from tasks.params.settings import read_settings, typed
+from tasks.params.backbone import SegmenterSpec
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.progress import progress
 from tasks.running.stage import command_line, device, run_stage, set_threads
@@ -37,43 +35,6 @@ SPLITS = ("train", "validation", "ood")
 CLAUSES = "clauses"
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class SegmenterSpec:
-    """A SaT model.
-
-    Args:
-        source: 'train' makes one, 'load' takes one.
-        model: of 'load', a folder or a hub id such as sat-3l.
-        gold: of 'train', where true sentences come from: 'clauses' of the testbed's preference data, or the name of a
-            set with sentence spans (`ewt_sentences`) in the folder that REWARDSMITH_DATA names.
-        tagger: of 'train', `TaggerConfig`.
-        training: of 'train', `TrainingConfig`; a row is a window of tokens.
-        texts: of 'train', the most texts to train on.
-        seed: of 'train'.
-        max_sentence_chars: longer sentences are cut again at punctuation.
-        threshold: probability above which a character ends a sentence; None is .5 for a trained model, and the
-            released models' own.
-    """
-
-    source: str
-    model: str | None = None
-    gold: str | None = None
-    tagger: Mapping[str, Any] = field(default_factory=dict)
-    training: Mapping[str, Any] = field(default_factory=dict)
-    texts: int = 4000
-    seed: int = 0
-    max_sentence_chars: int = 256
-    threshold: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.source not in ("train", "load"):
-            raise RecipeError(f"source is '{self.source}'; known: train, load")
-        if (self.source == "load") != (self.model is not None) or (self.source == "train") != (self.gold is not None):
-            raise RecipeError("source 'load' needs 'model' and no 'gold', source 'train' needs 'gold' and no 'model'")
-        if self.texts < 1:
-            raise RecipeError(f"texts is {self.texts}; it must be at least 1")
 
 
 def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
@@ -101,7 +62,7 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
 
 
 def make_segmenter(
-    spec_path: Annotated[Path, "segmenter spec (YAML)"], data: Path, out: Path, version: int | None = None
+    spec_path: Annotated[Address, "segmenter spec (YAML)"], data: Path, out: Path, version: int | None = None
 ) -> None:
     """Trains or loads a SaT model and finds the sentences of all responses."""
     check_version(STAGE, VERSION, version)
@@ -138,8 +99,8 @@ def make_segmenter(
 
 
 def _train(spec: SegmenterSpec, where: Path, data: Path, folder: Path) -> dict[str, float]:
-    config = typed(TaggerConfig, spec.tagger, f"{where}: tagger")
-    training = typed(TrainingConfig, spec.training, f"{where}: training")
+    config, training = spec.tagger, spec.training
+    assert training is not None
     gold = gold_texts(str(spec.gold), "train", data)[: spec.texts]
     total = 0
     with progress(f"boundary tagger {where.stem}", 1) as advance:

@@ -9,7 +9,7 @@ answers to each prompt with all their scores. Source: ALARM, §3.2 and §4.2, Fi
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,11 +17,13 @@ import numpy as np
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError, NumericsError, RecipeError
-from rlhf_core.evaluation.consistency import Consistency, Pairs, SelectionRule, consistency
-from rlhf_core.models.generation import Sampling
+from rlhf_core.evaluation.consistency import Consistency, Pairs, consistency
+from rlhf_core.models.sampling import Sampling
+from tasks.evaluating.answering import answer
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
-from tasks.evaluating.policies import answer
-from tasks.params.settings import read_settings, typed
+from tasks.params.aspects import SelectionFile, SelectionScale
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -30,49 +32,6 @@ VERSION = 1
 STAGE = "selection"
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class SelectionFile:
-    """What is compared; `tasks.graph.rows` resolves the names.
-
-    Args:
-        title: for people.
-        backbone: whose initial policy answers.
-        holistic: the reward model that aspects are compared with.
-        aspects: names of the scale's aspect files.
-        rule: `SelectionRule`.
-    """
-
-    title: str
-    backbone: str
-    holistic: str
-    aspects: tuple[str, ...]
-    rule: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class SelectionScale:
-    """How much is compared: selection/<data>.yaml of a scale, or its selection.yaml for other data.
-
-    Args:
-        prompts: training prompts that are answered twice, None for all.
-        max_new_tokens: longest answer; D_p is drawn as policies train, so it is theirs.
-        batch: answers at a time.
-        rounds: of the bootstrap.
-        level: of its intervals.
-    """
-
-    prompts: int | None
-    max_new_tokens: int
-    batch: int = 128
-    rounds: int = 1000
-    level: float = 0.95
-
-    def __post_init__(self) -> None:
-        asked = 1 if self.prompts is None else self.prompts
-        if min(asked, self.max_new_tokens, self.batch, self.rounds) < 1 or not 0 < self.level < 1:
-            raise RecipeError(f"selection settings out of range: {self}")
 
 
 @dataclass(frozen=True)
@@ -138,9 +97,9 @@ def _compare(
 
 
 def select(
-    spec_path: Annotated[Path, "selection file (YAML)"],
-    scale_path: Annotated[Path, "how much is compared (YAML)"],
-    aspect: Annotated[tuple[Path, ...], "aspect files (YAML), in the selection's order"],
+    spec_path: Annotated[Address, "selection file (YAML)"],
+    scale_path: Annotated[Address, "how much is compared (YAML)"],
+    aspect: Annotated[tuple[Address, ...], "aspects (YAML), in the selection's order"],
     data: Path,
     sft: Path,
     reward_model: Annotated[Path, "result of `reward_model`: the holistic reward"],
@@ -154,11 +113,9 @@ def select(
     set_threads()
     spec = typed(SelectionFile, read_settings(spec_path), str(spec_path))
     scale = typed(SelectionScale, read_settings(scale_path), str(scale_path))
-    rule = typed(SelectionRule, spec.rule, f"{spec_path}: rule")
-    if tuple(path.stem for path in aspect) != tuple(spec.aspects):
-        raise RecipeError(
-            f"{spec_path} lists the aspects {list(spec.aspects)}, but {[p.stem for p in aspect]} are given"
-        )
+    rule = spec.rule
+    if (given := tuple(Address(one).name for one in aspect)) != tuple(spec.aspects):
+        raise RecipeError(f"{spec_path} lists the aspects {list(spec.aspects)}, but {list(given)} are given")
     models = aspect_model or ()
     inputs = [spec_path, scale_path, *aspect, data, sft, reward_model, *models]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:

@@ -6,17 +6,15 @@ is fine-tuned only when its spec has a `training` section.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 from torch import Tensor
 
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
-from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import (
     PRECISIONS,
     build_language_model,
@@ -27,9 +25,11 @@ from rlhf_core.models.loading import (
 )
 from rlhf_core.models.policy import policy_of
 from rlhf_core.supervised.sft import mean_nll, sft_loss
-from rlhf_core.supervised.training import TrainingConfig
-from tasks.evaluating.policies import EvaluationConfig, Evaluator
-from tasks.params.settings import read_settings, typed
+from tasks.evaluating.policies import Evaluator
+from tasks.params.backbone import BackboneSpec
+from tasks.params.evaluation import EvaluationConfig
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import join_processes
@@ -41,43 +41,9 @@ VERSION = 3
 STAGE = "sft"
 
 
-@dataclass(frozen=True)
-class BackboneSpec:
-    """A backbone: `source` loads one, `architecture` builds one.
-
-    Args:
-        data, tokenizer, evaluation: names of the scale's files that belong to it; the graph resolves them.
-        source: local folder or hub id.
-        architecture: fields of the transformers configuration, with `model_type`.
-        training: settings of its fine-tuning (`TrainingConfig`); a built backbone needs them.
-        precision: of its weights, float32 or bf16; every later stage computes in it.
-        attention: eager, sdpa or flash_attention_2, in every later stage too; None for the model's own default.
-    """
-
-    data: str
-    tokenizer: str
-    evaluation: str
-    source: str | None = None
-    architecture: Mapping[str, Any] | None = None
-    training: Mapping[str, Any] | None = None
-    precision: str = "float32"
-    attention: str | None = None
-
-    def __post_init__(self) -> None:
-        if (self.source is None) == (self.architecture is None):
-            raise RecipeError("give either 'source' (a model to load) or 'architecture' (one to build)")
-        if self.source is None and self.training is None:
-            raise RecipeError("a backbone built from 'architecture' needs 'training'")
-        if self.precision not in PRECISIONS:
-            raise RecipeError(f"precision is '{self.precision}'; it must be one of {', '.join(PRECISIONS)}")
-
-    def training_config(self, where: str) -> TrainingConfig | None:
-        return None if self.training is None else typed(TrainingConfig, self.training, f"{where}: training")
-
-
 def fine_tune(
-    spec_path: Annotated[Path, "backbone spec (YAML)"],
-    evaluation_path: Path,
+    spec_path: Annotated[Address, "backbone spec (YAML)"],
+    evaluation_path: Address,
     data: Path,
     tokenizer: Path,
     seed: int,
@@ -88,7 +54,7 @@ def fine_tune(
     check_version(STAGE, VERSION, version)
     join_processes()
     spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
-    config = spec.training_config(str(spec_path))
+    config = spec.training
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
     inputs = [spec_path, evaluation_path, data, tokenizer]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
@@ -126,7 +92,7 @@ def fine_tune(
                     config,
                     weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
                     checkpoints=checkpoints,
-                    label=f"sft {spec_path.stem} seed {seed}",
+                    label=f"sft {Address(spec_path).name} seed {seed}",
                     every=10,
                 )
         model.eval()

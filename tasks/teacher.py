@@ -8,21 +8,23 @@ cached answer is not paid for twice. Source: RLMEC, section 4.1.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.data.encoding import Encoder
-from rlhf_core.edits import edit_distance
-from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.reasoning.rewriting import REASONS, RewriteLimits, Teacher, WrongSolution, judged
+from rlhf_core.errors import RecipeError
+from rlhf_core.minimum_editing import edit_distance
+from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.testbed.oracle import first_error
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
+from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
+from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 VERSION = 1
 STAGE = "teacher"
@@ -30,22 +32,6 @@ STAGE = "teacher"
 CACHE = Path(".work/teacher")
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TeacherSpec:
-    """Who corrects, and what is accepted.
-
-    Args:
-        kind: 'oracle' (options `noise`, `seed`), 'endpoint' (fields of `EndpointConfig`) or 'local' (`source`: a
-            folder or hub id, `template`, `limits`, `max_new_tokens`, `batch`).
-        options: of the kind.
-        limits: `RewriteLimits`.
-    """
-
-    kind: str
-    options: Mapping[str, Any] = field(default_factory=dict)
-    limits: Mapping[str, Any] = field(default_factory=dict)
 
 
 def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
@@ -89,41 +75,6 @@ def _local_teacher(options: dict[str, Any], where: str) -> Teacher:
     )
 
 
-def wrong_solutions(samples: Sequence[Row], questions: Sequence[Row], file: Path) -> list[WrongSolution]:
-    """The wrong samples with their questions.
-
-    Raises:
-        DataError: a sample of an unknown question.
-    """
-    by_id = {row["id"]: row for row in questions}
-    found = []
-    for number, row in enumerate(samples, start=1):
-        if row["question_id"] not in by_id:
-            problem = f"the question '{row['question_id']}' is not in the data"
-            raise DataError(
-                problem, file=str(file), row=number, field="question_id", remedy="Sample from the same data"
-            )
-        if not row["correct"]:
-            found.append(WrongSolution(row["id"], by_id[row["question_id"]], row["prediction"]))
-    return found
-
-
-def rewrite_row(wrong: WrongSolution, step: int | None, rewrite: str, encoder: Encoder, limits: RewriteLimits) -> Row:
-    """A row of rewrites.jsonl."""
-    verdict = judged(wrong, rewrite, lambda text: encoder.tokenizer.encode(text, add_special_tokens=False), limits)
-    return {
-        "id": wrong.id,
-        "question_id": wrong.question["id"],
-        "prompt": wrong.question["prompt"],
-        "prediction": wrong.prediction,
-        "first_error_step": step,
-        "rewrite": rewrite,
-        "accepted": verdict.accepted,
-        "reason": verdict.reason,
-        "edit_distance": verdict.edit_distance,
-    }
-
-
 def rewrite_metrics(rows: Sequence[Row], wrong: Sequence[WrongSolution]) -> dict[str, float]:
     """How many rewrites are accepted, why others are not, edit distances, and the share of true first steps."""
     accepted = [row for row in rows if row["accepted"]]
@@ -164,7 +115,7 @@ def _steps(wrong: WrongSolution) -> bool:
 
 
 def make_rewrites(
-    spec_path: Annotated[Path, "teacher spec (YAML)"],
+    spec_path: Annotated[Address, "teacher spec (YAML)"],
     data: Path,
     sft: Path,
     samples: Annotated[Path, "result of `samples`"],
@@ -175,14 +126,13 @@ def make_rewrites(
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(TeacherSpec, read_settings(spec_path), str(spec_path))
-    limits = typed(RewriteLimits, spec.limits, f"{spec_path}: limits")
     teacher = build_teacher(spec, str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft, samples]) as result:
         encoder = load_encoder(data, sft / "model")
         file = samples / "samples.jsonl"
         wrong = wrong_solutions(read_jsonl(file), read_jsonl(data / "questions.jsonl"), file)
         rows = [
-            rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, limits)
+            rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, spec.limits)
             for each, said in zip(wrong, teacher.correct(wrong), strict=True)
         ]
         write_jsonl(result / "rewrites.jsonl", rows)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding, train_byte_level_bpe
-from rlhf_core.errors import RecipeError
 from rlhf_core.models.loading import load_tokenizer
-from tasks.params.settings import read_settings, typed
+from tasks.params.backbone import TokenizerSpec
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
@@ -18,27 +18,8 @@ VERSION = 1
 STAGE = "tokenizer"
 
 
-@dataclass(frozen=True)
-class TokenizerSpec:
-    """A tokenizer: `source` loads one, `vocabulary` trains one.
-
-    Args:
-        source: local folder or hub id.
-        vocabulary: tokens of a trained one, special ones included.
-        full_byte_alphabet: a trained one knows all 256 bytes, so it can spell any text.
-    """
-
-    source: str | None = None
-    vocabulary: int | None = None
-    full_byte_alphabet: bool = True
-
-    def __post_init__(self) -> None:
-        if (self.source is None) == (self.vocabulary is None):
-            raise RecipeError("give either 'source' (a tokenizer to load) or 'vocabulary' (one to train)")
-
-
 def make_tokenizer(
-    spec_path: Annotated[Path, "tokenizer spec (YAML)"], data: Path, out: Path, version: int | None = None
+    spec_path: Annotated[Address, "tokenizer spec (YAML)"], data: Path, out: Path, version: int | None = None
 ) -> None:
     """Trains or loads the tokenizer that a spec describes and checks it against the chat template."""
     check_version(STAGE, VERSION, version)

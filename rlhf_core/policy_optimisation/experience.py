@@ -11,12 +11,13 @@ from torch import Tensor
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
-from rlhf_core.models.generation import Generated, Sampling, generate, joined
+from rlhf_core.models.generation import Generated, generate, joined
 from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.rewards.composition import RewardOutput
-from rlhf_core.rewards.signals import Segments, Tokens
 from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.signals import Segments, Tokens
 
 RewardFunction = Callable[[RolloutBatch], RewardOutput]
 

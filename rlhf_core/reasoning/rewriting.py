@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rlhf_core.edits import edit_distance
 from rlhf_core.errors import RecipeError
+from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 

@@ -21,10 +21,10 @@ from rlhf_core.aspects.aspect import prefetch
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.models.generation import Generated
 from rlhf_core.rewards.composition import Reward
-from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch, Spelling
 from rlhf_core.segmentation.boundary_tokens import boundary_tokens
 from rlhf_core.segmentation.segments import Segmentation, from_spans
+from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 
 #: The signal of each density, and the credit that pays it where a recipe names none.
 SIGNALS: dict[Density, tuple[SignalType, str]] = {

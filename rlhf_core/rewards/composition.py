@@ -14,8 +14,8 @@ from rlhf_core.credit import Credit
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.normalisers import NoNormaliser, Normaliser
-from rlhf_core.rewards.signals import Signal, SignalType
 from rlhf_core.rollout import RolloutBatch
+from rlhf_core.signals import Signal, SignalType
 
 if TYPE_CHECKING:
     from torch import Tensor

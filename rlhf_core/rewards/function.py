@@ -16,8 +16,8 @@ from rlhf_core import distributed
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.named import import_named
-from rlhf_core.rewards.signals import Sequence, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch
+from rlhf_core.signals import Sequence, SignalType, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from rlhf_core.errors import DataError
 from rlhf_core.lazy import torch
-from rlhf_core.rewards.signals import Tokens
 from rlhf_core.rollout import RolloutBatch
+from rlhf_core.signals import Tokens
 
 
 @dataclass(frozen=True)

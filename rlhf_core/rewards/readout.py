@@ -20,11 +20,11 @@ from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel, SegmentStates
 from rlhf_core.policy_optimisation.experience import microbatches, trimmed
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation, differences
-from rlhf_core.rewards.signals import READS, Segments, Sequence, SignalType
 from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segmenters import Segmenter
 from rlhf_core.segmentation.segments import Segmentation
+from rlhf_core.signals import READS, Segments, Sequence, SignalType
 
 Read = Literal["value", "aggregate", "difference", "weighted"]
 

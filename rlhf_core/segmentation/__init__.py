@@ -10,6 +10,7 @@ from rlhf_core.segmentation.segmenters import (
     SentenceMarkers,
     Token,
     build_segmenter,
+    check_stated_segmenter,
 )
 from rlhf_core.segmentation.segments import Segmentation, from_spans
 
@@ -24,5 +25,6 @@ __all__ = [
     "SentenceMarkers",
     "Token",
     "build_segmenter",
+    "check_stated_segmenter",
     "from_spans",
 ]

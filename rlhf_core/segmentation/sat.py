@@ -73,6 +73,13 @@ def _marker_ends(sentence: str, marker: str) -> list[int]:
 
 
 @dataclass(frozen=True)
+class StatedSaT(Checked):
+    """A SaT segmenter as a file states it: a file of the scale's segmenters/, which holds the options."""
+
+    model: str
+
+
+@dataclass(frozen=True)
 class SaT(Checked):
     """Sentences of a SaT model; each ends at its boundary token, and EOS belongs to none.
 
@@ -91,6 +98,7 @@ class SaT(Checked):
     known: Mapping[str, Any] = field(default_factory=dict, compare=False, repr=False)
     needs_entropies: ClassVar[bool] = False
     needs_spelling: ClassVar[bool] = True
+    stated: ClassVar[type[Any]] = StatedSaT
 
     @classmethod
     def of_stage(cls, folder: Path) -> SaT:

@@ -16,7 +16,7 @@ from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation.sat import SaT
 from rlhf_core.segmentation.segments import Segmentation, dense_cover, from_starts
-from rlhf_core.typed import Checked, at_least
+from rlhf_core.typed import Checked, at_least, typed
 
 #: Sentence markers of the Segment paper (§4.2) and their foreign-language equivalents.
 SENTENCE_MARKERS = frozenset(".!?\n;,:…。！？；，：、،؟؛।")
@@ -90,6 +90,13 @@ class SentenceMarkers:
 
 
 @dataclass(frozen=True)
+class StatedEntropy(Checked):
+    """An entropy segmenter as a file states it: its cutoff by the name that the scale's entropies.yaml has for it."""
+
+    cutoff: str | float
+
+
+@dataclass(frozen=True)
 class Entropy(Checked):
     """Token i starts a segment when the entropy of the SFT model's prediction of it exceeds the cutoff.
 
@@ -100,6 +107,7 @@ class Entropy(Checked):
     cutoff: float
     needs_entropies: ClassVar[bool] = True
     needs_spelling: ClassVar[bool] = False
+    stated: ClassVar[type[Any]] = StatedEntropy
 
     def segment(self, responses: Responses) -> Segmentation:
         if responses.entropies is None:
@@ -129,3 +137,20 @@ def build_segmenter(spec: str | Mapping[str, Any]) -> Segmenter:
     """
     segmenter: Segmenter = SEGMENTERS.build(spec)
     return segmenter
+
+
+def check_stated_segmenter(spec: Any) -> None:
+    """Refuses a segmenter that a file states wrongly; stages put in what only they know.
+
+    A class says by `stated`, a dataclass, what a file gives where that is not what the class takes.
+
+    Raises:
+        RecipeError: an unknown kind or option, or an option that is missing or wrong.
+    """
+    kind = SEGMENTERS.kind_of(spec)
+    stated = getattr(SEGMENTERS[kind], "stated", None)
+    if stated is None:
+        SEGMENTERS.build(spec)
+        return
+    options = {} if isinstance(spec, str) else {name: value for name, value in spec.items() if name != "kind"}
+    typed(stated, options, f"segmenter '{kind}'")

@@ -9,7 +9,6 @@ from typing import Any
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
-from rlhf_core.rewards.signals import Signal, SignalType
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.outcome import OutcomeProbability
 from rlhf_core.shaping.specification import Scale, constant, in_units, steps_of
@@ -33,6 +32,7 @@ from rlhf_core.shaping.steps import (
     Tanh,
     TanhCentered,
 )
+from rlhf_core.signals import Signal, SignalType
 
 
 @dataclass

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.lazy import torch
-from rlhf_core.rewards.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping import functions
 from rlhf_core.shaping.specification import Scale
 from rlhf_core.shaping.statistics import RunningStatistics
+from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.typed import Checked, above, at_least, between
 
 if TYPE_CHECKING:

@@ -23,8 +23,8 @@ from dataclasses import dataclass, field, fields
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rlhf_core.data.solutions import Rewrite, Sample, ground_truths, pairs
-from rlhf_core.edits import edit_weights, mistaken_tokens
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.minimum_editing import edit_weights, mistaken_tokens
 
 if TYPE_CHECKING:
     from rlhf_core.data.encoding import EncodedSequence, Encoder

@@ -15,10 +15,9 @@ from rlhf_core.evaluation.reward_bench import ScoredPair
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.evaluation.rm_bench import StyledPair, rm_bench_scores
 from tasks.data_specs.data_sets import DATA_VARIABLE
-from tasks.evaluating.reward_models import Scorer, Upstream, load_scorer
-from tasks.reward_bench import score_pairs
 from tasks.running.artifacts import write_json
 from tasks.running.stage import set_threads
+from tasks.scoring.reward_models import Scorer, Upstream, load_scorer, score_pairs
 
 #: The preference test sets, with the field by which each is divided; None where it is not.
 SETS: dict[str, str | None] = {

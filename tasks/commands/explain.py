@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
-from tasks.evaluating.reward_models import TrainedScorer, Upstream
-from tasks.reward_model import token_rewards
 from tasks.running.artifacts import read_jsonl, stopped
+from tasks.scoring.reward_models import TrainedScorer, Upstream
+from tasks.scoring.segmenting import token_rewards
 
 
 def explain(

@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.dvc.plan import Stage, asked_for, clock, expected_bytes, expected_seconds, suite_papers
+from tasks.dvc.plan import Stage, asked_for, expected_bytes, expected_seconds, suite_papers
 from tasks.graph.names import SUITE
+from tasks.graph.times import clock
 from tasks.running import machine
 
 STYLES = {"run": "yellow", "restore": "cyan", "current": "dim"}

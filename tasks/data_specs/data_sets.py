@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any
 
 from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.sources import DirectorySource, Screening, Source
 from rlhf_core.errors import DataError
-from tasks.params.settings import typed
 from tasks.running.artifacts import digest
 
 #: Directory that a `directory` source reads when its spec names none.
@@ -19,48 +18,6 @@ DATA_VARIABLE = "REWARDSMITH_DATA"
 
 #: Rows of each file, by name without `.jsonl`.
 Sets = dict[str, list[dict[str, Any]]]
-
-
-class DataSpec(Protocol):
-    """A typed data spec: where data comes from, its chat template and limits, and how its sets are made."""
-
-    @property
-    def source(self) -> str: ...
-    @property
-    def template(self) -> str: ...
-    @property
-    def limits(self) -> Mapping[str, Any]: ...
-
-    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
-        """The sets, and facts about them for data.json; bad rows go to `quarantine`."""
-
-
-@dataclass(frozen=True)
-class DrawnSpec:
-    """What specs of generated data share; `Rows`, a dataclass, names the sizes of the sets.
-
-    Args:
-        source: names the kind.
-        template: chat template.
-        limits: `Limits` in tokens.
-        world_seed: of the world.
-        seed: of the draws.
-        annotator: `Annotator` of preference pairs.
-        rows: `Rows`.
-    """
-
-    Rows: ClassVar[type[Any]]
-
-    source: str
-    template: str
-    limits: Mapping[str, Any]
-    world_seed: int
-    seed: int
-    annotator: Mapping[str, Any]
-    rows: Mapping[str, int]
-
-    def __post_init__(self) -> None:
-        typed(self.Rows, self.rows, "rows")
 
 
 def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str], metas: list[Any]) -> dict[str, Any]:

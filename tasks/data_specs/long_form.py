@@ -11,14 +11,14 @@ Rows keep `question` and `passages`.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.schemas import record_type
 from rlhf_core.data.slices import sentences, sub_sentences
-from rlhf_core.errors import DataError, RecipeError
-from tasks.data_specs.data_sets import DrawnSpec, Sets, benchmark_row, directory_facts, open_directory, split_off
+from rlhf_core.errors import DataError
+from tasks.data_specs.data_sets import Sets, benchmark_row, directory_facts, open_directory, split_off
+from tasks.params.data import LongFormDirectorySpec, LongFormWorldSpec
 
 Row = dict[str, Any]
 
@@ -30,76 +30,8 @@ ERROR_KINDS = {
 SLICERS = {"relevance": sub_sentences, "factuality": sentences}
 
 
-@dataclass(frozen=True)
-class LongFormRows:
-    """Rows of each set that the testbed generates."""
-
-    sft: int
-    sft_validation: int
-    prompts: int
-    preference_train: int
-    preference_validation: int
-    preference_ood: int
-    labelled_train: int
-    labelled_validation: int
-    benchmark: int
-
-
-@dataclass(frozen=True)
-class LongFormWorldSpec(DrawnSpec):
-    """Long-form questions of the testbed; `source` is 'testbed-longform'."""
-
-    Rows = LongFormRows
-
-    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
-        return _testbed(self)
-
-
-@dataclass(frozen=True)
-class LongFormDirectorySpec:
-    """QA-Feedback from a folder.
-
-    Args:
-        source: 'directory-longform'.
-        template: chat template.
-        limits: `Limits` in tokens.
-        questions: name of the set of kind long_form with `predictions` and `feedback`.
-        preference: name of its preference set.
-        validation_share: share of the training rows, from the end, kept for validation.
-        benchmark_rows: the most held-out questions of the benchmark.
-        context_chars: passages are cut at a sentence so that the context has at most so many characters.
-        directory: folder; without one, the environment variable REWARDSMITH_DATA names it.
-        max_bad_share: the largest tolerated share of bad rows of a file.
-    """
-
-    source: str
-    template: str
-    limits: Mapping[str, Any]
-    questions: str
-    preference: str
-    validation_share: float
-    benchmark_rows: int
-    context_chars: int
-    directory: str | None = None
-    max_bad_share: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not 0 < self.validation_share < 1:
-            raise RecipeError(f"validation_share is {self.validation_share}; it must lie between 0 and 1")
-        if self.benchmark_rows < 1 or self.context_chars < 1:
-            raise RecipeError("benchmark_rows and context_chars must be at least 1")
-
-    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
-        return _directory(self, quarantine)
-
-
-LONG_FORM_SPECS: dict[str, type[Any]] = {
-    "testbed-longform": LongFormWorldSpec,
-    "directory-longform": LongFormDirectorySpec,
-}
-
-
-def _testbed(spec: LongFormWorldSpec) -> tuple[Sets, dict[str, Any]]:
+def long_form_world_sets(spec: LongFormWorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
+    """Returns the sets that the testbed draws, and facts about them for data.json."""
     from rlhf_core.testbed import Annotator, bayes_ceiling
     from rlhf_core.testbed.longform import VERSION, LongFormConfig, LongFormWorld
 
@@ -178,7 +110,8 @@ def _concerns(span: tuple[int, int], start: int, end: int) -> bool:
     return shared > 0 and (2 * shared >= end - start or 2 * shared >= span[1] - span[0])
 
 
-def _directory(spec: LongFormDirectorySpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+def long_form_directory_sets(spec: LongFormDirectorySpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+    """Returns the sets of a folder, and facts about them for data.json; bad rows go to `quarantine`."""
     source = open_directory(spec.directory, quarantine, spec.max_bad_share)
     loaded = {split: source.load(spec.questions, split, record_type("feedback").name) for split in ("train", "test")}
     questions = {split: [_question(row, spec.context_chars) for row in rows] for split, rows in loaded.items()}

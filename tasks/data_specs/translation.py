@@ -9,94 +9,23 @@ so that a holistic reward model can be trained at all (see docs/alarm.md).
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.schemas import record_type
-from rlhf_core.errors import DataError, RecipeError
-from tasks.data_specs.data_sets import DrawnSpec, Sets, benchmark_row, directory_facts, open_directory, split_off
+from rlhf_core.errors import DataError
+from tasks.data_specs.data_sets import Sets, benchmark_row, directory_facts, open_directory, split_off
+from tasks.params.data import TranslationDirectorySpec, TranslationWorldSpec
 
 Row = dict[str, Any]
-
-
-@dataclass(frozen=True)
-class TranslationRows:
-    """Rows of each set that the testbed generates."""
-
-    sft: int
-    sft_validation: int
-    prompts: int
-    preference_train: int
-    preference_validation: int
-    preference_ood: int
-    benchmark: int
-
-
-@dataclass(frozen=True)
-class TranslationWorldSpec(DrawnSpec):
-    """Translation of the testbed; `source` is 'testbed-translation'."""
-
-    Rows = TranslationRows
-
-    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
-        return _testbed(self)
-
-
-@dataclass(frozen=True)
-class TranslationDirectorySpec:
-    """Parallel sentences from a folder.
-
-    Args:
-        source: 'directory-translation'.
-        template: chat template.
-        limits: `Limits` in tokens.
-        sets: names of the sets; their splits `train` and `test` are read.
-        validation_share: share of the training rows, from the end, kept for validation.
-        benchmark_rows: the most held-out sentences of the benchmark.
-        preference_pairs: damaged copies of training references that stand in for preferences.
-        source_lang, target_lang: every row must be of this direction.
-        max_chars: longer sentences, on either side, are left out and counted.
-        directory: folder; without one, the environment variable REWARDSMITH_DATA names it.
-        max_bad_share: the largest tolerated share of bad rows of a file, those of another language included.
-    """
-
-    source: str
-    template: str
-    limits: Mapping[str, Any]
-    sets: tuple[str, ...]
-    validation_share: float
-    benchmark_rows: int
-    preference_pairs: int
-    source_lang: str = "es"
-    target_lang: str = "en"
-    max_chars: int = 400
-    directory: str | None = None
-    max_bad_share: float = 0.1
-
-    def __post_init__(self) -> None:
-        if not self.sets:
-            raise RecipeError("'sets' names no set")
-        if not 0 < self.validation_share < 1:
-            raise RecipeError(f"validation_share is {self.validation_share}; it must lie between 0 and 1")
-        if self.benchmark_rows < 1 or self.preference_pairs < 1 or self.max_chars < 1:
-            raise RecipeError("benchmark_rows, preference_pairs and max_chars must be at least 1")
-
-    def make(self, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
-        return _directory(self, quarantine)
 
 
 #: Languages as a judge's instruction names them; others go by their code.
 LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "pt": "Portuguese"}
 
-TRANSLATION_SPECS: dict[str, type[Any]] = {
-    "testbed-translation": TranslationWorldSpec,
-    "directory-translation": TranslationDirectorySpec,
-}
 
-
-def _testbed(spec: TranslationWorldSpec) -> tuple[Sets, dict[str, Any]]:
+def translation_world_sets(spec: TranslationWorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
+    """Returns the sets that the testbed draws, and facts about them for data.json."""
     from rlhf_core.testbed import Annotator, bayes_ceiling
     from rlhf_core.testbed.translation import VERSION, TranslationConfig, TranslationWorld
 
@@ -135,7 +64,8 @@ def _benchmark(row: Row, metas: list[Any]) -> Row:
     return {**benchmark_row(row, [row["prompt"]], [row["target_text"]], metas), **kept}
 
 
-def _directory(spec: TranslationDirectorySpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+def translation_directory_sets(spec: TranslationDirectorySpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
+    """Returns the sets of a folder, and facts about them for data.json; bad rows go to `quarantine`."""
     source = open_directory(spec.directory, quarantine, spec.max_bad_share)
     left_out = 0
     split_rows: dict[str, list[Row]] = {}

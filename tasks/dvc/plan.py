@@ -15,15 +15,19 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-import yaml
-
-from rlhf_core.errors import RecipeError, RewardsmithError
+from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.published import registry
+from tasks.dvc.state import Look
+from tasks.dvc.unofficial import open_repo
 from tasks.graph import files as graph
-from tasks.graph.items import SHARED, Graph, module_of
+from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import build
 from tasks.graph.names import SUITE
-from tasks.graph.rows import ROOT_SCALE, ROW_STAGES, load_yaml, nearest
+from tasks.graph.rows import ROW_STAGES
+from tasks.params.pages import page_files, read_settings
+from tasks.params.scales import scale_names
+from tasks.params.settings import ROOT_SCALE
+from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import stopped
 from tasks.running.exclusive import only_scheduler
 
@@ -35,9 +39,9 @@ class Stage:
     """One stage of the graph. Paths are relative to the repository.
 
     Attributes:
-        address: DVC's name, `policy@segment-bandit-0` or `pipelines/testbed/segment/dvc.yaml:policy@segment-dpo-2`.
+        address: DVC's name, `policy-segment-bandit-0` or `pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-2`.
         kind: the module that it runs, such as policy.
-        owner, name, seed: the paper (or 'shared'), the row, model or data set, and the seed; empty for tables.
+        owner, name, seed: the paper (or 'shared'), the row, model or data set, and the seed; no name for tables.
         upstream: addresses of the stages whose outputs it reads.
         state: current | restore | run.
         reasons: why it is not current, in words.
@@ -86,12 +90,11 @@ def pipeline_files(
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
-    in_demo = not params.exists() or _within(load_yaml(params)["demo"].get(paper), rows, seeds)
+    in_demo = not params.exists() or _within(read_settings(params)["demo"].get(paper), rows, seeds)
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
         if not (root / "params" / "scales" / scale).is_dir():
-            known = {path.name for path in (root / "params" / "scales").glob("*/")}
-            raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, known)}")
+            raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(root)), more=3)}")
         folders = graph.matrix_folders(scale, paper)
     if params.exists():
         _follow_params(root, folders, build(root))
@@ -105,8 +108,8 @@ def pipeline_files(
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
     """Whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by name."""
     if full or scale != ROOT_SCALE:
-        return tuple(paper for paper in registry.PAPERS if (root / "params" / paper / "rows").is_dir())
-    return tuple(load_yaml(root / "params.yaml")["demo"])
+        return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
+    return tuple(read_settings(root / "params.yaml")["demo"])
 
 
 def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
@@ -130,19 +133,6 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
     return files
 
 
-def readable_lock(path: Path) -> bool:
-    """Whether DVC would read a dvc.lock: it is whole enough for DVC's own schema."""
-    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
-    from dvc.utils.strictyaml import YAMLValidationError, validate
-
-    try:
-        content = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
-        validate(content, COMPILED_LOCKFILE_SCHEMA)
-    except (yaml.YAMLError, UnicodeDecodeError, YAMLValidationError):
-        return False
-    return True
-
-
 def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, Graph]) -> None:
     """Writes what params/ gives, and says so of files that git keeps; not under a run that reads them.
 
@@ -161,49 +151,6 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:
     """Whether a paper's part of the demo has the chosen rows at the chosen seeds."""
     return demo is not None and (not rows or (set(rows) <= set(demo["rows"]) and set(seeds) <= set(demo["seeds"])))
-
-
-def _reasons(status: Sequence[Any]) -> tuple[str, ...]:
-    """DVC's status entries in words."""
-    words = []
-    for entry in status:
-        if isinstance(entry, str):
-            words.append({"changed command": "its command changed"}.get(entry, entry))
-            continue
-        for kind, paths in entry.items():
-            noun = {"changed deps": "input", "changed outs": "output"}.get(kind, kind)
-            words += [f"{noun} {path} {change}" for path, change in paths.items()]
-    return tuple(words)
-
-
-def _restorable(repo: Any, stage: Any, known: Mapping[str, Any]) -> bool:
-    """Whether DVC can bring a stale stage's outputs from its cache, given the hashes its inputs will have.
-
-    Fills in the stage's output hashes when it can, so that stages below see them.
-    """
-    from dvc.exceptions import DvcException
-    from dvc.stage.cache import _get_cache_hash
-    from dvc.stage.loader import StageLoader
-    from dvc.stage.serialize import to_single_stage_lockfile
-
-    try:
-        for dep in stage.deps:
-            if dep.fs_path in known:
-                if known[dep.fs_path] is None:
-                    return False
-                dep.hash_info = known[dep.fs_path]
-            else:
-                dep.save()
-        key = _get_cache_hash(to_single_stage_lockfile(stage), key=True)
-        folder = Path(repo.stage_cache.cache_dir) / key[:2] / key
-        runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime) if folder.is_dir() else []
-        entry = repo.stage_cache._load_cache(key, runs[-1].name) if runs else None
-        if not entry:
-            return False
-        StageLoader.fill_from_lock(stage, entry)
-        return bool(stage.outs_cached())
-    except (DvcException, OSError):
-        return False
 
 
 def _in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]]) -> list[str]:
@@ -234,44 +181,50 @@ def read_state(
     """
     from dvc.dvcfile import load_file
     from dvc.exceptions import DvcException
-    from dvc.repo import Repo
 
-    declared = {file: load_yaml((root / file).parent / "graph.yaml") for file in files}
+    declared = {file: declared_stages(root / file) for file in files}
     loaded_seeds = seeds if set(seeds) <= _seeds(declared.values(), papers) else ()  # `select` says what is wrong
     try:
-        with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:
+        with open_repo(root) as repo, repo.lock:
             loaded, origin = {}, {}
             for file in files:
                 stages_of_file = load_file(repo, str(root / file)).stages
                 for own in stages_of_file:
-                    if not loaded_seeds or _is_of_seeds(own, declared[file], loaded_seeds):
+                    if not loaded_seeds or _is_of_seeds(declared[file][own], loaded_seeds):
                         name = own if file == ROOT_FILE else f"{file}:{own}"
                         loaded[name], origin[name] = stages_of_file[own], file
-            stages = _stages(root, loaded, {name: declared[file] for name, file in origin.items()})
+            facts = {name: declared[file][str(loaded[name].name)] for name, file in origin.items()}
+            stages = _stages(root, loaded, facts)
             return _with_states(repo, loaded, select(stages, rows, seeds, papers))
     except DvcException as error:
         raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
 
 
-def _item(name: str, declared: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What graph.yaml says of a stage, by DVC's name of it within its file; nothing of a tables stage."""
-    group, _, key = name.partition("@")
-    found: Mapping[str, Any] = declared.get(group, {}).get(key, {})
-    return found
+def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
+    """What a dvc.yaml says of its stages in `meta`, by DVC's name of each within the file.
+
+    Raises:
+        RewardsmithError: a stage without it, which `rewardsmith graph` did not write.
+    """
+    stages = read_mapping(file).get("stages") or {}
+    for name, stage in stages.items():
+        if "module" not in (stage.get("meta") or {}):
+            raise RewardsmithError(f"{file}: stage '{name}' has no meta.module; write it with `rewardsmith graph`")
+    return {name: stage["meta"] for name, stage in stages.items()}
 
 
-def _is_of_seeds(name: str, declared: Mapping[str, Any], seeds: Collection[int]) -> bool:
+def _is_of_seeds(meta: Mapping[str, Any], seeds: Collection[int]) -> bool:
     """Whether a stage belongs to one of the seeds, or to none: what it reads from does, then, too.
 
     Tables are of all seeds, and no part of a choice of some.
     """
-    return "@" in name and _item(name, declared).get("seed") in (None, *seeds)
+    return meta["module"] != "tables" and meta.get("seed") in (None, *seeds)
 
 
-def _seeds(graphs: Iterable[Mapping[str, Any]], papers: Collection[str]) -> set[int]:
+def _seeds(files: Iterable[Mapping[str, Mapping[str, Any]]], papers: Collection[str]) -> set[int]:
     """Seeds of the papers' stages; of all papers without a choice."""
-    items = [item for given in graphs for group in given["groups"] for item in given[group].values()]
-    return {item["seed"] for item in items if "seed" in item and (not papers or item["owner"] in papers)}
+    metas = [meta for stages in files for meta in stages.values()]
+    return {meta["seed"] for meta in metas if "seed" in meta and (not papers or meta["owner"] in papers)}
 
 
 def asked_for(
@@ -286,7 +239,11 @@ def asked_for(
 
 
 def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Stage]:
-    """What the files say of every stage, in an order that runs, as if each were to run."""
+    """What the files say of every stage, in an order that runs, as if each were to run.
+
+    Args:
+        declared: `meta` of each stage.
+    """
     makers = {out.fs_path: name for name, stage in loaded.items() for out in stage.outs}
     upstream = {
         name: tuple(dict.fromkeys(makers[dep.fs_path] for dep in stage.deps if dep.fs_path in makers))
@@ -295,70 +252,30 @@ def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mappin
     stages: dict[str, Stage] = {}
     for name in _in_order(loaded, upstream):
         stage = loaded[name]
-        group, item = str(stage.name).partition("@")[0], _item(str(stage.name), declared[name])
-        kind = "tables" if group.startswith("tables-") else module_of(group)
+        meta = declared[name]
         stages[name] = Stage(
             address=name,
-            kind=kind,
-            owner=item.get("owner", ""),
-            name=item.get("name", ""),
-            seed=item.get("seed"),
+            kind=str(meta["module"]),
+            owner=str(meta["owner"]),
+            name=str(meta["name"]),
+            seed=meta.get("seed"),
             command=str(stage.cmd),
             outs=tuple(Path(out.fs_path).relative_to(root.resolve()).as_posix() for out in stage.outs),
             upstream=upstream[name],
             state="run",
             reasons=(),
-            needs=declared[name].get("resources", {}).get(kind, graph.CPU),
+            needs=meta.get("needs", graph.CPU),
         )
     return stages
 
 
 def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stage]) -> dict[str, Stage]:
     """The chosen stages with what DVC says of each."""
-    known: dict[str, Any] = {}
-    hashes: dict[str, Any] = {}
-    states: dict[str, Stage] = {}
+    look, states = Look(repo), dict[str, Stage]()
     for name, item in chosen.items():
-        stage = loaded[name]
-        for part in (*stage.outs, *stage.deps):
-            _hash_once(part, hashes)
-        reasons = _reasons(next(iter(_status(stage).values()), []))
-        if not any(out.hash_info for out in stage.outs):
-            reasons = ("it has not run here",)
-        above = [a for a in item.upstream if states[a].state != "current"]
-        state = "current"
-        if reasons or above:
-            state = "restore" if _restorable(repo, stage, known) else "run"
-            reasons = reasons or tuple(f"reads from {a}" for a in above)
-        known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
+        state, reasons = look.state(loaded[name], [a for a in item.upstream if states[a].state != "current"])
         states[name] = replace(item, state=state, reasons=reasons)
     return states
-
-
-def _status(stage: Any) -> dict[str, list[Any]]:
-    """DVC's status of a stage, without waiting for those that run: the repository is locked, nothing is written."""
-    found: dict[str, list[Any]] = type(stage).status.__wrapped__(stage)
-    return found
-
-
-def _hash_once(part: Any, hashes: dict[str, Any]) -> None:
-    """Has what many stages read hashed once in a look, by path."""
-    compute = part.get_hash
-
-    def get_hash() -> Any:
-        if part.fs_path not in hashes:
-            hashes[part.fs_path] = compute()
-        return hashes[part.fs_path]
-
-    part.get_hash = get_hash
-
-
-def cache_folder(root: Path) -> Path:
-    """Where a tree's DVC cache lies, the run cache beside the files."""
-    from dvc.repo import Repo
-
-    with Repo(str(root)) as repo:
-        return Path(repo.cache.local_cache_dir)
 
 
 def select(
@@ -371,8 +288,7 @@ def select(
     Raises:
         RecipeError: a row that no stage has, with the nearest known ones.
     """
-    tables = {f"tables-{paper}" for paper in papers}
-    own = [a for a, s in states.items() if s.owner in papers or a.rpartition(":")[2] in tables]
+    own = [a for a, s in states.items() if s.owner in papers]
     mine = closure(states, own) if papers else dict(states)
     if not rows and not seeds:
         return mine
@@ -385,7 +301,7 @@ def select(
     for row in rows:
         if row not in {name for name, _ in ends.values()}:
             known = {name for name, _ in ends.values()}
-            raise RecipeError(f"unknown row '{row}'. {nearest(row, known)}")
+            raise RecipeError(f"unknown row '{row}'{hint(row, sorted(known), more=3)}")
     for wanted_seed in seeds:
         if wanted_seed not in {number for _, number in ends.values()}:
             known_seeds = sorted({number for _, number in ends.values()})
@@ -433,11 +349,6 @@ def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | N
         same = kinds.get(_kind_of(stage.out), [])
         expected[stage.address] = records.get(stage.out, mean(same) if same else None)
     return expected
-
-
-def clock(seconds: float) -> str:
-    """Seconds as a person reads them: 48 s, 3.5 min."""
-    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def _kind_of(out: str) -> tuple[str, str]:

@@ -7,7 +7,6 @@ outputs there, whenever a machine dies.
 
 from __future__ import annotations
 
-import copy
 import tempfile
 import uuid
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -18,28 +17,14 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
+from tasks.dvc.contents import damaged, forget, matches
+from tasks.dvc.unofficial import open_repo, run_folder, run_key, run_value
 
 ROOT_FILE = "dvc.yaml"
 
 
 class RemoteFailed(RewardsmithError):
     """A remote that did not take or give everything, for a reason that may pass."""
-
-
-def content_digest(path: Path) -> str:
-    """DVC's digest of a file or directory, from its content and not from what DVC noted about it."""
-    from dvc_data.hashfile.hash import file_md5
-    from dvc_data.hashfile.hash_info import HashInfo
-    from dvc_data.hashfile.tree import Tree
-
-    if not path.is_dir():
-        return file_md5(str(path))
-    tree = Tree()
-    for file in path.rglob("*"):
-        if file.is_file():
-            tree.add(file.relative_to(path).parts, None, HashInfo("md5", file_md5(str(file))))
-    tree.digest()
-    return str(tree.hash_info.value)
 
 
 def locked_stages(root: Path, file: str) -> dict[str, dict[str, Any]]:
@@ -69,10 +54,8 @@ class Remote:
     """
 
     def __init__(self, root: Path, name: str) -> None:
-        from dvc.repo import Repo
-
         self.root, self.name = root.resolve(), name
-        self.repo = Repo(str(self.root), _wait_for_lock=True)
+        self.repo = open_repo(self.root)
         known = sorted(self.repo.config["remote"])
         if name not in known:
             self.repo.close()
@@ -143,7 +126,7 @@ class Remote:
                 dep.save()
             except DependencyDoesNotExistError:
                 raise DataError("input does not exist", file=dep.def_path, remedy="Is all committed?") from None
-        return _key_of(to_single_stage_lockfile(stage))
+        return run_key(to_single_stage_lockfile(stage))
 
     def learn(self, address: str) -> bool:
         """Whether the remote has the stage's result; its digests are then known here, see `write_locks`.
@@ -161,12 +144,12 @@ class Remote:
             ) from error
 
     def _learn(self, stage: Any, key: str, own: dict[str, Any]) -> bool:
-        if own and _key_of(own) == key and self._has(own):
+        if own and run_key(own) == key and self._has(own):
             self._fill(stage, own)
             self._push_entry(stage)
             return True
         for entry in self._entries(key):
-            if _key_of(entry) == key and self._has(entry):
+            if run_key(entry) == key and self._has(entry):
                 self._fill(stage, entry)
                 self._learned.append(stage)
                 return True
@@ -225,19 +208,31 @@ class Remote:
             DataError: an input that cannot be had, or whose content is not what dvc.lock says.
         """
         inputs = [self._makers[dep.fs_path] for dep in self.stages[address].deps if dep.fs_path in self._makers]
-        self._bring([out for out in inputs if not _matches(out)])
-        for out in inputs:
-            if not _matches(out):
-                self._forget(out)
-                raise DataError(
-                    f"its content is not what dvc.lock says ({out.hash_info.value})",
-                    file=out.def_path,
-                    remedy="The copy here was removed and nothing was run. Run the same again; if it is damaged on "
-                    f"remote '{self.name}', remove it there and push it again from the clone that made it",
-                )
+        self._bring([out for out in inputs if not matches(out)])
 
     def _bring(self, outs: Sequence[Any]) -> None:
-        """Pulls outputs into the cache and puts them into the tree."""
+        """Pulls outputs, puts them into the tree and checks every digest by content; a damaged copy in the cache is
+        pulled again once.
+
+        Raises:
+            DataError: an output that cannot be had, or whose content is not what dvc.lock says.
+        """
+        for _ in range(2):
+            self._pull(outs)
+            outs = damaged(outs)
+            for out in outs:
+                forget(self.repo, out)
+            if not outs:
+                return
+        raise DataError(
+            f"its content is not what dvc.lock says ({outs[0].hash_info.value})",
+            file=outs[0].def_path,
+            remedy="The copy here was removed and nothing was run. Run the same again; if it is damaged on "
+            f"remote '{self.name}', remove it there and push it again from the clone that made it",
+        )
+
+    def _pull(self, outs: Sequence[Any]) -> None:
+        """Copies outputs into the cache and puts them into the tree."""
         from dvc.exceptions import DvcException
 
         if not outs:
@@ -261,22 +256,6 @@ class Remote:
                     raise DataError(
                         f"cannot be put into the tree: {error}", file=out.def_path, remedy="Move away what lies there"
                     ) from None
-
-    def _forget(self, out: Any) -> None:
-        """Removes a damaged output and its copy in the cache, so that it is pulled again."""
-        from dvc_data.hashfile.tree import Tree
-
-        cache = self.repo.cache.local
-        digests = [out.hash_info.value]
-        with suppress(Exception):  # a damaged list of a directory's files names none
-            digests += [info.value for _, _, info in Tree.load(cache, out.hash_info) if info]
-        with self.repo.lock:
-            out.remove()
-            for digest in digests:
-                path = Path(cache.oid_to_path(digest))
-                if path.exists() and content_digest(path) != digest.removesuffix(".dir"):
-                    path.chmod(0o644)
-                    path.unlink()
 
     def _transfer(self, source: Any, target: Any, outs: Sequence[Any]) -> tuple[int, int]:
         """Copies what the target lacks; returns how many files it did not take, and how many the source lacks, too.
@@ -303,7 +282,7 @@ class Remote:
 
     def _entries(self, key: str) -> Iterator[dict[str, Any]]:
         """The remote's run-cache entries of a key, in an order that is the same everywhere."""
-        folder = self.fs.join(self.path, "runs", key[:2], key)
+        folder = self.fs.join(self.path, *run_folder(key).parts)
         if not self.fs.exists(folder):
             return
         for path in sorted(self.fs.find(folder)):
@@ -319,8 +298,8 @@ class Remote:
         from dvc.utils.serialize import dump_yaml
 
         entry = to_single_stage_lockfile(stage)
-        key = _key_of(entry)
-        target = self.fs.join(self.path, "runs", key[:2], key, _value_of(entry))
+        key = run_key(entry)
+        target = self.fs.join(self.path, *run_folder(key).parts, run_value(entry))
         try:
             if self.fs.exists(target):
                 return
@@ -333,25 +312,10 @@ class Remote:
 
     def discard(self, address: str) -> None:
         """Takes a stage's result out of dvc.lock and of the run cache of this clone."""
+        from dvc.dvcfile import Lockfile
+
         stage, entry = self.stages[address], locked_stage(self.root, address)
-        path = Path(self.repo.stage_cache._get_cache_path(_key_of(entry), _value_of(entry)))
+        path = Path(self.repo.cache.legacy.path) / run_folder(run_key(entry)) / run_value(entry)
         with self.repo.lock:
             path.unlink(missing_ok=True)
-            stage.dvcfile._lockfile.remove_stage(stage)
-
-
-def _key_of(entry: Mapping[str, Any]) -> str:
-    from dvc.stage.cache import _get_cache_hash
-
-    return str(_get_cache_hash(copy.deepcopy(dict(entry)), key=True))
-
-
-def _value_of(entry: Mapping[str, Any]) -> str:
-    from dvc.stage.cache import _get_cache_hash
-
-    return str(_get_cache_hash(copy.deepcopy(dict(entry))))
-
-
-def _matches(out: Any) -> bool:
-    path = Path(out.fs_path)
-    return path.exists() and content_digest(path) == out.hash_info.value
+            Lockfile(self.repo, str(Path(stage.path).with_suffix(".lock"))).remove_stage(stage)

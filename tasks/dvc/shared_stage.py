@@ -3,7 +3,7 @@
     python -m tasks.dvc.shared_stage policy@segment-bandit-0 --remote team --commit HEAD --upstream sft@phi3-mini ...
 
 1. The stage's inputs are pulled by the digests in dvc.lock, and their content is hashed anew: what differs is refused.
-2. `dvc repro --single-item` runs the stage alone.
+2. The stage runs alone (`tasks.dvc.one_stage`).
 3. A file that the stage reads, or the code, that changed in the meantime: the result is discarded, nothing is pushed.
 4. Its outputs are pushed, and after them its run-cache entry.
 """
@@ -18,19 +18,20 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError
+from tasks.dvc.one_stage import TEMPORARY, ended, reproduce
 from tasks.dvc.remote import Remote, RemoteFailed, locked_stage
 from tasks.running.commit import changed_since
 
-#: Exit codes: an error of the user's, and EX_TEMPFAIL for one that may pass.
-USER_ERROR, TEMPORARY = 2, 75
+#: Exit status of an error of the user's.
+USER_ERROR = 2
 
 
 def _inputs(entry: Mapping[str, Any]) -> dict[str, str]:
     return {dep["path"]: dep.get("md5", "") for dep in entry.get("deps", [])}
 
 
-def run_one(root: Path, address: str, *, upstream: Sequence[str], name: str, commit: str) -> int:
-    """Runs one stage as the module's text says; returns DVC's exit status.
+def run_one(root: Path, address: str, *, upstream: Sequence[str], name: str, commit: str) -> str:
+    """Runs one stage as the module's text says; returns how it ended (see `tasks.dvc.one_stage`).
 
     Args:
         root: the clone, which is the working directory.
@@ -41,8 +42,8 @@ def run_one(root: Path, address: str, *, upstream: Sequence[str], name: str, com
 
     Raises:
         RewardsmithError: inputs that cannot be had or do not match, a tree that changed, a remote that refuses.
+        DvcException: the stage failed, or DVC refuses it.
     """
-    from dvc.cli import main as dvc
     from dvc.stage.serialize import to_single_stage_lockfile
 
     with closing(Remote(root, name)) as remote:
@@ -50,9 +51,7 @@ def run_one(root: Path, address: str, *, upstream: Sequence[str], name: str, com
         remote.pull_inputs(address)
         remote.key(address)
         before = _inputs(to_single_stage_lockfile(remote.stages[address]))
-    status = int(dvc(["--wait-for-lock", "repro", "--single-item", address]))
-    if status:
-        return status
+    outcome = reproduce(root, address)
     with closing(Remote(root, name)) as remote:
         remote.load([address])
         after = _inputs(locked_stage(root, address))
@@ -64,7 +63,7 @@ def run_one(root: Path, address: str, *, upstream: Sequence[str], name: str, com
                 "it is discarded and was not pushed. Commit the change, then run the same again"
             )
         remote.push([address])
-    return 0
+    return outcome
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -75,11 +74,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--remote", required=True, help="the DVC remote that the machines share")
     parser.add_argument("--commit", required=True, help="what the tree has to be at")
     parser.add_argument("--upstream", nargs="*", default=[], help="addresses of the stages that it reads from")
+    parser.add_argument("--outcome", type=Path, help="file that receives how it ended: ran, restored or unchanged")
     options = parser.parse_args(arguments)
+    given = {"upstream": options.upstream, "name": options.remote, "commit": options.commit}
     try:
-        return run_one(
-            Path.cwd(), options.address, upstream=options.upstream, name=options.remote, commit=options.commit
-        )
+        return ended(lambda: run_one(Path.cwd(), options.address, **given), options.outcome)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return TEMPORARY if isinstance(error, RemoteFailed) else USER_ERROR

@@ -1,11 +1,4 @@
-"""Aspects and holistic rewards of whole responses, as the stages `selection` and `policy` ask for them.
-
-params/scales/<scale>/aspects/<name>.yaml
-    aspect: {kind: length}      what `rlhf_core.aspects.build_aspect` takes
-    normaliser: mean            none, z over the initial policy's pure samples, or mean of the training answers
-    positive: true              whether its rewards are above 0 already, so that the gate leaves them as they are
-    model: factuality           the trained model behind it, if any: params/<paper>/aspect_models/<it>.yaml
-"""
+"""Aspects and holistic rewards of whole responses, as the stages `selection` and `policy` ask for them."""
 
 from __future__ import annotations
 
@@ -26,30 +19,15 @@ from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.aspect_scorer import SIGNALS
 from rlhf_core.rewards.preference_training import SegmentedSequence, score_all
-from rlhf_core.rewards.signals import Tokens
 from rlhf_core.segmentation import build_segmenter
-from tasks.params.settings import read_settings, typed
+from rlhf_core.signals import Tokens
+from tasks.params.aspects import AspectSpec
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.stage import device
 
 Row = Mapping[str, Any]
-NORMALISERS = ("none", "mean", "z")
-
-
-@dataclass(frozen=True)
-class AspectSpec:
-    """An aspect file; see the module."""
-
-    aspect: Mapping[str, Any]
-    normaliser: str = "none"
-    positive: bool = False
-    model: str | None = None
-
-    def __post_init__(self) -> None:
-        if self.normaliser not in NORMALISERS:
-            raise RecipeError(f"normaliser is '{self.normaliser}'; of an aspect it is one of {', '.join(NORMALISERS)}")
-        if not isinstance(self.aspect, Mapping) or not isinstance(self.aspect.get("kind"), str):
-            raise RecipeError(f"aspect is {self.aspect!r}; it must be a mapping, as in {{kind: length}}")
 
 
 @dataclass(frozen=True)
@@ -104,11 +82,11 @@ def load_aspect(
 
 
 def read_aspects(
-    files: Sequence[Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
+    files: Sequence[Address | Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
 ) -> list[LoadedAspect]:
-    """The aspects of some files, in order; a file's name is the aspect's."""
+    """Returns the aspects at some addresses, in order, each under its entry's name."""
     known = named_models(models)
-    specs = {file.stem: typed(AspectSpec, read_settings(file), str(file)) for file in files}
+    specs = {Address(one).name: typed(AspectSpec, read_settings(one), str(one)) for one in files}
     return [load_aspect(name, spec, known, tokenizer) for name, spec in specs.items()]
 
 

@@ -17,7 +17,6 @@ import torch
 
 from rlhf_core import distributed
 from rlhf_core.data.encoding import EncodedSequence, Encoder
-from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.answers import solution_is_right
 from rlhf_core.evaluation.arena_hard import arena_win_rate
 from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, DIALOGUE_BENCHMARKS
@@ -28,10 +27,12 @@ from rlhf_core.evaluation.mt_bench import mt_bench_scores
 from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
 from rlhf_core.evaluation.statistics import binomial_test
 from rlhf_core.evaluation.win_rates import win_rate
-from rlhf_core.models.generation import Sampling, generate
-from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.policy import Policy
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.supervised.sft import sequence_statistics
+from tasks.evaluating.answering import answer
 from tasks.evaluating.solving import solve_tests
+from tasks.params.evaluation import EvaluationConfig
 from tasks.running.artifacts import read_json, read_jsonl
 
 if TYPE_CHECKING:
@@ -41,67 +42,6 @@ if TYPE_CHECKING:
 Row = dict[str, Any]
 
 
-#: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
-PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
-
-
-@dataclass(frozen=True)
-class EvaluationConfig:
-    """How policies are evaluated.
-
-    Args:
-        max_new_tokens: longest answer on dialogue benchmarks.
-        temperature, top_p: of dialogue answers.
-        task_tokens: longest answer on arithmetic and code, which are answered greedily.
-        batch: prompts per generation batch.
-        seed: of sampling.
-        rows: items per benchmark, None for all.
-        judge: judge spec (see `tasks.running.loading.load_judge`), None for none.
-        sft_games: how a judge compares a policy with its SFT model while it trains: 'drawn' is one game of AlpacaEval's
-            soft preference, 'summed' both orders of PAR's prompt, 1, .5 or 0 each, where the higher total wins.
-        isolated_code: run generated code (in a limited process without network); False leaves code out.
-        only: some of `PARTS`, None for all.
-        pair_rows: prompts on which rows are compared with each other by the judge, drawn once; None for all.
-
-    Raises:
-        RecipeError: an unknown part.
-    """
-
-    max_new_tokens: int
-    task_tokens: int
-    temperature: float = 1.0
-    top_p: float = 1.0
-    batch: int = 128
-    seed: int = 7
-    rows: int | None = None
-    judge: Mapping[str, Any] | None = None
-    isolated_code: bool = True
-    only: tuple[str, ...] | None = None
-    pair_rows: int | None = None
-    sft_games: str = "drawn"
-
-    def __post_init__(self) -> None:
-        if self.sft_games not in ("drawn", "summed"):
-            raise RecipeError(f"sft_games is '{self.sft_games}'; known: drawn, summed")
-        for name in self.only or ():
-            if name not in PARTS:
-                raise RecipeError(f"evaluation: 'only' names '{name}'; known: {', '.join(PARTS)}")
-
-    def has(self, part: str) -> bool:
-        """Whether a part is evaluated."""
-        return self.only is None or part in self.only
-
-    def dialogue_answers(self) -> dict[str, Any]:
-        """What the answers to dialogue benchmarks depend on, beside model and items."""
-        return {
-            name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_p", "batch", "seed", "rows")
-        }
-
-    def between_rows(self) -> dict[str, Any]:
-        """Who compares the answers of two rows, and on how many prompts."""
-        return {"judge": self.judge, "rows": self.pair_rows}
-
-
 @dataclass(frozen=True)
 class Evaluation:
     """Metrics, and the generations and judgements that they come from."""
@@ -109,29 +49,6 @@ class Evaluation:
     metrics: dict[str, float]
     generations: list[Row]
     judgements: list[Row]
-
-
-def answer(
-    policy: Policy,
-    encoder: Encoder,
-    rows: Sequence[Mapping[str, Any]],
-    sampling: Sampling,
-    seed: int,
-    batch: int,
-) -> list[tuple[str, int]]:
-    """(text, tokens) of one answer per row, rows batched by prompt length."""
-    prompts = [encoder.prompt(row) for row in rows]
-    order = sorted(range(len(rows)), key=lambda i: len(prompts[i]))
-    answers: list[tuple[str, int]] = [("", 0)] * len(rows)
-    generator = torch.Generator().manual_seed(seed)
-    for start in range(0, len(order), batch):
-        chosen = order[start : start + batch]
-        ids, mask = pad_rows([prompts[i] for i in chosen], encoder.pad_id, "left")
-        made = generate(policy, ids.to(policy.device), mask.to(policy.device), sampling, generator)
-        for row, i in enumerate(chosen):
-            tokens = made.ids[row][made.mask[row]].tolist()
-            answers[i] = (str(encoder.tokenizer.decode(tokens, skip_special_tokens=True)), len(tokens))
-    return answers
 
 
 class Evaluator:
@@ -195,7 +112,7 @@ class Evaluator:
         for part, measure in (("choices", self.choices), ("arithmetic", self.arithmetic), ("code", self.code)):
             if self.config.has(part):
                 metrics |= measure(policy, generations)
-        metrics |= solve_tests(self, policy, generations)
+        metrics |= solve_tests(self.data, self.items, lambda asked: self.greedy_answers(policy, asked), generations)
         downstream = [metrics[name] for name in (*CHOICE_TASKS, "gsm8k") if name in metrics]
         if len(downstream) == len(CHOICE_TASKS) + 1:
             metrics["average"] = _mean(downstream)
@@ -342,11 +259,14 @@ class Evaluator:
                 metrics[name] = 100 * summarise_passes(results)["pass@1"]
         return metrics
 
+    def greedy_answers(self, policy: Policy, asked: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+        """Returns the greedy (text, tokens) for each prompt of a task."""
+        sampling = Sampling(self.config.task_tokens, temperature=0)
+        return answer(policy, self.encoder, asked, sampling, self.config.seed, self.config.batch)
+
     def _solve(self, policy: Policy, items: list[Row], name: str) -> list[Row]:
         """Greedy answers to task items, as generation rows."""
-        sampling = Sampling(self.config.task_tokens, temperature=0)
-        asked = [{"prompt": item["question"], "id": item["id"]} for item in items]
-        answers = answer(policy, self.encoder, asked, sampling, self.config.seed, self.config.batch)
+        answers = self.greedy_answers(policy, [{"prompt": item["question"], "id": item["id"]} for item in items])
         return [
             {
                 "benchmark": name,
@@ -426,6 +346,3 @@ def _judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Row]:
 
 def _mean(values: Sequence[float]) -> float:
     return sum(values) / len(values) if values else math.nan
-
-
-__all__ = ["Evaluation", "EvaluationConfig", "Evaluator", "answer", "comparisons", "so_far", "win_rates_over_reference"]

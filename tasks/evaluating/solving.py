@@ -5,20 +5,15 @@ Real GSM8k is also graded as lm-evaluation-harness does: `gsm8k_strict` and `gsm
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rlhf_core.evaluation.answers import HarnessMode, harness_match
-from rlhf_core.models.generation import Sampling
-from rlhf_core.models.policy import Policy
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.testbed.oracle import first_error
 from tasks.running.artifacts import read_json
-
-if TYPE_CHECKING:
-    from tasks.evaluating.policies import Evaluator
 
 Row = dict[str, Any]
 
@@ -45,22 +40,25 @@ def graded(question: Mapping[str, Any], prediction: str) -> Row:
     return row if steps is None else row | {"first_error": first_error(steps, prediction)}
 
 
-def solve_tests(evaluator: Evaluator, policy: Policy, generations: list[Row]) -> dict[str, float]:
-    """Accuracy in percent on every test set, on the seen and unseen ones, and over all sets; the harness's apart.
+def solve_tests(
+    data: Path,
+    items_of: Callable[[str], list[Row]],
+    answers_to: Callable[[list[Row]], list[tuple[str, int]]],
+    generations: list[Row],
+) -> dict[str, float]:
+    """Returns the accuracy in percent on every test set, on seen and unseen ones and over all; the harness's apart.
 
     Args:
-        evaluator: of the data set.
-        policy: answers greedily.
+        data: result of `prepare`.
+        items_of: reads the questions of a file of the data set.
+        answers_to: gives the policy's greedy (text, tokens) for each question.
         generations: gets a row for every solution.
     """
-    from tasks.evaluating.policies import answer
-
-    config, metrics, harness = evaluator.config, dict[str, float](), dict[str, float]()
-    sets = test_sets(evaluator.data)
+    metrics, harness = dict[str, float](), dict[str, float]()
+    sets = test_sets(data)
     for name in sets:
-        items = evaluator.items(f"tests/{name}")
-        sampling = Sampling(config.task_tokens, temperature=0)
-        answers = answer(policy, evaluator.encoder, items, sampling, config.seed, config.batch)
+        items = items_of(f"tests/{name}")
+        answers = answers_to(items)
         rows = [
             {
                 "benchmark": name,
@@ -77,7 +75,7 @@ def solve_tests(evaluator: Evaluator, policy: Policy, generations: list[Row]) ->
         ]
         generations += rows
         metrics[name] = 100 * sum(row["right"] for row in rows) / max(1, len(rows))
-        if name == HARNESS_SET and read_json(evaluator.data / "data.json")["source"] == "directory":
+        if name == HARNESS_SET and read_json(data / "data.json")["source"] == "directory":
             harness |= harness_accuracies([item["answer"] for item in items], [row["response"] for row in rows])
     return metrics | averages(metrics, sets) | harness
 

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
 from pathlib import Path
 
-from rlhf_core.errors import RecipeError
-from tasks.graph.rows import backbone_names, load_rows, nearest, papers
+from rlhf_core.errors import RecipeError, hint
+from tasks.graph.rows import backbone_names, load_rows, papers
+from tasks.params.pages import present_name
+from tasks.params.scales import scale_names
 
 #: The flow of the five papers, and the name that stands for all their matrices.
 SUITE, ALL = "suite", "all"
@@ -19,7 +23,7 @@ def known_scale(scale: str) -> str:
     """
     folder = Path("params", "scales")
     if folder.is_dir() and not (folder / scale).is_dir():
-        raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, (path.name for path in folder.glob('*/')))}")
+        raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(Path())), more=3)}")
     return scale
 
 
@@ -48,6 +52,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         return SUITE, []
     rows = {paper: set(load_rows(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
+    names = [_present(name, set().union(backbones, *rows.values())) for name in names]
     first_is_paper = bool(names) and names[0] in known_papers
     owned, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
     for name in chosen:
@@ -55,11 +60,20 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         owners = [paper for paper in candidates if name in rows[paper] | backbones]
         if not owners:
             known = {*known_papers, *backbones, *(row for found in rows.values() for row in found)}
-            raise RecipeError(f"unknown paper or row '{name}'. {nearest(name, known)}")
+            raise RecipeError(f"unknown paper or row '{name}'{hint(name, sorted(known), more=3)}")
         owned.add(next((paper for paper in owners if paper in owned), owners[0]))
     if len(owned) > 1:
         raise RecipeError(f"rows of several papers at once: {', '.join(sorted(owned))}. Run one paper at a time")
     return owned.pop(), chosen
+
+
+def _present(name: str, known: Collection[str]) -> str:
+    """A row's present name for one with dots, which names had before; said on standard error."""
+    present = present_name(name)
+    if name in known or present not in known or present == name:
+        return name
+    print(f"note: '{name}' is called '{present}' now: names have no dots", file=sys.stderr)
+    return present
 
 
 def trained_reward_model(model: str, seed: int, scale: str) -> Path:
@@ -73,12 +87,37 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     if folder.is_dir():
         return folder
     paper, _, name = model.rpartition("/")
+    known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
+    name = _present(name, known)
     found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
     if not found:
-        known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
-        hint = nearest(name, known) if known else "None is trained yet: rewardsmith run"
-        raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
+        near = hint(name, sorted(known), more=3) if known else "; none is trained yet: rewardsmith run"
+        raise RecipeError(f"no trained reward model '{model}' (seed {seed}){near}")
     if len(found) > 1:
         several = ", ".join(f"{folder.parts[2]}/{name}" for folder in found)
         raise RecipeError(f"several papers have a reward model '{model}'; say which: {several}")
     return found[0]
+
+
+#: Folders of a paper's tables: of the full matrix, of what was run of it so far, of the demo-sized rows.
+FULL, SO_FAR, DEMO = "tables", "tables-so-far", "tables-demo"
+
+
+def made_tables(results: Path, paper: str) -> Path | None:
+    """The `result` folder of a paper's tables: the newer of the full ones and those so far, else the demo's.
+
+    Args:
+        results: the scale's results, such as `results/testbed`.
+    """
+    known = {name: results / paper / name / "result" for name in (FULL, SO_FAR, DEMO)}
+    there = {name: path for name, path in known.items() if (path / "tables.json").exists()}
+    newer = [there[name] for name in (FULL, SO_FAR) if name in there]
+    if newer:
+        return max(newer, key=lambda path: (path / "tables.json").stat().st_mtime)
+    return there.get(DEMO)
+
+
+def seeds_so_far(results: Path, paper: str) -> list[int]:
+    """The seeds at which any stage of a paper has a result."""
+    found = results.glob(f"{paper}/*/*/[0-9]*/result")
+    return sorted({int(path.parent.name) for path in found if path.parent.name.isdigit()})

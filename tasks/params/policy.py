@@ -1,4 +1,4 @@
-"""Settings of one policy optimiser, or supervised recipe, at one scale: params/scales/<scale>/policy/<it>.yaml."""
+"""Settings of one policy optimiser, or supervised recipe, at one scale, and what a row's recipe makes of them."""
 
 from __future__ import annotations
 
@@ -7,22 +7,27 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.generation import Sampling
+from rlhf_core.evaluation.hacking import AlarmSettings
+from rlhf_core.models.lora_settings import LoraSettings
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
+from rlhf_core.recipe import Recipe, reward_models
+from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 from rlhf_core.supervised.recipes import SupervisedRecipe
-from rlhf_core.supervised.training import TrainingConfig
-from tasks.params.settings import overrides, typed
+from rlhf_core.typed import Checked
+from tasks.params.settings import Count, Size, overrides, typed
+from tasks.params.solutions import ImitationSettings
 
 
 @dataclass(frozen=True)
-class PolicyScale:
+class PolicyScale(Checked):
     """Settings of one optimiser at one scale.
 
     Args:
         optimiser: `OptimiserConfig`, or `TrainingConfig` and a supervised recipe's own settings; a row's `optimiser`
             overrides single values, by numbers or as `{times: 2}` of the scale's.
-        sampling: `Sampling` of rollouts; supervised recipes and fixed samples have none.
+        sampling: of rollouts; supervised recipes and fixed samples have none.
         prompts: training prompts that are used, from the first on, None for all.
         checkpoints: parts into which evaluation while training divides the run.
         checkpoint_every: iterations between evaluations instead, so that a longer run has more of them.
@@ -38,34 +43,28 @@ class PolicyScale:
     """
 
     optimiser: Mapping[str, Any]
-    sampling: Mapping[str, Any] | None = None
-    prompts: int | None = None
-    checkpoints: int = 1
-    checkpoint_every: int | None = None
-    checkpoint_prompts: int = 0
+    sampling: Sampling | None = None
+    prompts: Count | None = None
+    checkpoints: Count = 1
+    checkpoint_every: Count | None = None
+    checkpoint_prompts: Size = 0
     checkpoint_proxy: bool = False
     peak: bool = False
-    rollout_samples: int = 0
-    prompt_limit: int | None = None
+    rollout_samples: Size = 0
+    prompt_limit: Count | None = None
     alarm: Mapping[str, Any] = field(default_factory=dict)
-    generation_batch: int | None = None
+    generation_batch: Count | None = None
     measure_hacking: bool = False
     imitation: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.measure_hacking and self.checkpoint_prompts < 1:
+        super().__post_init__()
+        if self.measure_hacking and not self.checkpoint_prompts:
             raise RecipeError("measure_hacking compares evaluations while training: set checkpoint_prompts")
-        if self.generation_batch is not None and self.generation_batch < 1:
-            raise RecipeError(f"generation_batch is {self.generation_batch}; it must be at least 1, or null")
-        for name, least in {"checkpoints": 1, "checkpoint_prompts": 0, "rollout_samples": 0}.items():
-            if getattr(self, name) < least:
-                raise RecipeError(f"{name} is {getattr(self, name)}; it must be at least {least}")
-        for name in ("prompts", "checkpoint_every"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise RecipeError(f"{name} is {value}; it must be at least 1, or null")
         if (self.peak or self.checkpoint_proxy) and not self.checkpoint_prompts:
             raise RecipeError("peak and checkpoint_proxy read evaluations while training: set checkpoint_prompts")
+        typed(AlarmSettings, self.alarm, "alarm")
+        typed(ImitationSettings, {"batch": 1, **self.imitation}, "imitation")
 
     def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:
         """Whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
@@ -73,6 +72,7 @@ class PolicyScale:
         return self.checkpoint_prompts > 0 and (step % every == 0 if step < iterations else last)
 
     def optimiser_config(self, optimiser: Mapping[str, Any], where: str) -> OptimiserConfig:
+        """Returns the settings of an optimiser that learns from a reward, a row's own over the scale's."""
         kind = str(optimiser["kind"])
         try:
             made = composed(kind, {**self.optimiser, **overrides(optimiser, self.optimiser)})
@@ -81,10 +81,17 @@ class PolicyScale:
         return typed(OptimiserConfig, made, f"{where}: {kind}")
 
     def sampling_config(self, where: str) -> Sampling:
-        return typed(Sampling, self.sampling or {}, f"{where}: sampling")
+        """Returns how rollouts are drawn.
+
+        Raises:
+            RecipeError: the settings do not say.
+        """
+        if self.sampling is None:
+            raise RecipeError(f"{where}: 'sampling' is missing; state it, as in {{max_new_tokens: 64}}")
+        return self.sampling
 
     def supervised_config(self, optimiser: Mapping[str, Any], where: str) -> tuple[TrainingConfig, SupervisedRecipe]:
-        """Training settings and what is learned."""
+        """Returns the training settings of a supervised recipe, and what is learned."""
         kind = str(optimiser["kind"])
         options = {**self.optimiser, **overrides(optimiser, self.optimiser)}
         own = {f.name for f in fields(SUPERVISED[kind])} & set(options)
@@ -92,3 +99,44 @@ class PolicyScale:
             SUPERVISED[kind], {name: options.pop(name) for name in own}, f"{where}: {kind}"
         )
         return typed(TrainingConfig, options, f"{where}: {kind}"), recipe
+
+
+@dataclass(frozen=True)
+class RewardTraining:
+    """Settings of a policy that learns from a reward.
+
+    Attributes:
+        optimiser: the composition with its sizes.
+        sampling: of rollouts; of one token where samples are fixed.
+        alarm: of the hacking alarm.
+        imitation: of rewrites beside the reward, None for none.
+    """
+
+    optimiser: OptimiserConfig
+    sampling: Sampling
+    alarm: AlarmSettings
+    imitation: ImitationSettings | None
+
+
+def reward_training(recipe: Recipe, scale: PolicyScale, where: str) -> RewardTraining:
+    """Returns a reward recipe's settings at a scale.
+
+    Raises:
+        RecipeError: a value or a combination of values that training would refuse.
+    """
+    config = scale.optimiser_config(recipe.optimiser, where)
+    sampling = Sampling(1) if config.fixed_samples else scale.sampling_config(where)
+    if config.critic == "reward_model" and not reward_models(recipe):
+        raise RecipeError(f"{where}: critic is 'reward_model', but no component reads a reward model")
+    alarm = typed(AlarmSettings, {**scale.alarm, **recipe.alarm}, f"{where}: alarm")
+    return RewardTraining(config, sampling, alarm, imitation_settings(scale.imitation, recipe.imitation, where))
+
+
+def imitation_settings(scale: Mapping[str, Any], row: Mapping[str, Any] | None, where: str) -> ImitationSettings | None:
+    """Returns a scale's settings, overridden by the row's; None where the row does not imitate."""
+    return None if row is None else typed(ImitationSettings, {**scale, **row}, f"{where}: imitation")
+
+
+def lora_settings(recipe: Recipe, where: str) -> LoraSettings | None:
+    """Returns the settings of a recipe's low-rank adapters, None where the whole model is trained."""
+    return None if recipe.lora is None else typed(LoraSettings, recipe.lora, f"{where}: lora")

@@ -8,9 +8,8 @@ from typing import Any
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.templates import encode_text
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import Policy
-from tasks.evaluating.policies import Evaluator, answer
+from tasks.evaluating.policies import Evaluator
 from tasks.evaluating.solving import graded
 
 
@@ -41,7 +40,6 @@ def question_accuracies(evaluator: Evaluator, policy: Policy, count: int) -> dic
     asked = evaluator.items("questions")[:count]
     if not asked:
         return {}
-    sampling = Sampling(evaluator.config.task_tokens, temperature=0)
-    answers = answer(policy, evaluator.encoder, asked, sampling, evaluator.config.seed, evaluator.config.batch)
+    answers = evaluator.greedy_answers(policy, asked)
     right = [graded(question, text)["right"] for question, (text, _) in zip(asked, answers, strict=True)]
     return {"train_accuracy": 100 * sum(right) / len(right)}

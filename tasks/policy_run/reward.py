@@ -29,12 +29,12 @@ from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.shaping.registry import Chain, build_shaping
 from rlhf_core.stepper import freeze
-from tasks.entropies import resolve_segmenter
 from tasks.evaluating.aspects import aspect_normaliser, selected_aspects
-from tasks.references import load_references
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_segmenter
 from tasks.running.stage import device
+from tasks.scoring.entropies import resolve_segmenter
+from tasks.scoring.references import load_references
 
 Row = dict[str, Any]
 

@@ -10,13 +10,15 @@ import torch
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
+from rlhf_core.models.lora import Adapter, AdapterOff
+from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.dpo import reference_logprobs
 from rlhf_core.training_state import State
-from tasks.evaluating.policies import EvaluationConfig, Evaluator, win_rates_over_reference
+from tasks.evaluating.policies import Evaluator, win_rates_over_reference
 from tasks.evaluating.solving import test_sets
+from tasks.params.evaluation import EvaluationConfig
 from tasks.policy_run.hacking_watch import scores_over_sft
 from tasks.policy_run.proxies import ProxyReader
 from tasks.policy_run.solutions import SolutionFolders

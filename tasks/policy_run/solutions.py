@@ -17,16 +17,16 @@ from rlhf_core.data.solutions import (
     read_samples,
     read_token_rewards,
 )
-from rlhf_core.edits import mistaken_tokens
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.token_credit import negative_credit
+from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.experience import Experience, score, slice_rows
 from rlhf_core.recipe import Recipe
 from rlhf_core.rollout import Responses, RolloutBatch
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten
-from tasks.params.settings import typed
+from tasks.params.solutions import ImitationSettings
 from tasks.running.artifacts import read_jsonl
 from tasks.running.stage import device
 
@@ -139,34 +139,6 @@ def on_device(batch: RolloutBatch, device: torch.device) -> RolloutBatch:
 def sampled_prompts(sources: Sources) -> list[Row]:
     """The sampled questions as prompts for an optimiser that samples itself."""
     return [{"id": s.question_id, "prompt": s.prompt, "solution": s.solution} for s in ground_truths(sources.samples)]
-
-
-@dataclass(frozen=True)
-class ImitationSettings:
-    """Imitation of rewrites beside a reward.
-
-    Args:
-        batch: rewrites per optimiser step.
-        coefficient: factor on the loss.
-        gamma: weight of tokens that the edit made.
-        phi: the other tokens weigh phi * gamma.
-    """
-
-    batch: int
-    coefficient: float = 1.0
-    gamma: float = 1.0
-    phi: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.batch < 1 or not self.coefficient > 0:
-            raise RecipeError(
-                f"imitation: batch is {self.batch} and coefficient {self.coefficient}; both must be above 0"
-            )
-
-
-def imitation_settings(scale: Mapping[str, Any], row: Mapping[str, Any] | None, where: str) -> ImitationSettings | None:
-    """A scale's settings, overridden by the row's; None where the row does not imitate."""
-    return None if row is None else typed(ImitationSettings, {**scale, **row}, f"{where}: imitation")
 
 
 def needed_solutions(recipe: Recipe) -> tuple[str, ...]:

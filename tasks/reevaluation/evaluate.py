@@ -36,8 +36,9 @@ from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, p
 from rlhf_core.evaluation.judges.templates import get_template
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
-from tasks.graph.rows import nearest
-from tasks.params.settings import read_settings, typed
+from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.reevaluation.past_results import bring_back
 from tasks.reevaluation.records import bring_records, records, records_folder
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_whole
@@ -45,58 +46,17 @@ from tasks.running.exclusive import only_one
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
-    from tasks.evaluating.policies import EvaluationConfig
 
 CACHE = Path(".judge-cache") / "reevaluation.jsonl"
 #: A judge drifted, too, when fewer of its verdicts than this are as at first (by the interval's upper end); and a
 #: benchmark lost its verdicts when fewer than this can be parsed of those that could be.
 AGREEMENT = 0.8
-BENCHMARKS = ("alpaca", "arena", "ood", "mtbench")
 NO_VERDICTS = "has no verdicts"
 TEMPLATES = {"alpaca": "alpaca_eval", "ood": "alpaca_eval", "arena": "arena_hard"}
 
 
-@dataclass(frozen=True)
-class Watched:
-    """A model of the registry that is evaluated again."""
-
-    name: str
-    alias: str = "champion"
-
-
-@dataclass(frozen=True)
-class ReevaluationSettings:
-    """params/reevaluation.yaml.
-
-    Args:
-        models: which, each `{name: segment-policy-segment, alias: champion}`.
-        schedule: {cron, timezone} of the deployment.
-        benchmarks: of the model's data set.
-        canary: comparisons in the canary.
-        drift_days: how often the judge is checked when nothing else changed.
-        level: of all benchmarks' intervals together.
-    """
-
-    models: tuple[Mapping[str, str], ...]
-    schedule: Mapping[str, str]
-    benchmarks: tuple[str, ...] = BENCHMARKS
-    canary: int = 64
-    drift_days: float = 7.0
-    level: float = 0.95
-
-    def __post_init__(self) -> None:
-        for name in self.benchmarks:
-            if name not in BENCHMARKS:
-                raise RecipeError(f"unknown benchmark '{name}'. {nearest(name, BENCHMARKS)}")
-        if self.canary < 2 or not 0 < self.level < 1 or self.drift_days < 0:
-            raise RecipeError("canary must be at least 2, level in (0, 1), drift_days not negative")
-
-    def watched(self, where: str) -> list[Watched]:
-        return [typed(Watched, model, where) for model in self.models]
-
-
 def load_settings(path: Path) -> ReevaluationSettings:
-    """The settings file.
+    """Returns the settings of a file.
 
     Raises:
         RecipeError: an unknown or wrong setting.
@@ -119,8 +79,9 @@ class Subject:
         record = read_json(result.parent / "record" / "record.json")
         found: dict[str, Path] = {}
         for path in map(Path, record.get("inputs", {})):
-            # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation/<name>.yaml
-            names = {*path.parts[-4:-1], *([path.stem] if path.suffix == ".yaml" else [])}
+            # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation.yaml:<name>
+            file = Address(path).file
+            names = {*path.parts[-4:-1], *([file.stem.split("_")[0]] if file.suffix == ".yaml" else [])}
             found |= {part: path for part in ("data", "sft", "evaluation") if part in names}
         missing = {"data", "sft", "evaluation"} - set(found)
         if missing:
@@ -373,13 +334,14 @@ def _reevaluate(
     """The same of a model whose result, with its tokenizer, template and SFT model, lies in a tree laid out as the
     repository. The evaluation's settings, judge and benchmarks are the repository's: else no change of them would show.
     """
-    from tasks.evaluating.policies import EvaluationConfig, Evaluator
+    from tasks.evaluating.policies import Evaluator
+    from tasks.params.evaluation import EvaluationConfig
     from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 
     result = tree / model["result"]
     subject = Subject.of(result)
-    data = root / subject.data
-    for path in (data / "data.json", root / subject.evaluation):
+    data, evaluation = root / subject.data, Address(subject.evaluation).under(root)
+    for path in (data / "data.json", evaluation.file):
         if not path.exists():
             raise DataError(
                 f"is what {model['name']}@{model['alias']} is evaluated with today, and is not here",
@@ -387,7 +349,7 @@ def _reevaluate(
                 remedy="Make it (rewardsmith run), or fetch it (dvc checkout, dvc pull); or promote a model of the "
                 "data sets that are here",
             )
-    spec = typed(EvaluationConfig, read_settings(root / subject.evaluation), str(subject.evaluation))
+    spec = typed(EvaluationConfig, read_settings(evaluation), str(subject.evaluation))
     if spec.judge is None:
         raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
     world = load_world(data)

@@ -6,14 +6,12 @@ are brought before anything reads them.
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.running.artifacts import read_json, write_whole
+from tasks.dvc.tracked import tracked_files
+from tasks.running.artifacts import digest, read_json, write_whole
 
 RECORDS = Path("reevaluations")
 #: The file by which DVC keeps them.
@@ -45,10 +43,17 @@ def bring_records(root: Path) -> list[str]:
     """
     if not (root / NAMED).exists():
         return []
-    from dvc_data.hashfile.hash import file_md5
-
+    try:
+        kept = tracked_files(root, NAMED)
+    except DataError:
+        raise
+    except RewardsmithError as error:
+        raise RewardsmithError(
+            f"{error}. Without these records the next evaluation would count as the first. Bring them: dvc remote add, "
+            f"dvc pull {NAMED}; or take back the {NAMED} whose records are here"
+        ) from None
     written = []
-    for name, source in _kept(root).items():
+    for name, source in kept.items():
         path = root / RECORDS / name
         if not path.exists():
             write_whole(path, source.read_text(encoding="utf-8"))
@@ -56,49 +61,10 @@ def bring_records(root: Path) -> list[str]:
         elif path.name == MARK:
             if read_json(source)["record"] > read_json(path)["record"]:
                 write_whole(path, source.read_text(encoding="utf-8"))
-        elif file_md5(str(path)) != file_md5(str(source)):
+        elif digest(path) != digest(source):
             raise DataError(
                 f"is another one than {NAMED} names, and neither ever changes",
                 file=str(path),
                 remedy="Move it away: the next run brings DVC's",
             )
     return written
-
-
-def _kept(root: Path) -> Mapping[str, Path]:
-    """The files that reevaluations.dvc names, each with its copy in DVC's cache, fetched where that lacks it."""
-    try:
-        return _in_cache(root)
-    except FileNotFoundError:
-        call = [sys.executable, "-m", "dvc", "--wait-for-lock", "fetch", "-q", NAMED.name]
-        done = subprocess.run(call, cwd=root, capture_output=True, text=True, stdin=subprocess.DEVNULL)
-    try:
-        return _in_cache(root)
-    except FileNotFoundError as error:
-        raise RewardsmithError(
-            f"{root / NAMED} names records that neither DVC's cache nor a remote has ({done.stderr.strip() or error}). "
-            "Without them the next evaluation would count as the first. Bring them: dvc remote add, dvc pull "
-            f"{NAMED}; or take back the {NAMED} whose records are here"
-        ) from None
-
-
-def _in_cache(root: Path) -> Mapping[str, Path]:
-    """The same of those in the cache. Raises: FileNotFoundError: the cache lacks one."""
-    from dvc.exceptions import DvcException
-    from dvc.repo import Repo
-    from dvc_data.hashfile.tree import Tree
-    from dvc_objects.errors import ObjectFormatError
-
-    try:
-        with Repo(str(root)) as repo:
-            [stage] = repo.stage.load_all(str(root / NAMED))
-            cache, named = repo.cache.local, stage.outs[0].hash_info
-            found = {"/".join(parts): Path(cache.oid_to_path(info.value)) for parts, _, info in Tree.load(cache, named)}
-    except (DvcException, ObjectFormatError) as error:
-        raise DataError(
-            f"DVC cannot read it ({error})", file=str(root / NAMED), remedy=f"git checkout {NAMED}, or dvc pull"
-        ) from None
-    for path in found.values():
-        if not path.exists():
-            raise FileNotFoundError(str(path))
-    return found

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.dvc.plan import clock
+from tasks.graph.times import clock
 from tasks.report.across import COLUMNS
+from tasks.report.cells import cell_text, format_number
 from tasks.report.measured import stop_lines
 from tasks.report.page import Report, label
 from tasks.report.printed_rows import printed_lines
-from tasks.tables import cell_text, format_number
 
 LEGEND = (
     "Each cell: published / measured (mean ± standard error over seeds). `*` differs from the table's main "

@@ -20,9 +20,10 @@ from markupsafe import Markup
 
 from rlhf_core.errors import DataError
 from rlhf_core.published import registry
-from tasks.dvc.plan import clock
-from tasks.graph.times import KindTime, RunTimes, by_kind, last_run, run_line
+from tasks.graph.names import made_tables
+from tasks.graph.times import KindTime, RunTimes, by_kind, clock, last_run, run_line
 from tasks.report import across
+from tasks.report.cells import format_number, unparsable_text
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg
 from tasks.report.measured import stop_lines, verdict_counts
@@ -30,7 +31,6 @@ from tasks.report.outputs import ResultTree
 from tasks.report.printed_rows import printed_lines
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
 from tasks.running.artifacts import read_json
-from tasks.tables import format_number, made_tables, unparsable_text
 from tasks.tracking.searches import Search, table_search
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
 from tasks import GC_THRESHOLD
-from tasks.graph.rows import ROOT_SCALE
+from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import Stopped, check_version, stage_output, stopped
 
 if TYPE_CHECKING:

@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 from torch import nn
 
-from rlhf_core.supervised.training import Batches, Loss, TrainingConfig, train
+from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.supervised.training import Batches, Loss, train
 from rlhf_core.training_state import State
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.progress import progress

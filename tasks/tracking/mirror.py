@@ -28,7 +28,7 @@ from statistics import mean, stdev
 from typing import Any
 
 from rlhf_core.errors import RewardsmithError
-from tasks.graph.rows import ROOT_SCALE
+from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import read_jsonl
 from tasks.running.exclusive import in_turn
 from tasks.tracking.databases import mark_of, upgrade

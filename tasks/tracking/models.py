@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.graph.rows import ROOT_SCALE, nearest
+from rlhf_core.errors import RecipeError, RewardsmithError, hint
+from tasks.params.settings import ROOT_SCALE
 
 KINDS = {"policy": "policy", "reward_model": "reward-model"}
 ALIAS = re.compile(r"[a-z][a-z0-9_-]*")
@@ -159,9 +159,10 @@ class Registry:
             aliases = self.client.get_registered_model(name).aliases
         except MlflowException:
             names = {model.name for model in self.client.search_registered_models(max_results=PAGE)}
-            hint = nearest(name, names) if names else "None is registered: rewardsmith sync"
-            return f"the registry has no model '{name}'. {hint}"
-        return f"the model {name} has no alias '{alias}'. {nearest(alias, aliases)} Set it: rewardsmith promote {name}"
+            nearest_ones = hint(name, sorted(names), more=3) if names else "; none is registered: rewardsmith sync"
+            return f"the registry has no model '{name}'{nearest_ones}"
+        near = hint(alias, sorted(aliases), more=3)
+        return f"the model {name} has no alias '{alias}' (set it: rewardsmith promote {name}){near}"
 
     def promote(self, name: str, alias: str, seed: int) -> Registered:
         """Points an alias at the newest result of a seed.

@@ -18,8 +18,8 @@ from flows import reevaluate
 from flows.slots import Grant, Slots
 from flows.stage_run import StageFailed
 from rlhf_core.errors import RewardsmithError
+from tasks.params.evaluation import ReevaluationSettings, Schedule
 from tasks.reevaluation import evaluate as reevaluation
-from tasks.reevaluation.evaluate import ReevaluationSettings
 from tasks.running.exclusive import only_one
 from tasks.tracking.models import Registered, Registry
 from tests.small_repository import PROJECT
@@ -158,7 +158,7 @@ def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_ar
         monkeypatch.setattr(reevaluate, name, lambda *_: None)
     for name in ("evaluate", "tell", "track_records"):
         monkeypatch.setattr(reevaluate, name, lambda *_, name=name: done.append(name))
-    monkeypatch.setattr(reevaluate, "load_settings", lambda _path: ReevaluationSettings((), {}))
+    monkeypatch.setattr(reevaluate, "load_settings", lambda _path: ReevaluationSettings((), Schedule("0 3 * * *")))
     monkeypatch.setattr(reevaluate, "bring_records", refused)
     with pytest.raises(RewardsmithError, match="names records that neither"):
         reevaluate.reevaluate.fn(models=["segment-policy-a"], root=str(tmp_path))

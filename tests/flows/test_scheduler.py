@@ -277,4 +277,4 @@ def test_unknown_row_is_refused_with_the_nearest(tmp_path: Path) -> None:
     process = start(root, "--rows", "segmint")
     output, _ = process.communicate(timeout=120)
     assert process.returncode == 2
-    assert "Did you mean 'segment'" in output
+    assert "did you mean 'segment'" in output

@@ -12,14 +12,14 @@ DVC = "ERROR: failed to reproduce 'policy@a-0': failed to run: python -m tasks.p
 @pytest.mark.parametrize(
     ("tail", "status", "retry"),
     [
-        ("error: file x, row 3: empty\n" + DVC.format(2), 255, False),
-        ("ValueError: boom\n" + DVC.format(1), 255, False),
-        ("NumericsError: loss is nan\n" + DVC.format(2), 255, False),
-        ("error: judge timed out\n" + DVC.format(2), 255, False),
-        (DVC.format(75), 255, True),
-        (DVC.format(-9), 255, True),
-        ("requests.exceptions.ConnectionError: refused\n" + DVC.format(1), 255, True),
-        ("RuntimeError: CUDA error: device-side failure: device lost\n" + DVC.format(1), 255, True),
+        ("error: file x, row 3: empty\n" + DVC.format(2), 2, False),
+        ("ValueError: boom\n" + DVC.format(1), 1, False),
+        ("NumericsError: loss is nan\n" + DVC.format(2), 2, False),
+        ("error: judge timed out\n" + DVC.format(2), 2, False),
+        (DVC.format(75), 75, True),
+        (DVC.format(-9), 137, True),
+        ("requests.exceptions.ConnectionError: refused\n" + DVC.format(1), 1, True),
+        ("RuntimeError: CUDA error: device-side failure: device lost\n" + DVC.format(1), 1, True),
         ("ERROR: Unable to acquire lock. Most likely another DVC process is running\n", 255, True),
         ("", -15, True),
     ],
@@ -29,17 +29,17 @@ def test_only_what_may_pass_is_tried_again(tail: str, status: int, retry: bool) 
 
 
 def test_message_is_the_stages_own() -> None:
-    failure = explain_failure("policy@a-0", 255, "step 3\nerror: file x.jsonl, row 3: empty\n" + DVC.format(2))
+    failure = explain_failure("policy@a-0", 2, "step 3\nerror: file x.jsonl, row 3: empty\n" + DVC.format(2))
     assert str(failure) == "stage policy@a-0 failed with exit code 2: file x.jsonl, row 3: empty"
 
 
 def test_exception_is_found_in_a_traceback() -> None:
     tail = 'Traceback (most recent call last):\n  File "x.py", line 1\nValueError: boom\n' + DVC.format(1)
-    assert str(explain_failure("a", 255, tail)).endswith("exit code 1: ValueError: boom")
+    assert str(explain_failure("a", 1, tail)).endswith("exit code 1: ValueError: boom")
 
 
 def test_kill_by_the_system_suggests_memory() -> None:
-    assert "out of memory?" in str(explain_failure("a", 255, DVC.format(-9)))
+    assert "out of memory?" in str(explain_failure("a", 137, DVC.format(-9)))
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_kill_by_the_system_suggests_memory() -> None:
     ],
 )
 def test_a_full_disk_says_what_to_do_and_is_not_tried_again(line: str) -> None:
-    failure = explain_failure("policy@a-0", 255, f"step 3\n{line}\n" + DVC.format(1))
+    failure = explain_failure("policy@a-0", 1, f"step 3\n{line}\n" + DVC.format(1))
     assert not failure.retry
     assert str(failure).startswith(
         f"stage policy@a-0 failed: the disk is full: {line}. Free some space and run the same"

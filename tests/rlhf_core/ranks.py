@@ -18,8 +18,8 @@ from rlhf_core import distributed
 from rlhf_core.credit import build_credit
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.data.encoding import EncodedSequence
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt
@@ -32,8 +32,9 @@ from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.shaping.registry import build_shaping
 from rlhf_core.stepper import use_deepspeed
+from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.sft import mean_nll, sft_loss
-from rlhf_core.supervised.training import TrainingConfig, train
+from rlhf_core.supervised.training import train
 
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3, 4, 1, 5], ended=False)
 CHOSEN = random_rows(2, [6, 1, 3, 7, 2, 5, 4, 4, 9, 3, 2])

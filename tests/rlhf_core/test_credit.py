@@ -10,8 +10,8 @@ from tiny_models import EOS, responses_of
 
 from rlhf_core.credit import CREDITS, build_credit, even_split, last_token, repeat, segment_end
 from rlhf_core.errors import RecipeError
-from rlhf_core.rewards.signals import Segments, Sequence, Tokens
 from rlhf_core.segmentation import Bandit, Entropy, NGram, Token
+from rlhf_core.signals import Segments, Sequence, Tokens
 
 GAIN = {"one": lambda tokens, n: 1, "segment_length": lambda tokens, n: tokens, "response_length": lambda tokens, n: n}
 

@@ -23,8 +23,8 @@ from rlhf_core.normalisers import (
     fit_location_aware,
     location_bins,
 )
-from rlhf_core.rewards.signals import Segments, Sequence, Tokens
 from rlhf_core.segmentation import NGram
+from rlhf_core.signals import Segments, Sequence, Tokens
 
 
 @settings(max_examples=80, deadline=None)

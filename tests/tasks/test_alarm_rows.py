@@ -12,12 +12,12 @@ import yaml
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.recipe import parse_recipe
-from tasks.evaluating.aspects import AspectSpec
 from tasks.graph.matrix import suite_seeds
 from tasks.graph.rows import load_row, load_rows
 from tasks.graph.scale import Scale
-from tasks.params.settings import read_settings, typed
-from tasks.selection import SelectionFile, SelectionScale
+from tasks.params.aspects import AspectSpec, SelectionFile, SelectionScale
+from tasks.params.pages import read_settings
+from tasks.params.settings import typed
 
 ROOT = Path(__file__).parents[2]
 ROWS = sorted((ROOT / "params" / "alarm" / "rows").glob("*.yaml"))
@@ -82,7 +82,7 @@ Change = Callable[[dict[str, Any]], None]
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("alarm/rows/qa-alarm", lambda row: row.update(selection="qaa"), "unknown selection 'qaa'. Did you mean 'qa'"),
+        ("alarm/rows/qa-alarm", lambda row: row.update(selection="qaa"), "unknown selection 'qaa'; did you mean 'qa'"),
         ("alarm/rows/qa-alarm", lambda row: row.update(selection="mt"), "selection 'mt' is of 'alarm-mt'"),
         ("alarm/selections/qa", lambda spec: spec.update(aspects=["honesty"]), "no aspect 'honesty' at scale testbed"),
         ("alarm/selections/qa", lambda spec: spec.update(aspects=[]), "'aspects' must list names"),
@@ -109,7 +109,10 @@ def test_names_that_lead_nowhere_are_refused(file: str, change: Change, message:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"aspect": {"kind": "length"}, "normaliser": "location_aware"}, "it is one of none, mean, z"),
+        (
+            {"aspect": {"kind": "length"}, "normaliser": "location_aware"},
+            "normaliser is 'location_aware'; known: none, mean, z",
+        ),
         ({"aspect": "length"}, "must be a mapping"),
     ],
 )

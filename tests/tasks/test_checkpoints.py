@@ -15,7 +15,7 @@ from torch import nn
 
 from rlhf_core.data.batching import LengthBucketedBatches
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.supervised.training import TrainingConfig
+from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.training_state import load_trainable_state, trainable_state
 from tasks.running import checkpoints as module
 from tasks.running.checkpoint_state import (

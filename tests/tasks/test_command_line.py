@@ -67,7 +67,7 @@ def test_every_command_explains_itself(command: str) -> None:
 def test_unknown_row_suggests_the_nearest(repository: Path, command: str) -> None:
     done = rewardsmith(command, "bandti", root=repository)
     assert done.returncode == 2
-    assert done.stderr.strip() == "error: unknown paper or row 'bandti'. Did you mean 'bandit'?"
+    assert done.stderr.strip() == "error: unknown paper or row 'bandti'; did you mean 'bandit'?"
 
 
 def test_unknown_model_says_what_to_do(repository: Path) -> None:
@@ -90,7 +90,7 @@ def test_a_model_that_two_papers_have_asks_for_its_paper(tmp_path: Path, monkeyp
 def test_unknown_paper_of_sync_is_refused(repository: Path) -> None:
     done = rewardsmith("sync", "segmint", root=repository)
     assert done.returncode == 2
-    assert "Did you mean 'segment'" in done.stderr
+    assert "did you mean 'segment'" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_unknown_paper_of_sync_is_refused(repository: Path) -> None:
 def test_unknown_scale_suggests_the_nearest(repository: Path, words: list[str]) -> None:
     done = rewardsmith(*words, "--scale", "testbett", root=repository)
     assert done.returncode == 2
-    assert done.stderr.strip() == "error: unknown scale 'testbett'. Did you mean 'testbed'?"
+    assert done.stderr.strip() == "error: unknown scale 'testbett'; did you mean 'testbed'?"
 
 
 def test_a_path_that_cannot_be_used_is_named(

@@ -11,8 +11,8 @@ import yaml
 from safetensors.torch import load_file
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.lora import LoraSettings
-from tasks.evaluating.policies import EvaluationConfig
+from rlhf_core.models.lora_settings import LoraSettings
+from tasks.params.evaluation import EvaluationConfig
 from tasks.policy_run.run import start_run
 from tasks.running.artifacts import digest
 from tests.tasks.killing import killed_at_a_checkpoint

@@ -18,8 +18,8 @@ from tasks import best_of_n, pool, reward_bench, second_judge
 from tasks.command_line import commands
 from tasks.commands.bench_reward import bench_reward, load_set, set_scores
 from tasks.commands.explain import explain
-from tasks.evaluating.reward_models import ScalarScorer, TrainedScorer, load_scorer
 from tasks.graph.rows import load_row
+from tasks.scoring.reward_models import ScalarScorer, TrainedScorer, load_scorer, score_pairs
 from tests.tasks.tiny_pipeline import Pipeline
 
 NOISY = {"judge": {"kind": "gold", "persona": "exact"}, "second": {"kind": "gold", "persona": "noisy"}}
@@ -156,7 +156,7 @@ def test_a_model_that_reads_padding_is_refused_before_it_is_benched(
     monkeypatch.setattr(scorer.model, "forward", lambda input_ids, attention_mask: forward(input_ids=input_ids))
     rows = load_set("pandalm", real_data, 8)
     with pytest.raises(NumericsError, match="depend on batch size or padding"):
-        reward_bench.score_pairs(scorer, rows, 4)
+        score_pairs(scorer, rows, 4)
 
 
 def test_what_is_no_reward_model_is_refused(tmp_path: Path, classifier: Path, real_data: Path) -> None:

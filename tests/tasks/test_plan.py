@@ -16,6 +16,7 @@ from rlhf_core.published import registry
 from tasks.commands import plan_table
 from tasks.dvc import plan
 from tasks.dvc.plan import Stage
+from tasks.graph.times import clock
 from tests import small_repository
 from tests.small_repository import PROJECT, reward_row, write_yaml
 
@@ -83,7 +84,7 @@ def test_several_papers_are_selected_without_the_studies_beside_them() -> None:
 
 
 def test_unknown_row_and_seed_name_what_is_known() -> None:
-    with pytest.raises(RecipeError, match=r"unknown row 'segmant'\. Did you mean 'segment'"):
+    with pytest.raises(RecipeError, match=r"unknown row 'segmant'; did you mean 'segment'"):
         plan.select(chain(), rows=["segmant"])
     with pytest.raises(RecipeError, match=r"no stage has seed 7; there are \[0, 1\]"):
         plan.select(chain(), seeds=[7])
@@ -169,7 +170,7 @@ def test_slots_and_gpu_hours_follow_what_the_stages_need(
     monkeypatch.setattr("tasks.running.machine.gpus", lambda: gpus)
     plan_table.print_plan(tmp_path, "alarm", (), (), scale="feedback", full=False, all_stages=False)
     said = capsys.readouterr().out
-    assert f"about {plan.clock(60 / slots)} on {slots} slot(s)" in said
+    assert f"about {clock(60 / slots)} on {slots} slot(s)" in said
     assert ("costs of alarm at feedback" in said) == costs
 
 

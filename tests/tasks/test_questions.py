@@ -101,10 +101,10 @@ def test_a_set_without_steps_is_refused(tmp_path: Path) -> None:
     [
         ({"task": "poetry"}, "task is 'poetry'; known: mathematics, multiple_choice"),
         ({"columns": {"sum": "gsm8k"}}, r"columns: sum is none of the tests \(sums\)"),
-        ({"source": "huggingface"}, "questions come from testbed or directory"),
+        ({"source": "huggingface"}, "source is 'huggingface'; known: testbed, directory"),
         ({"source": "testbed"}, "name the sets of a directory, and only of one"),
-        ({"tests": {"sums": "known"}}, "tests: sums is 'known'; it must be seen or unseen"),
-        ({"rows": {"sft": 6}}, "rows: missing .*questions"),
+        ({"tests": {"sums": "known"}}, "tests.sums is 'known'; known: seen, unseen"),
+        ({"rows": {"sft": 6}}, "'rows.questions' and .* are missing"),
         ({"difficulty": {"slip": 2.0}, "source": "testbed", "train": [], "tests": {}}, "slip must lie in"),
     ],
 )

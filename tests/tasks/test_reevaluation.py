@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -15,17 +16,9 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from tasks.evaluating import policies as benchmarks
-from tasks.evaluating.policies import EvaluationConfig
+from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings, Schedule, Watched
 from tasks.reevaluation import evaluate as reevaluation
-from tasks.reevaluation.evaluate import (
-    CachedJudge,
-    ReevaluationSettings,
-    Subject,
-    alerts,
-    load_settings,
-    reasons,
-    reevaluate,
-)
+from tasks.reevaluation.evaluate import CachedJudge, Subject, alerts, load_settings, reasons, reevaluate
 from tasks.reevaluation.past_results import bring_back
 from tasks.reevaluation.records import RECORDS
 from tasks.running import loading
@@ -33,7 +26,9 @@ from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, w
 from tests.small_repository import command
 from tests.tasks.tiny_pipeline import Pipeline
 
-SETTINGS = ReevaluationSettings(({"name": "policy"},), {"cron": "0 3 * * *"}, canary=4, drift_days=7)
+#: A schedule of settings that no deployment reads.
+NIGHTLY = Schedule("0 3 * * *")
+SETTINGS = ReevaluationSettings((Watched("policy"),), NIGHTLY, canary=4, drift_days=7)
 DAY = 86400.0
 LAST = {"digest": "m", "benchmarks": {"alpaca": {"digest": "b"}}, "judge": {"digest": "j"}, "time": 0.0}
 SAME = {"model": "m", "benchmarks": {"alpaca": "b"}, "judge": "j", "now": DAY, "drift_days": 7}
@@ -114,7 +109,7 @@ def test_records_follow_a_model_through_changes(pipeline: Pipeline, tmp_path: Pa
 def test_a_judge_that_drifts_is_told_apart_from_a_model_that_got_worse(
     pipeline: Pipeline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    settings = ReevaluationSettings((), {}, benchmarks=("alpaca",), canary=4)
+    settings = ReevaluationSettings((), NIGHTLY, benchmarks=("alpaca",), canary=4)
     drifting = Counting()
     monkeypatch.setattr(loading, "load_judge", lambda spec, world: drifting)
     reevaluate(tmp_path, settings, model(pipeline, "ppo"), now=0.0)
@@ -143,7 +138,7 @@ def test_another_result_than_the_registry_names_is_refused(pipeline: Pipeline, t
 
 RESULT = Path("p/policy/x/0/result")
 CHAMPION = {"name": "policy", "alias": "champion", "version": "1", "digest": "d", "result": str(RESULT)}
-ALPACA = ReevaluationSettings((), {}, benchmarks=("alpaca",), canary=4)
+ALPACA = ReevaluationSettings((), NIGHTLY, benchmarks=("alpaca",), canary=4)
 
 
 def evaluation_tree(root: Path, *, judge: str, items: int = 6) -> Path:
@@ -157,7 +152,8 @@ def evaluation_tree(root: Path, *, judge: str, items: int = 6) -> Path:
     rows = [{"benchmark": "alpaca", "id": str(i), "prompt": f"p{i}", "meta": {}, "turn": 1} for i in range(items)]
     write_jsonl(root / data / "benchmarks" / "alpaca.jsonl", [row | {"baseline": "b"} for row in rows])
     write_jsonl(root / sft / "generations.jsonl", [row | {"response": "r", "baseline": "b"} for row in rows])
-    settings = {"max_new_tokens": 8, "task_tokens": 8, "judge": {"kind": judge, "cache_path": "cache"}}
+    asked = {"kind": "endpoint", "base_url": "http://judge.test/v1", "model": judge, "cache_path": "cache"}
+    settings = {"max_new_tokens": 8, "task_tokens": 8, "judge": asked}
     write_json(root / evaluation, settings)
     return root
 
@@ -170,7 +166,7 @@ class Answers:
     cache: dict[str, str] = {}  # noqa: RUF012
 
     def __init__(self, spec: dict[str, Any]) -> None:
-        self.name, self.cached = spec["kind"], "cache_path" in spec
+        self.name, self.cached = spec["model"], "cache_path" in spec
 
     def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
         return [self.cache.setdefault(one.prompt, self.text) if self.cached else self.text for one in requests]
@@ -385,18 +381,18 @@ def test_a_result_that_the_tree_lost_is_brought_back_with_its_data_and_sft_model
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"benchmarks": ["alpaka"]}, "unknown benchmark 'alpaka'. Did you mean 'alpaca'"),
-        ({"canary": 1}, "canary must be at least 2"),
+        ({"benchmarks": ["alpaka"]}, "benchmarks[0] is 'alpaka'; did you mean 'alpaca'"),
+        ({"canary": 1}, "canary is 1; it must be at least 2"),
         ({"levle": 0.9}, "unknown setting 'levle'; did you mean 'level'"),
     ],
 )
 def test_bad_settings_are_named(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     path = tmp_path / "reevaluation.yaml"
     path.write_text(json.dumps({"models": [{"name": "m"}], "schedule": {"cron": "0 3 * * *"}} | change))
-    with pytest.raises(RecipeError, match=message.replace(".", r"\.")):
+    with pytest.raises(RecipeError, match=re.escape(message)):
         load_settings(path)
 
 
 def test_the_projects_own_settings_are_valid() -> None:
     root = Path(__file__).resolve().parents[2]
-    assert load_settings(root / "params" / "reevaluation.yaml").watched("x")
+    assert load_settings(root / "params" / "reevaluation.yaml").models

@@ -19,8 +19,8 @@ from rlhf_core.normalisers import NoNormaliser, Scalar
 from rlhf_core.rewards.preference_training import SegmentedSequence, score_all
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import Bandit, NGram
-from tasks.references import load_references
 from tasks.running.loading import load_encoder
+from tasks.scoring.references import load_references
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 
 M = SETTINGS["references"]["responses"]

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
-from tasks.dvc.remote import Remote, RemoteFailed, content_digest, locked_stage
+from tasks.dvc.contents import content_digest
+from tasks.dvc.remote import Remote, RemoteFailed, locked_stage
 from tasks.dvc.shared_stage import run_one
 from tasks.running.commit import commit_of
 
@@ -52,7 +53,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         subprocess.run(["git", "add", "-A"], check=True)
         subprocess.run(["git", "commit", "-qm", "start"], check=True)
         shutil.copytree(first, folder / "second")
-        assert run_one(first, "make", upstream=[], name="team", commit=commit_of(first)) == 0
+        assert run_one(first, "make", upstream=[], name="team", commit=commit_of(first)) == "ran"
     return folder
 
 
@@ -70,7 +71,7 @@ def remote_of(root: Path, *stages: str) -> Iterator[Remote]:
         yield remote
 
 
-def use(root: Path) -> int:
+def use(root: Path) -> str:
     """Learns the result of `make` and runs `use`, which reads it."""
     with remote_of(root, "make") as remote:
         assert remote.learn("make")
@@ -112,7 +113,7 @@ def test_a_result_of_another_machine_is_known_without_its_data_and_its_stage_doe
 
 
 def test_a_stage_runs_alone_on_pulled_inputs_and_what_it_made_is_known_to_the_others(folder: Path) -> None:
-    assert use(folder / "second") == 0
+    assert use(folder / "second") == "ran"
     assert calls(folder / "second") == ["use"]
     with remote_of(folder / "first", "make", "use") as remote:
         assert remote.learn("make")
@@ -135,7 +136,7 @@ def test_a_damaged_file_of_the_remote_is_refused_and_pulled_again_once_it_is_who
     file.unlink()
     with remote_of(folder / "first", "make") as remote:
         remote.push(["make"])
-    assert use(folder / "second") == 0
+    assert use(folder / "second") == "ran"
 
 
 def test_an_input_that_the_remote_does_not_have_is_named(folder: Path) -> None:

@@ -10,18 +10,18 @@ import pytest
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry, row_map
 from rlhf_core.recipe import parse_recipe
-from rlhf_core.supervised.training import TrainingConfig
-from tasks.generative_reward_model import GenerativeModelScale, GenerativeModelSpec
+from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.items import Item
 from tasks.graph.matrix import build
 from tasks.graph.rows import RowSpec, load_rows, raw_row
 from tasks.graph.scale import Scale
-from tasks.params.policy import PolicyScale
-from tasks.params.settings import read_settings, typed
-from tasks.policy_run.solutions import imitation_settings, needed_solutions
-from tasks.samples import SamplesSpec
-from tasks.sft import BackboneSpec
-from tasks.teacher import TeacherSpec
+from tasks.params.backbone import BackboneSpec
+from tasks.params.pages import read_settings
+from tasks.params.policy import PolicyScale, imitation_settings
+from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
+from tasks.params.settings import typed
+from tasks.params.solutions import SamplesSpec, TeacherSpec
+from tasks.policy_run.solutions import needed_solutions
 from tests import small_repository
 from tests.small_repository import write_yaml
 
@@ -124,7 +124,7 @@ def test_the_paper_scale_has_the_papers_numbers(name: str, batch: int, clip: flo
     assert imitation is not None
     assert (imitation.gamma, imitation.phi) == (1.0, 0.5)
     samples = stated("samples", "spec", SamplesSpec)
-    assert (samples.samples, samples.sampling["temperature"], samples.sampling["top_p"]) == (5, 0.7, 0.95)
+    assert (samples.samples, samples.sampling.temperature, samples.sampling.top_p) == (5, 0.7, 0.95)
     model = stated("generative_reward_model", "scale", GenerativeModelScale)
     assert model.least_accuracy == 0.6
     assert (model.header, model.negative, model.positive) == ("paper", (-0.1, 0.0), (0.0, 0.5))

@@ -9,7 +9,8 @@ import pytest
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
-from tasks.evaluating.policies import EvaluationConfig, Evaluator
+from tasks.evaluating.policies import Evaluator
+from tasks.params.evaluation import EvaluationConfig
 from tasks.policy_run.hacking_watch import scores_over_sft
 
 

@@ -16,6 +16,7 @@ from tasks import tables
 from tasks.commands.explain import shared_credit
 from tasks.dvc.plan import Stage, expected_bytes, expected_seconds, stopped_stages
 from tasks.graph import files as graph
+from tasks.report import terminal
 from tasks.report.__main__ import write_report
 from tasks.running.artifacts import STOPPED_FILE, Stopped, read_json, stage_output, stopped, write_json
 from tasks.running.checkpoints import resumable_output
@@ -116,7 +117,7 @@ def test_tables_say_what_stopped_and_at_which_seeds(made_up: Path, capsys: pytes
     assert "stopped" not in rows["bandit"]
     inputs = read_json(made_up / "segment/tables/record/record.json")["inputs"]
     assert (made_up / "segment/policy/token/0/result").as_posix() in inputs
-    tables.print_table(made, "segment/1")
+    terminal.print_table(made, "segment/1")
     text = " ".join(capsys.readouterr().out.split())
     assert f"token stopped at seed 0, 1: {REASON} <b>." in text
     assert f"segment stopped at seed 1, measured at 0: {REASON} <b>." in text

@@ -17,6 +17,9 @@ from rlhf_core.evaluation.alpaca_eval import length_controlled_win_rate, read_ca
 from rlhf_core.evaluation.statistics import holm
 from tasks import tables
 from tasks.data_specs.data_sets import alpaca_calibration
+from tasks.graph import names
+from tasks.report import terminal
+from tasks.report.cells import format_number
 from tasks.report.length_controlled import Judged, length_controlled
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_json
@@ -148,32 +151,32 @@ def test_a_metric_that_is_no_number_is_named(tmp_path: Path) -> None:
 
 def test_the_newest_tables_are_shown_and_the_demos_last(built: Path, tmp_path: Path) -> None:
     results = tmp_path / "testbed"
-    assert tables.made_tables(results, "segment") is None
+    assert names.made_tables(results, "segment") is None
     made = {}
-    for age, name in enumerate((tables.DEMO, tables.SO_FAR, tables.FULL)):
+    for age, name in enumerate((names.DEMO, names.SO_FAR, names.FULL)):
         made[name] = results / "segment" / name / "result"
         made[name].mkdir(parents=True)
         (made[name] / "tables.json").write_text("{}")
         os.utime(made[name] / "tables.json", (age, age))
-        assert tables.made_tables(results, "segment") == made[name]
-    os.utime(made[tables.SO_FAR] / "tables.json", (9, 9))
-    assert tables.made_tables(results, "segment") == made[tables.SO_FAR]
-    os.utime(made[tables.DEMO] / "tables.json", (10, 10))
-    assert tables.made_tables(results, "segment") == made[tables.SO_FAR]
+        assert names.made_tables(results, "segment") == made[name]
+    os.utime(made[names.SO_FAR] / "tables.json", (9, 9))
+    assert names.made_tables(results, "segment") == made[names.SO_FAR]
+    os.utime(made[names.DEMO] / "tables.json", (10, 10))
+    assert names.made_tables(results, "segment") == made[names.SO_FAR]
 
 
 def test_seeds_so_far_are_those_with_a_result(built: Path) -> None:
     results = built.parents[2]
-    assert tables.seeds_so_far(results, "segment") == [0, 1]
-    assert tables.seeds_so_far(results, "par") == []
+    assert names.seeds_so_far(results, "segment") == [0, 1]
+    assert names.seeds_so_far(results, "par") == []
 
 
 def test_a_table_in_the_terminal(built: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    tables.print_table(built / "tables.json", "segment/1")
+    terminal.print_table(built / "tables.json", "segment/1")
     text = capsys.readouterr().out
     assert "31.05" in text
     assert "not run" in text
-    tables.print_table(built / "nowhere.json", "alarm/1")
+    terminal.print_table(built / "nowhere.json", "alarm/1")
     assert "Published only" in capsys.readouterr().out
 
 
@@ -183,7 +186,7 @@ def test_a_table_in_a_narrow_terminal_loses_no_digit(
     shown = {}
     for columns in ("60", "200"):
         monkeypatch.setenv("COLUMNS", columns)
-        tables.print_table(built / "tables.json", "segment/1")
+        terminal.print_table(built / "tables.json", "segment/1")
         text = capsys.readouterr().out
         shown[columns] = sorted(re.findall(r"\d+\.\d+|±|✓|Arena-Hard|MT-Bench", text))
     assert shown["60"] == shown["200"]
@@ -194,7 +197,7 @@ def test_a_table_in_a_narrow_terminal_loses_no_digit(
     ("value", "decimals", "text"), [(45.678, 1, "45.7"), (-0.001, 1, "0.0"), (1795.2, 1, "1795.2")]
 )
 def test_numbers(value: float, decimals: int, text: str) -> None:
-    assert tables.format_number(value, decimals) == text
+    assert format_number(value, decimals) == text
 
 
 def test_length_control_takes_away_what_length_alone_wins() -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from rlhf_core.data.dialogue import prompt_messages
+from rlhf_core.data.hub_set import HubSet
 from rlhf_core.data.jsonl import write_jsonl
 from rlhf_core.data.sources import (
     DirectorySource,
-    HubSet,
     HuggingFaceSource,
     Screening,
     Source,

@@ -14,10 +14,11 @@ from rlhf_core.data.templates import TokenizerTemplate, chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError
-from rlhf_core.models.generation import Generated, Sampling
+from rlhf_core.models.generation import Generated
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.policy import policy_of
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, response_texts, token_pieces
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser

@@ -9,10 +9,12 @@ import torch
 from tiny_models import EOS, PAD, POLICIES, batch_of, random_rows
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.generation import Sampling, generate
+from rlhf_core.models.generation import generate
 from rlhf_core.models.loading import load_language_model, trainable_parameters
-from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
+from rlhf_core.models.lora import Adapter, AdapterOff
+from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import Policy, policy_of
+from rlhf_core.models.sampling import Sampling
 
 pytest.importorskip("peft")
 BATCH = batch_of(random_rows(1, [3, 5, 2], ended=False), random_rows(2, [4, 1, 6]))

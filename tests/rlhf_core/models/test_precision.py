@@ -15,11 +15,12 @@ from torch import nn
 from transformers import Gemma2Config, Gemma2ForCausalLM, LlamaForCausalLM
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.loading import load_language_model, set_attention, set_precision
-from rlhf_core.models.lora import Adapter, AdapterOff, LoraSettings
+from rlhf_core.models.lora import Adapter, AdapterOff
+from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser

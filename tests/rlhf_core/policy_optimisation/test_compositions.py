@@ -16,9 +16,9 @@ from tiny_models import EOS, POLICIES, ToyTokenizer, batch_of, random_rows, tiny
 
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import Policy
 from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig, optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience

@@ -22,8 +22,8 @@ from rlhf_core.policy_optimisation.experience import score
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import FunctionScorer
-from rlhf_core.rewards.signals import Sequence
 from rlhf_core.rollout import RolloutBatch
+from rlhf_core.signals import Sequence
 
 peer = pytest.importorskip("trl.experimental.ppo", reason="TRL 1.12 has the last PPO trainer")
 

@@ -16,17 +16,17 @@ from tiny_models import ToyTokenizer, random_rows, tiny_critic, tiny_policy
 from torch import Tensor
 
 from rlhf_core.credit import build_credit
-from rlhf_core.models.generation import Sampling
 from rlhf_core.models.policy import Policy
+from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
 from rlhf_core.policy_optimisation.objectives import ordered_pairs
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.signals import Sequence
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.registry import SHAPINGS, build_shaping, shaping_class
+from rlhf_core.signals import Sequence
 
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3], ended=False)
 SIZES: dict[str, Any] = {

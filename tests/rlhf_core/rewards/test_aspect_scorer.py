@@ -18,7 +18,7 @@ from rlhf_core.credit import build_credit
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.rewards.aspect_scorer import SIGNALS, AspectScorer, slice_tokens, token_values
 from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.signals import Segments
+from rlhf_core.signals import Segments
 
 Span = tuple[int, int]
 

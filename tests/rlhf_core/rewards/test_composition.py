@@ -16,9 +16,9 @@ from rlhf_core.credit import build_credit
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.normalisers import LocationAware, Scalar
 from rlhf_core.rewards.composition import Component, Part, Reward
-from rlhf_core.rewards.signals import Segments, Sequence, SignalType, Tokens
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation import NGram
+from rlhf_core.signals import Segments, Sequence, SignalType, Tokens
 
 
 @dataclass

@@ -13,8 +13,8 @@ from rlhf_core.credit import build_credit
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.function import FunctionScorer, build_function_scorer
-from rlhf_core.rewards.signals import Sequence, Tokens
 from rlhf_core.rollout import RolloutBatch
+from rlhf_core.signals import Sequence, Tokens
 
 BATCH = batch_of([[5, 6], [7]], random_rows(0, [5, 3]))
 

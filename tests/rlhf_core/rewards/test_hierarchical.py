@@ -15,9 +15,9 @@ from rlhf_core.credit import build_credit
 from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics, resolve_threshold
-from rlhf_core.rewards.signals import Sequence, Tokens
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.registry import build_shaping
+from rlhf_core.signals import Sequence, Tokens
 
 LENGTHS = (4, 1, 7, 3, 2, 5)
 BATCH = batch_of([[5, 6]] * len(LENGTHS), random_rows(0, LENGTHS))

@@ -13,9 +13,9 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation
-from rlhf_core.rewards.merging import averaged
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, Odin, build_loss, correlation
 from rlhf_core.rewards.preference_training import SegmentedSequence, head_evaluations, pair_loss
+from rlhf_core.rewards.warm import averaged
 
 PROMPTS = random_rows(1, [3, 5, 2, 4], ended=False)
 

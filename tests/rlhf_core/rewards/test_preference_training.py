@@ -23,8 +23,8 @@ from rlhf_core.rewards.preference_training import (
     shared_prompt_mask,
 )
 from rlhf_core.rewards.readout import Read, RewardModelScorer
-from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import Bandit, Entropy, NGram
+from rlhf_core.signals import Segments
 
 PROMPTS = random_rows(1, [3, 5, 1, 4], ended=False)
 ROWS = random_rows(2, [6, 3, 1, 5])

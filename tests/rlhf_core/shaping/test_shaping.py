@@ -16,12 +16,12 @@ from rlhf_core.credit import build_credit
 from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.policy_optimisation.unseen import useless_combination
 from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.signals import Segments, Sequence, Tokens
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation import NGram
 from rlhf_core.shaping.registry import SHAPINGS, build_shaping, needs_references, shaping_class
 from rlhf_core.shaping.specification import Scale
 from rlhf_core.shaping.steps import Centered, Running
+from rlhf_core.signals import Segments, Sequence, Tokens
 
 #: Options that a shaping cannot do without.
 NEEDED: dict[str, dict[str, Any]] = {"ceil": {"ceiling": 0.5}}

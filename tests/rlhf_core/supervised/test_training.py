@@ -11,7 +11,8 @@ import torch
 from torch import nn
 
 from rlhf_core.errors import NumericsError, RecipeError
-from rlhf_core.supervised.training import TrainingConfig, train
+from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.supervised.training import train
 
 CONFIG = TrainingConfig(epochs=1, batch=6, microbatch=6, learning_rate=0.1, warmup=0.0, schedule="constant")
 INPUTS = torch.randn(6, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.edits import edit_distance
 from rlhf_core.errors import RecipeError
+from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.testbed.arithmetic import ArithmeticConfig

@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_core.errors import DataError
 from rlhf_core.testbed import KINDS
-from tasks.commands.hackability import RewardRows
+from tasks.graph.laboratory import RewardRows
 from tasks.report import hackability
 from tasks.report.hackability import Comparison, compare, verdict, write_comparison
 from tests.small_repository import write_yaml

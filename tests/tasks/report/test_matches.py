@@ -9,10 +9,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from tasks.report.cells import cell_text
 from tasks.report.matches import Match, Matches, matched
 from tasks.report.measured import Cell, ComparedCell, decide
 from tasks.report.significance import Comparison
-from tasks.tables import cell_text
 
 
 class Scripted:

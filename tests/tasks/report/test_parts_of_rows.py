@@ -11,7 +11,7 @@ from rlhf_core.published import registry
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.outputs import ResultTree
 from tasks.report.printed_rows import printed_lines
-from tasks.tables import rich_tables
+from tasks.report.terminal import rich_tables
 
 
 @pytest.fixture

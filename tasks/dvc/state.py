@@ -1,0 +1,121 @@
+"""What DVC knows of stages: current, to be restored from its cache, or to be run, and why."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tasks.dvc.unofficial import newest_run, run_key
+
+
+def readable_lock(path: Path) -> bool:
+    """Whether DVC would read a dvc.lock: it is whole enough for DVC's own schema."""
+    from dvc.schema import COMPILED_LOCKFILE_SCHEMA
+    from dvc.utils.strictyaml import YAMLValidationError, validate
+
+    try:
+        content = yaml.load(path.read_text(encoding="utf-8"), yaml.CSafeLoader)
+        validate(content, COMPILED_LOCKFILE_SCHEMA)
+    except (yaml.YAMLError, UnicodeDecodeError, YAMLValidationError):
+        return False
+    return True
+
+
+def cache_folder(root: Path) -> Path:
+    """The folder of a tree's DVC cache, run cache included."""
+    from dvc.repo import Repo
+
+    with Repo(str(root)) as repo:
+        return Path(repo.cache.local_cache_dir)
+
+
+class Look:
+    """One look at a locked repository: a file that many stages read is hashed once.
+
+    It waits for no stage that runs, as `dvc status` would: nothing is written.
+    """
+
+    def __init__(self, repo: Any) -> None:
+        self.repo = repo
+        self._hashes: dict[str, Any] = {}
+        #: Digests that outputs will have by path, of stages looked at already; None for a stage that runs.
+        self._known: dict[str, Any] = {}
+
+    def state(self, stage: Any, above: list[str]) -> tuple[str, tuple[str, ...]]:
+        """Returns a stage's state (current, restore or run), and why it is not current.
+
+        Args:
+            stage: DVC's stage; the ones that it reads from were looked at before.
+            above: addresses of those of them that are not current.
+        """
+        reasons = self.reasons(stage)
+        state = "current"
+        if reasons or above:
+            state = "restore" if self.restorable(stage) else "run"
+            reasons = reasons or tuple(f"reads from {address}" for address in above)
+        self._known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
+        return state, reasons
+
+    def reasons(self, stage: Any) -> tuple[str, ...]:
+        """Returns what changed since a stage ran, in words."""
+        if not any(out.hash_info for out in stage.outs):
+            return ("it has not run here",)
+        inputs = [word for dep in stage.deps for word in self._changes("input", dep)]
+        outputs = [word for out in stage.outs for word in self._changes("output", out)]
+        always = ["always changed"] if stage.is_callback or stage.always_changed else []
+        command = ["its command changed"] if stage.changed_stage() else []
+        return (*inputs, *outputs, *always, *command)
+
+    def _changes(self, noun: str, part: Any) -> list[str]:
+        """Returns how an input or output differs from what dvc.lock says."""
+        from dvc.dependency import ParamsDependency
+
+        if isinstance(part, ParamsDependency):
+            found: Mapping[str, Any] = part.status()
+            return [
+                f"{key} of {path} {change}"
+                for path, changes in found.items()
+                for key, change in (changes.items() if isinstance(changes, Mapping) else [("settings", changes)])
+            ]
+        if part.hash_info and part.use_cache and part.changed_cache():
+            return [f"{noun} {part} not in cache"]
+        if not part.exists:
+            return [f"{noun} {part} deleted"]
+        return [f"{noun} {part} modified"] if self._hash(part) != part.hash_info else []
+
+    def _hash(self, part: Any) -> Any:
+        if part.fs_path not in self._hashes:
+            self._hashes[part.fs_path] = part.get_hash()
+        return self._hashes[part.fs_path]
+
+    def restorable(self, stage: Any) -> bool:
+        """Returns whether DVC can bring a stage's outputs from its cache, given the digests that its inputs will have.
+
+        Fills in the outputs' digests when it can, so that stages below see them.
+        """
+        from dvc.exceptions import DvcException
+        from dvc.stage.loader import StageLoader
+        from dvc.stage.serialize import to_single_stage_lockfile
+
+        try:
+            own = None if stage.changed_stage() else to_single_stage_lockfile(stage)
+            for dep in stage.deps:
+                if dep.fs_path in self._known:
+                    if self._known[dep.fs_path] is None:
+                        return False
+                    dep.hash_info = self._known[dep.fs_path]
+                else:
+                    dep.save()
+            key = run_key(to_single_stage_lockfile(stage))
+            if own is not None and run_key(own) == key and all(out.hash_info for out in stage.outs):
+                return bool(stage.outs_cached())
+            entry = newest_run(self.repo, key)
+            if not entry:
+                return False
+            StageLoader.fill_from_lock(stage, entry)
+            return bool(stage.outs_cached())
+        except (DvcException, OSError):
+            return False

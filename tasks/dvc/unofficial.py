@@ -1,0 +1,76 @@
+"""Parts of DVC that have no public interface, one function each.
+
+DVC is pinned exactly because of this module. `tests/tasks/test_dvc_unofficial.py` has a test for every function, which
+names what stops working when DVC changes that part.
+"""
+
+from __future__ import annotations
+
+import copy
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+#: The end of DVC's message about a command that failed, which is the only place where its exit status is kept.
+EXITED = re.compile(r", exited with (-?\d+)$")
+
+
+def open_repo(root: Path) -> Any:
+    """Opens a repository whose lock waits for other processes, as `dvc --wait-for-lock` does."""
+    from dvc.repo import Repo
+
+    return Repo(str(root), _wait_for_lock=True)
+
+
+def run_key(entry: Mapping[str, Any]) -> str:
+    """Returns the key of a run in DVC's run cache: of its command, its inputs' digests and its outputs' paths.
+
+    Args:
+        entry: the stage as `dvc.lock` holds it.
+    """
+    return run_value({**entry, "outs": [out["path"] for out in entry.get("outs", [])]})
+
+
+def run_value(entry: Mapping[str, Any]) -> str:
+    """Returns the name of a run's file in DVC's run cache, below its key."""
+    from dvc.utils import dict_sha256
+    from dvc_data.hashfile.meta import Meta
+
+    return str(dict_sha256(copy.deepcopy(dict(entry)), exclude=[Meta.PARAM_SIZE, Meta.PARAM_NFILES]))
+
+
+def run_folder(key: str) -> Path:
+    """Returns the folder of a key's runs, relative to a cache or a remote."""
+    return Path("runs") / key[:2] / key
+
+
+def newest_run(repo: Any, key: str) -> dict[str, Any] | None:
+    """Returns the newest whole run of a key in this repository's run cache; a damaged one counts as none."""
+    from dvc.schema import COMPILED_LOCK_FILE_STAGE_SCHEMA
+    from dvc.utils.serialize import YAMLFileCorruptedError, load_yaml
+    from voluptuous import Invalid
+
+    folder = Path(repo.cache.legacy.path) / run_folder(key)
+    runs = sorted(folder.iterdir(), key=lambda file: file.stat().st_mtime) if folder.is_dir() else []
+    if not runs:
+        return None
+    try:
+        found: dict[str, Any] = COMPILED_LOCK_FILE_STAGE_SCHEMA(load_yaml(str(runs[-1])))
+    except (YAMLFileCorruptedError, Invalid):
+        return None
+    return found
+
+
+def exit_status(error: BaseException) -> int | None:
+    """Returns the exit status of the stage's command behind an error of DVC, as a shell gives it (128 + signal); None
+    where no command ended badly."""
+    from dvc.stage.exceptions import StageCmdFailedError
+
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, StageCmdFailedError) and (found := EXITED.search(str(cause))):
+            status = int(found[1])
+            return status if status >= 0 else 128 - status
+        cause = cause.__cause__
+    return None

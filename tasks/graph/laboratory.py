@@ -1,0 +1,230 @@
+"""The hacking laboratory's rows: every mitigation under every reward, from one page of variants.
+
+params/hackability/rows.yaml            `each`: the rewards with a known flaw; `variants`: the mitigations
+params/hackability/reward_models.yaml   the rewards: models of annotators with a known flaw; and in
+                                        reward_models_mitigations.yaml those that a mitigation trains another way
+params/hackability/rows_<name>.yaml     what is written here: the rows of a reward of the user's own
+
+A reward of the user's own is a function or a folder with a trained model. What does not fit (a centered shaping over a
+function, which has no reference rewards) is left out, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import DataError, RecipeError, hint
+from tasks.params.page_text import page_text
+from tasks.params.pages import NAME, NAME_RULE, Page, entries, merge, page_files, read_page, read_settings
+from tasks.params.scales import scale_entries
+
+LABORATORY = "hackability"
+FOLDER = Path("params") / LABORATORY
+HEADER = f"Written by `rewardsmith {LABORATORY}` from the variants of {FOLDER}/rows.yaml."
+
+
+@dataclass(frozen=True)
+class OwnReward:
+    """A reward of the user's own.
+
+    Args:
+        name: in row names and on the page.
+        function: a callable as `package.module:name`; or
+        model: a folder with a trained reward model in `model/`.
+        gives: what the function gives, 'sequence' or 'tokens'.
+    """
+
+    name: str
+    function: str | None = None
+    model: Path | None = None
+    gives: str = "sequence"
+
+    def __post_init__(self) -> None:
+        if (self.function is None) == (self.model is None):
+            raise RecipeError("a reward of one's own is either a function or the folder of a reward model")
+        if not NAME.fullmatch(self.name):
+            raise RecipeError(f"name is '{self.name}'; it may have {NAME_RULE}")
+
+
+@dataclass(frozen=True)
+class RewardRows:
+    """The rows of one reward.
+
+    Attributes:
+        rows: name of the row by mitigation.
+        left_out: why there is none, by mitigation.
+    """
+
+    reward: str
+    rows: Mapping[str, str] = field(default_factory=dict)
+    left_out: Mapping[str, str] = field(default_factory=dict)
+
+
+def laboratory_page(root: Path) -> Page:
+    """The page of mitigations.
+
+    Raises:
+        RecipeError: not this repository's root, or a page of another form.
+    """
+    path = root / FOLDER / "rows.yaml"
+    if not path.is_file():
+        raise RecipeError(f"no {FOLDER}/rows.yaml in {root}: run rewardsmith in the repository")
+    page = read_page(path)
+    if not page.each:
+        raise RecipeError(f"{path}: it must have 'each', a list of rewards, and 'variants', the mitigations")
+    return page
+
+
+def mitigations(root: Path) -> dict[str, dict[str, Any]]:
+    """Settings of each mitigation's row by name, `{reward}` in the place of the reward, in the page's order."""
+    page = laboratory_page(root)
+    return {name: merge(page.base, own) for name, own in page.entries.items()}
+
+
+def flaws(root: Path) -> list[str]:
+    """The known flaws: the rewards that the page has every mitigation of."""
+    return [*laboratory_page(root).each]
+
+
+def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
+    """The named ones in the order of the known, all without a name.
+
+    Raises:
+        RecipeError: an unknown one, with the nearest known.
+    """
+    for name in names:
+        if name not in known:
+            raise RecipeError(f"unknown {what} '{name}'{hint(name, sorted(known), more=3)}")
+    return [name for name in known if name in names or not names]
+
+
+def row_of(page: Page, mitigation: str, own: OwnReward) -> dict[str, Any]:
+    """The row of one mitigation under a reward of the user's own.
+
+    Raises:
+        RecipeError: the mitigation does not fit a function.
+    """
+    row = Page(page.file, page.base, page.entries, (own.name,), page.word).entry(f"{own.name}-{mitigation}")
+    if own.function is not None:
+        if row["reward_model"] != own.name:
+            raise RecipeError("it is a way to train a reward model, and a function is not trained")
+        for name in ("reward_model", "readout", "normaliser"):
+            row.pop(name, None)
+        row |= {"function": own.function, "gives": own.gives}
+    return row
+
+
+def rows_of(root: Path, reward: str, names: Sequence[str], own: OwnReward | None = None) -> RewardRows:
+    """The rows of a reward; those of a reward of the user's own are written to a page of their own.
+
+    Args:
+        root: the repository.
+        reward: a flaw, or the name of the user's own reward.
+        names: mitigations.
+        own: where it is the user's.
+    """
+    from rlhf_core.recipe import parse_recipe
+
+    page, rows, left_out = laboratory_page(root), {}, {}
+    if own is None:
+        return RewardRows(reward, {name: f"{reward}-{name}" for name in names})
+    if own.model is not None:
+        _write(root / FOLDER / f"reward_models_{reward}.yaml", {reward: _given(root, own, page)})
+    models, written = entries(root, FOLDER, "reward_models"), {}
+    for name in names:
+        stem = f"{reward}-{name}"
+        try:
+            row = row_of(page, name, own)
+            parse_recipe(row, stem)
+        except RecipeError as error:
+            left_out[name] = str(error).removeprefix(f"{stem}: ")
+            continue
+        if row.get("reward_model", reward) not in models and own.function is None:
+            left_out[name] = f"there is no reward model '{row['reward_model']}'"
+            continue
+        rows[name], written[stem] = stem, row
+    _write(root / FOLDER / f"rows_{reward}.yaml", written)
+    return RewardRows(reward, rows, left_out)
+
+
+def known_rows(root: Path) -> list[RewardRows]:
+    """Every reward that has rows, the known flaws first."""
+    page = laboratory_page(root)
+    found = [RewardRows(reward, {name: f"{reward}-{name}" for name in page.entries}) for reward in page.each]
+    names = sorted(page.entries, key=len, reverse=True)
+    for file in page_files(root / FOLDER, "rows"):
+        rows: dict[str, dict[str, str]] = {}
+        for row in read_page(file).names if file != page.file else ():
+            mitigation = next((name for name in names if row.endswith(f"-{name}")), None)
+            if mitigation is not None:
+                rows.setdefault(row.removesuffix(f"-{mitigation}"), {})[mitigation] = row
+        found += [RewardRows(reward, of) for reward, of in rows.items()]
+    return found
+
+
+def _write(path: Path, written: Mapping[str, Mapping[str, Any]]) -> None:
+    """A page with some entries and those that it had; left alone where it says the same already."""
+    before = read_page(path) if path.exists() else Page(path, {}, {})
+    known = {name: before.entry(name) for name in before.names}
+    wanted = {**known, **written}
+    if wanted != known:
+        path.write_text(page_text(wanted, header=HEADER), encoding="utf-8")
+
+
+def _given(root: Path, own: OwnReward, page: Page) -> dict[str, Any]:
+    """The reward model's entry of a folder with a trained model.
+
+    Raises:
+        DataError: no model in it.
+    """
+    assert own.model is not None
+    folder = next((path for path in (own.model, own.model / "result") if (path / "model").is_dir()), None)
+    if folder is None:
+        raise DataError(
+            "no reward model in this folder",
+            file=str(own.model),
+            remedy="Give the result of the stage reward_model: a folder that holds model/",
+        )
+    inside = folder.resolve().is_relative_to(root.resolve())
+    given = folder.resolve().relative_to(root.resolve()).as_posix() if inside else folder.resolve().as_posix()
+    return {
+        "title": f"Reward model {own.name}",
+        "backbone": page.base["backbone"],
+        "given": given,
+        "references": LABORATORY,
+    }
+
+
+def check_words(root: Path, scale: str, own: OwnReward) -> None:
+    """Refuses a given reward model that reads other tokens than the policies write.
+
+    Raises:
+        RecipeError: their vocabularies differ; nothing is said while the scale has no tokenizer yet.
+    """
+    spec = read_settings(entries(root, FOLDER, "reward_models")[own.name].under(root))
+    backbone = read_settings(scale_entries(root, scale, "backbones")[spec["backbone"]].under(root))
+    written = root / "results" / scale / "shared" / "tokenizer" / str(backbone["tokenizer"]) / "result"
+    read = root / str(spec["given"]) / "model"
+    words = [
+        json.loads(path.read_text(encoding="utf-8"))["model"]["vocab"]
+        for path in (written / "tokenizer.json", read / "tokenizer.json")
+        if path.exists()
+    ]
+    if len(words) == 2 and words[0] != words[1]:
+        raise RecipeError(f"{own.model}: the reward model's vocabulary is not that of the policies' tokenizer")
+
+
+def own_name(function: str | None, model: Path | None) -> str:
+    """A name for a reward of the user's own: `own-brevity` of `own_rewards:brevity`, `own-bandit` of `.../bandit/0`."""
+    if function is not None:
+        word = function.rpartition(":")[2]
+    else:
+        assert model is not None
+        parts = [part for part in model.resolve().parts if part not in ("result", "model") and not part.isdigit()]
+        word = parts[-1] if parts else "model"
+    return "own-" + re.sub(r"[^a-z0-9_-]+", "-", word.lower()).strip("-")

@@ -1,0 +1,102 @@
+"""Settings of aspects, of the models behind them, and of selections.
+
+params/scales/<scale>/aspects/<name>.yaml
+    aspect: {kind: length}      a kind of `rlhf_core.aspects.registry.ASPECTS` with its options
+    normaliser: mean            none, z over the initial policy's pure samples, or mean of the training answers
+    positive: true              whether its rewards are above 0 already, so that the gate leaves them as they are
+    model: factuality           the trained model behind it, if any: params/<paper>/aspect_models/<it>.yaml
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from rlhf_core.aspects.aspect import SLICERS, Density
+from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.consistency import SelectionRule
+from rlhf_core.typed import Checked, above, between, one_of
+from tasks.params.settings import Count
+
+#: How an aspect's values may be normalised.
+NORMALISERS = ("none", "mean", "z")
+
+
+@dataclass(frozen=True)
+class AspectSpec(Checked):
+    """An aspect file; see the module."""
+
+    aspect: Mapping[str, Any]
+    normaliser: Annotated[str, one_of(NORMALISERS)] = "none"
+    positive: bool = False
+    model: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.aspect.get("kind"), str):
+            raise RecipeError(f"aspect is {dict(self.aspect)}; it must be a mapping, as in {{kind: length}}")
+
+
+@dataclass(frozen=True)
+class AspectModelSpec(Checked):
+    """An aspect's model.
+
+    Args:
+        title: for people.
+        backbone: which SFT model it starts from.
+        aspect: a name among the labels of labelled.*.jsonl, or, for density sequence, of the pairs' files.
+        density: 'span', 'sentence' or 'sequence'.
+        error_weight: weight of wrong slices in the loss.
+    """
+
+    title: str
+    backbone: str
+    aspect: str
+    density: Annotated[str, one_of((*(density.value for density in SLICERS), Density.SEQUENCE.value))]
+    error_weight: Annotated[float, above(0)] = 1.0
+
+
+@dataclass(frozen=True)
+class SelectionFile(Checked):
+    """What is compared.
+
+    Args:
+        title: for people.
+        backbone: whose initial policy answers.
+        holistic: the reward model that aspects are compared with.
+        aspects: names of the scale's aspect files.
+        rule: which aspects are chosen.
+    """
+
+    title: str
+    backbone: str
+    holistic: str
+    aspects: tuple[str, ...]
+    rule: SelectionRule = field(default_factory=SelectionRule)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.aspects or len(set(self.aspects)) != len(self.aspects):
+            raise RecipeError(
+                f"aspects is {list(self.aspects)}; list names of params/scales/<scale>/aspects/<it>.yaml, each once"
+            )
+
+
+@dataclass(frozen=True)
+class SelectionScale(Checked):
+    """How much is compared: selection/<data>.yaml of a scale, or its selection.yaml for other data.
+
+    Args:
+        prompts: training prompts that are answered twice, None for all.
+        max_new_tokens: longest answer; D_p is drawn as policies train, so it is theirs.
+        batch: answers at a time.
+        rounds: of the bootstrap.
+        level: of its intervals.
+    """
+
+    prompts: Count | None
+    max_new_tokens: Count
+    batch: Count = 128
+    rounds: Count = 1000
+    level: Annotated[float, between(0, 1, open_low=True, open_high=True)] = 0.95

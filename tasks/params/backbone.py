@@ -1,0 +1,129 @@
+"""Settings of what a row starts from: backbone, tokenizer, entropy cutoffs, and the finder of sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.segmentation.tagger_config import TaggerConfig
+from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.typed import Checked, at_least, between, one_of
+from tasks.params.settings import Count, Share
+
+#: Number formats of a backbone's weights.
+PRECISION_NAMES = ("float32", "bf16")
+#: Attention kernels by name, as transformers has them.
+ATTENTION_NAMES = ("eager", "sdpa", "flash_attention_2")
+
+
+@dataclass(frozen=True)
+class BackboneSpec(Checked):
+    """A backbone: `source` loads one, `architecture` builds one.
+
+    Args:
+        data, tokenizer, evaluation: names of the scale's files that belong to it; the graph resolves them.
+        source: local folder or hub id.
+        architecture: fields of the transformers configuration, with `model_type`.
+        training: settings of its fine-tuning; a built backbone needs them.
+        precision: of its weights, float32 or bf16; every later stage computes in it.
+        attention: eager, sdpa or flash_attention_2, in every later stage too; None for the model's own default.
+    """
+
+    data: str
+    tokenizer: str
+    evaluation: str
+    source: str | None = None
+    architecture: Mapping[str, Any] | None = None
+    training: TrainingConfig | None = None
+    precision: Annotated[str, one_of(PRECISION_NAMES)] = "float32"
+    attention: Annotated[str, one_of(ATTENTION_NAMES)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.source is None) == (self.architecture is None):
+            raise RecipeError("give either 'source' (a model to load) or 'architecture' (one to build)")
+        if self.source is None and self.training is None:
+            raise RecipeError("a backbone built from 'architecture' needs 'training'")
+        if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
+            raise RecipeError(
+                f"architecture: model_type is {self.architecture.get('model_type')!r}; it must be the name of a "
+                "transformers model, as in {model_type: llama}"
+            )
+
+
+@dataclass(frozen=True)
+class TokenizerSpec(Checked):
+    """A tokenizer: `source` loads one, `vocabulary` trains one.
+
+    Args:
+        source: local folder or hub id.
+        vocabulary: tokens of a trained one, special ones included.
+        full_byte_alphabet: a trained one knows all 256 bytes, so it can spell any text.
+    """
+
+    source: str | None = None
+    vocabulary: Annotated[int, at_least(1)] | None = None
+    full_byte_alphabet: bool = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.source is None) == (self.vocabulary is None):
+            raise RecipeError("give either 'source' (a tokenizer to load) or 'vocabulary' (one to train)")
+
+
+@dataclass(frozen=True)
+class Cutoff(Checked):
+    """An entropy cutoff: a quantile of the training responses' entropies, or a number of nats."""
+
+    quantile: Share | None = None
+    nats: Annotated[float, at_least(0)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.quantile is None) == (self.nats is None):
+            raise RecipeError("give either 'quantile' or 'nats'")
+
+
+@dataclass(frozen=True)
+class EntropySpec(Checked):
+    """Entropy cutoffs by the name that a recipe uses: `"1.75": {quantile: .7}` or `"1.75": {nats: 1.75}`."""
+
+    cutoffs: Mapping[str, Cutoff]
+
+
+@dataclass(frozen=True)
+class SegmenterSpec(Checked):
+    """A SaT model.
+
+    Args:
+        source: 'train' makes one, 'load' takes one.
+        model: of 'load', a folder or a hub id such as sat-3l.
+        gold: of 'train', where true sentences come from: 'clauses' of the testbed's preference data, or the name of a
+            set with sentence spans (`ewt_sentences`) in the folder that REWARDSMITH_DATA names.
+        tagger: of 'train', its size.
+        training: of 'train'; a row is a window of tokens.
+        texts: of 'train', the most texts to train on.
+        seed: of 'train'.
+        max_sentence_chars: longer sentences are cut again at punctuation.
+        threshold: probability above which a character ends a sentence; None is .5 for a trained model, and the
+            released models' own.
+    """
+
+    source: Annotated[str, one_of(("train", "load"))]
+    model: str | None = None
+    gold: str | None = None
+    tagger: TaggerConfig = field(default_factory=TaggerConfig)
+    training: TrainingConfig | None = None
+    texts: Count = 4000
+    seed: int = 0
+    max_sentence_chars: Count = 256
+    threshold: Annotated[float, between(0, 1)] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.source == "load") != (self.model is not None) or (self.source == "train") != (self.gold is not None):
+            raise RecipeError("source 'load' needs 'model' and no 'gold', source 'train' needs 'gold' and no 'model'")
+        if self.source == "train" and self.training is None:
+            raise RecipeError("source 'train' needs 'training'")

@@ -1,0 +1,315 @@
+"""Settings of data: dialogues and preference pairs, long-form questions, translation; see `tasks.prepare`.
+
+`data_spec` reads a file of params/scales/<scale>/data/: its `source` says which of these it is, a `task` that it is of
+questions (`tasks.params.questions`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, ClassVar, Protocol
+
+from rlhf_core.data.hub_set import HubSet
+from rlhf_core.data.preference_filters import PreferenceFilter
+from rlhf_core.data.templates import chat_template
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
+from rlhf_core.testbed.annotator import Annotator
+from rlhf_core.testbed.responses import PADDINGS
+from rlhf_core.typed import Checked, accepted_by, between, one_of, typed
+from tasks.params.questions import QuestionsSpec
+from tasks.params.settings import Count, InnerShare, Share, Size
+
+#: The largest tolerated share of bad rows of a file.
+BadShare = Annotated[float, between(0, 1, open_high=True)]
+Template = Annotated[str, accepted_by(chat_template)]
+
+
+class DataSpec(Protocol):
+    """A typed data spec: where data comes from, its chat template and limits."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def template(self) -> str: ...
+    @property
+    def limits(self) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True)
+class DrawnSpec(Checked):
+    """Settings that specs of generated data share; `Rows`, a dataclass, names the sizes of the sets.
+
+    Args:
+        source: names the kind.
+        template: chat template.
+        limits: `Limits` in tokens.
+        world_seed: of the world.
+        seed: of the draws.
+        annotator: `Annotator` of preference pairs.
+        rows: `Rows`.
+    """
+
+    Rows: ClassVar[type[Any]]
+
+    source: str
+    template: Template
+    limits: Mapping[str, Any]
+    world_seed: int
+    seed: int
+    annotator: Mapping[str, Any]
+    rows: Mapping[str, int]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        typed(Limits, self.limits, "limits")
+        typed(Annotator, self.annotator, "annotator")
+        typed(self.Rows, self.rows, "rows")
+
+
+@dataclass(frozen=True)
+class WorldRows(Checked):
+    """Rows of each set that the testbed generates; `benchmark`, `choices` and `functions` for each of several."""
+
+    sft: Count
+    sft_validation: Count
+    tasks: Size
+    prompts: Count
+    preference_train: Count
+    preference_validation: Count
+    preference_ood: Count
+    benchmark: Count
+    choices: Size
+    arithmetic: Size
+    functions: Size
+
+
+@dataclass(frozen=True)
+class WorldSpec(DrawnSpec):
+    """Dialogues and tasks of the testbed; `source` is 'testbed'.
+
+    Args:
+        follow_up_share: share of SFT examples that are second turns.
+        baseline_quality: quality in [0, 1] of a benchmark's baseline answers; without one they are the expert's.
+        padding: `WorldConfig`'s padding and padded_with of compared responses, as in {flattery: 0.4}; at most one.
+    """
+
+    Rows = WorldRows
+
+    follow_up_share: Share
+    baseline_quality: Mapping[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], Share]
+    padding: Mapping[Annotated[str, one_of(PADDINGS)], Annotated[float, between(0, 1, open_low=True)]] = field(
+        default_factory=dict
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.padding) > 1:
+            raise RecipeError(f"padding names {', '.join(self.padding)}; compared responses are padded with one kind")
+
+
+@dataclass(frozen=True)
+class Filters(PreferenceFilter):
+    """Which pairs of real data stay, and the tokenizer that counts their tokens (hub id or folder)."""
+
+    tokenizer: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.tokenizer is None:
+            raise RecipeError("'tokenizer' is missing; name the one that counts tokens, by hub id or folder")
+
+
+@dataclass(frozen=True)
+class RealSpec(Checked):
+    """Real data from a folder or from Hugging Face.
+
+    Args:
+        source: 'directory' or 'huggingface'.
+        template: chat template.
+        limits: `Limits` in tokens.
+        preference: names of the preference sets; their splits `train` and `test` are read.
+        validation_share: share of the training pairs, from the end, that is kept for validation.
+        benchmark_rows: the most items of a benchmark.
+        prompts: names of prompt sets for policy training; without one, the training pairs' prompts.
+        benchmarks: {benchmark: name of a set whose split `test` holds prompts with the baseline's responses};
+            without one, `alpaca` is made of held-out prompts and their chosen responses.
+        directory: folder of a `directory` source; without one, the environment variable REWARDSMITH_DATA names it.
+        sets: of a `huggingface` source, by name.
+        max_bad_share: the largest tolerated share of bad rows of a file.
+        filters: of the pairs, and the `tokenizer` (hub id or folder) that counts their tokens.
+        alpaca_calibration: AlpacaEval's published `df_gamed.csv`, a path or hub address, where the benchmark `alpaca`
+            is the published one against its baseline; without it, difficulties are fitted to the runs of a table.
+    """
+
+    source: str
+    template: Template
+    limits: Mapping[str, Any]
+    preference: tuple[str, ...]
+    validation_share: InnerShare
+    benchmark_rows: Count
+    prompts: tuple[str, ...] = ()
+    benchmarks: Mapping[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], str] = field(default_factory=dict)
+    directory: str | None = None
+    sets: Mapping[str, HubSet] = field(default_factory=dict)
+    max_bad_share: BadShare = 0.1
+    filters: Filters | None = None
+    alpaca_calibration: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        typed(Limits, self.limits, "limits")
+        if self.alpaca_calibration and "alpaca" not in self.benchmarks:
+            raise RecipeError("'alpaca_calibration' is of the benchmark 'alpaca', which 'benchmarks' does not name")
+        if (self.source == "huggingface") != bool(self.sets):
+            raise RecipeError(f"source '{self.source}' with {len(self.sets)} sets: 'sets' belong to huggingface")
+        if self.directory and self.source != "directory":
+            raise RecipeError(f"'directory' does not fit source '{self.source}'")
+        if not self.preference:
+            raise RecipeError("'preference' names no set")
+        named = (*self.preference, *self.prompts, *self.benchmarks.values())
+        for name in named if self.sets else ():
+            if name not in self.sets:
+                raise RecipeError(f"'{name}' is not among the sets{hint(name, self.sets)}")
+
+
+@dataclass(frozen=True)
+class LongFormRows(Checked):
+    """Rows of each set of long-form questions that the testbed generates."""
+
+    sft: Count
+    sft_validation: Count
+    prompts: Count
+    preference_train: Count
+    preference_validation: Count
+    preference_ood: Count
+    labelled_train: Count
+    labelled_validation: Count
+    benchmark: Count
+
+
+@dataclass(frozen=True)
+class LongFormWorldSpec(DrawnSpec):
+    """Long-form questions of the testbed; `source` is 'testbed-longform'."""
+
+    Rows = LongFormRows
+
+
+@dataclass(frozen=True)
+class LongFormDirectorySpec(Checked):
+    """QA-Feedback from a folder.
+
+    Args:
+        source: 'directory-longform'.
+        template: chat template.
+        limits: `Limits` in tokens.
+        questions: name of the set of kind long_form with `predictions` and `feedback`.
+        preference: name of its preference set.
+        validation_share: share of the training rows, from the end, kept for validation.
+        benchmark_rows: the most held-out questions of the benchmark.
+        context_chars: passages are cut at a sentence so that the context has at most so many characters.
+        directory: folder; without one, the environment variable REWARDSMITH_DATA names it.
+        max_bad_share: the largest tolerated share of bad rows of a file.
+    """
+
+    source: str
+    template: Template
+    limits: Mapping[str, Any]
+    questions: str
+    preference: str
+    validation_share: InnerShare
+    benchmark_rows: Count
+    context_chars: Count
+    directory: str | None = None
+    max_bad_share: BadShare = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        typed(Limits, self.limits, "limits")
+
+
+@dataclass(frozen=True)
+class TranslationRows(Checked):
+    """Rows of each set of translations that the testbed generates."""
+
+    sft: Count
+    sft_validation: Count
+    prompts: Count
+    preference_train: Count
+    preference_validation: Count
+    preference_ood: Count
+    benchmark: Count
+
+
+@dataclass(frozen=True)
+class TranslationWorldSpec(DrawnSpec):
+    """Translation of the testbed; `source` is 'testbed-translation'."""
+
+    Rows = TranslationRows
+
+
+@dataclass(frozen=True)
+class TranslationDirectorySpec(Checked):
+    """Parallel sentences from a folder.
+
+    Args:
+        source: 'directory-translation'.
+        template: chat template.
+        limits: `Limits` in tokens.
+        sets: names of the sets; their splits `train` and `test` are read.
+        validation_share: share of the training rows, from the end, kept for validation.
+        benchmark_rows: the most held-out sentences of the benchmark.
+        preference_pairs: damaged copies of training references that stand in for preferences.
+        source_lang, target_lang: every row must be of this direction.
+        max_chars: longer sentences, on either side, are left out and counted.
+        directory: folder; without one, the environment variable REWARDSMITH_DATA names it.
+        max_bad_share: the largest tolerated share of bad rows of a file, those of another language included.
+    """
+
+    source: str
+    template: Template
+    limits: Mapping[str, Any]
+    sets: tuple[str, ...]
+    validation_share: InnerShare
+    benchmark_rows: Count
+    preference_pairs: Count
+    source_lang: str = "es"
+    target_lang: str = "en"
+    max_chars: Count = 400
+    directory: str | None = None
+    max_bad_share: BadShare = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        typed(Limits, self.limits, "limits")
+        if not self.sets:
+            raise RecipeError("'sets' names no set")
+
+
+#: The typed settings of each source of data.
+DATA_SPECS: Mapping[str, type[Any]] = {
+    "testbed": WorldSpec,
+    "directory": RealSpec,
+    "huggingface": RealSpec,
+    "testbed-longform": LongFormWorldSpec,
+    "directory-longform": LongFormDirectorySpec,
+    "testbed-translation": TranslationWorldSpec,
+    "directory-translation": TranslationDirectorySpec,
+}
+
+
+def data_spec(values: Mapping[str, Any], where: str) -> DataSpec:
+    """Returns the typed data spec of a file's mapping.
+
+    Raises:
+        RecipeError: an unknown source, an unknown or missing field, or a value that its field does not allow.
+    """
+    if "task" in values:
+        return typed(QuestionsSpec, values, where)
+    source = values.get("source")
+    if not isinstance(source, str) or source not in DATA_SPECS:
+        raise RecipeError(f"{where}: source is '{source}'{hint(source, DATA_SPECS)}")
+    spec: DataSpec = typed(DATA_SPECS[source], values, where)
+    return spec

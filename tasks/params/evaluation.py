@@ -1,0 +1,299 @@
+"""Settings of evaluations: of policies, of reward models, of one policy against another, and of re-evaluation."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from rlhf_core.data.hub_set import HubSet
+from rlhf_core.errors import JudgeError, RecipeError, hint
+from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
+from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
+from rlhf_core.evaluation.judges.templates import TEMPLATES
+from rlhf_core.models.sampling import Sampling
+from rlhf_core.testbed.judge import GoldJudge
+from rlhf_core.typed import Checked, above, accepted_by, at_least, between, one_of, typed
+from tasks.params.settings import Count, InnerShare
+
+#: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
+PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
+#: Templates by which a judge compares two answers.
+PAIR_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.n_answers == 2)
+#: Name of true rewards among judges.
+TRUE = "true"
+_VARIABLE = re.compile(r"\$\{\w+\}")
+
+
+@dataclass(frozen=True)
+class GoldJudgeSettings(Checked):
+    """The testbed's judge: `{kind: gold, persona: exact}`."""
+
+    persona: str = "exact"
+    seed: int = 0
+    temperature: Annotated[float, above(0)] = 0.75
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        GoldJudge(None, self.persona, self.seed, self.temperature)  # type: ignore[arg-type]
+
+
+def check_judge(spec: Mapping[str, Any]) -> None:
+    """Refuses the settings of a judge that cannot be built; `${NAME}` stands for an environment variable.
+
+    Raises:
+        RecipeError: an unknown kind, an unknown field, or a value that its field does not allow.
+    """
+    options = dict(spec)
+    kind = options.pop("kind", None)
+    if kind == "gold":
+        typed(GoldJudgeSettings, options, "judge")
+        return
+    if kind != "endpoint":
+        raise RecipeError(f"kind is {kind!r}{hint(kind, ('gold', 'endpoint'))}")
+    check_endpoint(options)
+
+
+def check_endpoint(options: Mapping[str, Any]) -> None:
+    """Refuses the settings of an endpoint; `${NAME}` stands for an environment variable.
+
+    Raises:
+        RecipeError: an unknown field, or a value that its field does not allow.
+    """
+    set_later = {
+        name: _VARIABLE.sub("http://localhost", value) if name == "base_url" else value
+        for name, value in options.items()
+        if isinstance(value, str)
+    }
+    try:
+        typed(EndpointConfig, {**options, **set_later}, "endpoint")
+    except JudgeError as error:
+        raise RecipeError(f"endpoint: {error}") from None
+
+
+#: A judge: `{kind: gold, persona: exact}`, or `{kind: endpoint}` with the fields of `EndpointConfig`.
+Judge = Annotated[Mapping[str, Any], accepted_by(check_judge)]
+
+
+@dataclass(frozen=True)
+class EvaluationConfig(Checked):
+    """How policies are evaluated.
+
+    Args:
+        max_new_tokens: longest answer on dialogue benchmarks.
+        temperature, top_p: of dialogue answers.
+        task_tokens: longest answer on arithmetic and code, which are answered greedily.
+        batch: prompts per generation batch.
+        seed: of sampling.
+        rows: items per benchmark, None for all.
+        judge: judge spec (see `tasks.running.loading.load_judge`), None for none.
+        sft_games: how a judge compares a policy with its SFT model while it trains: 'drawn' is one game of AlpacaEval's
+            soft preference, 'summed' both orders of PAR's prompt, 1, .5 or 0 each, where the higher total wins.
+        isolated_code: run generated code (in a limited process without network); False leaves code out.
+        only: some of `PARTS`, None for all.
+        pair_rows: prompts on which rows are compared with each other by the judge, drawn once; None for all.
+    """
+
+    max_new_tokens: Count
+    task_tokens: Count
+    temperature: Annotated[float, at_least(0)] = 1.0
+    top_p: Annotated[float, between(0, 1, open_low=True)] = 1.0
+    batch: Count = 128
+    seed: int = 7
+    rows: Count | None = None
+    judge: Judge | None = None
+    isolated_code: bool = True
+    only: tuple[Annotated[str, one_of(PARTS)], ...] | None = None
+    pair_rows: Count | None = None
+    sft_games: Annotated[str, one_of(("drawn", "summed"))] = "drawn"
+
+    def has(self, part: str) -> bool:
+        """Whether a part is evaluated."""
+        return self.only is None or part in self.only
+
+    def dialogue_answers(self) -> dict[str, Any]:
+        """Returns what the answers to dialogue benchmarks depend on, beside model and items."""
+        return {
+            name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_p", "batch", "seed", "rows")
+        }
+
+    def between_rows(self) -> dict[str, Any]:
+        """Returns who compares the answers of two rows, and on how many prompts."""
+        return {"judge": self.judge, "rows": self.pair_rows}
+
+
+@dataclass(frozen=True)
+class PoolSpec(Checked):
+    """How a pool of answers is drawn.
+
+    Args:
+        benchmarks: whose prompts.
+        sampling: of the pool.
+        samples: responses to each prompt.
+        prompts: of each benchmark, None for all.
+        batch: responses sampled at a time.
+    """
+
+    benchmarks: tuple[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], ...]
+    sampling: Sampling
+    samples: Count = 32
+    prompts: Count | None = None
+    batch: Count = 256
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.benchmarks:
+            raise RecipeError("benchmarks is empty; name at least one")
+
+
+@dataclass(frozen=True)
+class BestOfNSpec(Checked):
+    """How the best of N are judged.
+
+    Args:
+        sizes: every N.
+        judges: {name: judge spec, see `tasks.running.loading.load_judge`}; none leaves judged win rates out.
+        template: of the judges' prompt.
+        batch: responses per forward pass.
+    """
+
+    sizes: tuple[Count, ...] = (2, 4, 8, 16, 32)
+    judges: Mapping[str, Judge] = field(default_factory=dict)
+    template: Annotated[str, one_of(PAIR_TEMPLATES)] = "ranking"
+    batch: Count = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.sizes or len(set(self.sizes)) != len(self.sizes):
+            raise RecipeError(f"sizes is {list(self.sizes)}; state each N once, and at least one")
+        if TRUE in self.judges:
+            raise RecipeError("judges: 'true' is the name of true rewards; call the judge otherwise")
+
+
+@dataclass(frozen=True)
+class RewardBenchSpec(Checked):
+    """A benchmark of reward models.
+
+    Args:
+        source: 'testbed' generates one from the world of the data, 'huggingface' loads one.
+        pairs: of 'testbed', pairs of each subset.
+        seed: of 'testbed'.
+        sets: of 'huggingface', whose split `test` holds pairs with their `subset`.
+        batch: responses per forward pass.
+    """
+
+    source: Annotated[str, one_of(("testbed", "huggingface"))]
+    pairs: Count = 100
+    seed: int = 0
+    sets: Mapping[str, HubSet] = field(default_factory=dict)
+    batch: Count = 64
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if (self.source == "huggingface") != bool(self.sets):
+            raise RecipeError(f"source '{self.source}' with {len(self.sets)} sets: 'sets' belong to huggingface")
+
+
+@dataclass(frozen=True)
+class SecondJudgeSpec(Checked):
+    """Who judges, and what.
+
+    Args:
+        judge: judge spec, see `tasks.running.loading.load_judge`.
+        benchmark: whose first turns are compared.
+        template: of the judge's prompt.
+    """
+
+    judge: Judge
+    benchmark: Annotated[str, one_of(DIALOGUE_BENCHMARKS)] = "alpaca"
+    template: Annotated[str, one_of(PAIR_TEMPLATES)] = "ranking"
+
+
+@dataclass(frozen=True)
+class Watched(Checked):
+    """A model of the registry that is evaluated again."""
+
+    name: str
+    alias: str = "champion"
+
+
+@dataclass(frozen=True)
+class Schedule(Checked):
+    """When a deployment runs: a cron expression of five fields and a time zone."""
+
+    cron: str
+    timezone: str = "UTC"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        try:
+            ZoneInfo(self.timezone)
+        except (ZoneInfoNotFoundError, ValueError, OSError):
+            raise RecipeError(f"timezone is '{self.timezone}', which is not a time zone; as in UTC") from None
+        check_cron(self.cron)
+
+
+#: Least and largest number of each field of a cron expression, and names for them.
+_CRON = (
+    ("minute", 0, 59, ()),
+    ("hour", 0, 23, ()),
+    ("day of the month", 1, 31, ()),
+    ("month", 1, 12, ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")),
+    ("day of the week", 0, 7, ("sun", "mon", "tue", "wed", "thu", "fri", "sat")),
+)
+
+
+def check_cron(cron: str) -> None:
+    """Refuses a cron expression that is not one, or whose date never comes.
+
+    Raises:
+        RecipeError: names the field.
+    """
+    fields = cron.lower().split()
+    if len(fields) != len(_CRON):
+        raise RecipeError(f"cron is '{cron}'; it has five fields, as in '0 3 * * *' for each night at three")
+    found = [_cron_numbers(cron, text, *rule) for text, rule in zip(fields, _CRON, strict=True)]
+    days, months = found[2], found[3]
+    if fields[4] != "*" or fields[2] == "*":
+        return
+    year = datetime(2024, 1, 1, tzinfo=UTC)  # a leap year
+    if not any((day := year + timedelta(days=n)).day in days and day.month in months for n in range(366)):
+        raise RecipeError(f"cron is '{cron}'; no month that it names has such a day, so that it never runs")
+
+
+def _cron_numbers(cron: str, text: str, noun: str, low: int, high: int, names: tuple[str, ...]) -> set[int]:
+    """Returns the numbers that a field of a cron expression allows."""
+    numbers: set[int] = set()
+    for part in text.split(","):
+        span, _, step = part.partition("/")
+        first, _, last = span.partition("-")
+        ends = (str(low), str(high)) if span == "*" else (first, last or (str(high) if step else first))
+        begin, end = (names.index(end) + low if end in names else int(end) if end.isdecimal() else -1 for end in ends)
+        if not low <= begin <= end <= high or (step and not (step.isdecimal() and int(step))):
+            raise RecipeError(f"cron is '{cron}': '{part}' is not a {noun}, which is {low} to {high}")
+        numbers |= set(range(begin, end + 1, int(step or 1)))
+    return numbers
+
+
+@dataclass(frozen=True)
+class ReevaluationSettings(Checked):
+    """params/reevaluation.yaml.
+
+    Args:
+        models: which, each `{name: segment-policy-segment, alias: champion}`.
+        schedule: of the deployment.
+        benchmarks: of the model's data set.
+        canary: comparisons in the canary.
+        drift_days: how often the judge is checked when nothing else changed.
+        level: of all benchmarks' intervals together.
+    """
+
+    models: tuple[Watched, ...]
+    schedule: Schedule
+    benchmarks: tuple[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], ...] = ("alpaca", "arena", "ood", "mtbench")
+    canary: Annotated[int, at_least(2)] = 64
+    drift_days: Annotated[float, between(0, 36500)] = 7.0
+    level: InnerShare = 0.95

@@ -1,0 +1,80 @@
+"""Settings of questions with step-by-step solutions: mathematics or multiple choice, drawn or real."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from rlhf_core.data.templates import chat_template
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.arithmetic import ArithmeticConfig
+from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
+from rlhf_core.typed import Checked, accepted_by, between, one_of, typed
+from tasks.params.settings import Count
+
+#: Splits of a test set: like the training questions, or not.
+SPLITS = ("seen", "unseen")
+
+
+@dataclass(frozen=True)
+class QuestionRows(Checked):
+    """Rows of each set: supervised examples, training questions, and items of each test set."""
+
+    sft: Count
+    sft_validation: Count
+    questions: Count
+    test: Count
+
+
+@dataclass(frozen=True)
+class QuestionsSpec(Checked):
+    """Questions of the testbed, or of real sets in a folder.
+
+    Args:
+        source: 'testbed' or 'directory'.
+        task: 'mathematics' or 'multiple_choice'.
+        template: chat template.
+        limits: `Limits` in tokens, of a question with its solution.
+        rows: sizes of the sets; of real data the most of each.
+        world_seed, seed: of the testbed's facts and draws; `seed` is also of how real questions are split.
+        difficulty: fields of `ReasoningConfig`, and `arithmetic` with those of `ArithmeticConfig`.
+        train: real sets whose split `train` is learnt from.
+        tests: {real set: seen or unseen}, whose split `test` is measured.
+        columns: {real set: what it is called in tables}, where that differs.
+        directory: folder of real sets; without one, the environment variable REWARDSMITH_DATA names it.
+        max_bad_share: the largest tolerated share of bad rows of a file.
+    """
+
+    source: Annotated[str, one_of(("testbed", "directory"))]
+    task: Annotated[str, one_of(tuple(TESTS))]
+    template: Annotated[str, accepted_by(chat_template)]
+    limits: Mapping[str, Any]
+    rows: QuestionRows
+    world_seed: int = 0
+    seed: int = 0
+    difficulty: Mapping[str, Any] = field(default_factory=dict)
+    train: tuple[str, ...] = ()
+    tests: Mapping[str, Annotated[str, one_of(SPLITS)]] = field(default_factory=dict)
+    columns: Mapping[str, str] = field(default_factory=dict)
+    directory: str | None = None
+    max_bad_share: Annotated[float, between(0, 1, open_high=True)] = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        typed(Limits, self.limits, "limits")
+        if (self.source == "directory") != bool(self.train and self.tests):
+            raise RecipeError(
+                f"source '{self.source}': 'train' and 'tests' name the sets of a directory, and only of one"
+            )
+        for name in set(self.columns) - set(self.tests):
+            raise RecipeError(f"columns: {name} is none of the tests ({', '.join(self.tests)})")
+        if self.source == "testbed":
+            self.reasoning()
+
+    def reasoning(self) -> Reasoning:
+        """Returns the testbed's questions."""
+        options = dict(self.difficulty)
+        numbers = typed(ArithmeticConfig, options.pop("arithmetic", {}), "difficulty: arithmetic")
+        return Reasoning(typed(ReasoningConfig, {**options, "arithmetic": numbers}, "difficulty"), self.world_seed)

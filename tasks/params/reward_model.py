@@ -1,0 +1,217 @@
+"""Settings of reward models, of what is fitted to them, and of generative reward models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.sampling import Sampling
+from rlhf_core.reasoning.rewriting import RewriteLimits
+from rlhf_core.reasoning.templates import TEMPLATES
+from rlhf_core.rewards.aggregation import build_aggregation
+from rlhf_core.rewards.preference_losses import build_loss
+from rlhf_core.shaping.specification import CONSTANTS
+from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.typed import Checked, above, accepted_by, between, one_of, typed
+from tasks.params.settings import Count, Share, overrides
+
+#: What a reward model learns from: pairs of the backbone's data, or of sampled solutions.
+PREFERENCE, SAMPLES = "preference", "samples"
+#: Kinds of segmenter whose cuts come from a stage.
+ENTROPY, SAT = "entropy", "sat"
+
+
+@dataclass(frozen=True)
+class RewardModelSpec(Checked):
+    """A reward model: how responses are cut into segments, and how segment rewards become a preference.
+
+    Args:
+        title: for people.
+        backbone: which SFT model it starts from.
+        segmenter: `{kind: entropy, cutoff: "1.75"}` and the like.
+        aggregation: of the segment rewards, by name or with options, `{kind: differential_attention, dim: 256}`.
+        loss: on the aggregated rewards, by name or with options, `{kind: bradley_terry, regularisation: 0.005}`.
+        end_token: whether the model reads a token `<END>` behind each sentence (segmenter sat only).
+        learning_rate_share: of the scale's learning rate; WARM's models have rates of their own.
+        seed_offset: added to the run's seed, so that models of one run differ.
+        data: the data set whose pairs it learns from, None for the backbone's.
+        references: how its reference rewards are drawn, by name; None for the scale's own way.
+        pairs: it learns from 'preference' pairs of the backbone's data, or from pairs of sampled solutions ('samples').
+    """
+
+    title: str
+    backbone: str
+    segmenter: Mapping[str, Any]
+    aggregation: Annotated[str | Mapping[str, Any], accepted_by(build_aggregation)]
+    loss: Annotated[str | Mapping[str, Any], accepted_by(build_loss)]
+    end_token: bool = False
+    learning_rate_share: Annotated[float, above(0)] = 1.0
+    seed_offset: int = 0
+    data: str | None = None
+    references: str | None = None
+    pairs: Annotated[str, one_of((PREFERENCE, SAMPLES))] = PREFERENCE
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        kind = self.segmenter.get("kind")
+        if self.end_token and kind != SAT:
+            raise RecipeError("end_token: boundary tokens stand behind sentences; use a segmenter of kind sat")
+        if self.data is not None and (kind in (ENTROPY, SAT) or self.pairs == SAMPLES):
+            raise RecipeError(
+                f"data is '{self.data}', but entropies, SaT sentences and pairs of samples are those of the "
+                "backbone's data; leave 'data' out"
+            )
+
+
+@dataclass(frozen=True)
+class MergeSpec(Checked):
+    """A reward model that is the average of others.
+
+    Args:
+        title: for people.
+        backbone: which SFT model they all start from.
+        merge: their names.
+        data: the data set whose pairs they learn from, None for the backbone's.
+        references: as of a `RewardModelSpec`.
+    """
+
+    title: str
+    backbone: str
+    merge: tuple[str, ...]
+    data: str | None = None
+    references: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.merge) < 2 or len(set(self.merge)) != len(self.merge):
+            raise RecipeError(f"merge is {list(self.merge)}; name at least two reward models, each once")
+
+
+@dataclass(frozen=True)
+class GivenSpec(Checked):
+    """A trained reward model of the user's own.
+
+    Args:
+        title: for people.
+        backbone: whose SFT model its words are.
+        given: a folder with the model in `model/`.
+        data: the data set of its normaliser's pairs, None for the backbone's.
+        references: as of a `RewardModelSpec`.
+    """
+
+    title: str
+    backbone: str
+    given: str
+    data: str | None = None
+    references: str | None = None
+
+
+#: What a file of params/<paper>/reward_models/ may be.
+AnyRewardModel = RewardModelSpec | MergeSpec | GivenSpec
+
+
+def reward_model_spec(values: Mapping[str, Any], where: str) -> AnyRewardModel:
+    """Returns the typed reward model of a file's mapping: trained, an average of others, or given."""
+    kinds: tuple[tuple[str, type[AnyRewardModel]], ...] = (("merge", MergeSpec), ("given", GivenSpec))
+    return typed(next((cls for name, cls in kinds if name in values), RewardModelSpec), values, where)
+
+
+@dataclass(frozen=True)
+class CalibrationSpec(Checked):
+    """How normalisers are fitted. Both regressions are; a row's `estimator` says which one it uses.
+
+    Args:
+        pairs: preference pairs of the calibration set, both responses of each.
+        floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
+        min_samples: location bins with fewer segments are dropped and counted.
+        drawn: at random from the training pairs, the same ones each time; else the first ones, which serves where
+            their order is random already.
+    """
+
+    pairs: Count
+    floor_fraction: Annotated[float, between(0, 1, open_low=True)] = 0.1
+    min_samples: Count = 2
+    drawn: bool = False
+
+
+@dataclass(frozen=True)
+class ReferencesSpec(Checked):
+    """How reference responses are drawn, and how constants of a shaping are read at this scale.
+
+    Args:
+        sampling: of the responses.
+        responses: M, for each training prompt.
+        prompts: training prompts that have them, from the first on, None for all; as in the policy's settings.
+        batch: responses sampled at a time.
+        prompt_limit: most tokens of a prompt, None for the data's own limit; as in the policy's settings.
+        constants: which statement of a constant holds where a row has both: 'value' (as the paper has it) or 'sft'
+            (in units of these responses' rewards and lengths).
+    """
+
+    sampling: Sampling
+    responses: Count = 10
+    prompts: Count | None = None
+    batch: Count = 256
+    prompt_limit: Count | None = None
+    constants: Annotated[str, one_of(CONSTANTS)] = "sft"
+
+
+@dataclass(frozen=True)
+class GenerativeModelSpec(Checked):
+    """A generative reward model.
+
+    Args:
+        title: for people.
+        backbone: whose SFT model it starts from; the samples may be another one's.
+        training: values over the scale's, by numbers or as `{times: 2}` of them, where these are not `fixed`.
+    """
+
+    title: str
+    backbone: str
+    training: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class GenerativeModelScale(Checked):
+    """How it is trained and used.
+
+    Args:
+        training: `TrainingConfig`.
+        limits: in tokens, of a prompt with its answer.
+        max_new_tokens: longest rewrite.
+        header: 'paper' for the printed instructions, 'short' for models of the testbed's size.
+        held_out: share of the questions that it does not learn from and is measured on.
+        least_accuracy: of held-out rewrites, else the stage stops (`Stopped`).
+        rewrites: which of its own rewrites are accepted.
+        negative, positive: where rewards of wrong and right predictions are clipped.
+        batch: predictions per forward pass outside training.
+        fixed: whether `training` holds for every model, whatever its own file says.
+    """
+
+    training: Mapping[str, Any]
+    limits: Limits
+    max_new_tokens: Count
+    header: Annotated[str, one_of(tuple(TEMPLATES))] = "paper"
+    held_out: Annotated[float, between(0, 1, open_low=True, open_high=True)] = 0.1
+    least_accuracy: Share = 0.6
+    rewrites: RewriteLimits = field(default_factory=RewriteLimits)
+    negative: tuple[float, float] = (-0.1, 0.0)
+    positive: tuple[float, float] = (0.0, 0.5)
+    batch: Count = 128
+    fixed: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        typed(TrainingConfig, self.training, "training")
+        for name in ("negative", "positive"):
+            low, high = getattr(self, name)
+            if low > high:
+                raise RecipeError(f"{name} is {[low, high]}; state the lower bound first")
+
+    def training_config(self, model: GenerativeModelSpec, where: str) -> TrainingConfig:
+        """Returns how a model is trained."""
+        own = {} if self.fixed else overrides(model.training, self.training)
+        return typed(TrainingConfig, {**self.training, **own}, f"{where}: training")

@@ -1,0 +1,55 @@
+"""The SFT model's entropies on responses: measured, read, and the cutoffs in nats that segmenters name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.data.encoding import EncodedSequence
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.models.policy import Policy
+from rlhf_core.supervised.sft import sequence_statistics
+from tasks.running.artifacts import read_json, read_tensors
+
+
+@torch.no_grad()
+def response_entropies(policy: Policy, sequences: list[EncodedSequence], batch: int = 64) -> list[torch.Tensor]:
+    """Entropies per response token of each sequence, in batches of similar length."""
+    order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
+    result: list[torch.Tensor] = [torch.zeros(0)] * len(sequences)
+    for start in range(0, len(order), batch):
+        rows = order[start : start + batch]
+        statistics, mask = sequence_statistics(policy, [sequences[i] for i in rows], with_entropy=True)
+        for i, values, real in zip(rows, statistics.entropies.cpu(), mask.cpu(), strict=True):
+            result[i] = values[real].clone()
+    return result
+
+
+def load_entropies(folder: Path, split: str) -> list[list[float]]:
+    """Entropies per response of a split (all chosen, then all rejected) or of the `examples`."""
+    stored = read_tensors(folder / "entropies.safetensors")
+    return [row.tolist() for row in stored[f"{split}.values"].split(stored[f"{split}.lengths"].tolist())]
+
+
+def resolve_segmenter(spec: Mapping[str, Any], entropies: Path | None) -> dict[str, Any]:
+    """A segmenter spec with its entropy cutoff in nats.
+
+    Raises:
+        RecipeError: an entropy segmenter without the result of the `entropies` stage.
+    """
+    if spec.get("kind") != "entropy":
+        return dict(spec)
+    if entropies is None:
+        raise RecipeError("a segmenter of kind entropy needs the SFT model's entropies: give --entropies")
+    cutoffs = read_json(entropies / "cutoffs.json")
+    name = str(spec.get("cutoff"))
+    if name not in cutoffs:
+        raise DataError(
+            f"entropy cutoff {name} is not among {sorted(cutoffs)}",
+            file=str(entropies / "cutoffs.json"),
+            remedy="Add it to the scale's entropies.yaml",
+        )
+    return {**spec, "cutoff": cutoffs[name]}

@@ -1,0 +1,83 @@
+"""Reference rewards: the SFT model's responses as a component reads and normalises them."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+from transformers import PreTrainedTokenizerBase
+
+from rlhf_core.errors import DataError, NumericsError
+from rlhf_core.normalisers import Normaliser
+from rlhf_core.rewards.readout import RewardModelScorer
+from rlhf_core.rollout import Responses
+from rlhf_core.shaping.specification import Scale
+from rlhf_core.signals import Segments
+from tasks.running.artifacts import read_json, read_tensors
+
+
+@dataclass(frozen=True)
+class References:
+    """What a component knows of the SFT model's own responses.
+
+    Attributes:
+        rewards: [M] float32 reference rewards by prompt id.
+        scale: their mean and population deviation, the responses' mean length.
+    """
+
+    rewards: dict[str, Tensor]
+    scale: Scale
+
+
+def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Responses, Tensor]:
+    """(responses, head values [n, response_len]) as padded tensors."""
+    lengths = stored["lengths"].tolist()
+    ids, entropies, values = (
+        pad_sequence(list(stored[name].split(lengths)), batch_first=True)
+        for name in ("ids", "entropies", f"values.{head}")
+    )
+    mask = torch.arange(ids.shape[1])[None] < stored["lengths"][:, None]
+    vocabulary = {i: str(tokenizer.decode([i])) for i in stored["ids"].unique().tolist()}
+    pieces = [[vocabulary[i] for i in row.tolist()] for row in stored["ids"].split(lengths)]
+    return Responses(ids.long(), mask, stored["ended"], pieces, entropies), values
+
+
+def load_references(
+    folder: Path, scorer: RewardModelScorer, normaliser: Normaliser, tokenizer: PreTrainedTokenizerBase
+) -> References:
+    """The reference rewards as a component reads and normalises them.
+
+    Args:
+        folder: result of the stage.
+        scorer: how the reward model is read: segmenter, read-out and head.
+        normaliser: the component's; its counters stay as they are.
+        tokenizer: of the policy.
+
+    Raises:
+        NumericsError: a reference reward that is not finite.
+    """
+    facts = read_json(folder / "references.json")
+    stored = read_tensors(folder / "references.safetensors")
+    if f"values.{scorer.head}" not in stored:
+        raise DataError(
+            f"no values of head '{scorer.head}'", file=str(folder), remedy="Re-run the stage for this reward model"
+        )
+    responses, values = _responses(stored, scorer.head, tokenizer)
+    signal = copy.copy(normaliser)(scorer.read_out(values, responses))
+    rewards = signal.masked_mean() if isinstance(signal, Segments) else signal.values
+    if not torch.isfinite(rewards).all():
+        bad = int(torch.nonzero(~torch.isfinite(rewards))[0]) // int(facts["responses"])
+        raise NumericsError(f"{folder}: a reference reward of prompt '{facts['prompts'][bad]}' is not finite")
+    scale = Scale(
+        mean=float(rewards.double().mean()),
+        deviation=float(rewards.double().std(correction=0)),
+        length=float(stored["lengths"].double().mean()),
+        constants=facts["constants"],
+    )
+    by_prompt = rewards.float().reshape(len(facts["prompts"]), -1)
+    return References(dict(zip(facts["prompts"], by_prompt, strict=True)), scale)

@@ -1,0 +1,296 @@
+"""Any reward model as a function of prompt and response: a result of the project, or a scalar Hugging Face model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.data.templates import chat_template
+from rlhf_core.data.tokenizers import check_padding
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.evaluation.reward_bench import ScoredPair, check_independence
+from rlhf_core.models.loading import load_tokenizer
+from rlhf_core.models.policy import Policy, pad_rows
+from rlhf_core.models.reward_model import CONFIG_FILE, ScalarModel
+from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
+from rlhf_core.rewards.preference_training import SegmentedSequence, score_parts
+from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
+from rlhf_core.segmentation.end_tokens import end_token_id
+from rlhf_core.segmentation.sat import KNOWN_FILE
+from tasks.running.artifacts import read_json
+from tasks.running.loading import load_encoder, load_policy, load_segmenter
+from tasks.running.stage import device
+from tasks.scoring.entropies import resolve_segmenter, response_entropies
+from tasks.scoring.segmenting import segment_sequences, sequences_with_ends
+
+#: What tells the results of upstream stages apart.
+MARKS: dict[str, Callable[[Path], bool]] = {
+    "data": lambda path: (path / "data.json").is_file(),
+    "sft": lambda path: (path / "generations.jsonl").is_file(),
+    "entropies": lambda path: (path / "cutoffs.json").is_file(),
+    "segmenter": lambda path: (path / KNOWN_FILE).is_file(),
+}
+Rows = Sequence[Mapping[str, Any]]
+
+
+def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
+    """The result of an upstream stage: the one given, else the one that the model's record names.
+
+    Raises:
+        DataError: it is none, or is named nowhere.
+    """
+    if given is not None:
+        if not MARKS[name](given):
+            raise DataError(f"this is not a result of the {name} stage", file=str(given), remedy=f"Give {name} another")
+        return given
+    record = model_dir.parent.parent / "record" / "record.json"
+    if not record.is_file():
+        raise DataError(
+            f"no record beside the model tells its {name}", file=str(record), remedy=f"Name the {name} result yourself"
+        )
+    for path in map(Path, read_json(record)["inputs"]):
+        if MARKS[name](path):
+            return path
+    raise DataError(
+        f"the {name} result that this model was trained on is not where its record says",
+        file=str(record),
+        remedy=f"Run from the folder in which it was trained, fetch that result, or name the {name} result yourself",
+    )
+
+
+@dataclass(frozen=True)
+class Upstream:
+    """Results of the stages before a reward model; those that are not given are the ones that its record names.
+
+    Args:
+        data: of `prepare`, with chat template and limits.
+        sft: of `sft`, whose entropies an entropy segmenter needs.
+        sentences: of `segmenter`, which a segmenter of kind sat needs.
+        entropies: of `entropies`, whose cutoffs an entropy segmenter names.
+    """
+
+    data: Path | None = None
+    sft: Path | None = None
+    sentences: Path | None = None
+    entropies: Path | None = None
+
+
+@dataclass
+class TrainedScorer:
+    """A reward model of the project, read as it was trained.
+
+    Args:
+        model, aggregation, encoder, segmenter: of it.
+        policy: whose entropies the segmenter needs, None where it needs none.
+        end_token: id of `<END>`, where it reads boundary tokens.
+        batch: rows per forward pass.
+        head: which of the model's heads is read.
+    """
+
+    model: ScalarModel
+    aggregation: Aggregation
+    encoder: Encoder
+    segmenter: Segmenter
+    policy: Policy | None = None
+    end_token: int | None = None
+    batch: int = 64
+    head: str = "reward"
+
+    @classmethod
+    def load(
+        cls, folder: Path, above: Upstream | None = None, segmenter: Mapping[str, Any] | None = None
+    ) -> TrainedScorer:
+        """From the `result/model` folder of a `reward_model` stage, or its `result` folder.
+
+        Args:
+            folder: the folder.
+            above: results of upstream stages.
+            segmenter: read it on other segments than those that it was trained on; an entropy cutoff is a number of
+                nats or the name of one of the scale.
+
+        Raises:
+            DataError: a folder that is not what it should be, or that is needed and named nowhere.
+        """
+        above = above or Upstream()
+        folder = model_folder(folder)
+        model, trained = ScalarModel.load(folder)
+        model.to(device()).eval()
+        encoder = load_encoder(upstream("data", above.data, folder), folder)
+        cutter = _segmenter(dict(segmenter or trained["segmenter"]), folder, above)
+        policy = load_policy(upstream("sft", above.sft, folder) / "model", encoder) if cutter.needs_entropies else None
+        if policy is not None:
+            policy.model.eval()
+        if trained.get("end_token") and not isinstance(cutter, SaT):
+            raise RecipeError("this reward model reads a token behind each sentence: only a segmenter of kind sat fits")
+        end_token = end_token_id(encoder.tokenizer) if trained.get("end_token") else None
+        aggregation, head = build_aggregation(trained["aggregation"]), trained["heads"][0]
+        return cls(model, aggregation, encoder, cutter, policy, end_token, head=head)
+
+    def segmented(
+        self, rows: Rows, responses: Sequence[str]
+    ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
+        """Every row with its response as the model reads them, and the spans of the segments."""
+        encoded = [self.encoder.sequence(row, text) for row, text in zip(rows, responses, strict=True)]
+        if self.end_token is not None:
+            assert isinstance(self.segmenter, SaT)
+            return sequences_with_ends(encoded, self.encoder, self.segmenter, self.end_token)
+        entropies = None
+        if self.policy is not None:
+            entropies = [values.tolist() for values in response_entropies(self.policy, encoded, self.batch)]
+        return segment_sequences(encoded, self.encoder, self.segmenter, entropies)
+
+    def parts(
+        self, sequences: Sequence[SegmentedSequence], batch: int | None = None
+    ) -> tuple[torch.Tensor, list[dict[str, list[float]]]]:
+        """(e [n] float32; `worth`, `rewards` and `weights` of each one's segments)."""
+        size = batch or self.batch
+        return score_parts(self.model, sequences, self.encoder.pad_id, self.aggregation, size, head=self.head)
+
+    def __call__(self, rows: Rows, responses: Sequence[str], batch: int | None = None) -> list[float]:
+        """e(x, y) of every row with its response."""
+        found: list[float] = self.parts(self.segmented(rows, responses)[0], batch)[0].tolist()
+        return found
+
+
+@dataclass
+class ScalarScorer:
+    """A Hugging Face classifier with one output, which reads whole responses.
+
+    Args:
+        model: gives `logits` [batch, 1].
+        encoder: its tokenizer with a chat template.
+        batch: rows per forward pass.
+    """
+
+    model: Any
+    encoder: Encoder
+    batch: int = 16
+
+    @classmethod
+    def load(cls, folder: Path, template: str = "tokenizer", limits: Limits | None = None) -> ScalarScorer:
+        """From a folder with config.json and safetensors; no remote code.
+
+        Args:
+            folder: of the model.
+            template: chat template; `tokenizer` is the tokenizer's own.
+            limits: in tokens.
+
+        Raises:
+            DataError: nothing that can be loaded; more than one output.
+        """
+        from transformers import AutoModelForSequenceClassification
+
+        tokenizer, named = load_tokenizer(folder), chat_template(template)
+        try:
+            model = AutoModelForSequenceClassification.from_pretrained(
+                str(folder), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+            )
+        except (OSError, ValueError) as error:
+            raise DataError(
+                f"the reward model cannot be loaded ({str(error).strip().splitlines()[0]})",
+                file=str(folder),
+                remedy="Give the result folder of a reward_model stage, or a folder with a Hugging Face classifier "
+                "(config.json, safetensors, tokenizer files)",
+            ) from None
+        if model.config.num_labels != 1:
+            raise DataError(
+                f"the classifier has {model.config.num_labels} outputs; a reward model has one",
+                file=str(folder),
+                field="num_labels",
+            )
+        if tokenizer.pad_token_id is None:
+            raise DataError("the tokenizer has no pad token", file=str(folder), remedy="Name one in its configuration")
+        check_padding(tokenizer, named)
+        model.config.pad_token_id = tokenizer.pad_token_id
+        return cls(model.to(device()).eval(), Encoder(tokenizer, named, limits or Limits()))
+
+    @torch.no_grad()
+    def __call__(self, rows: Rows, responses: Sequence[str], batch: int | None = None) -> list[float]:
+        """The reward of every row with its response."""
+        pairs = zip(rows, responses, strict=True)
+        encoded = [self.encoder.sequence(row, text) for row, text in pairs]
+        order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
+        scores = [0.0] * len(encoded)
+        size = batch or self.batch
+        for start in range(0, len(order), size):
+            chosen = order[start : start + size]
+            ids, mask = pad_rows(
+                [[*encoded[i].prompt, *encoded[i].response] for i in chosen], self.encoder.pad_id, "right"
+            )
+            found = self.model(input_ids=ids.to(device()), attention_mask=mask.long().to(device())).logits
+            for i, value in zip(chosen, found[:, 0].float().tolist(), strict=True):
+                scores[i] = value
+        return scores
+
+
+Scorer = TrainedScorer | ScalarScorer
+
+
+def model_folder(folder: Path) -> Path:
+    """The folder with the weights: of a stage's `result`, `result/model`."""
+    return folder / "model" if not (folder / CONFIG_FILE).is_file() and (folder / "model").is_dir() else folder
+
+
+def load_scorer(
+    folder: Path, above: Upstream | None = None, *, template: str = "tokenizer", limits: Limits | None = None
+) -> Scorer:
+    """Any reward model.
+
+    Args:
+        folder: the `result` of a `reward_model` stage, or a folder of a Hugging Face classifier with one output.
+        above: of a model of the project, results of upstream stages.
+        template, limits: of a Hugging Face model.
+
+    Raises:
+        DataError: a folder that holds neither.
+    """
+    if not folder.is_dir():
+        raise DataError("no such folder", file=str(folder), remedy="Give the folder of a trained reward model")
+    if (model_folder(folder) / CONFIG_FILE).is_file():
+        return TrainedScorer.load(folder, above)
+    return ScalarScorer.load(folder, template, limits)
+
+
+def _segmenter(spec: dict[str, Any], folder: Path, above: Upstream) -> Segmenter:
+    if spec.get("kind") == "sat":
+        return load_segmenter(spec, upstream("segmenter", above.sentences, folder))
+    cutoff = spec.get("cutoff")
+    if isinstance(cutoff, str):
+        spec = resolve_segmenter(spec, upstream("entropies", above.entropies, folder))
+    elif spec.get("kind") == "entropy" and not isinstance(cutoff, int | float):
+        raise RecipeError(f"entropy segmenter: cutoff is {cutoff}; give nats or the name of a cutoff of the scale")
+    return build_segmenter(spec)
+
+
+#: Responses with which the independence of scores is checked.
+PROBES = 8
+
+
+def score_pairs(scorer: Scorer, rows: Sequence[Mapping[str, Any]], batch: int) -> list[ScoredPair]:
+    """Both responses of every pair scored, after the check that scores do not depend on their batch.
+
+    Args:
+        scorer: the reward model.
+        rows: {id, prompt, chosen, rejected, section, subset}.
+        batch: responses per forward pass.
+
+    Raises:
+        NumericsError: scores that depend on their batch.
+    """
+    by_length = sorted(rows, key=lambda row: len(row["chosen"]))
+    step = max(1, (len(by_length) - 1) // (PROBES - 1))
+    probes = [row for row in by_length[::step] for _ in (0, 1)][: 2 * PROBES]
+    texts = [row["rejected" if i % 2 else "chosen"] for i, row in enumerate(probes)]
+    check_independence(scorer, probes, texts)
+    chosen = [row["chosen"] for row in rows]
+    scores = scorer([*rows, *rows], [*chosen, *(row["rejected"] for row in rows)], batch)
+    return [
+        ScoredPair(str(row["id"]), row["section"], row["subset"], good, bad)
+        for row, good, bad in zip(rows, scores[: len(rows)], scores[len(rows) :], strict=True)
+    ]

@@ -1,0 +1,105 @@
+"""Responses cut into segments, as reward models are trained on them and read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_core.data.encoding import EncodedSequence, Encoder
+from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
+from rlhf_core.rewards.aggregation import Aggregation
+from rlhf_core.rewards.preference_training import MEAN, SegmentedSequence
+from rlhf_core.segmentation import SaT, Segmentation, Segmenter
+from rlhf_core.segmentation.end_tokens import with_end_tokens
+
+Row = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class SegmentedPairs:
+    """Preference pairs of one split, cut into segments: chosen then rejected responses."""
+
+    rows: list[Row]
+    sequences: list[SegmentedSequence]
+    spans: list[list[tuple[int, int]]]
+    aggregation: Aggregation = field(default=MEAN)
+
+    @property
+    def pairs(self) -> int:
+        return len(self.rows)
+
+
+def segment_pairs(
+    rows: list[Row],
+    encoder: Encoder,
+    segmenter: Segmenter,
+    entropies: list[list[float]] | None,
+    chunk: int = 512,
+    *,
+    aggregation: Aggregation = MEAN,
+    end_token: int | None = None,
+) -> SegmentedPairs:
+    """Encodes and segments both responses of every pair, with `<END>` behind each sentence where its id is given."""
+    encoded = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
+    if end_token is not None:
+        assert isinstance(segmenter, SaT)
+        sequences, spans = sequences_with_ends(encoded, encoder, segmenter, end_token)
+    else:
+        sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies, chunk)
+    return SegmentedPairs(rows, sequences, spans, aggregation)
+
+
+def sequences_with_ends(
+    encoded: list[EncodedSequence], encoder: Encoder, segmenter: SaT, end_token: int
+) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
+    """Sequences with `<END>` behind each sentence and EOS last, and the spans of sentences with their `<END>`.
+
+    Responses are cut to the limits before the tokens are added.
+    """
+    texts = [token_spans(encoder.tokenizer, sequence.response)[0] for sequence in encoded]
+    sequences: list[SegmentedSequence] = []
+    spans: list[list[tuple[int, int]]] = []
+    for sequence, text, sentences in zip(encoded, texts, segmenter.sentence_ends(texts), strict=True):
+        ids, ends = with_end_tokens(encoder.tokenizer, text, sentences, end_token)
+        sequences.append(SegmentedSequence(EncodedSequence(sequence.prompt, [*ids, encoder.eos_id]), ends))
+        spans.append([(start, end + 1) for start, end in zip([0, *(e + 1 for e in ends)], ends, strict=False)])
+    return sequences, spans
+
+
+def segment_sequences(
+    encoded: list[EncodedSequence],
+    encoder: Encoder,
+    segmenter: Segmenter,
+    entropies: list[list[float]] | None,
+    chunk: int = 512,
+) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
+    """Segment ends and half-open spans of every sequence's response; a span may be empty (see `Segmentation`)."""
+    if segmenter.needs_spelling:
+        require_offset_mapping(encoder.tokenizer)
+    sequences: list[SegmentedSequence] = []
+    spans: list[list[tuple[int, int]]] = []
+    for start in range(0, len(encoded), chunk):
+        part = encoded[start : start + chunk]
+        wanted = entropies[start : start + chunk] if entropies is not None else None
+        segmentation: Segmentation = segmenter.segment(
+            encoder.responses(part, wanted, spelled=segmenter.needs_spelling)
+        )
+        for i, sequence in enumerate(part):
+            row_spans = segmentation.spans(i)
+            spans.append(row_spans)
+            sequences.append(SegmentedSequence(sequence, [end - 1 for _, end in row_spans]))
+    return sequences, spans
+
+
+def token_rewards(spans: list[tuple[int, int]], values: list[float], tokens: int) -> list[float | None]:
+    """Each segment's reward divided evenly among its tokens; None outside every segment.
+
+    A segment without tokens adds its reward to the token on which it ends.
+    """
+    rewards: list[float | None] = [None] * tokens
+    for (start, end), value in zip(spans, values, strict=True):
+        if start < end:
+            rewards[start:end] = [value / (end - start)] * (end - start)
+        else:
+            rewards[end - 1] = (rewards[end - 1] or 0.0) + value
+    return rewards

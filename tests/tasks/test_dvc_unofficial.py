@@ -1,0 +1,106 @@
+"""The parts of DVC without a public interface: each test names what breaks when DVC changes its part."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+from dvc.cli import main as dvc
+from dvc.exceptions import DvcException
+from dvc.lock import LockError
+from dvc.repo import Repo
+
+from tasks.dvc.unofficial import exit_status, newest_run, open_repo, run_folder, run_key, run_value
+
+PIPELINE = """
+stages:
+  make:
+    cmd: cp in.txt out.txt && {command}
+    deps: [in.txt]
+    outs: [out.txt]
+"""
+HOLD = "import sys, time; from dvc.repo import Repo\nwith Repo('.').lock: print('held', flush=True); time.sleep(6)"
+
+
+def repository(root: Path, command: str = "true") -> Path:
+    (root / "dvc.yaml").write_text(PIPELINE.format(command=command))
+    (root / "in.txt").write_text("hello\n")
+    return root
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = repository(tmp_path_factory.mktemp("made"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(root)
+        patch.setenv("DVC_NO_ANALYTICS", "true")
+        assert dvc(["init", "-q", "--no-scm"]) == 0
+        assert dvc(["repro", "-q"]) == 0
+    return root
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    shutil.copytree(made, tmp_path, dirs_exist_ok=True, symlinks=True)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def entry(root: Path) -> dict[str, object]:
+    found: dict[str, object] = yaml.safe_load((root / "dvc.lock").read_text())["stages"]["make"]
+    return found
+
+
+def test_a_repository_waits_for_the_lock_of_another_process(root: Path) -> None:
+    """Breaks: stages that start side by side fail with 'Unable to acquire lock'."""
+    holder = subprocess.Popen([sys.executable, "-c", HOLD], cwd=root, stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    assert holder.stdout.readline() == "held\n"
+    with pytest.raises(LockError), Repo(str(root)) as repo, repo.lock:  # after three seconds
+        pass
+    with open_repo(root) as repo, repo.lock:
+        assert holder.wait(timeout=60) == 0, "it waited until the other process let go"
+
+
+def test_the_key_and_name_of_a_run_are_those_of_dvcs_run_cache(root: Path) -> None:
+    """Breaks: nothing is restored in plans, and several machines do not know each other's results."""
+    file = root / ".dvc" / "cache" / run_folder(run_key(entry(root))) / run_value(entry(root))
+    assert file.is_file()
+    assert run_key({**entry(root), "cmd": "other"}) != run_key(entry(root))
+
+
+def test_the_newest_whole_run_of_a_key_is_found(root: Path) -> None:
+    """Breaks: nothing is restored in plans."""
+    key = run_key(entry(root))
+    with open_repo(root) as repo:
+        found = newest_run(repo, key)
+        assert found is not None
+        assert found["outs"] == entry(root)["outs"]
+        assert newest_run(repo, "0" * 64) is None
+        [file] = (root / ".dvc" / "cache" / run_folder(key)).iterdir()
+        file.write_text("cmd: [")
+        assert newest_run(repo, key) is None
+
+
+@pytest.mark.parametrize(("command", "status"), [("exit 7", 7), ("exit 75", 75), ("kill -9 $$", 137)])
+def test_the_exit_status_of_a_command_is_found_behind_dvcs_error(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, status: int
+) -> None:
+    """Breaks: errors that may pass are not tried again, and those of the user's are."""
+    monkeypatch.chdir(repository(tmp_path, command))
+    monkeypatch.setenv("DVC_NO_ANALYTICS", "true")
+    assert dvc(["init", "-q", "--no-scm"]) == 0
+    with open_repo(tmp_path) as repo, pytest.raises(DvcException) as caught:
+        repo.reproduce("make", single_item=True)
+    assert exit_status(caught.value) == status
+
+
+def test_an_error_that_is_no_commands_has_no_exit_status(root: Path) -> None:
+    """Breaks: an error of DVC's own is taken for one of a stage."""
+    with open_repo(root) as repo, pytest.raises(DvcException) as caught:
+        repo.reproduce("mkae", single_item=True)
+    assert exit_status(caught.value) is None

@@ -1,0 +1,78 @@
+"""Every library that the project's card names is imported by product code, on a path that a test runs."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+#: For each library: a module that imports it, and a test that runs that module's path (`make test` or `make
+#: test-platform`).
+CARD = {
+    "prefect": ("flows/scheduler.py", "tests/flows/test_scheduler.py::test_after_the_flow_dvc_finds_nothing_to_do"),
+    "mlflow": (
+        "tasks/tracking/mirror.py",
+        "tests/tasks/test_tracking.py::test_each_row_and_seed_is_a_run_under_each_of_its_tables",
+    ),
+    "torch": (
+        "rlhf_core/models/generation.py",
+        "tests/rlhf_core/models/test_generation.py::test_a_seed_repeats_and_another_differs",
+    ),
+    "transformers": (
+        "rlhf_core/models/loading.py",
+        "tests/rlhf_core/models/test_families.py::test_every_core_runs_on_a_family_from_a_folder",
+    ),
+    "accelerate": ("rlhf_core/distributed.py", "tests/rlhf_core/test_distributed.py::test_two_ranks_end_as_one"),
+    "deepspeed": (
+        "rlhf_core/zero.py",
+        "tests/rlhf_core/test_distributed.py::test_two_sharded_ranks_end_as_one_process",
+    ),
+    "datasets": (
+        "rlhf_core/data/sources.py",
+        "tests/rlhf_core/data/test_sources.py::test_a_data_set_saved_to_disk_is_read",
+    ),
+    "sklearn": (
+        "rlhf_core/evaluation/alpaca_eval.py",
+        "tests/rlhf_core/evaluation/test_alpaca_eval.py::test_the_fit_equals_the_procedure_written_out",
+    ),
+    "dvc": ("tasks/dvc/one_stage.py", "tests/tasks/test_one_stage.py::test_it_says_how_a_stage_ended"),
+    "pandera": ("rlhf_core/data/schemas.py", "tests/rlhf_core/data/test_schemas.py::test_all_faults_of_a_row_are_kept"),
+}
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level names of everything that a module imports, also inside functions, but not for types alone."""
+    names: set[str] = set()
+    pending: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == "TYPE_CHECKING":
+            pending += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            names |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.split(".")[0])
+        pending += ast.iter_child_nodes(node)
+    return names
+
+
+@pytest.mark.parametrize("library", CARD)
+def test_product_code_imports_each_library_on_a_path_that_a_test_runs(library: str) -> None:
+    module, test = CARD[library]
+    assert library in imports(ROOT / module)
+    file, _, name = test.partition("::")
+    tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+    [found] = [node for node in tree.body if isinstance(node, ast.FunctionDef) and node.name == name]
+    marks = {ast.unparse(mark) for mark in found.decorator_list}
+    assert not any("skip" in mark or "xfail" in mark for mark in marks), f"{test} may not run"
+
+
+def test_an_import_for_types_alone_does_not_count(tmp_path: Path) -> None:
+    file = tmp_path / "module.py"
+    file.write_text(
+        "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import torch\ndef f():\n    import datasets.io\n"
+    )
+    assert imports(file) == {"typing", "datasets"}
