@@ -98,12 +98,12 @@ def make_segmenter(
         write_json(result / "metrics.json", metrics)
 
 
-def _train(spec: SegmenterSpec, where: Path, data: Path, folder: Path) -> dict[str, float]:
+def _train(spec: SegmenterSpec, where: Address, data: Path, folder: Path) -> dict[str, float]:
     config, training = spec.tagger, spec.training
     assert training is not None
     gold = gold_texts(str(spec.gold), "train", data)[: spec.texts]
     total = 0
-    with progress(f"boundary tagger {where.stem}", 1) as advance:
+    with progress(f"boundary tagger {where.name}", 1) as advance:
 
         def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
             nonlocal total
