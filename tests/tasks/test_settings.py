@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_core.errors import DataError, JudgeError, RecipeError
 from rlhf_core.recipe import parse_recipe
+from rlhf_core.segmentation import check_stated_segmenter
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
