@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.credit import build_credit
 from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
@@ -20,7 +21,7 @@ from rlhf_core.normalisers import Normaliser, Scalar, build_normaliser
 from rlhf_core.recipe import PURE_SAMPLES, SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
-from rlhf_core.rewards.aspect_scorer import SIGNALS, AspectScorer
+from rlhf_core.rewards.aspect_scorer import AspectScorer
 from rlhf_core.rewards.composition import Combination, Component, Reward, add_up
 from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.given import GivenTokenRewards
