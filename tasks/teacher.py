@@ -18,7 +18,8 @@ from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.rewriting import REASONS, RewriteLimits, Teacher, WrongSolution, judged
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.testbed.oracle import first_error
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
@@ -148,7 +149,7 @@ def _steps(wrong: WrongSolution) -> bool:
 
 
 def make_rewrites(
-    spec_path: Annotated[Path, "teacher spec (YAML)"],
+    spec_path: Annotated[Address, "teacher spec (YAML)"],
     data: Path,
     sft: Path,
     samples: Annotated[Path, "result of `samples`"],

@@ -22,7 +22,8 @@ from rlhf_core.rewards.preference_training import SegmentedSequence, score_all
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.signals import Tokens
 from tasks.params.aspects import AspectSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.stage import device
 
@@ -81,11 +82,11 @@ def load_aspect(
 
 
 def read_aspects(
-    files: Sequence[Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
+    files: Sequence[Address | Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
 ) -> list[LoadedAspect]:
-    """The aspects of some files, in order; a file's name is the aspect's."""
+    """Returns the aspects at some addresses, in order, each under its entry's name."""
     known = named_models(models)
-    specs = {file.stem: typed(AspectSpec, read_settings(file), str(file)) for file in files}
+    specs = {Address(one).name: typed(AspectSpec, read_settings(one), str(one)) for one in files}
     return [load_aspect(name, spec, known, tokenizer) for name, spec in specs.items()]
 
 

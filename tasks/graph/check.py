@@ -1,7 +1,8 @@
 """Every setting that a stage would refuse, refused before anything runs, and without torch.
 
-A row is checked at every scale that has its backbone: each stage above it is found as the graph finds it, its settings
-are typed as the stage types them (`tasks.graph.stage_checks`), and what contradicts is refused as the stage would. A row
+A row is checked at every scale that has its backbone: each stage above it is found as the graph finds it, its
+settings are typed as the stage types them (`tasks.graph.stage_checks`), and what contradicts is refused as the stage
+would. A row
 that is wrong says nothing about others; what is wrong with settings that several rows read is said once.
 """
 

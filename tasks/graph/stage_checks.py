@@ -22,6 +22,7 @@ from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionFile, Sel
 from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
 from tasks.params.data import LongFormDirectorySpec, LongFormWorldSpec, RealSpec, WorldSpec, data_spec
 from tasks.params.evaluation import BestOfNSpec, EvaluationConfig, PoolSpec, RewardBenchSpec, SecondJudgeSpec
+from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.questions import QuestionsSpec
 from tasks.params.reward_model import (
@@ -35,7 +36,7 @@ from tasks.params.reward_model import (
     reward_model_spec,
 )
 from tasks.params.rows import row_settings
-from tasks.params.settings import read_settings, typed
+from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec, TeacherSpec
 
 #: Makes typed settings of a mapping; the second argument is where it stands, for messages.

@@ -16,9 +16,10 @@ from tasks.graph.matrix import build
 from tasks.graph.rows import RowSpec, load_rows, raw_row
 from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
+from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale, imitation_settings
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec, TeacherSpec
 from tasks.policy_run.solutions import needed_solutions
 from tests import small_repository
