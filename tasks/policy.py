@@ -49,7 +49,7 @@ from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.policies import Evaluation
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
-from tasks.params.policy import PolicyScale, lora_settings, reward_training
+from tasks.params.policy import PolicyScale, lora_settings, needed_solutions, reward_training
 from tasks.params.settings import typed
 from tasks.policy_run.answering import Opened, question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft
@@ -60,7 +60,6 @@ from tasks.policy_run.solutions import (
     SAMPLES_FILE,
     SolutionFolders,
     Solved,
-    needed_solutions,
     solved_samples,
 )
 from tasks.running.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl

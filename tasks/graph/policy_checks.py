@@ -1,4 +1,4 @@
-"""What of a row contradicts its reward models, its selection, its data or the scale, as its policy stage would refuse."""
+"""Refusals of a policy stage that need its row beside reward models, selection, data and scale."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def _check_referenced(reached: Reached, scale: PolicyScale) -> None:
         cached = references.own("scale").prompts
         if cached is not None and asked is not None and asked > cached:
             raise RecipeError(
-                f"{reached.where('scale')}: prompts is {scale.prompts}, but {references.where('scale')} caches reference "
-                f"rewards of {cached} prompts; let 'prompts' of both agree"
+                f"{reached.where('scale')}: prompts is {scale.prompts}, but {references.where('scale')} caches "
+                f"reference rewards of {cached} prompts; let 'prompts' of both agree"
             )
 
 
@@ -132,8 +132,8 @@ def _check_pure_samples(reached: Reached, part: ComponentRecipe, where: str) -> 
         chosen: SelectionFile = selection.own("spec")
         if chosen.holistic != part.reward_model:
             raise RecipeError(
-                f"{where}: reward_model is '{part.reward_model}', but the pure samples of {selection.where('spec')} are "
-                f"scored by '{chosen.holistic}'; name the same reward model in both"
+                f"{where}: reward_model is '{part.reward_model}', but the pure samples of {selection.where('spec')} "
+                f"are scored by '{chosen.holistic}'; name the same reward model in both"
             )
 
 
@@ -200,8 +200,8 @@ def aspect_density(aspect: AspectSpec, models: Mapping[str, Reached], where: str
         raise RecipeError(f"{where}: {error}") from None
     if aspect.normaliser != "none" and SIGNALS[density][0] is Tokens:
         raise RecipeError(
-            f"{where}: normaliser is '{aspect.normaliser}', but the aspect is of density '{density.value}', whose values "
-            "are not normalised; use 'none'"
+            f"{where}: normaliser is '{aspect.normaliser}', but the aspect is of density '{density.value}', whose "
+            "values are not normalised; use 'none'"
         )
     return density
 
@@ -238,5 +238,6 @@ def check_selection(reached: Reached) -> None:
         if spec is not None and spec.segmenter.get("kind") in ("entropy", "sat"):
             raise RecipeError(
                 f"{reached.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
-                f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: train it as 'bandit'"
+                f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "
+                "train it as 'bandit'"
             )

@@ -1,7 +1,7 @@
 """Settings of each stage, typed as the stage types them, and what of them contradicts what it reads from.
 
-`TYPES` says how every settings argument of a stage is typed. `CHECKS` holds, for each stage, the refusals that depend on
-several settings: a reward model's microbatch and its loss, an evaluation's judge and its data, a row and its reward
+`TYPES` says how every settings argument of a stage is typed. `CHECKS` holds, for each stage, the refusals that depend
+on several settings: a reward model's microbatch and its loss, an evaluation's judge and its data, a row and its reward
 models. A stage that is reached is given its items by `tasks.graph.check`.
 """
 

@@ -13,8 +13,8 @@ from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
 from rlhf_core.recipe import Recipe, reward_models
 from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.supervised.recipes import GENERATED, SAMPLES, SupervisedRecipe
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
-from rlhf_core.supervised.recipes import SupervisedRecipe
 from rlhf_core.typed import Checked
 from tasks.params.settings import Count, Size, overrides, typed
 from tasks.params.solutions import ImitationSettings
@@ -140,3 +140,10 @@ def imitation_settings(scale: Mapping[str, Any], row: Mapping[str, Any] | None, 
 def lora_settings(recipe: Recipe, where: str) -> LoraSettings | None:
     """Returns the settings of a recipe's low-rank adapters, None where the whole model is trained."""
     return None if recipe.lora is None else typed(LoraSettings, recipe.lora, f"{where}: lora")
+
+
+def needed_solutions(recipe: Recipe) -> tuple[str, ...]:
+    """Returns what a reward recipe learns from, by the names of a supervised recipe's sources."""
+    paid = any(part.generative_reward_model for part in recipe.components)
+    needed = [SAMPLES] if recipe.fixed_samples or paid else []
+    return tuple(needed + ([GENERATED] if paid or recipe.imitation is not None else []))

@@ -17,11 +17,10 @@ from tasks.graph.rows import RowSpec, load_rows, raw_row
 from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
 from tasks.params.pages import read_settings
-from tasks.params.policy import PolicyScale, imitation_settings
+from tasks.params.policy import PolicyScale, imitation_settings, needed_solutions
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec, TeacherSpec
-from tasks.policy_run.solutions import needed_solutions
 from tests import small_repository
 from tests.small_repository import write_yaml
 
