@@ -72,6 +72,11 @@ def between(low: float, high: float, *, open_low: bool = False, open_high: bool 
     return Range(f"from {low:g} to {high:g}", lambda value: low <= value <= high)
 
 
+def other_than(number: float) -> Range:
+    """Returns all numbers but one."""
+    return Range(f"other than {number:g}", lambda value: value != number)
+
+
 @dataclass(frozen=True)
 class MayBeInfinite:
     """Lets a number be infinite, which is refused otherwise."""
@@ -142,10 +147,28 @@ def typed(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         RecipeError: an unknown or missing field, or a value that its annotation does not allow; the message has
             `where`, the field, the value, what it must be and the nearest known name.
     """
+    if isinstance(values, cls):
+        return values
     try:
         return _built(cls, values, "")
     except RecipeError as error:
         raise RecipeError(f"{where}: {error}") from None
+
+
+def check_given(cls: type[Any], values: Any, path: str = "") -> None:
+    """Refuses values that a dataclass does not take, whatever else it needs: settings that override others.
+
+    Args:
+        cls: a dataclass.
+        values: by field.
+        path: what the fields' names begin with in messages, as in 'alarm.'.
+
+    Raises:
+        RecipeError: an unknown field, or a value that its annotation does not allow.
+    """
+    hints = _hints(cls)
+    for name, value in _known(cls, values, path).items():
+        _converted(value, hints[name], f"{path}{name}")
 
 
 def init_fields(cls: type[Any]) -> dict[str, Field[Any]]:
@@ -155,17 +178,10 @@ def init_fields(cls: type[Any]) -> dict[str, Field[Any]]:
 
 def _built(cls: type[T], values: Mapping[str, Any], path: str) -> T:
     assert is_dataclass(cls)
-    if not isinstance(values, Mapping):
-        raise RecipeError(f"{path.rstrip('.') or 'the value'} is {_shown(values)}; it must be a mapping")
-    known = init_fields(cls)
-    for name in values:
-        if not isinstance(name, str):
-            raise RecipeError(f"{path}{name!r} is not a name of a setting; names are text{hint('', known)}")
-        if name not in known:
-            raise RecipeError(f"unknown setting '{path}{name}'{hint(name, known)}")
+    values = _known(cls, values, path)
     missing = [
         name
-        for name, field in known.items()
+        for name, field in init_fields(cls).items()
         if name not in values and field.default is MISSING and field.default_factory is MISSING
     ]
     if missing:
@@ -177,6 +193,19 @@ def _built(cls: type[T], values: Mapping[str, Any], path: str) -> T:
         return cls(**converted)
     except RecipeError as error:
         raise RecipeError(f"{path.rstrip('.')}: {error}" if path else str(error)) from None
+
+
+def _known(cls: type[Any], values: Any, path: str) -> Mapping[str, Any]:
+    """Returns values, all of fields that a dataclass has."""
+    if not isinstance(values, Mapping):
+        raise RecipeError(f"{path.rstrip('.') or 'the value'} is {_shown(values)}; it must be a mapping")
+    known = init_fields(cls)
+    for name in values:
+        if not isinstance(name, str):
+            raise RecipeError(f"{path}{name!r} is not a name of a setting; names are text{hint('', known)}")
+        if name not in known:
+            raise RecipeError(f"unknown setting '{path}{name}'{hint(name, known)}")
+    return values
 
 
 @cache

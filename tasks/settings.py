@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,7 +79,8 @@ def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
         return value
     times, own = value.get("times"), scale.get(name)
     for number, whose in ((times, "the row"), (own, "the scale")):
-        if set(value) != {"times"} or isinstance(number, bool) or not isinstance(number, int | float):
+        known = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
+        if set(value) != {"times"} or not known:
             raise RecipeError(
                 f"{name} is {dict(value)}, {whose} gives {number}; state a number, or {{times: 2}} of the scale's"
             )

@@ -25,6 +25,7 @@ from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.experience import Experience, score, slice_rows
 from rlhf_core.recipe import Recipe
 from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.supervised.config import ImitationSettings
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten
 from tasks.artifacts import read_jsonl
 from tasks.settings import typed
@@ -139,29 +140,6 @@ def on_device(batch: RolloutBatch, device: torch.device) -> RolloutBatch:
 def sampled_prompts(sources: Sources) -> list[Row]:
     """The sampled questions as prompts for an optimiser that samples itself."""
     return [{"id": s.question_id, "prompt": s.prompt, "solution": s.solution} for s in ground_truths(sources.samples)]
-
-
-@dataclass(frozen=True)
-class ImitationSettings:
-    """Imitation of rewrites beside a reward.
-
-    Args:
-        batch: rewrites per optimiser step.
-        coefficient: factor on the loss.
-        gamma: weight of tokens that the edit made.
-        phi: the other tokens weigh phi * gamma.
-    """
-
-    batch: int
-    coefficient: float = 1.0
-    gamma: float = 1.0
-    phi: float = 0.5
-
-    def __post_init__(self) -> None:
-        if self.batch < 1 or not self.coefficient > 0:
-            raise RecipeError(
-                f"imitation: batch is {self.batch} and coefficient {self.coefficient}; both must be above 0"
-            )
 
 
 def imitation_settings(scale: Mapping[str, Any], row: Mapping[str, Any] | None, where: str) -> ImitationSettings | None:
