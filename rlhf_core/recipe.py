@@ -218,8 +218,8 @@ def check_optimiser(optimiser: Any) -> None:
             check_given(known[name], {name: value}, "optimiser.")
             continue
         times = value.get("times")
-        number = isinstance(times, int | float) and not isinstance(times, bool) and math.isfinite(times)
-        if set(value) != {"times"} or not number or times < 0:
+        number = isinstance(times, int | float) and not isinstance(times, bool)
+        if set(value) != {"times"} or not number or not 0 <= times < math.inf:
             raise RecipeError(f"{name} is {dict(value)}; state a number, or {{times: 2}} of the scale's")
 
 

@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import RecipeError, hint
 
 T = TypeVar("T")
+_HINTS: dict[Any, dict[str, Any]] = {}
 
 
 class Constraint(Protocol):
@@ -171,6 +171,22 @@ def check_given(cls: type[Any], values: Any, path: str = "") -> None:
         _converted(value, hints[name], f"{path}{name}")
 
 
+def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns arguments of a function, or of a class that is no dataclass, as its annotations have them.
+
+    Raises:
+        RecipeError: a value that its annotation does not allow.
+    """
+    try:
+        hints = get_type_hints(function.__init__ if isinstance(function, type) else function, include_extras=True)
+    except NameError:
+        return dict(values)
+    try:
+        return {name: _converted(value, hints.get(name, Any), name) for name, value in values.items()}
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from None
+
+
 def init_fields(cls: type[Any]) -> dict[str, Field[Any]]:
     """Returns the fields that a dataclass takes, by name."""
     return {field.name: field for field in fields(cls) if field.init}
@@ -208,9 +224,18 @@ def _known(cls: type[Any], values: Any, path: str) -> Mapping[str, Any]:
     return values
 
 
-@cache
 def _hints(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls, include_extras=True)
+    """Returns the annotations of a dataclass's fields."""
+    if cls not in _HINTS:
+        _HINTS[cls] = _resolved(cls)
+    return _HINTS[cls]
+
+
+def _resolved(cls: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(cls, include_extras=True)
+    except NameError:  # of a user's own class, whose annotations only a type checker can read
+        return dict.fromkeys((field.name for field in fields(cls)), Any)
 
 
 def _converted(value: Any, hint: Any, path: str) -> Any:
@@ -227,7 +252,7 @@ def _converted(value: Any, hint: Any, path: str) -> Any:
         return found
     if origin in (Union, UnionType):
         return _of_union(value, hint, path)
-    if hint is Any or isinstance(hint, TypeVar):
+    if hint == Any or isinstance(hint, TypeVar):
         return tuple(value) if isinstance(value, list) else value
     if hint is NoneType:
         return _checked(value, value is None, hint, path)

@@ -31,7 +31,8 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss, score_all
+from rlhf_core.rewards.preference_training import pair_loss, score_all
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.checkpoints import RunCheckpoints, resumable_output

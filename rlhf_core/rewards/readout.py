@@ -17,10 +17,9 @@ from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.policy_optimisation.experience import microbatches, trimmed
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.reads import READS
-from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.rollout import Responses, RolloutBatch, microbatches, trimmed
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segmenters import Segmenter
 from rlhf_core.segmentation.segments import Segmentation
