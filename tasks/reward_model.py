@@ -26,10 +26,11 @@ from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, build_loss
-from rlhf_core.rewards.preference_training import MEAN, SegmentedSequence, pair_loss, score_all, score_parts
+from rlhf_core.rewards.preference_training import MEAN, pair_loss, score_all, score_parts
 from rlhf_core.rewards.warm import averaged
 from rlhf_core.segmentation import SaT, Segmentation, Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token, with_end_tokens
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.entropies import load_entropies, resolve_segmenter
 from tasks.params.pages import Address, read_settings

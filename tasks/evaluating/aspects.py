@@ -18,8 +18,9 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation
-from rlhf_core.rewards.preference_training import SegmentedSequence, score_all
+from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.signals import Tokens
 from tasks.params.aspects import AspectSpec
 from tasks.params.pages import Address, read_settings

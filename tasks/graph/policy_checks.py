@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping
+from typing import Any
 
 from rlhf_core.aspects.aspect import Density
-from rlhf_core.aspects.registry import build_aspect
+from rlhf_core.aspects.registry import ASPECTS, build_aspect
 from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.recipe import PURE_SAMPLES, SELECTED, ComponentRecipe, Recipe
+from rlhf_core.normalisers import NORMALISERS
+from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.shaping.registry import build_shaping
 from rlhf_core.shaping.specification import Scale as ShapingScale
 from rlhf_core.signals import SignalType, Tokens
+from rlhf_core.typed import checked_arguments
 from tasks.graph.stage_checks import (
     TYPES,
     Reached,
@@ -29,10 +32,12 @@ from tasks.graph.stage_checks import (
 from tasks.params.aspects import AspectSpec, SelectionFile
 from tasks.params.data import DrawnSpec
 from tasks.params.evaluation import EvaluationConfig
-from tasks.params.policy import PolicyScale, RewardTraining, lora_settings, reward_training
+from tasks.params.policy import PolicyScale, RewardTraining, reward_training
 
-#: Normalisers that are fitted to the segments of a reward model.
-OF_SEGMENTS = ("global", "last", "location_aware")
+#: What architectures call the width of their layers.
+WIDTHS = ("hidden_size", "d_model", "n_embd")
+#: The highest rank of adapters where a model's width is not known before it is loaded.
+MOST_RANK = 16384
 
 
 def check_policy(reached: Reached) -> None:
@@ -45,7 +50,7 @@ def check_policy(reached: Reached) -> None:
     where = f"{reached.where('row')} on {reached.where('scale')}"
     evaluation: EvaluationConfig = reached.own("evaluation")
     check_judge_world(evaluation.judge, reached, reached.where("evaluation"))
-    lora_settings(recipe, reached.where("row"))
+    _check_adapters(reached, recipe)
     if recipe.kind == "supervised":
         scale.supervised_config(recipe.optimiser, where)
         return
@@ -56,6 +61,18 @@ def check_policy(reached: Reached) -> None:
     models = {one.item.name: one for one in reached.upstream("reward_model")}
     for part in recipe.components:
         _check_component(reached, recipe, part, models)
+
+
+def _check_adapters(reached: Reached, recipe: Recipe) -> None:
+    """Refuses adapters of a higher rank than the layers of a model that is built here have."""
+    for sft in reached.upstream("sft"):
+        sizes = sft.own("spec").architecture or {}
+        width = next((sizes[name] for name in WIDTHS if isinstance(sizes.get(name), int)), MOST_RANK)
+        if recipe.lora is not None and recipe.lora.rank > width:
+            raise RecipeError(
+                f"{reached.where('row')}: lora.rank is {recipe.lora.rank}; it must be at most {width}, the width of "
+                f"the model's layers ({sft.where('spec')})"
+            )
 
 
 def _check_measuring(reached: Reached, scale: PolicyScale, evaluation: EvaluationConfig) -> None:
@@ -97,8 +114,7 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
     if part.aspect is not None:
         _check_aspect(reached, recipe, part, where)
         return
-    if part.normaliser == PURE_SAMPLES or part.reward_model is None or part.readout is None:
-        _check_pure_samples(reached, part, where)
+    _check_pure_samples(reached, part, where)
     if part.readout is None or part.reward_model is None:
         return
     check_segmenter(part.readout.segmenter, reached, where)
@@ -117,7 +133,7 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
             f"{where}: normaliser is '{part.normaliser}', which is fitted to the head '{heads[0]}', but the readout "
             f"reads '{part.readout.head}'; use normaliser 'none'"
         )
-    if part.normaliser in OF_SEGMENTS and dict(spec.segmenter) != dict(part.readout.segmenter):
+    if NORMALISERS[part.normaliser].of_segments and dict(spec.segmenter) != dict(part.readout.segmenter):
         raise RecipeError(
             f"{where}: normaliser '{part.normaliser}' is fitted to segments of the reward model "
             f"'{part.reward_model}', cut by {dict(spec.segmenter)}, but the read-out cuts by "
@@ -128,7 +144,7 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
 
 def _check_pure_samples(reached: Reached, part: ComponentRecipe, where: str) -> None:
     """Refuses pure samples that another reward model scored."""
-    for selection in reached.upstream("selection") if part.normaliser == PURE_SAMPLES else ():
+    for selection in reached.upstream("selection") if NORMALISERS[part.normaliser].of_selection else ():
         chosen: SelectionFile = selection.own("spec")
         if chosen.holistic != part.reward_model:
             raise RecipeError(
@@ -207,23 +223,41 @@ def aspect_density(aspect: AspectSpec, models: Mapping[str, Reached], where: str
 
 
 def _own_density(aspect: AspectSpec) -> Density:
-    if aspect.aspect["kind"] == "trained":
+    """Returns the density of an aspect without a model; one that asks a tool is not built, since that starts the tool."""
+    kind = ASPECTS.kind_of(aspect.aspect)
+    target = ASPECTS.named(kind)
+    if target is TrainedAspect:
         raise RecipeError("'model' is missing: an aspect of kind 'trained' names its model")
-    return build_aspect(aspect.aspect, offsets=lambda _: []).density
+    declared = getattr(target, "density", None)
+    if not isinstance(declared, Density) or "density" in ASPECTS.options(kind):
+        return build_aspect(aspect.aspect, offsets=lambda _: []).density
+    _check_options(aspect, ())
+    return declared
+
+
+def _check_options(aspect: AspectSpec, provided: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the options of an aspect, each known and of the right type.
+
+    Args:
+        aspect: as its entry states it.
+        provided: options that its stage gives.
+    """
+    kind = ASPECTS.kind_of(aspect.aspect)
+    options = {name: value for name, value in aspect.aspect.items() if name != "kind"}
+    known = [name for name in ASPECTS.options(kind) if name not in provided]
+    for name in options:
+        if name not in known:
+            raise RecipeError(f"aspect '{kind}': unknown option '{name}'{hint(name, known)}")
+    return checked_arguments(ASPECTS.named(kind), options, f"aspect '{kind}'")
 
 
 def _trained_density(aspect: AspectSpec, models: Mapping[str, Reached]) -> Density:
     """Returns the density that a trained model is of, after checking the aspect's own options."""
-    options = {name: value for name, value in aspect.aspect.items() if name != "kind"}
-    if aspect.aspect["kind"] != "trained":
-        raise RecipeError(f"model is '{aspect.model}', which an aspect of kind '{aspect.aspect['kind']}' does not read")
+    kind = ASPECTS.kind_of(aspect.aspect)
+    if ASPECTS.named(kind) is not TrainedAspect:
+        raise RecipeError(f"model is '{aspect.model}', which an aspect of kind '{kind}' does not read")
+    options = _check_options(aspect, ("folder", "device"))
     parameters = inspect.signature(TrainedAspect).parameters
-    known = [name for name in parameters if name not in ("folder", "device")]
-    for name, value in options.items():
-        if name not in known:
-            raise RecipeError(f"aspect 'trained': unknown option '{name}'{hint(name, known)}")
-        if not isinstance(value, int | float) or isinstance(value, bool):
-            raise RecipeError(f"aspect 'trained': {name} is {value!r}; it must be a number")
     right, wrong = (options.get(name, parameters[name].default) for name in ("right", "wrong"))
     if not right > wrong:
         raise RecipeError(f"aspect 'trained': right is {right} and wrong {wrong}; right must be above wrong")

@@ -24,8 +24,8 @@ from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.experience import Experience, score, slice_rows
 from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.supervised.config import ImitationSettings
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten
-from tasks.params.solutions import ImitationSettings
 from tasks.running.artifacts import read_jsonl
 from tasks.running.stage import device
 
