@@ -223,7 +223,7 @@ def aspect_density(aspect: AspectSpec, models: Mapping[str, Reached], where: str
 
 
 def _own_density(aspect: AspectSpec) -> Density:
-    """Returns the density of an aspect without a model; one that asks a tool is not built, since that starts the tool."""
+    """Returns the density of an aspect without a model; one that declares it is not built, which may start a tool."""
     kind = ASPECTS.kind_of(aspect.aspect)
     target = ASPECTS.named(kind)
     if target is TrainedAspect:

@@ -189,7 +189,7 @@ def _find_model(root: Path, row: str, paper: str, named: str, kind: str) -> tupl
     return owner, where
 
 
-def _model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
+def load_model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
     """The reward model that a row names."""
     owner, where = _find_model(root, row, paper, named, "reward_model")
     spec = reward_model_spec(read_settings(where.under(root)), where)
@@ -217,7 +217,7 @@ def _merge(root: Path, where: Address, owner: str, spec: MergeSpec) -> ModelSpec
         _, at = _find_model(root, where, owner, name, "reward_model")
         if "merge" in read_settings(at.under(root)):
             raise RecipeError(f"{where}: merge: '{name}' is a merge itself; name the reward models that it averages")
-        members.append(_model(root, where, owner, name))
+        members.append(load_model(root, where, owner, name))
     for member in members:
         if member.given is not None:
             raise RecipeError(f"{where}: merge: '{member.name}' is given; name reward models that are trained here")
@@ -259,7 +259,7 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
         raise RecipeError(f"{where}: unknown selection '{name}'. {nearest(name, known)}")
     own = known[name]
     spec = typed(SelectionFile, read_settings(own.under(root)), own)
-    return SelectionSpec(paper, name, own, spec.backbone, _model(root, own, paper, spec.holistic), spec.aspects)
+    return SelectionSpec(paper, name, own, spec.backbone, load_model(root, own, paper, spec.holistic), spec.aspects)
 
 
 def _compared(root: Path, paper: str, where: str, row: ComparingRow) -> tuple[RowSpec, ...]:
@@ -314,7 +314,7 @@ def load_row(root: Path, paper: str, where: Address) -> RowSpec:
     if isinstance(row, RawRow):
         return RowSpec(paper, name, where, row.kind, row.backbone)
     if isinstance(row, MeasuringRow):
-        model = _model(root, where, paper, row.reward_model)
+        model = load_model(root, where, paper, row.reward_model)
         return RowSpec(paper, name, where, row.kind, row.backbone, "", (model,), model.entropies, model.segmenter)
     if isinstance(row, ComparingRow):
         policies = _compared(root, paper, where, row)
@@ -325,7 +325,7 @@ def load_row(root: Path, paper: str, where: Address) -> RowSpec:
 def _training_row(root: Path, paper: str, where: Address, recipe: Recipe) -> RowSpec:
     """A row that trains a policy, by its recipe."""
     named = reward_models(recipe)
-    models = tuple(_model(root, where, paper, name) for name in named)
+    models = tuple(load_model(root, where, paper, name) for name in named)
     cuts = [_cuts(part.readout.segmenter) for part in recipe.components if part.readout is not None]
     selection = None
     if recipe.selection is not None:

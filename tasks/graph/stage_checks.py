@@ -85,6 +85,7 @@ class TypedSettings:
 
     root: Path
     made: dict[tuple[Make, str], Any] = field(default_factory=dict)
+    problems: set[str] = field(default_factory=set)
 
     def get(self, make: Make, address: str) -> Any:
         """Returns the typed settings at an address.
@@ -98,6 +99,7 @@ class TypedSettings:
                 self.made[key] = make(read_settings(self.root / address), address)
             except (RecipeError, DataError) as error:
                 self.made[key] = error
+                self.problems.add(str(error))
         found = self.made[key]
         if isinstance(found, RewardsmithError):
             raise found
