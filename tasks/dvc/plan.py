@@ -171,7 +171,7 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
         graph.put(root, texts, changed)
     kept = [path.as_posix() for path in changed if path.parent == Path()]
     if kept:
-        print(f"wrote {' and '.join(kept)} anew, which params/ gives otherwise than they stood", file=sys.stderr)
+        print(f"updated {' and '.join(kept)}: params/ changed", file=sys.stderr)
 
 
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:
@@ -342,7 +342,10 @@ def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mappin
 
 
 def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stage]) -> dict[str, Stage]:
-    """The chosen stages with what DVC says of each."""
+    """The chosen stages with what DVC says of each.
+
+    The result of a check is constant: what reads it does not run because the check does.
+    """
     known: dict[str, Any] = {}
     hashes: dict[str, Any] = {}
     states: dict[str, Stage] = {}
@@ -353,12 +356,13 @@ def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stag
         reasons = _reasons(next(iter(_status(stage).values()), []))
         if not any(out.hash_info for out in stage.outs):
             reasons = ("it has not run here",)
-        above = [a for a in item.upstream if states[a].state != "current"]
+        above = [a for a in item.upstream if states[a].state != "current" and states[a].kind != "check"]
         state = "current"
         if reasons or above:
             state = "restore" if _restorable(repo, stage, known) else "run"
             reasons = reasons or tuple(f"reads from {a}" for a in above)
-        known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
+        unknown = state == "run" and not (item.kind == "check" and all(out.hash_info for out in stage.outs))
+        known |= {out.fs_path: None if unknown else out.hash_info for out in stage.outs}
         states[name] = replace(item, state=state, reasons=reasons)
     return states
 
