@@ -77,9 +77,13 @@ class Check:
     def named(self, scale: str, paper: str, names: Iterable[str]) -> dict[str, list[str]]:
         """Returns what is wrong with rows of a paper at a scale by their names; valid rows have nothing."""
         found: dict[str, list[str]] = {}
+        rows, wrong = read_rows(self.root, paper)
         for name in names:
+            if name in wrong:
+                found[name] = [wrong[name]]
+                continue
             try:
-                row = row_named(self.root, paper, name, {})
+                row = row_named(self.root, paper, name, rows)
             except (RecipeError, DataError) as error:
                 found[name] = [str(error)]
                 continue

@@ -9,8 +9,9 @@ params/scales/<scale>/backbones.yaml     what a row starts from, with the data a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -301,14 +302,17 @@ def _solutions(
     return tuple(name for name in (SAMPLES, TEACHER, GENERATED) if name in needed), generative
 
 
-def load_row(root: Path, paper: str, where: Address) -> RowSpec:
+def load_row(root: Path, paper: str, where: Address, backbones: Collection[str] | None = None) -> RowSpec:
     """The row at an address, which is relative to the root.
+
+    Args:
+        backbones: of any scale, where they are known.
 
     Raises:
         RecipeError: a setting that is not valid, or a name that is not known.
     """
     row, name = row_settings(read_settings(where.under(root)), where), where.name
-    known = backbone_names(root)
+    known = backbone_names(root) if backbones is None else backbones
     if row.backbone not in known:
         raise RecipeError(f"{where}: unknown backbone '{row.backbone}'. {nearest(row.backbone, known)}")
     if isinstance(row, RawRow):
@@ -365,11 +369,22 @@ def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
 
 
 def read_rows(root: Path, paper: str) -> tuple[dict[str, RowSpec], dict[str, str]]:
-    """The valid rows of a paper by name, and what is wrong with the others."""
-    rows, problems = {}, {}
+    """The valid rows of a paper by name, and what is wrong with the others; read once as long as params/ stays."""
+    files = sorted((root / "params").glob("**/*.yaml"))
+    rows, problems = _read_rows(
+        root, paper, tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
+    )
+    return dict(rows), dict(problems)
+
+
+@lru_cache(maxsize=64)
+def _read_rows(
+    root: Path, paper: str, _: tuple[tuple[Path, int, int], ...]
+) -> tuple[dict[str, RowSpec], dict[str, str]]:
+    rows, problems, backbones = {}, {}, backbone_names(root)
     for name, where in sorted(row_addresses(root, paper).items()):
         try:
-            rows[name] = load_row(root, paper, where)
+            rows[name] = load_row(root, paper, where, backbones)
         except (RecipeError, DataError) as error:
             problems[name] = str(error)
     return rows, problems
