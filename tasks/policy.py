@@ -49,7 +49,7 @@ from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.policies import Evaluation
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
-from tasks.params.policy import PolicyScale, lora_settings, reward_training
+from tasks.params.policy import PolicyScale, needed_solutions, reward_training
 from tasks.params.settings import typed
 from tasks.policy_run.answering import Opened, question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft
@@ -60,7 +60,6 @@ from tasks.policy_run.solutions import (
     SAMPLES_FILE,
     SolutionFolders,
     Solved,
-    needed_solutions,
     solved_samples,
 )
 from tasks.running.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl
@@ -422,10 +421,9 @@ def train_policy(
     )  # fmt: skip
     train = _by_reward if recipe.kind == "reward" else _supervised
     learn = train(recipe, scale, above, seed, f"{row_path} on {scale_path}")
-    lora = lora_settings(recipe, str(row_path))
     inputs: list[Path | str] = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        run = start_run(data, sft, evaluation_spec, lora, seed)
+        run = start_run(data, sft, evaluation_spec, recipe.lora, seed)
         if scale.measure_hacking and not run.scored:
             raise RecipeError(f"{scale_path}: measure_hacking needs a judge, or data with true rewards")
         summary, watch = learn(run, checkpoints)

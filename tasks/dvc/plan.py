@@ -20,6 +20,7 @@ from rlhf_core.published import registry
 from tasks.dvc.state import Look
 from tasks.dvc.unofficial import open_repo
 from tasks.graph import files as graph
+from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import build
 from tasks.graph.names import SUITE
@@ -90,6 +91,8 @@ def pipeline_files(
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
+    if params.exists() and (root / "params" / "scales" / scale).is_dir():
+        refuse_rows(root, scale, {paper: rows or _demo_rows(root, paper, scale, full=full)})
     in_demo = not params.exists() or _within(read_settings(params)["demo"].get(paper), rows, seeds)
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
@@ -103,6 +106,15 @@ def pipeline_files(
         if not (root / file).exists():
             raise RecipeError(f"{file} does not exist. Run rewardsmith in the repository")
     return files
+
+
+def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
+    """The rows of a paper's part of the demo, where a run is of the demo; none stand for all of the paper's."""
+    demo = read_settings(root / "params.yaml")["demo"].get(paper)
+    if demo is None or full or scale != ROOT_SCALE:
+        return ()
+    found: Collection[str] = demo["rows"]
+    return found
 
 
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
@@ -120,6 +132,8 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
         RecipeError: no paper has rows at the scale.
     """
     folders: list[Path] = []
+    chosen_papers = suite_papers(root, scale=scale, full=full)
+    refuse_rows(root, scale, {paper: _demo_rows(root, paper, scale, full=full) for paper in chosen_papers})
     graphs = build(root)
     if full or scale != ROOT_SCALE:
         chosen = {SHARED, *suite_papers(root, scale=scale, full=full)}
@@ -145,7 +159,7 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
         graph.put(root, texts, changed)
     kept = [path.as_posix() for path in changed if path.parent == Path()]
     if kept:
-        print(f"wrote {' and '.join(kept)} anew, which params/ gives otherwise than they stood", file=sys.stderr)
+        print(f"updated {' and '.join(kept)}: params/ changed", file=sys.stderr)
 
 
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:

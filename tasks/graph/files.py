@@ -31,11 +31,13 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
+from tasks.graph.check import check_all
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
 from tasks.params.pages import Address, read_page
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import ROOT_SCALE
+from tasks.params.stages import stage_needs
 from tasks.running.artifacts import write_whole
 from tasks.running.headlines import HEADLINE_FILE, HEADLINES
 
@@ -88,11 +90,11 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
         RecipeError: `resources` of params/scales/<scale>/stages.yaml names an unknown stage.
     """
     found: dict[str, dict[str, Any]] = {k: dict(v) for k, v in RESOURCES.get(scale, RESOURCES["small"]).items()}
-    for stage, needs in own_resources(root, scale).items():
+    where = f"params/scales/{scale}/stages.yaml:resources"
+    for stage, needs in stage_needs(own_resources(root, scale), where).items():
         if stage not in found:
-            where = f"params/scales/{scale}/stages.yaml:resources"
             raise RecipeError(f"{where}: unknown stage '{stage}'{hint(stage, sorted(STAGES), more=3)}")
-        found[stage].update(needs)
+        found[stage].update({name: value for name, value in vars(needs).items() if value is not None})
     return found
 
 
@@ -196,6 +198,7 @@ def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
         if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text
     ]
     there = {path.relative_to(root) for path in (root / "pipelines").glob("*/*/*.yaml")}
+    there |= {path.relative_to(root) for path in root.glob("graph.yaml")}  # of a tree from before
     return [*changed, *sorted(there - set(texts))]
 
 
@@ -231,6 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = matrix_folders(options.scale, options.matrix) if options.matrix else ()
     try:
         if options.check:
+            check_all(options.root)
             stale = stale_files(options.root)
             if stale:
                 print(f"not current: {', '.join(map(str, stale))}; run `python -m tasks.graph`", file=sys.stderr)

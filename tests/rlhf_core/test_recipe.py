@@ -70,17 +70,17 @@ def test_a_component_at_the_top_level_is_the_component_list() -> None:
     [
         (changed(normalizer="none"), "row.yaml: unknown setting 'normalizer'; did you mean 'normaliser'"),
         (changed(normaliser="location_awar"), "did you mean 'location_aware'"),
-        (changed(optimiser={"kind": "pppo"}), "did you mean 'ppo'"),
+        (changed(optimiser={"kind": "pppo"}), "unknown optimiser 'pppo'; did you mean 'ppo'"),
         (changed(optimiser={}), "unknown optimiser 'None'; known: ppo, ppo_a2c"),
         (changed(optimiser="ppo"), "must be a mapping"),
-        (changed(readout={"segmentr": {}}), "readout: unknown setting 'segmentr'; did you mean 'segmenter'"),
+        (changed(readout={"segmentr": {}}), "unknown setting 'readout.segmentr'; did you mean 'segmenter'"),
         (changed(readout=None), "'readout' must say the segmenter"),
         (changed(readout={"segmenter": {"kind": "token"}, "read": "values"}), "did you mean 'value'"),
-        (changed(credit="evensplit"), "unknown credit 'evensplit'"),
+        (changed(credit="evensplit"), "row.yaml: credit is 'evensplit'; did you mean 'even_split'?"),
         (changed(credit=None), "credit"),
         (changed(title=None), "title"),
-        (changed(estimator="ridge"), "unknown regression"),
-        (changed(kind="rewards"), "'reward' or 'supervised'"),
+        (changed(estimator="ridge"), "estimator is 'ridge'; known: huber, ols"),
+        (changed(kind="rewards"), "kind is 'rewards'; did you mean 'reward'?"),
     ],
 )
 def test_mistakes_are_named_with_the_nearest(row: dict[str, Any], message: str) -> None:
@@ -128,7 +128,7 @@ def test_reward_models_and_functions_mix_in_one_row() -> None:
         ({"reward_model": "segment"}, "a component needs one of"),
         ({"function": None}, "a component needs one of"),
         ({"normaliser": "global"}, "has no read-out and no normaliser"),
-        ({"gives": "segments"}, "a reward function gives sequence or tokens"),
+        ({"gives": "segments"}, "gives is 'segments'; known: sequence, tokens"),
         ({"credit": "as_is"}, "takes Tokens but function 'own:brevity' gives Sequence"),
     ],
 )
