@@ -24,6 +24,7 @@ import argparse
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -41,6 +42,8 @@ STAGES = (
     "solution_pairs", "reward_model", "normaliser", "references", "aspect_model", "selection", "policy",
     "reward_bench", "pool", "best_of_n", "second_judge", "tables",
 )  # fmt: skip
+#: The name of this project in pyproject.toml.
+DISTRIBUTION = "rewardsmith"
 #: Arguments of stages that are no files.
 NOT_PATHS = ("seed", "seeds", "paper", "results")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
@@ -64,9 +67,20 @@ def file_name(address: str) -> str:
     return re.sub(r"[^\w.@-]+", "_", address)
 
 
+def is_checkout(root: Path) -> bool:
+    """Whether a folder is a checkout of this project, whose own `tasks/` the stages run; elsewhere the installed
+    package runs, and a folder `tasks` is the user's."""
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(project.get("project", {}).get("name") == DISTRIBUTION)
+
+
 def stage_version(root: Path, stage: str) -> int | str:
-    """VERSION of `tasks/<stage>.py`, read from its source (1 while the module does not exist)."""
-    path = root / "tasks" / f"{stage}.py"
+    """VERSION of the module `tasks.<stage>` that stages run, read from its source (1 while it does not exist)."""
+    tasks = root / "tasks" if is_checkout(root) else Path(__file__).resolve().parents[1]
+    path = tasks / f"{stage}.py"
     if not path.exists():
         return 1
     try:
@@ -117,7 +131,7 @@ def _group_names(graph: Graph) -> list[str]:
     return sorted(graph.groups, key=lambda group: (STAGES.index(module_of(group)), group != module_of(group), group))
 
 
-def _stage(module: str, arguments: Mapping[str, Argument], out: str) -> dict[str, Any]:
+def _stage(module: str, arguments: Mapping[str, Argument], out: str, python: str) -> dict[str, Any]:
     """One stage: its command line, and every file or directory among its arguments as a dependency."""
     words: list[str] = []
     deps: list[str] = []
@@ -127,13 +141,13 @@ def _stage(module: str, arguments: Mapping[str, Argument], out: str) -> dict[str
         deps += values if name not in NOT_PATHS else ()
     version = f"${{versions.{module}}}"
     return {
-        "cmd": f"python -m tasks.{module} {' '.join(words)} --out {out} --stage-version {version}",
+        "cmd": f"{python} -m tasks.{module} {' '.join(words)} --out {out} --stage-version {version}",
         "deps": deps,
         "outs": [f"{out}/result", f"{out}/record"],
     }
 
 
-def _template(item: Item) -> dict[str, Any]:
+def _template(item: Item, python: str) -> dict[str, Any]:
     """The stage of a group, its values taken from the item."""
     fields: dict[str, Argument] = {
         name: tuple(f"${{item.{name}_{i + 1}}}" for i in range(len(value)))
@@ -141,22 +155,23 @@ def _template(item: Item) -> dict[str, Any]:
         else f"${{item.{name}}}"
         for name, value in item.arguments.items()
     }
-    return _stage(item.module, fields, "${item.out}")
+    return _stage(item.module, fields, "${item.out}", python)
 
 
-def pipeline_file(graph: Graph, folder: Path) -> dict[str, Any]:
+def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
     """Content of dvc.yaml for a graph in a folder relative to the root."""
+    python = "python" if is_checkout(root) else "python -P"
     depth = len(folder.parts)
     stages: dict[str, Any] = {}
     for group in _group_names(graph):
-        template = _template(next(iter(graph.groups[group].values())))
+        template = _template(next(iter(graph.groups[group].values())), python)
         stages[group] = {"foreach": f"${{{group}}}", "do": template}
     metrics, plots = [], []
     for paper, item in graph.tables.items():
         seeds = tuple(map(str, item["seeds"]))
         arguments: dict[str, Argument] = {"results": f"results/{graph.scale}", "paper": paper, "seeds": seeds}
         arguments["graph"] = (folder / "graph.yaml").as_posix()
-        stages[f"tables-{paper}"] = _stage("tables", arguments, item["out"]) | {"deps": item["deps"]}
+        stages[f"tables-{paper}"] = _stage("tables", arguments, item["out"], python) | {"deps": item["deps"]}
         result = f"{'../' * depth}{item['out']}/result"
         metrics.append(f"{result}/metrics.json")
         plots.append({f"{result}/curves.csv": {"x": "step", "y": "value", "template": "curves"}})
@@ -196,7 +211,7 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
     for folder, graph in graphs.items():
         if folder.parts and folder not in wanted and not (root / folder / "dvc.yaml").exists():
             continue
-        for name, value in (("graph.yaml", graph_file(root, graph)), ("dvc.yaml", pipeline_file(graph, folder))):
+        for name, value in (("graph.yaml", graph_file(root, graph)), ("dvc.yaml", pipeline_file(root, graph, folder))):
             files[folder / name] = HEADER + yaml.dump(value, Dumper=_Plain, sort_keys=False, width=110)
     return files
 
