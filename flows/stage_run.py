@@ -20,6 +20,8 @@ from rlhf_core.errors import RewardsmithError
 from tasks.dvc.one_stage import OUTCOME_VARIABLE, RAN
 from tasks.running import machine
 
+#: The folder of the packages whose modules are run here, whatever the working directory holds.
+PROJECT = Path(machine.__file__).parents[2]
 #: The stages' exit code for an error of the user's; EX_TEMPFAIL for one that may pass.
 USER_ERROR, TEMPORARY = 2, 75
 #: Endings by a signal: a device lost, memory short for a moment, a machine going down.
@@ -182,8 +184,7 @@ def run_stage(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     outcome = log_path.with_suffix(".outcome")
     outcome.unlink(missing_ok=True)
-    project = str(Path(machine.__file__).parents[2])
-    libraries = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
+    libraries = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     binaries = str(Path(sys.executable).parent)
     path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
