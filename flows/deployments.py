@@ -20,7 +20,8 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.graph.rows import load_yaml, papers
+from tasks.graph.rows import papers
+from tasks.params.pages import read_settings
 from tasks.running.commit import changed_since, commit_of, listed
 
 FILE = "prefect.yaml"
@@ -84,7 +85,7 @@ def deployments(root: Path) -> list[Deployment]:
     found.append(Deployment("suite", everything, ("suite",), queue=TREE_QUEUE, parameters={"full": True}))
     found.append(Deployment("recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
     if (root / SCHEDULE).exists():
-        schedule = load_yaml(root / SCHEDULE).get("schedule", {})
+        schedule = read_settings(root / SCHEDULE).get("schedule", {})
         unknown = set(schedule) - {"cron", "timezone"}
         if unknown or "cron" not in schedule:
             raise RecipeError(f"{SCHEDULE}: schedule is {schedule}; it must be {{cron: '0 3 * * *', timezone: UTC}}")

@@ -19,7 +19,8 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
 from rlhf_core.supervised.sft import sequence_statistics
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -67,7 +68,7 @@ def resolve_cutoffs(spec: EntropySpec, entropies: torch.Tensor) -> dict[str, flo
 
 
 def measure(
-    spec_path: Annotated[Path, "cutoffs (YAML)"], sft: Path, data: Path, out: Path, version: int | None = None
+    spec_path: Annotated[Address, "cutoffs (YAML)"], sft: Path, data: Path, out: Path, version: int | None = None
 ) -> None:
     """Writes entropies of every preference split and the cutoffs in nats."""
     check_version(STAGE, VERSION, version)

@@ -22,7 +22,8 @@ from rlhf_core.rewards.signals import Segments
 from rlhf_core.segmentation import from_spans
 from rlhf_core.segmentation.end_tokens import end_token_id
 from tasks.entropies import load_entropies
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.reward_model import segment_pairs
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.loading import load_encoder, load_segmenter
@@ -61,7 +62,7 @@ def calibration_places(spec: CalibrationSpec, rows: int) -> list[int]:
 
 
 def fit_normalisers(
-    scale_path: Annotated[Path, "calibration settings (YAML)"],
+    scale_path: Annotated[Address, "calibration settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,

@@ -48,8 +48,9 @@ from rlhf_core.supervised.training import TrainingConfig
 from rlhf_core.training_state import State
 from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.policies import Evaluation, EvaluationConfig
+from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.settings import read_settings, typed
+from tasks.params.settings import typed
 from tasks.policy_run.answering import Opened, question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft
 from tasks.policy_run.proxies import ProxyReader, lost_after_peak, peak_evaluation
@@ -388,9 +389,9 @@ def _in_hindsight(
 
 
 def train_policy(
-    row_path: Annotated[Path, "row file (YAML)"],
-    scale_path: Annotated[Path, "optimiser settings (YAML)"],
-    evaluation_path: Path,
+    row_path: Annotated[Address, "row file (YAML)"],
+    scale_path: Annotated[Address, "optimiser settings (YAML)"],
+    evaluation_path: Address,
     data: Path,
     sft: Path,
     entropies: Path | None,

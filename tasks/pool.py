@@ -14,7 +14,8 @@ from typing import Annotated, Any
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.generation import Sampling
 from tasks.evaluating.policies import answer
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -50,7 +51,7 @@ class PoolSpec:
 
 
 def draw_pool(
-    scale_path: Annotated[Path, "pool settings (YAML)"],
+    scale_path: Annotated[Address, "pool settings (YAML)"],
     data: Path,
     sft: Path,
     seed: int,

@@ -40,7 +40,8 @@ from tasks.data_specs.data_sets import (
 from tasks.data_specs.long_form import LONG_FORM_SPECS
 from tasks.data_specs.questions import questions_spec
 from tasks.data_specs.translation import TRANSLATION_SPECS
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.stage import command_line, run_stage
 
@@ -155,7 +156,7 @@ class RealSpec:
         return _real(self, quarantine)
 
 
-def data_spec(path: Path) -> DataSpec:
+def data_spec(path: Address | Path) -> DataSpec:
     """The typed data spec of a file, its template and limits checked."""
     values = read_settings(path)
     if "task" in values:
@@ -174,7 +175,7 @@ def data_spec(path: Path) -> DataSpec:
     return spec
 
 
-def prepare(spec_path: Annotated[Path, "data spec (YAML)"], out: Path, version: int | None = None) -> None:
+def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path, version: int | None = None) -> None:
     """Writes the data sets that a data spec describes."""
     check_version(STAGE, VERSION, version)
     spec = data_spec(spec_path)

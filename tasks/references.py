@@ -32,7 +32,8 @@ from rlhf_core.rewards.signals import Segments
 from rlhf_core.rollout import Responses
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.shaping.specification import CONSTANTS, Scale
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, read_tensors, stage_output, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
@@ -138,7 +139,7 @@ def sample(
 
 
 def make_references(
-    scale_path: Annotated[Path, "reference settings (YAML)"],
+    scale_path: Annotated[Address, "reference settings (YAML)"],
     data: Path,
     sft: Path,
     reward_model: Path,

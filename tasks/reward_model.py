@@ -32,7 +32,8 @@ from rlhf_core.segmentation import SaT, Segmentation, Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token, with_end_tokens
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.entropies import load_entropies, resolve_segmenter
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
@@ -187,8 +188,8 @@ def segment_sequences(
 
 
 def train_reward_model(
-    spec_path: Annotated[Path, "reward-model spec (YAML)"],
-    scale_path: Annotated[Path, "training settings (YAML)"],
+    spec_path: Annotated[Address, "reward-model spec (YAML)"],
+    scale_path: Annotated[Address, "training settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -241,7 +242,7 @@ def train_reward_model(
         else:
             options = {"heads": loss.heads, "seed": own_seed, "projections": aggregation.projections}
             model = ScalarModel.from_language_model(base, **options).to(device())
-            label = f"reward model {spec_path.stem} seed {seed}"
+            label = f"reward model {Address(spec_path).name} seed {seed}"
             with training_on(data / "preference.train.jsonl"):
                 history = fit(model, splits["train"], encoder.pad_id, config, own_seed, label, checkpoints, loss)
         metrics: dict[str, float] = {

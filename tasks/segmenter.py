@@ -25,7 +25,8 @@ from rlhf_core.segmentation.boundary_tagger import (
 from rlhf_core.segmentation.sat import KNOWN_FILE, SaT, load_splitter, text_digest
 from rlhf_core.supervised.training import TrainingConfig
 from tasks.data_specs.data_sets import DATA_VARIABLE
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.progress import progress
 from tasks.running.stage import command_line, device, run_stage, set_threads
@@ -101,7 +102,7 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
 
 
 def make_segmenter(
-    spec_path: Annotated[Path, "segmenter spec (YAML)"], data: Path, out: Path, version: int | None = None
+    spec_path: Annotated[Address, "segmenter spec (YAML)"], data: Path, out: Path, version: int | None = None
 ) -> None:
     """Trains or loads a SaT model and finds the sentences of all responses."""
     check_version(STAGE, VERSION, version)

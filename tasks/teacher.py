@@ -19,7 +19,8 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.reasoning.rewriting import REASONS, RewriteLimits, Teacher, WrongSolution, judged
 from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.testbed.oracle import first_error
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -164,7 +165,7 @@ def _steps(wrong: WrongSolution) -> bool:
 
 
 def make_rewrites(
-    spec_path: Annotated[Path, "teacher spec (YAML)"],
+    spec_path: Annotated[Address, "teacher spec (YAML)"],
     data: Path,
     sft: Path,
     samples: Annotated[Path, "result of `samples`"],

@@ -20,10 +20,13 @@ from rlhf_core.published import registry
 from tasks.dvc.state import Look
 from tasks.dvc.unofficial import open_repo
 from tasks.graph import files as graph
-from tasks.graph.items import SHARED, Graph, module_of
+from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import build
 from tasks.graph.names import SUITE
-from tasks.graph.rows import ROOT_SCALE, ROW_STAGES, load_yaml, nearest
+from tasks.graph.rows import ROOT_SCALE, ROW_STAGES
+from tasks.params.pages import nearest, page_files, read_settings
+from tasks.params.scales import scale_names
+from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import stopped
 from tasks.running.exclusive import only_scheduler
 
@@ -35,9 +38,9 @@ class Stage:
     """One stage of the graph. Paths are relative to the repository.
 
     Attributes:
-        address: DVC's name, `policy@segment-bandit-0` or `pipelines/testbed/segment/dvc.yaml:policy@segment-dpo-2`.
+        address: DVC's name, `policy-segment-bandit-0` or `pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-2`.
         kind: the module that it runs, such as policy.
-        owner, name, seed: the paper (or 'shared'), the row, model or data set, and the seed; empty for tables.
+        owner, name, seed: the paper (or 'shared'), the row, model or data set, and the seed; no name for tables.
         upstream: addresses of the stages whose outputs it reads.
         state: current | restore | run.
         reasons: why it is not current, in words.
@@ -86,12 +89,11 @@ def pipeline_files(
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
-    in_demo = not params.exists() or _within(load_yaml(params)["demo"].get(paper), rows, seeds)
+    in_demo = not params.exists() or _within(read_settings(params)["demo"].get(paper), rows, seeds)
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
         if not (root / "params" / "scales" / scale).is_dir():
-            known = {path.name for path in (root / "params" / "scales").glob("*/")}
-            raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, known)}")
+            raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, scale_names(root))}")
         folders = graph.matrix_folders(scale, paper)
     if params.exists():
         _follow_params(root, folders, build(root))
@@ -105,8 +107,8 @@ def pipeline_files(
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
     """Whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by name."""
     if full or scale != ROOT_SCALE:
-        return tuple(paper for paper in registry.PAPERS if (root / "params" / paper / "rows").is_dir())
-    return tuple(load_yaml(root / "params.yaml")["demo"])
+        return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
+    return tuple(read_settings(root / "params.yaml")["demo"])
 
 
 def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
@@ -179,7 +181,7 @@ def read_state(
     from dvc.dvcfile import load_file
     from dvc.exceptions import DvcException
 
-    declared = {file: load_yaml((root / file).parent / "graph.yaml") for file in files}
+    declared = {file: declared_stages(root / file) for file in files}
     loaded_seeds = seeds if set(seeds) <= _seeds(declared.values(), papers) else ()  # `select` says what is wrong
     try:
         with open_repo(root) as repo, repo.lock:
@@ -187,34 +189,41 @@ def read_state(
             for file in files:
                 stages_of_file = load_file(repo, str(root / file)).stages
                 for own in stages_of_file:
-                    if not loaded_seeds or _is_of_seeds(own, declared[file], loaded_seeds):
+                    if not loaded_seeds or _is_of_seeds(declared[file][own], loaded_seeds):
                         name = own if file == ROOT_FILE else f"{file}:{own}"
                         loaded[name], origin[name] = stages_of_file[own], file
-            stages = _stages(root, loaded, {name: declared[file] for name, file in origin.items()})
+            facts = {name: declared[file][str(loaded[name].name)] for name, file in origin.items()}
+            stages = _stages(root, loaded, facts)
             return _with_states(repo, loaded, select(stages, rows, seeds, papers))
     except DvcException as error:
         raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
 
 
-def _item(name: str, declared: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What graph.yaml says of a stage, by DVC's name of it within its file; nothing of a tables stage."""
-    group, _, key = name.partition("@")
-    found: Mapping[str, Any] = declared.get(group, {}).get(key, {})
-    return found
+def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
+    """What a dvc.yaml says of its stages in `meta`, by DVC's name of each within the file.
+
+    Raises:
+        RewardsmithError: a stage without it, which `rewardsmith graph` did not write.
+    """
+    stages = read_mapping(file).get("stages") or {}
+    for name, stage in stages.items():
+        if "module" not in (stage.get("meta") or {}):
+            raise RewardsmithError(f"{file}: stage '{name}' has no meta.module; write it with `rewardsmith graph`")
+    return {name: stage["meta"] for name, stage in stages.items()}
 
 
-def _is_of_seeds(name: str, declared: Mapping[str, Any], seeds: Collection[int]) -> bool:
+def _is_of_seeds(meta: Mapping[str, Any], seeds: Collection[int]) -> bool:
     """Whether a stage belongs to one of the seeds, or to none: what it reads from does, then, too.
 
     Tables are of all seeds, and no part of a choice of some.
     """
-    return "@" in name and _item(name, declared).get("seed") in (None, *seeds)
+    return meta["module"] != "tables" and meta.get("seed") in (None, *seeds)
 
 
-def _seeds(graphs: Iterable[Mapping[str, Any]], papers: Collection[str]) -> set[int]:
+def _seeds(files: Iterable[Mapping[str, Mapping[str, Any]]], papers: Collection[str]) -> set[int]:
     """Seeds of the papers' stages; of all papers without a choice."""
-    items = [item for given in graphs for group in given["groups"] for item in given[group].values()]
-    return {item["seed"] for item in items if "seed" in item and (not papers or item["owner"] in papers)}
+    metas = [meta for stages in files for meta in stages.values()]
+    return {meta["seed"] for meta in metas if "seed" in meta and (not papers or meta["owner"] in papers)}
 
 
 def asked_for(
@@ -229,7 +238,11 @@ def asked_for(
 
 
 def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Stage]:
-    """What the files say of every stage, in an order that runs, as if each were to run."""
+    """What the files say of every stage, in an order that runs, as if each were to run.
+
+    Args:
+        declared: `meta` of each stage.
+    """
     makers = {out.fs_path: name for name, stage in loaded.items() for out in stage.outs}
     upstream = {
         name: tuple(dict.fromkeys(makers[dep.fs_path] for dep in stage.deps if dep.fs_path in makers))
@@ -238,20 +251,19 @@ def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mappin
     stages: dict[str, Stage] = {}
     for name in _in_order(loaded, upstream):
         stage = loaded[name]
-        group, item = str(stage.name).partition("@")[0], _item(str(stage.name), declared[name])
-        kind = "tables" if group.startswith("tables-") else module_of(group)
+        meta = declared[name]
         stages[name] = Stage(
             address=name,
-            kind=kind,
-            owner=item.get("owner", ""),
-            name=item.get("name", ""),
-            seed=item.get("seed"),
+            kind=str(meta["module"]),
+            owner=str(meta["owner"]),
+            name=str(meta["name"]),
+            seed=meta.get("seed"),
             command=str(stage.cmd),
             outs=tuple(Path(out.fs_path).relative_to(root.resolve()).as_posix() for out in stage.outs),
             upstream=upstream[name],
             state="run",
             reasons=(),
-            needs=declared[name].get("resources", {}).get(kind, graph.CPU),
+            needs=meta.get("needs", graph.CPU),
         )
     return stages
 
@@ -275,8 +287,7 @@ def select(
     Raises:
         RecipeError: a row that no stage has, with the nearest known ones.
     """
-    tables = {f"tables-{paper}" for paper in papers}
-    own = [a for a, s in states.items() if s.owner in papers or a.rpartition(":")[2] in tables]
+    own = [a for a, s in states.items() if s.owner in papers]
     mine = closure(states, own) if papers else dict(states)
     if not rows and not seeds:
         return mine

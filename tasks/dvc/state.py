@@ -76,9 +76,9 @@ class Look:
         if isinstance(part, ParamsDependency):
             found: Mapping[str, Any] = part.status()
             return [
-                f"{key} of {path} {change}"
+                f"{noun} {path}:{key} {change}" if key else f"{noun} {path} {change}"
                 for path, changes in found.items()
-                for key, change in (changes.items() if isinstance(changes, Mapping) else [("settings", changes)])
+                for key, change in (changes.items() if isinstance(changes, Mapping) else [("", changes)])
             ]
         if part.hash_info and part.use_cache and part.changed_cache():
             return [f"{noun} {part} not in cache"]

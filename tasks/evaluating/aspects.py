@@ -1,10 +1,10 @@
 """Aspects and holistic rewards of whole responses, as the stages `selection` and `policy` ask for them.
 
-params/scales/<scale>/aspects/<name>.yaml
+params/scales/<scale>/aspects.yaml, an entry for each aspect
     aspect: {kind: length}      what `rlhf_core.aspects.build_aspect` takes
     normaliser: mean            none, z over the initial policy's pure samples, or mean of the training answers
     positive: true              whether its rewards are above 0 already, so that the gate leaves them as they are
-    model: factuality           the trained model behind it, if any: params/<paper>/aspect_models/<it>.yaml
+    model: factuality           the trained model behind it, if any: an entry of params/<paper>/aspect_models.yaml
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from rlhf_core.rewards.aspect_scorer import SIGNALS
 from rlhf_core.rewards.preference_training import SegmentedSequence, score_all
 from rlhf_core.rewards.signals import Tokens
 from rlhf_core.segmentation import build_segmenter
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.stage import device
 
@@ -38,7 +39,7 @@ NORMALISERS = ("none", "mean", "z")
 
 @dataclass(frozen=True)
 class AspectSpec:
-    """An aspect file; see the module."""
+    """An aspect's entry; see the module."""
 
     aspect: Mapping[str, Any]
     normaliser: str = "none"
@@ -104,11 +105,11 @@ def load_aspect(
 
 
 def read_aspects(
-    files: Sequence[Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
+    files: Sequence[Address | Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
 ) -> list[LoadedAspect]:
-    """The aspects of some files, in order; a file's name is the aspect's."""
+    """Returns the aspects at some addresses, in order, each under its entry's name."""
     known = named_models(models)
-    specs = {file.stem: typed(AspectSpec, read_settings(file), str(file)) for file in files}
+    specs = {Address(one).name: typed(AspectSpec, read_settings(one), str(one)) for one in files}
     return [load_aspect(name, spec, known, tokenizer) for name, spec in specs.items()]
 
 

@@ -1,6 +1,6 @@
 """The graph of stages: rows, reward models, scales and seeds resolved into the files that DVC reads.
 
-    python -m tasks.graph                     brings dvc.yaml, graph.yaml and the matrices that are there up to date
+    python -m tasks.graph                     brings dvc.yaml and the matrices that are there up to date
     python -m tasks.graph --matrix segment    writes a paper's matrix, pipelines/testbed/{shared,segment}/, too
     python -m tasks.graph --check             exits with 1 when one of them is not current
 
@@ -9,13 +9,13 @@ tree, so a matrix that nobody ran would stand there as missing.
 
 What is read:
     params.yaml                which rows and seeds the demo and the suite have
-    params/<paper>/            rows and reward models, see `tasks.graph.rows`
-    params/scales/<scale>/     how big: data/, tokenizers/, evaluation/, backbones/, policy/<optimiser>.yaml and the
-                               settings of the other stages
+    params/<paper>/            pages of rows and reward models, see `tasks.graph.rows`
+    params/scales/<scale>/     how big, see `tasks.params.scales`
     tasks/<stage>.py           each stage's VERSION, read without importing it
 
-`tasks.graph.matrix` says which stages there are. Every path is relative to the repository. A group of stages is a
-`foreach` over the items of graph.yaml.
+`tasks.graph.matrix` says which stages there are. Every path is relative to the repository. A stage depends on the keys
+of pages that its settings are made of (`params:`), so a changed value of a row runs that row again, and DVC's own
+`params diff`, `exp run -S`, `exp show` and `metrics diff` work. `meta` of a stage is what the scheduler reads.
 """
 
 from __future__ import annotations
@@ -25,40 +25,40 @@ import ast
 import re
 import sys
 import tomllib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
-from tasks.graph.items import SHARED, Argument, Graph, Item, module_of
+from tasks.graph.code_dependencies import Reads, reads
+from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
-from tasks.graph.rows import ROOT_SCALE, load_yaml, nearest
+from tasks.graph.rows import ROOT_SCALE
+from tasks.params.pages import Address, nearest, read_page, read_settings
+from tasks.params.scales import resources as own_resources
 from tasks.running.artifacts import write_whole
+from tasks.running.headlines import HEADLINE_FILE, HEADLINES
 
 STAGES = (
-    "prepare", "tokenizer", "segmenter", "sft", "entropies", "samples", "teacher", "generative_reward_model",
+    "check", "prepare", "tokenizer", "segmenter", "sft", "entropies", "samples", "teacher", "generative_reward_model",
     "solution_pairs", "reward_model", "normaliser", "references", "aspect_model", "selection", "policy",
     "reward_bench", "pool", "best_of_n", "second_judge", "tables",
 )  # fmt: skip
 #: The name of this project in pyproject.toml.
 DISTRIBUTION = "rewardsmith"
 #: Arguments of stages that are no files.
-NOT_PATHS = ("seed", "seeds", "paper", "results")
+NOT_PATHS = ("seed", "seeds", "paper", "results", "rows")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
 
-#: What a stage needs while it runs, where params/scales/<scale>/resources.yaml says nothing.
+#: What a stage needs while it runs, where `resources` of params/scales/<scale>/stages.yaml says nothing.
 CPU = {"cores": 1, "gpus": 0, "memory_gb": 2}
+ON_CPU = ("check", "tokenizer", "tables")
 RESOURCES: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "testbed": dict.fromkeys(STAGES, CPU),
-    "small": {
-        stage: CPU if stage in ("tokenizer", "tables") else {"cores": 4, "gpus": 1, "memory_gb": 32} for stage in STAGES
-    },
-    "paper": {
-        stage: CPU if stage in ("tokenizer", "tables") else {"cores": 32, "gpus": 8, "memory_gb": 512}
-        for stage in STAGES
-    },
+    "small": {stage: CPU if stage in ON_CPU else {"cores": 4, "gpus": 1, "memory_gb": 32} for stage in STAGES},
+    "paper": {stage: CPU if stage in ON_CPU else {"cores": 32, "gpus": 8, "memory_gb": 512} for stage in STAGES},
 }
 
 
@@ -100,86 +100,90 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
     """What each stage needs while it runs at a scale: cores, gpus and memory_gb (GiB) by the stage's name.
 
     Raises:
-        RecipeError: params/scales/<scale>/resources.yaml names an unknown stage.
+        RecipeError: `resources` of params/scales/<scale>/stages.yaml names an unknown stage.
     """
-    own = root / "params" / "scales" / scale / "resources.yaml"
     found: dict[str, dict[str, Any]] = {k: dict(v) for k, v in RESOURCES.get(scale, RESOURCES["small"]).items()}
-    for stage, needs in (load_yaml(own) if own.exists() else {}).items():
+    for stage, needs in own_resources(root, scale).items():
         if stage not in found:
-            raise RecipeError(f"{own}: unknown stage '{stage}'. {nearest(stage, STAGES)}")
+            where = f"params/scales/{scale}/stages.yaml:resources"
+            raise RecipeError(f"{where}: unknown stage '{stage}'. {nearest(stage, STAGES)}")
         found[stage].update(needs)
     return found
 
 
-def graph_file(root: Path, graph: Graph) -> dict[str, Any]:
-    """Content of graph.yaml: what the pipeline reads by `vars:`, and what the scheduler reads."""
-    content: dict[str, Any] = {
-        "scale": graph.scale,
-        "versions": {stage: stage_version(root, stage) for stage in STAGES},
-        "resources": resources(root, graph.scale),
-        "groups": _group_names(graph),
-    }
-    for group in content["groups"]:
-        content[group] = {
-            key: {"name": item.name, "owner": item.owner, "seed": item.seed, **item.flat(), "out": item.out}
-            for key, item in graph.groups[group].items()
-        }
-    return {**content, "tables": graph.tables}
+def _stage(
+    item: Item, root: Path, run: str, version: int | str, needs: Mapping[str, Any], own: Reads
+) -> dict[str, Any]:
+    """One stage: its command line, what it reads, and what it leaves.
 
-
-def _group_names(graph: Graph) -> list[str]:
-    return sorted(graph.groups, key=lambda group: (STAGES.index(module_of(group)), group != module_of(group), group))
-
-
-def _stage(module: str, arguments: Mapping[str, Argument], out: str, python: str) -> dict[str, Any]:
-    """One stage: its command line, and every file or directory among its arguments as a dependency."""
+    Args:
+        run: what runs a module, such as `python -m`.
+        version: of the module.
+        needs: cores, gpus and memory_gb.
+        own: code and data of the user's own that its settings name. Installed packages stand in a comment of the
+            command, so that another version runs the stage again.
+    """
     words: list[str] = []
     deps: list[str] = []
-    for name, value in arguments.items():
-        values = value if isinstance(value, tuple) else (str(value),)
+    for name, value in item.arguments.items():
+        values = value if isinstance(value, tuple) else (str(value) if isinstance(value, int) else value,)
         words += [f"--{name.replace('_', '-')}", *values]
-        deps += values if name not in NOT_PATHS else ()
-    version = f"${{versions.{module}}}"
+        if name not in NOT_PATHS:
+            deps += [one for one in values if not isinstance(one, Address)]
+    outs = {"outs": [f"{item.out}/result", f"{item.out}/record"]}
+    if item.module in HEADLINES:
+        outs["metrics"] = [f"{item.out}/{HEADLINE_FILE}"]
+    params = _params(root, item.addresses)
+    command = f"{run} tasks.{item.module} {' '.join(words)} --out {item.out} --stage-version {version}"
+    meta = {"module": item.module, "owner": item.owner, "name": item.name, "seed": item.seed, "needs": dict(needs)}
     return {
-        "cmd": f"{python} -m tasks.{module} {' '.join(words)} --out {out} --stage-version {version}",
-        "deps": deps,
-        "outs": [f"{out}/result", f"{out}/record"],
+        "cmd": f"{command} # {' '.join(own.versions)}" if own.versions else command,
+        **({"params": params} if params else {}),
+        "deps": [*deps, *item.after, *(file for file in own.files if file not in deps)],
+        **outs,
+        "meta": {name: value for name, value in meta.items() if value is not None},
     }
 
 
-def _template(item: Item, python: str) -> dict[str, Any]:
-    """The stage of a group, its values taken from the item."""
-    fields: dict[str, Argument] = {
-        name: tuple(f"${{item.{name}_{i + 1}}}" for i in range(len(value)))
-        if isinstance(value, tuple)
-        else f"${{item.{name}}}"
-        for name, value in item.arguments.items()
-    }
-    return _stage(item.module, fields, "${item.out}", python)
+def _params(root: Path, addresses: Iterable[Address]) -> list[str | dict[str, list[str]]]:
+    """DVC's parameters of some entries: the keys of each page that they are made of."""
+    keys: dict[str, list[str]] = {}
+    for address in addresses:
+        own = [] if address.key is None else read_page(root / address.file).keys(address.key)
+        known = keys.setdefault(address.file.as_posix(), [])
+        known += [key for key in own if key not in known]
+    return [{file: names} for file, names in keys.items()]
 
 
 def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
     """Content of dvc.yaml for a graph in a folder relative to the root."""
-    python = "python" if is_checkout(root) else "python -P"
+    run = "python -m" if is_checkout(root) else "python -P -m"
+    versions = {stage: stage_version(root, stage) for stage in STAGES}
+    needs = resources(root, graph.scale)
+    tables = {paper: _tables_item(graph, made) for paper, made in graph.tables.items()}
+    items = sorted(graph.items(), key=lambda item: (STAGES.index(item.module), item.stage))
+    stages, known = {}, dict[Address, Reads]()
+    for item in (*items, *tables.values()):
+        own = Reads()
+        for address in (*item.addresses, *item.reads):
+            if address not in known:
+                known[address] = reads(root, read_settings(address.under(root)))
+            own |= known[address]
+        stages[item.stage] = _stage(item, root, run, versions[item.module], needs[item.module], own)
     depth = len(folder.parts)
-    stages: dict[str, Any] = {}
-    for group in _group_names(graph):
-        template = _template(next(iter(graph.groups[group].values())), python)
-        stages[group] = {"foreach": f"${{{group}}}", "do": template}
-    metrics, plots = [], []
-    for paper, item in graph.tables.items():
-        seeds = tuple(map(str, item["seeds"]))
-        arguments: dict[str, Argument] = {"results": f"results/{graph.scale}", "paper": paper, "seeds": seeds}
-        arguments["graph"] = (folder / "graph.yaml").as_posix()
-        stages[f"tables-{paper}"] = _stage("tables", arguments, item["out"], python) | {"deps": item["deps"]}
-        result = f"{'../' * depth}{item['out']}/result"
-        metrics.append(f"{result}/metrics.json")
-        plots.append({f"{result}/curves.csv": {"x": "step", "y": "value", "template": "curves"}})
     if depth:
-        for stage in stages.values():
-            stage.get("do", stage)["wdir"] = "/".join([".."] * depth)
-    shown = {"metrics": metrics, "plots": plots} if metrics else {}
-    return {"vars": ["graph.yaml"], "stages": stages, **shown}
+        stages = {name: {"wdir": "/".join([".."] * depth), **stage} for name, stage in stages.items()}
+    results = [f"{'../' * depth}{item.out}/result" for item in tables.values()]
+    plots = [{f"{result}/curves.csv": {"x": "step", "y": "value", "template": "curves"}} for result in results]
+    return {"stages": stages, **({"plots": plots} if plots else {})}
+
+
+def _tables_item(graph: Graph, made: Tables) -> Item:
+    """The stage that makes a paper's tables."""
+    seeds = tuple(map(str, made.seeds))
+    arguments: dict[str, Argument] = {"results": f"results/{graph.scale}", "paper": made.paper, "seeds": seeds}
+    arguments["rows"] = made.rows
+    return Item("tables", "", arguments, made.out, made.paper, after=made.deps)
 
 
 class _Plain(yaml.CSafeDumper):
@@ -211,8 +215,8 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
     for folder, graph in graphs.items():
         if folder.parts and folder not in wanted and not (root / folder / "dvc.yaml").exists():
             continue
-        for name, value in (("graph.yaml", graph_file(root, graph)), ("dvc.yaml", pipeline_file(root, graph, folder))):
-            files[folder / name] = HEADER + yaml.dump(value, Dumper=_Plain, sort_keys=False, width=110)
+        content = pipeline_file(root, graph, folder)
+        files[folder / "dvc.yaml"] = HEADER + yaml.dump(content, Dumper=_Plain, sort_keys=False, width=110)
     return files
 
 

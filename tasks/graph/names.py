@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.graph.rows import backbone_names, load_rows, nearest, papers
+from tasks.graph.rows import backbone_names, load_rows, papers
+from tasks.params.pages import nearest, present_name
+from tasks.params.scales import scale_names
 
 #: The flow of the five papers, and the name that stands for all their matrices.
 SUITE, ALL = "suite", "all"
@@ -19,7 +23,7 @@ def known_scale(scale: str) -> str:
     """
     folder = Path("params", "scales")
     if folder.is_dir() and not (folder / scale).is_dir():
-        raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, (path.name for path in folder.glob('*/')))}")
+        raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, scale_names(Path()))}")
     return scale
 
 
@@ -48,6 +52,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         return SUITE, []
     rows = {paper: set(load_rows(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
+    names = [_present(name, set().union(backbones, *rows.values())) for name in names]
     first_is_paper = bool(names) and names[0] in known_papers
     owned, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
     for name in chosen:
@@ -62,6 +67,15 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     return owned.pop(), chosen
 
 
+def _present(name: str, known: Collection[str]) -> str:
+    """A row's present name for one with dots, which names had before; said on standard error."""
+    present = present_name(name)
+    if name in known or present not in known or present == name:
+        return name
+    print(f"note: '{name}' is called '{present}' now: names have no dots", file=sys.stderr)
+    return present
+
+
 def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     """The folder of a reward model: the given one, else the result of that name and seed, `<paper>/<name>` where
     several papers have one.
@@ -73,9 +87,10 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     if folder.is_dir():
         return folder
     paper, _, name = model.rpartition("/")
+    known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
+    name = _present(name, known)
     found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
     if not found:
-        known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
         hint = nearest(name, known) if known else "None is trained yet: rewardsmith run"
         raise RecipeError(f"no trained reward model '{model}' (seed {seed}). {hint}")
     if len(found) > 1:

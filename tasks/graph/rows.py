@@ -1,18 +1,16 @@
-"""Rows and reward models as the files of params/ state them, as far as the graph needs to know them.
+"""Rows and reward models as the pages of params/ state them, as far as the graph needs to know them.
 
-params/<paper>/rows/<row>.yaml             one row of the paper each
-params/<paper>/reward_models/<name>.yaml   reward models, shared by rows; another paper's is `<paper>/<name>`
-params/<paper>/selections/<name>.yaml      which aspects are compared with which holistic reward model
-params/<paper>/generative_reward_models/   the same of generative ones
-params/scales/<scale>/backbones/<it>.yaml  what a row starts from, with the data and tokenizer that belong to it
+params/<paper>/rows.yaml                 rows of the paper; where there are many, also rows_<topic>.yaml
+params/<paper>/reward_models.yaml        reward models, shared by rows; another paper's is `<paper>/<name>`
+params/<paper>/selections.yaml           which aspects are compared with which holistic reward model
+params/<paper>/generative_reward_models.yaml, aspect_models.yaml
+params/scales/<scale>/backbones.yaml     what a row starts from, with the data and tokenizer that belong to it
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +18,12 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.shaping.specification import needs_references
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
-from tasks.params.settings import read_settings
+from tasks.params.pages import Address, entries, nearest, page_files, read_settings
+from tasks.params.scales import scale_entries, scale_names
 
 ROOT_SCALE = "testbed"
-NAME = re.compile(r"[a-z0-9][a-z0-9._-]*")
+#: Where backbones are, in messages.
+BACKBONES = "params/scales/<scale>/backbones.yaml"
 #: Rows that measure a reward model, by a stage of that name.
 MEASURING = ("reward_bench", "best_of_n")
 #: Rows that compare policies, by a stage of that name.
@@ -37,7 +37,7 @@ ROW_STAGES = ("sft", "policy", *MEASURING, *COMPARING)
 
 @dataclass(frozen=True)
 class ModelSpec:
-    """A reward-model file.
+    """A reward model, as its page states it.
 
     Attributes:
         entropies: whether its segments are cut by the SFT model's entropies.
@@ -45,13 +45,13 @@ class ModelSpec:
         merge: the reward models that it is the average of; empty where it is trained.
         data: the data set whose pairs it learns from, None for its backbone's.
         given: a folder with a trained model in `model/`, in the place of training one.
-        references: names params/scales/<scale>/references/<it>.yaml; None for the scale's references.yaml.
+        references: names the scale's settings `references-<it>`; None for its `references`.
         samples: whether it learns from pairs of sampled solutions instead of the data's preference pairs.
     """
 
     paper: str
     name: str
-    path: str
+    path: Address
     backbone: str
     entropies: bool
     segmenter: str | None = None
@@ -64,17 +64,17 @@ class ModelSpec:
 
 @dataclass(frozen=True)
 class SelectionSpec:
-    """A selection file: what the initial policy's greedy and sampled answers are scored by.
+    """A selection: what the initial policy's greedy and sampled answers are scored by.
 
     Attributes:
         backbone: whose initial policy answers.
         holistic: the holistic reward model.
-        aspects: names of params/scales/<scale>/aspects/<it>.yaml, in order.
+        aspects: names of entries of params/scales/<scale>/aspects.yaml, in order.
     """
 
     paper: str
     name: str
-    path: str
+    path: Address
     backbone: str
     holistic: ModelSpec
     aspects: tuple[str, ...]
@@ -82,17 +82,17 @@ class SelectionSpec:
 
 @dataclass(frozen=True)
 class RowSpec:
-    """One row file.
+    """One row.
 
     Attributes:
         kind: reward, supervised; reward_bench or best_of_n, which measure a reward model; second_judge, which compares
             policies; or raw: the backbone itself, measured by its SFT stage.
-        settings: names params/scales/<scale>/policy/<it>.yaml; the optimiser's kind unless the row says otherwise.
+        settings: names an entry of params/scales/<scale>/policy.yaml; the optimiser's kind without it.
         reward_models: those that its components read, in order, each once.
         entropies: whether a read-out of its own needs entropies.
         segmenter: the SaT model behind its sentences, if any.
         references: those of its reward models whose reference rewards a shaping needs.
-        evaluation: names params/scales/<scale>/evaluation/<it>.yaml; None for the backbone's.
+        evaluation: names an entry of params/scales/<scale>/evaluation.yaml; None for the backbone's.
         selection: where its aspects and the statistics of pure samples come from, if anywhere.
         policies: the rows whose policies it compares, the one that is judged first.
         solutions: what it reads of sampled solutions: samples, a teacher's rewrites, a generative reward model's with
@@ -102,7 +102,7 @@ class RowSpec:
 
     paper: str
     name: str
-    path: str
+    path: Address
     kind: str
     backbone: str
     settings: str = ""
@@ -117,27 +117,49 @@ class RowSpec:
     generative: ModelSpec | None = None
 
 
-#: The graph reads files of params/ as the stages do.
-load_yaml = read_settings
+#: The pages of a paper, by what their entries are.
+PAGES = ("rows", "reward_models", "generative_reward_models", "selections", "aspect_models")
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """A hint with the known names nearest to an unknown one."""
-    names = sorted(known)
-    close = get_close_matches(name, names, n=3, cutoff=0.5)
-    return f"Did you mean {' or '.join(repr(c) for c in close)}?" if close else f"Known: {', '.join(names)}"
+def paper_folder(paper: str) -> Path:
+    """Where a paper's pages are, relative to the root."""
+    return Path("params") / paper
+
+
+def row_addresses(root: Path, paper: str) -> dict[str, Address]:
+    """Addresses of a paper's rows by name."""
+    return entries(root, paper_folder(paper), "rows")
+
+
+def refuse_old_tree(root: Path) -> None:
+    """Refuses a params/ in which each row and setting is a file of its own.
+
+    Raises:
+        RecipeError: it is one, and how to convert it.
+    """
+    old = [*(root / "params").glob("*/rows/*.yaml"), *(root / "params" / "scales").glob("*/backbones/*.yaml")]
+    if old:
+        raise RecipeError(
+            f"{old[0].relative_to(root)}: a file of its own; entries are on pages, such as params/<paper>/rows.yaml. "
+            "Convert the tree with `rewardsmith migrate`"
+        )
 
 
 def papers(root: Path) -> tuple[str, ...]:
-    """The papers that have rows, the demo's first."""
-    found = sorted(path.parent.name for path in (root / "params").glob("*/rows"))
-    demo = [name for name in load_yaml(root / "params.yaml")["demo"] if name in found]
+    """The papers that have rows, the demo's first.
+
+    Raises:
+        RecipeError: a tree with a file for each row.
+    """
+    refuse_old_tree(root)
+    found = sorted(path.name for path in (root / "params").glob("*/") if page_files(path, "rows"))
+    demo = [name for name in read_settings(root / "params.yaml")["demo"] if name in found]
     return tuple(dict.fromkeys([*demo, *found]))
 
 
 def backbone_names(root: Path) -> set[str]:
     """Backbones of any scale."""
-    return {path.stem for path in (root / "params" / "scales").glob("*/backbones/*.yaml")}
+    return {name for scale in scale_names(root) for name in scale_entries(root, scale, "backbones")}
 
 
 def _cuts_by_entropy(values: Any) -> bool:
@@ -166,16 +188,16 @@ def _model(root: Path, row: str, paper: str, named: str, kind: str = "reward_mod
     """The reward model that a row names, or of another kind the generative one."""
     owner, _, name = named.rpartition("/")
     owner = owner or paper
-    path = root / "params" / owner / f"{kind}s" / f"{name}.yaml"
-    if not path.exists():
-        known = {
-            p.stem if p.parts[-3] == paper else f"{p.parts[-3]}/{p.stem}" for p in root.glob(f"params/*/{kind}s/*.yaml")
-        }
+    where = entries(root, paper_folder(owner), f"{kind}s").get(name)
+    if where is None:
+        folders = (path.name for path in (root / "params").glob("*/"))
+        found = {folder: entries(root, paper_folder(folder), f"{kind}s") for folder in folders}
+        known = {one if of == paper else f"{of}/{one}" for of, names in found.items() for one in names}
         raise RecipeError(f"{row}: unknown {kind} '{named}'. {nearest(named, known)}")
-    values, where = load_yaml(path), path.relative_to(root).as_posix()
+    values = read_settings(where.under(root))
     declared = values.get("backbone")
     if not isinstance(declared, str):
-        raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
+        raise RecipeError(f"{where}: 'backbone' is missing; it names an entry of {BACKBONES}")
     if "merge" in values:
         return _merge(root, where, owner, name, declared, values)
     segmenter = _one_sat_model(_sat_models(values), where)
@@ -189,7 +211,7 @@ def _model(root: Path, row: str, paper: str, named: str, kind: str = "reward_mod
     return ModelSpec(owner, name, where, declared, entropies, segmenter, (), data, *own, samples)
 
 
-def _merge(root: Path, where: str, owner: str, name: str, backbone: str, values: Mapping[str, Any]) -> ModelSpec:
+def _merge(root: Path, where: Address, owner: str, name: str, backbone: str, values: Mapping[str, Any]) -> ModelSpec:
     """A reward model that averages others of its backbone and data, which are trained themselves."""
     named, data = values["merge"], values.get("data")
     if not isinstance(named, list) or not all(isinstance(member, str) for member in named):
@@ -262,18 +284,16 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
     Raises:
         RecipeError: no such file, or one without backbone, holistic reward model or aspects.
     """
-    folder = root / "params" / paper / "selections"
-    path = folder / f"{name}.yaml"
-    if not path.exists():
-        raise RecipeError(
-            f"{where}: unknown selection '{name}'. {nearest(name, (p.stem for p in folder.glob('*.yaml')))}"
-        )
-    values, own = load_yaml(path), path.relative_to(root).as_posix()
+    known = entries(root, paper_folder(paper), "selections")
+    if name not in known:
+        raise RecipeError(f"{where}: unknown selection '{name}'. {nearest(name, known)}")
+    own = known[name]
+    values = read_settings(own.under(root))
     backbone, holistic, aspects = (values.get(field) for field in ("backbone", "holistic", "aspects"))
     if not (isinstance(backbone, str) and isinstance(holistic, str)):
         raise RecipeError(f"{own}: 'backbone' and 'holistic' name the initial policy and the holistic reward model")
     if not (isinstance(aspects, list) and aspects and all(isinstance(name, str) for name in aspects)):
-        raise RecipeError(f"{own}: 'aspects' must list names of params/scales/<scale>/aspects/<it>.yaml")
+        raise RecipeError(f"{own}: 'aspects' must list names of entries of params/scales/<scale>/aspects.yaml")
     if len(set(aspects)) != len(aspects):
         raise RecipeError(f"{own}: 'aspects' names one of {aspects} twice")
     return SelectionSpec(paper, name, own, backbone, _model(root, own, paper, holistic), tuple(aspects))
@@ -281,12 +301,11 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
 
 def _compared(root: Path, paper: str, where: str, values: Mapping[str, Any]) -> tuple[RowSpec, ...]:
     """The rows whose policies a row compares, the one that is judged first."""
-    names, folder = [values.get("policy"), *values.get("against", [])], root / "params" / paper / "rows"
-    known = {path.stem for path in folder.glob("*.yaml")}
+    names, known = [values.get("policy"), *values.get("against", [])], row_addresses(root, paper)
     for name in names:
         if name not in known:
             raise RecipeError(f"{where}: no row '{name}' for 'policy' or 'against'. {nearest(str(name), known)}")
-    rows = tuple(load_row(root, paper, folder / f"{name}.yaml") for name in names)
+    rows = tuple(load_row(root, paper, known[name]) for name in names)
     for row in rows:
         if row.kind not in ("reward", "supervised"):
             raise RecipeError(f"{where}: row '{row.name}' is of kind '{row.kind}', which trains no policy")
@@ -316,29 +335,27 @@ def _solutions(
     return tuple(name for name in (SAMPLES, TEACHER, GENERATED) if name in needed), generative
 
 
-def load_row(root: Path, paper: str, path: Path) -> RowSpec:
-    """One row file."""
-    values, where = load_yaml(path), path.relative_to(root).as_posix()
-    if not NAME.fullmatch(path.stem):
-        raise RecipeError(f"{where}: a row's name may hold small letters, digits, '-', '_' and '.' only")
+def load_row(root: Path, paper: str, where: Address) -> RowSpec:
+    """The row at an address, which is relative to the root."""
+    values, name = read_settings(where.under(root)), where.name
     kind, backbone = values.get("kind", "reward"), values.get("backbone")
     if kind not in KINDS:
         raise RecipeError(f"{where}: kind is '{kind}'; it must be {', '.join(KINDS[:-1])} or {KINDS[-1]}")
     if kind in SETTINGS:
         _refuse_other_settings(where, kind, values)
     if not isinstance(backbone, str):
-        raise RecipeError(f"{where}: 'backbone' is missing; it names params/scales/<scale>/backbones/<it>.yaml")
+        raise RecipeError(f"{where}: 'backbone' is missing; it names an entry of {BACKBONES}")
     known = backbone_names(root)
     if backbone not in known:
         raise RecipeError(f"{where}: unknown backbone '{backbone}'. {nearest(backbone, known)}")
     if kind == "raw":
-        return RowSpec(paper, path.stem, where, kind, backbone)
+        return RowSpec(paper, name, where, kind, backbone)
     if kind in MEASURING:
         (model,) = _models(root, where, paper, {"reward_model": values.get("reward_model")})
         entropies, segmenter = model.entropies, model.segmenter
-        return RowSpec(paper, path.stem, where, kind, backbone, "", (model,), entropies, segmenter)
+        return RowSpec(paper, name, where, kind, backbone, "", (model,), entropies, segmenter)
     if kind in COMPARING:
-        return RowSpec(paper, path.stem, where, kind, backbone, policies=_compared(root, paper, where, values))
+        return RowSpec(paper, name, where, kind, backbone, policies=_compared(root, paper, where, values))
     optimiser = values.get("optimiser")
     if not isinstance(optimiser, Mapping) or not isinstance(optimiser.get("kind"), str):
         raise RecipeError(f"{where}: optimiser is '{optimiser}'; it must be a mapping, as in {{kind: ppo}}")
@@ -358,7 +375,7 @@ def load_row(root: Path, paper: str, path: Path) -> RowSpec:
             )
     solutions, generative = _solutions(root, where, paper, values, models)
     return RowSpec(
-        paper, path.stem, where, kind, backbone, settings, models, *cut, references, evaluation, selection,
+        paper, name, where, kind, backbone, settings, models, *cut, references, evaluation, selection,
         solutions=solutions, generative=generative,
     )  # fmt: skip
 
@@ -369,14 +386,14 @@ def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
     Raises:
         RecipeError: an unknown backbone or reward model, or two that contradict each other.
     """
-    return {
-        path.stem: load_row(root, paper, path) for path in sorted((root / "params" / paper / "rows").glob("*.yaml"))
-    }
+    return {name: load_row(root, paper, where) for name, where in sorted(row_addresses(root, paper).items())}
 
 
-def raw_row(paper: str, backbone: str) -> RowSpec:
+def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
     """The row of a backbone as it is, which its SFT stage measures."""
-    return RowSpec(paper, backbone, f"params/scales/{ROOT_SCALE}/backbones/{backbone}.yaml", "raw", backbone)
+    scales = (scale_entries(root, scale, "backbones") for scale in (ROOT_SCALE, *scale_names(root)))
+    where = next(found[backbone] for found in scales if backbone in found)
+    return RowSpec(paper, backbone, where, "raw", backbone)
 
 
 def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) -> RowSpec:
@@ -385,5 +402,5 @@ def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) ->
         return rows[name]
     backbones = backbone_names(root)
     if name in backbones:
-        return raw_row(paper, name)
+        return raw_row(root, paper, name)
     raise RecipeError(f"unknown row '{name}' of {paper}. {nearest(name, {*rows, *backbones})}")

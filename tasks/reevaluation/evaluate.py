@@ -36,8 +36,8 @@ from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, p
 from rlhf_core.evaluation.judges.templates import get_template
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
-from tasks.graph.rows import nearest
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, nearest, read_settings
+from tasks.params.settings import typed
 from tasks.reevaluation.past_results import bring_back
 from tasks.reevaluation.records import bring_records, records, records_folder
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_whole
@@ -119,8 +119,9 @@ class Subject:
         record = read_json(result.parent / "record" / "record.json")
         found: dict[str, Path] = {}
         for path in map(Path, record.get("inputs", {})):
-            # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation/<name>.yaml
-            names = {*path.parts[-4:-1], *([path.stem] if path.suffix == ".yaml" else [])}
+            # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation.yaml:<name>
+            file = Address(path).file
+            names = {*path.parts[-4:-1], *([file.stem.split("_")[0]] if file.suffix == ".yaml" else [])}
             found |= {part: path for part in ("data", "sft", "evaluation") if part in names}
         missing = {"data", "sft", "evaluation"} - set(found)
         if missing:
@@ -378,8 +379,8 @@ def _reevaluate(
 
     result = tree / model["result"]
     subject = Subject.of(result)
-    data = root / subject.data
-    for path in (data / "data.json", root / subject.evaluation):
+    data, evaluation = root / subject.data, Address(subject.evaluation).under(root)
+    for path in (data / "data.json", evaluation.file):
         if not path.exists():
             raise DataError(
                 f"is what {model['name']}@{model['alias']} is evaluated with today, and is not here",
@@ -387,7 +388,7 @@ def _reevaluate(
                 remedy="Make it (rewardsmith run), or fetch it (dvc checkout, dvc pull); or promote a model of the "
                 "data sets that are here",
             )
-    spec = typed(EvaluationConfig, read_settings(root / subject.evaluation), str(subject.evaluation))
+    spec = typed(EvaluationConfig, read_settings(evaluation), str(subject.evaluation))
     if spec.judge is None:
         raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
     world = load_world(data)

@@ -66,8 +66,8 @@ def environment_of_each(processes: int) -> dict[str, str]:
     if gpus and processes > gpus:
         raise RecipeError(
             f"{PROCESSES_VARIABLE} is {processes}, but the stage sees {gpus} GPU(s) (CUDA_VISIBLE_DEVICES={devices}); "
-            "a process needs one of its own. Declare more `gpus` for it in params/scales/<scale>/resources.yaml, or "
-            "start fewer processes"
+            "a process needs one of its own. Declare more `gpus` for it under `resources` in "
+            "params/scales/<scale>/stages.yaml, or start fewer processes"
         )
     threads = str(max(1, _count(THREADS_VARIABLE, "1") // processes))
     return {THREADS_VARIABLE: threads, "OMP_NUM_THREADS": threads, "MKL_NUM_THREADS": threads}

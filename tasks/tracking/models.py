@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from rlhf_core.errors import RecipeError, RewardsmithError
-from tasks.graph.rows import ROOT_SCALE, nearest
+from tasks.graph.rows import ROOT_SCALE
+from tasks.params.pages import nearest
 
 KINDS = {"policy": "policy", "reward_model": "reward-model"}
 ALIAS = re.compile(r"[a-z][a-z0-9_-]*")

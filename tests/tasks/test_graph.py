@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rlhf_core.errors import DataError, RecipeError
 from tasks import sft
 from tasks.graph import files as graph
-from tasks.graph.rows import load_yaml
+from tasks.params.pages import read_settings
 from tests import small_repository
 from tests.small_repository import command, reward_row, write_yaml
 
@@ -43,7 +43,7 @@ def test_committed_graph_files_are_current() -> None:
 
 
 def test_demo_is_table_1_over_two_seeds() -> None:
-    settings = load_yaml(ROOT / "params.yaml")
+    settings = read_settings(ROOT / "params.yaml")
     assert settings["demo"]["segment"]["seeds"] == [0, 1]
     assert len(settings["demo"]["segment"]["rows"]) == 7
 
@@ -215,7 +215,7 @@ def test_broken_yaml_is_named(root: Path) -> None:
 
 
 def test_unknown_demo_row_is_refused(root: Path) -> None:
-    settings = load_yaml(root / "params.yaml")
+    settings = read_settings(root / "params.yaml")
     settings["demo"]["segment"]["rows"].append("bandti")
     write_yaml(root / "params.yaml", settings)
     with pytest.raises(RecipeError, match=r"unknown row 'bandti' of segment\. Did you mean 'bandit'"):

@@ -16,8 +16,9 @@ from tasks.graph.items import Item
 from tasks.graph.matrix import build
 from tasks.graph.rows import RowSpec, load_rows, raw_row
 from tasks.graph.scale import Scale
+from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.settings import read_settings, typed
+from tasks.params.settings import typed
 from tasks.policy_run.solutions import imitation_settings, needed_solutions
 from tasks.samples import SamplesSpec
 from tasks.sft import BackboneSpec

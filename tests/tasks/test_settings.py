@@ -17,8 +17,9 @@ from tasks.evaluating.policies import EvaluationConfig
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
 from tasks.normaliser import CalibrationSpec, calibration_places
+from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.settings import overrides, read_settings, typed
+from tasks.params.settings import overrides, typed
 from tasks.prepare import RealSpec, data_spec
 from tasks.reward_model import RewardModelSpec
 from tasks.running.loading import load_judge
