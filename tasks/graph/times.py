@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from tasks.dvc.plan import clock
+from tasks.graph.expected import clock
 from tasks.running.artifacts import write_whole
 
 RUNS = Path(".work") / "runs"

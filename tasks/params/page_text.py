@@ -182,9 +182,7 @@ def _block(values: Mapping[str, Any], comments: Comments, indent: int = 0, path:
         flow = f"{lead} {_flow(value)}"
         if not isinstance(value, Mapping | list):
             lines.append(f"{lead} {_scalar(value, 'a: {}')}{behind}\n")
-        elif not value:
-            lines.append(f"{flow}{behind}\n")
-        elif indent and not inner and len(flow) <= WIDTH and not _of_mappings(value):
+        elif not value or (indent and not inner and len(flow) <= WIDTH and not _of_mappings(value)):
             lines.append(f"{flow}{behind}\n")
         elif isinstance(value, Mapping):
             lines.append(f"{lead}{behind}\n{_block(value, comments, indent + 2, here)}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.dvc.plan import clock
+from tasks.graph.expected import clock
 from tasks.report.across import COLUMNS
 from tasks.report.measured import stop_lines
 from tasks.report.page import Report, label

@@ -20,7 +20,7 @@ from markupsafe import Markup
 
 from rlhf_core.errors import DataError
 from rlhf_core.published import registry
-from tasks.dvc.plan import clock
+from tasks.graph.expected import clock
 from tasks.graph.times import KindTime, RunTimes, by_kind, last_run, run_line
 from tasks.report import across
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
