@@ -116,10 +116,14 @@ def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mappin
 
 
 def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stage]) -> dict[str, Stage]:
-    """The chosen stages with what DVC says of each."""
+    """The chosen stages with what DVC says of each.
+
+    The result of a check is constant: what reads it does not run because the check does.
+    """
     look, states = Look(repo), dict[str, Stage]()
     for name, item in chosen.items():
-        state, reasons = look.state(loaded[name], [a for a in item.upstream if states[a].state != "current"])
+        above = [a for a in item.upstream if states[a].state != "current" and states[a].kind != "check"]
+        state, reasons = look.state(loaded[name], above, constant=item.kind == "check")
         states[name] = replace(item, state=state, reasons=reasons)
     return states
 
@@ -136,19 +140,21 @@ class Look:
         #: Digests that outputs will have by path, of stages looked at already; None for a stage that runs.
         self._known: dict[str, Any] = {}
 
-    def state(self, stage: Any, above: list[str]) -> tuple[str, tuple[str, ...]]:
+    def state(self, stage: Any, above: list[str], *, constant: bool = False) -> tuple[str, tuple[str, ...]]:
         """Returns a stage's state (current, restore or run), and why it is not current.
 
         Args:
             stage: DVC's stage; the ones that it reads from were looked at before.
             above: addresses of those of them that are not current.
+            constant: whether its outputs will be what they are when it runs.
         """
         reasons = self.reasons(stage)
         state = "current"
         if reasons or above:
             state = "restore" if self.restorable(stage) else "run"
             reasons = reasons or tuple(f"reads from {address}" for address in above)
-        self._known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
+        unknown = state == "run" and not (constant and all(out.hash_info for out in stage.outs))
+        self._known |= {out.fs_path: None if unknown else out.hash_info for out in stage.outs}
         return state, reasons
 
     def reasons(self, stage: Any) -> tuple[str, ...]:

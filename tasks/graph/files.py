@@ -228,6 +228,7 @@ def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
         if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text
     ]
     there = {path.relative_to(root) for path in (root / "pipelines").glob("*/*/*.yaml")}
+    there |= {path.relative_to(root) for path in root.glob("graph.yaml")}  # of a tree from before
     return [*changed, *sorted(there - set(texts))]
 
 

@@ -95,7 +95,7 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
         graph.put(root, texts, changed)
     kept = [path.as_posix() for path in changed if path.parent == Path()]
     if kept:
-        print(f"wrote {' and '.join(kept)} anew, which params/ gives otherwise than they stood", file=sys.stderr)
+        print(f"updated {' and '.join(kept)}: params/ changed", file=sys.stderr)
 
 
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:

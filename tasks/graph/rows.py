@@ -392,7 +392,8 @@ def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
 def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
     """The row of a backbone as it is, which its SFT stage measures."""
     scales = (scale_entries(root, scale, "backbones") for scale in (ROOT_SCALE, *scale_names(root)))
-    where = next(found[backbone] for found in scales if backbone in found)
+    nowhere = Address(f"params/scales/{ROOT_SCALE}/backbones.yaml:{backbone}")
+    where = next((found[backbone] for found in scales if backbone in found), nowhere)
     return RowSpec(paper, backbone, where, "raw", backbone)
 
 

@@ -38,7 +38,7 @@ class Loader(yaml.CSafeLoader):
         seen: set[str] = set()
         for key, _ in node.value:
             name, row = str(key.value), key.start_mark.line + 1
-            if key.tag != "tag:yaml.org,2002:str":
+            if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
                 raise _NotText(name, row)
             if name in seen:
                 raise _Twice(name, row)
@@ -57,6 +57,7 @@ _SCALARS = {
     "int": (r"[-+]?0b[01]+|[-+]?0o[0-7]+|[-+]?[0-9][0-9_]*|[-+]?0x[0-9a-fA-F]+", "-+0123456789"),
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "timestamp": (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "0123456789"),
+    "merge": (r"<<", "<"),
 }
 for _kind, (_pattern, _first) in _SCALARS.items():
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
