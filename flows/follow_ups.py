@@ -12,9 +12,8 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from flows.scheduler import RunFailed
-from flows.stage_run import Running
+from flows.stage_run import PROJECT, Running
 from flows.working_tree import end_group, mark
-from tasks.dvc import plan
 
 #: A module of the project and its arguments.
 Call = tuple[str, Sequence[str]]
@@ -43,8 +42,10 @@ def follow_up(module: str, arguments: Sequence[str], root: Path, running: Runnin
     Raises:
         RunFailed: it ended badly.
     """
-    project = str(Path(plan.__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
+    }
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         cwd=root,

@@ -32,10 +32,11 @@ from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.registry import SHAPINGS
-from tasks.dvc import plan, state
+from tasks.dvc import state
 from tasks.graph import files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED
+from tasks.graph.plan import ROOT_FILE
 from tasks.graph.rows import papers, row_addresses
 from tasks.params.page_text import page_text
 from tasks.params.pages import NAME, read_settings
@@ -139,7 +140,7 @@ def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[st
     refuse_rows(path, "testbed", {paper: [name]})
     folders = graph.matrix_folders("testbed", paper)
     graph.write(path, folders)
-    return [plan.ROOT_FILE, *(f"{folder}/dvc.yaml" for folder in folders if (path / folder / "dvc.yaml").exists())]
+    return [ROOT_FILE, *(f"{folder}/dvc.yaml" for folder in folders if (path / folder / "dvc.yaml").exists())]
 
 
 def _page(paper: str, name: str) -> Path:

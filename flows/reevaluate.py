@@ -70,7 +70,7 @@ def _address(model: Registered) -> str:
 
 def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant) -> dict[str, Any]:
     """Runs `tasks.reevaluation.evaluate` to its end as stages are run: marked, logged, and its memory watched."""
-    call = [sys.executable, "-m", "tasks.reevaluation.evaluate", "--settings", str(settings), "--root", str(root)]
+    call = ["tasks.reevaluation.evaluate", "--settings", str(settings), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
     call += ["--result", model.path, "--out", str(out)]

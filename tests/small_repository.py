@@ -176,6 +176,7 @@ def create(
     demo_part = {"segment": {"seeds": list(seeds), "rows": list(demo)}}
     suite = {"seeds": list(suite_seeds), "scale_seeds": {"default": [0]}}
     write_yaml(root / "params.yaml", {"demo": demo_part, "suite": suite})
+    (root / "pyproject.toml").write_text('[project]\nname = "rewardsmith"\n')  # whose own tasks/ the stages run
     (root / "tasks").mkdir()
     (root / "tasks" / "__init__.py").touch()
     (root / "tasks" / "stand_in.py").write_text(STAND_IN)

@@ -24,6 +24,7 @@ import argparse
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -32,9 +33,10 @@ import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
 from tasks.graph.check import check_all
+from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
-from tasks.params.pages import Address, read_page
+from tasks.params.pages import Address, read_page, read_settings
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import stage_needs
@@ -46,6 +48,8 @@ STAGES = (
     "solution_pairs", "reward_model", "normaliser", "references", "aspect_model", "selection", "policy",
     "reward_bench", "pool", "best_of_n", "second_judge", "tables",
 )  # fmt: skip
+#: The name of this project in pyproject.toml.
+DISTRIBUTION = "rewardsmith"
 #: Arguments of stages that are no files.
 NOT_PATHS = ("seed", "seeds", "paper", "results", "rows")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
@@ -65,9 +69,20 @@ def file_name(address: str) -> str:
     return re.sub(r"[^\w.@-]+", "_", address)
 
 
+def is_checkout(root: Path) -> bool:
+    """Whether a folder is a checkout of this project, whose own `tasks/` the stages run; elsewhere the installed
+    package runs, and a folder `tasks` is the user's."""
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(project.get("project", {}).get("name") == DISTRIBUTION)
+
+
 def stage_version(root: Path, stage: str) -> int | str:
-    """VERSION of `tasks/<stage>.py`, read from its source (1 while the module does not exist)."""
-    path = root / "tasks" / f"{stage}.py"
+    """VERSION of the module `tasks.<stage>` that stages run, read from its source (1 while it does not exist)."""
+    tasks = root / "tasks" if is_checkout(root) else Path(__file__).resolve().parents[1]
+    path = tasks / f"{stage}.py"
     if not path.exists():
         return 1
     try:
@@ -98,8 +113,18 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _stage(item: Item, root: Path, version: int | str, needs: Mapping[str, Any]) -> dict[str, Any]:
-    """One stage: its command line, what it reads, and what it leaves."""
+def _stage(
+    item: Item, root: Path, run: str, version: int | str, needs: Mapping[str, Any], own: Reads
+) -> dict[str, Any]:
+    """One stage: its command line, what it reads, and what it leaves.
+
+    Args:
+        run: what runs a module, such as `python -m`.
+        version: of the module.
+        needs: cores, gpus and memory_gb.
+        own: code and data of the user's own that its settings name. Installed packages stand in a comment of the
+            command, so that another version runs the stage again.
+    """
     words: list[str] = []
     deps: list[str] = []
     for name, value in item.arguments.items():
@@ -111,11 +136,12 @@ def _stage(item: Item, root: Path, version: int | str, needs: Mapping[str, Any])
     if item.module in HEADLINES:
         outs["metrics"] = [f"{item.out}/{HEADLINE_FILE}"]
     params = _params(root, item.addresses)
+    command = f"{run} tasks.{item.module} {' '.join(words)} --out {item.out} --stage-version {version}"
     meta = {"module": item.module, "owner": item.owner, "name": item.name, "seed": item.seed, "needs": dict(needs)}
     return {
-        "cmd": f"python -m tasks.{item.module} {' '.join(words)} --out {item.out} --stage-version {version}",
+        "cmd": f"{command} # {' '.join(own.versions)}" if own.versions else command,
         **({"params": params} if params else {}),
-        "deps": [*deps, *item.after],
+        "deps": [*deps, *item.after, *(file for file in own.files if file not in deps)],
         **outs,
         "meta": {name: value for name, value in meta.items() if value is not None},
     }
@@ -133,13 +159,19 @@ def _params(root: Path, addresses: Iterable[Address]) -> list[str | dict[str, li
 
 def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
     """Content of dvc.yaml for a graph in a folder relative to the root."""
+    run = "python -m" if is_checkout(root) else "python -P -m"
     versions = {stage: stage_version(root, stage) for stage in STAGES}
     needs = resources(root, graph.scale)
     tables = {paper: _tables_item(graph, made) for paper, made in graph.tables.items()}
     items = sorted(graph.items(), key=lambda item: (STAGES.index(item.module), item.stage))
-    stages = {
-        item.stage: _stage(item, root, versions[item.module], needs[item.module]) for item in (*items, *tables.values())
-    }
+    stages, known = {}, dict[Address, Reads]()
+    for item in (*items, *tables.values()):
+        own = Reads()
+        for address in (*item.addresses, *item.reads):
+            if address not in known:
+                known[address] = reads(root, read_settings(address.under(root)))
+            own |= known[address]
+        stages[item.stage] = _stage(item, root, run, versions[item.module], needs[item.module], own)
     depth = len(folder.parts)
     if depth:
         stages = {name: {"wdir": "/".join([".."] * depth), **stage} for name, stage in stages.items()}

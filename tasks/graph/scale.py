@@ -369,4 +369,5 @@ class Scale:
             made["references"] = tuple(map(result_of, centers))
         further, arguments = self.solutions(row, base, seed)
         above, made = [*above, *further], made | arguments
-        return [*above, self._item("policy", row.name, seed, row.paper, **made, seed=seed)]
+        policy = self._item("policy", row.name, seed, row.paper, **made, seed=seed)
+        return [*above, policy if row.selection is None else replace(policy, reads=self.aspects(row.selection))]

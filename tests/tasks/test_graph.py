@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
+from tasks import sft
 from tasks.graph import files as graph
 from tasks.params.pages import read_settings
 from tests import small_repository
@@ -163,6 +164,8 @@ def test_a_shaping_that_is_none_is_named_by_the_graph(root: Path) -> None:
 def test_version_is_read_without_importing(tmp_path: Path) -> None:
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "sft.py").write_text("import no_such_library\n\nVERSION: int = 7\n")
+    assert graph.stage_version(tmp_path, "sft") == sft.VERSION, "a folder `tasks` of a user's own is not the package"
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "rewardsmith"\n')
     assert graph.stage_version(tmp_path, "sft") == 7
     assert graph.stage_version(tmp_path, "policy") == 1
 

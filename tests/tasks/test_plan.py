@@ -14,9 +14,10 @@ import pytest
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry
 from tasks.commands import plan_table
-from tasks.dvc import plan
-from tasks.dvc.plan import Stage
-from tasks.graph.times import clock
+from tasks.dvc.state import read_state
+from tasks.graph import plan
+from tasks.graph.expected import clock, expected_seconds
+from tasks.graph.stages import Stage, select
 from tasks.params.pages import read_settings
 from tests import small_repository
 from tests.small_repository import PROJECT, reward_row, set_entry, write_yaml
@@ -26,7 +27,7 @@ OUTPUTS = [f"results/testbed/segment/policy/bandit/0/{part}" for part in ("resul
 
 
 def states(root: Path) -> dict[str, str]:
-    return {address: stage.state for address, stage in plan.read_state(root, ["dvc.yaml"]).items()}
+    return {address: stage.state for address, stage in read_state(root, ["dvc.yaml"]).items()}
 
 
 def stage(address: str, *upstream: str, out: str = "results/testbed/segment/policy/x/0") -> Stage:
@@ -48,13 +49,13 @@ def chain() -> dict[str, Stage]:
 
 
 def test_a_row_is_selected_with_everything_above_it() -> None:
-    chosen = plan.select(chain(), rows=["segment"])
+    chosen = select(chain(), rows=["segment"])
     assert list(chosen) == ["prepare", "sft-phi3-mini-0", "reward_model-segment-0", "policy-segment-0"]
 
 
 def test_a_seed_is_selected_over_all_rows() -> None:
-    assert "policy-bandit-1" in plan.select(chain(), seeds=[1])
-    assert "policy-segment-0" not in plan.select(chain(), seeds=[1])
+    assert "policy-bandit-1" in select(chain(), seeds=[1])
+    assert "policy-segment-0" not in select(chain(), seeds=[1])
 
 
 def test_a_paper_is_selected_with_what_it_shares_and_no_more() -> None:
@@ -68,9 +69,9 @@ def test_a_paper_is_selected_with_what_it_shares_and_no_more() -> None:
     known = {address: replace(s, owner="segment" if s.kind != "sft" else "shared") for address, s in chain().items()}
     known |= {s.address: s for s in other}
     mine = ["prepare", "policy-sentence-segment-0", "pipelines/testbed/sentence/dvc.yaml:tables-sentence"]
-    assert list(plan.select(known, papers=["sentence"])) == mine
-    assert list(plan.select(known, rows=["segment"], papers=["sentence"])) == mine[:2]
-    assert not set(mine[1:]) & set(plan.select(known, papers=["segment"]))
+    assert list(select(known, papers=["sentence"])) == mine
+    assert list(select(known, rows=["segment"], papers=["sentence"])) == mine[:2]
+    assert not set(mine[1:]) & set(select(known, papers=["segment"]))
 
 
 def test_several_papers_are_selected_without_the_studies_beside_them() -> None:
@@ -80,17 +81,17 @@ def test_several_papers_are_selected_without_the_studies_beside_them() -> None:
         replace(stage("policy-par-odin-0", "prepare"), name="odin", owner="par"),
     ]
     known = {address: replace(s, owner="segment") for address, s in chain().items()} | {s.address: s for s in beside}
-    assert set(plan.select(known, papers=["segment", "par"])) == {*chain(), "policy-par-odin-0"}
-    seed = plan.select(known, seeds=[0], papers=["segment", "par"])
+    assert set(select(known, papers=["segment", "par"])) == {*chain(), "policy-par-odin-0"}
+    seed = select(known, seeds=[0], papers=["segment", "par"])
     assert {"policy-segment-0", "policy-par-odin-0"} <= set(seed)
     assert not {"policy-bandit-1", "policy-hackability-odin-0"} & set(seed)
 
 
 def test_unknown_row_and_seed_name_what_is_known() -> None:
     with pytest.raises(RecipeError, match=r"unknown row 'segmant'; did you mean 'segment'"):
-        plan.select(chain(), rows=["segmant"])
+        select(chain(), rows=["segmant"])
     with pytest.raises(RecipeError, match=r"no stage has seed 7; there are \[0, 1\]"):
-        plan.select(chain(), seeds=[7])
+        select(chain(), seeds=[7])
 
 
 def test_missing_pipeline_says_what_to_do(tmp_path: Path) -> None:
@@ -142,7 +143,7 @@ def test_expected_time_is_the_own_record_else_the_mean_of_the_kind(tmp_path: Pat
     known = stage("policy-a-0", out="results/testbed/segment/policy/a/0")
     new = stage("policy-c-0", out="results/testbed/segment/policy/c/0")
     other = stage("sft-m-0", out="results/testbed/shared/sft/m/0")
-    expected = plan.expected_seconds(tmp_path, [known, new, other])
+    expected = expected_seconds(tmp_path, [known, new, other])
     assert expected == {"policy-a-0": 10.0, "policy-c-0": 20.0, "sft-m-0": None}
 
 
@@ -186,7 +187,7 @@ def test_everything_is_current_after_a_run(finished: Path) -> None:
 def test_changed_row_runs_with_what_reads_from_it_and_says_why(finished_copy: Path) -> None:
     root = finished_copy
     set_entry(root / "params/segment/rows.yaml", "bandit", small_repository.DEFAULT_ROWS["bandit"] | {"more": 1})
-    found = plan.read_state(root, ["dvc.yaml"])
+    found = read_state(root, ["dvc.yaml"])
     running = {address for address, s in found.items() if s.state == "run"}
     assert running == {"check-segment", "policy-segment-bandit-0", "policy-segment-bandit-1", "tables-segment"}
     assert found["policy-segment-bandit-0"].reasons == ("input params/segment/rows.yaml:bandit modified",)
@@ -238,7 +239,7 @@ def test_a_plan_looks_while_a_stage_runs(finished_copy: Path) -> None:
 def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(finished_copy: Path) -> None:
     root = finished_copy
     files = plan.pipeline_files(root, "segment", full=True)
-    found = plan.read_state(root, files)
+    found = read_state(root, files)
     dpo = found["pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0"]
     assert dpo.state == "run"
     assert dpo.reasons == ("it has not run here",)
@@ -251,8 +252,8 @@ def test_a_seed_of_a_paper_takes_no_other_papers_models() -> None:
     shared = [replace(stage(f"sft-{name}-0", "prepare"), owner="shared") for name in ("own", "other")]
     policy = replace(stage("policy-sentence-segment-0", "sft-own-0"), owner="sentence")
     known = {s.address: s for s in (*chain().values(), *shared, policy)}
-    assert "sft-own-0" in plan.select(known, seeds=[0], papers=["sentence"])
-    assert "sft-other-0" not in plan.select(known, seeds=[0], papers=["sentence"])
+    assert "sft-own-0" in select(known, seeds=[0], papers=["sentence"])
+    assert "sft-other-0" not in select(known, seeds=[0], papers=["sentence"])
 
 
 @pytest.mark.parametrize("scale", sorted(path.name for path in (PROJECT / "params" / "scales").glob("*/")))

@@ -14,8 +14,9 @@ from flows.stage_run import StageDone
 from rlhf_core.errors import DataError
 from tasks import tables
 from tasks.commands.explain import shared_credit
-from tasks.dvc.plan import Stage, expected_bytes, expected_seconds, stopped_stages
 from tasks.graph import files as graph
+from tasks.graph.expected import expected_bytes, expected_seconds
+from tasks.graph.stages import Stage, stopped_stages
 from tasks.report import terminal
 from tasks.report.__main__ import write_report
 from tasks.running.artifacts import STOPPED_FILE, Stopped, read_json, stage_output, stopped, write_json
