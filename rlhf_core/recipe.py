@@ -218,8 +218,8 @@ def check_optimiser(optimiser: Any) -> None:
             check_given(known[name], {name: value}, "optimiser.")
             continue
         times = value.get("times")
-        number = isinstance(times, int | float) and not isinstance(times, bool)
-        if set(value) != {"times"} or not number or not 0 <= times < math.inf:
+        number = times if isinstance(times, int | float) and not isinstance(times, bool) else math.nan
+        if set(value) != {"times"} or not 0 <= number < math.inf:
             raise RecipeError(f"{name} is {dict(value)}; state a number, or {{times: 2}} of the scale's")
 
 
