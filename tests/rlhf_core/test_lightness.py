@@ -37,7 +37,8 @@ LIGHT = (
     "rlhf_core.shaping.registry",
     "rlhf_core.supervised.config",
     "rlhf_core.supervised.recipes",
-    "rlhf_core.teachers.oracle",
+    "rlhf_core.evaluation.judges.registry",
+    "rlhf_core.teachers.registry",
     "rlhf_core.testbed.judge",
     "rlhf_core.typed",
 )
