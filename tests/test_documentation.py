@@ -18,9 +18,12 @@ from dvc.cli.parser import get_main_parser
 from typer.testing import CliRunner
 
 from rlhf_core.published import registry
+from rlhf_core.recipe import parse_recipe
 from tasks.command_line import commands
 from tasks.graph.names import split_names
 from tasks.graph.rows import load_rows, papers
+from tasks.params.pages import Page, read_page, read_settings
+from tasks.params.scales import scale_entries
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "infra").rglob("*.md")])
@@ -29,8 +32,6 @@ PROGRAMS = ("rewardsmith", "python", "make", "dvc")
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 #: Names that a reader is meant to replace.
 EXAMPLES = ("my-row", "my-study")
-#: How a block begins that shows a file which the reader writes.
-OWN = "# params/my-study/"
 PATH = re.compile(
     r"(?:rlhf_core|tasks|flows|params|pipelines|tests|benchmarks|docs|infra)/[\w./-]*|[\w-]+\.(?:yaml|txt|toml)"
 )
@@ -186,9 +187,8 @@ def test_links_lead_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_files_named_in_the_text_exist(document: Path) -> None:
     made = scales(document)
-    scale_files = {path.name for path in (ROOT / "params" / "scales" / "testbed").rglob("*.yaml")} | {"resources.yaml"}
     for span in inline(text_of(document)):
-        if not PATH.fullmatch(span) or span in scale_files:
+        if not PATH.fullmatch(span):
             continue
         parts = Path(span).parts
         if parts[:2] == ("params", "scales") and len(parts) > 2 and not (ROOT / "params/scales" / parts[2]).exists():
@@ -197,17 +197,30 @@ def test_files_named_in_the_text_exist(document: Path) -> None:
         assert (ROOT / span).exists() or (document.parent / span).exists(), f"{document.name} names {span}"
 
 
-@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
-def test_yaml_of_a_named_file_is_what_the_file_holds(document: Path) -> None:
-    """A block with a row's or reward model's title shows that file, unless the reader is to write it."""
-    files = {}
-    for path in (ROOT / "params").glob("*/*/*.yaml"):
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        files.setdefault((values.get("title"), values.get("backbone")), values)
-    for block in blocks(text_of(document), "yaml"):
-        values = yaml.safe_load(block)
-        if "title" in values and not block.startswith(OWN):
-            assert files.get((values["title"], values.get("backbone"))) == values
+def shown_pages() -> Iterator[tuple[str, Page]]:
+    """Pages that documents show: blocks whose first line names a file of params/, with the document's name."""
+    for document in DOCUMENTS:
+        for block in blocks(text_of(document), "yaml"):
+            if named := re.match(r"# (params/[\w./-]+)\n", block):
+                yield document.name, Page.of(Path(named[1]), yaml.safe_load(block))
+
+
+def test_shown_rows_are_recipes() -> None:
+    found = [(name, page) for name, page in shown_pages() if page.file.name.startswith("rows")]
+    assert {name for name, _ in found} >= {"README.md", "extending.md"}
+    for name, page in found:
+        for row in page.names:
+            assert parse_recipe(page.entry(row), f"{name}: {row}").title
+
+
+def test_shown_pages_of_the_project_are_what_the_files_hold() -> None:
+    for name, page in shown_pages():
+        if (ROOT / page.file).exists():
+            real = read_page(ROOT / page.file)
+            for entry in page.names:
+                assert page.entry(entry) == real.entry(entry), f"{name}: {page.file}:{entry}"
+        else:
+            assert "my-study" in page.file.parts or page.file.stem.endswith("_desk"), f"{name} shows {page.file}"
 
 
 #: A function, class or method of a module, as documents name it: `rlhf_core/credit.py: even_split`.
@@ -264,23 +277,26 @@ def test_every_row_of_a_paper_is_documented(paper: str) -> None:
 def test_the_testbed_settings_in_the_text_are_those_in_use() -> None:
     """docs/segment.md states how the testbed differs from the paper; a tuned value changes there, too."""
     text = " ".join(text_of(ROOT / "docs" / "segment.md").split())
-    folder = ROOT / "params" / "scales" / "testbed"
     names = (
         "data/dialogue",
         "evaluation/dialogue",
         "policy/ppo",
         "policy/dpo",
-        "entropies",
-        "normaliser",
-        "reward_model",
+        "stages/entropies",
+        "stages/normaliser",
+        "stages/reward_model",
     )
-    settings = {name: yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8")) for name in names}
-    ppo, quantiles = settings["policy/ppo"]["optimiser"], settings["entropies"]["cutoffs"]
+    settings = {
+        name: read_settings(scale_entries(ROOT, "testbed", kind)[entry].under(ROOT))
+        for name in names
+        for kind, _, entry in [name.partition("/")]
+    }
+    ppo, quantiles = settings["policy/ppo"]["optimiser"], settings["stages/entropies"]["cutoffs"]
     shares = [str(rule["quantile"]) for rule in quantiles.values()]
     cutoffs = list(quantiles)
     data = settings["data/dialogue"]
-    limits, normaliser = data["limits"], settings["normaliser"]
-    reward_model, evaluation = settings["reward_model"], settings["evaluation/dialogue"]
+    limits, normaliser = data["limits"], settings["stages/normaliser"]
+    reward_model, evaluation = settings["stages/reward_model"], settings["evaluation/dialogue"]
     rate = f"{reward_model['learning_rate']:.1e}".replace(".0e", "e").replace("e-0", "e-")
     stated = [
         f"{ppo['iterations']} iterations of {ppo['rollout_batch']} rollouts, minibatch {ppo['minibatch']}",

@@ -23,9 +23,9 @@ PARTS = (
     ".dvc/.gitignore", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore", "constraints.txt", "dvc.yaml", "flows",
     "infra", "params", "params.yaml", "prefect.yaml", "pyproject.toml", "rlhf_core", "tasks",
 )  # fmt: skip
-#: As small as training gets: the page says what runs, not how well it learns.
+#: Entries of the testbed's pages, as small as training gets: the page says what runs, not how well it learns.
 TINY = {
-    "policy/ppo": {
+    ("policy", "ppo"): {
         "optimiser": {
             "iterations": 1, "rollout_batch": 8, "minibatch": 8, "microbatch": 8, "epochs": 1, "actor_lr": 6.0e-4,
             "critic_lr": 2.0e-3,
@@ -35,8 +35,8 @@ TINY = {
         "checkpoint_prompts": 2,
         "rollout_samples": 2,
     },
-    "selection": {"prompts": 16, "max_new_tokens": 24, "rounds": 20},
-    "normaliser": {"pairs": 24, "floor_fraction": 0.1, "min_samples": 2},
+    ("stages", "selection"): {"prompts": 16, "max_new_tokens": 24, "rounds": 20},
+    ("stages", "normaliser"): {"pairs": 24, "floor_fraction": 0.1, "min_samples": 2},
 }  # fmt: skip
 
 
@@ -121,12 +121,12 @@ def test_the_study_resolves_into_stages_of_its_own(study: Path) -> None:
 @pytest.mark.platform
 @pytest.mark.timeout(1800)
 def test_the_page_gives_a_comparison_table(study: Path) -> None:
-    scale = study / "params" / "scales" / "testbed"
-    for name, values in TINY.items():
-        (scale / f"{name}.yaml").write_text(yaml.safe_dump(values))
-    backbone = yaml.safe_load((scale / "backbones" / "my-model.yaml").read_text())
-    backbone["architecture"] |= {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
-    (scale / "backbones" / "my-model.yaml").write_text(yaml.safe_dump(backbone))
+    smaller = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    for (page, name), values in {**TINY, ("backbones", "my-model"): {"architecture": smaller}}.items():
+        file = study / "params" / "scales" / "testbed" / f"{page}.yaml"
+        content = yaml.safe_load(file.read_text())
+        content[name] = {**content[name], **values}
+        file.write_text(yaml.safe_dump(content, sort_keys=False))
     environment = clean_environment(PYTHONPATH=str(study), COLUMNS="160", OMP_NUM_THREADS="1")
 
     def rewardsmith(*arguments: str) -> str:
