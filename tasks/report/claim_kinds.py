@@ -1,0 +1,294 @@
+"""The kinds of statement that a claim is made of: the fields of each and the comparisons that it stands for.
+
+A statement is compared number by number: one stands above another, below it, or beside it (within a margin). `KINDS`
+is the one table of them; a new kind is a dataclass of its fields, a function and a line there. Fields are checked by
+their names: those of `ROW_FIELDS` hold rows of the paper's row map, those of `METRIC_FIELDS` metrics.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Literal, NamedTuple
+
+from rlhf_core.errors import RecipeError
+from tasks.report.claim_numbers import Numbers
+from tasks.report.measurements import BySeed, Measurement
+from tasks.report.outputs import StageOutput
+
+Side = Literal["above", "below", "beside"]
+ROW_FIELDS = ("rows", "than", "over", "row", "peak")
+METRIC_FIELDS = ("metric", "than_metric", "best", "end", "along")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """Two numbers and where the paper has the first one.
+
+    Attributes:
+        left, right: what the page calls them.
+        values, other: by seed; `other` may be a constant such as the 50 % of the SFT policy.
+        margin: of beside, in the metric's unit.
+    """
+
+    left: str
+    values: BySeed
+    side: Side
+    right: str
+    other: BySeed | float
+    margin: float = 0.0
+
+
+@dataclass(frozen=True)
+class Words:
+    """Names and defaults of a claims file.
+
+    Attributes:
+        metric: of statements that name none; a row's name alone stands for it.
+        margin: of statements that give none.
+        words: what the page calls metrics that are not called by their own names.
+    """
+
+    metric: str
+    margin: float
+    words: Mapping[str, str]
+
+    def of(self, metric: str) -> str:
+        """What the page calls a metric."""
+        return self.words.get(metric, metric)
+
+    def label(self, row: str, metric: str) -> str:
+        """What the page calls a metric of a row."""
+        return row if metric == self.metric else f"{row}, {self.of(metric)}"
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Fields of greater, less and within: each row against each of `than`, in each metric.
+
+    Args:
+        than: other rows or a number; the row itself, in `than_metric`, unless given.
+        than_metric: metric of the other side where it is not the same.
+        margin: of within.
+    """
+
+    rows: tuple[str, ...]
+    than: tuple[str, ...] | float | None = None
+    metric: tuple[str, ...] = ()
+    than_metric: str | None = None
+    margin: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.than is None and self.than_metric is None:
+            raise RecipeError("a row needs 'than' (rows or a number) or 'than_metric' to be compared with")
+
+
+def compare_rows(part: Rows, numbers: Numbers, words: Words, side: Side) -> list[Compared]:
+    """Each row on one side of each other row, of a number, or of its own other metric."""
+    margin = words.margin if part.margin is None else part.margin
+    found: list[Compared] = []
+    for metric, row in itertools.product(part.metric or (words.metric,), part.rows):
+        own, label = numbers.of(row, metric), words.label(row, metric)
+        if isinstance(part.than, int | float):
+            found.append(Compared(label, own, side, f"{part.than:g}", float(part.than), margin))
+            continue
+        other_metric = part.than_metric or metric
+        for other in part.than or (row,):
+            right = other if other_metric == metric else words.label(other, other_metric)
+            if other == row:
+                label, right = f"{row}, {words.of(metric)}", words.of(other_metric)
+            found.append(Compared(label, own, side, right, numbers.of(other, other_metric), margin))
+    return found
+
+
+@dataclass(frozen=True)
+class Order:
+    """Fields of order: rows from the lowest to the highest."""
+
+    rows: tuple[str, ...]
+    metric: tuple[str, ...] = ()
+
+
+def compare_order(part: Order, numbers: Numbers, words: Words) -> list[Compared]:
+    """Each row above the one before it."""
+    pairs = itertools.product(part.metric or (words.metric,), itertools.pairwise(part.rows))
+    return [
+        Compared(words.label(high, metric), numbers.of(high, metric), "above", low, numbers.of(low, metric))
+        for metric, (low, high) in pairs
+    ]
+
+
+@dataclass(frozen=True)
+class PeakInside:
+    """Fields of peak_inside: rows in the order of a dial, and the one between its ends that stands above both."""
+
+    rows: tuple[str, ...]
+    peak: str
+    metric: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.peak not in self.rows[1:-1]:
+            raise RecipeError(f"peak is '{self.peak}'; it must be one of 'rows' between the first and the last")
+
+
+def compare_peak(part: PeakInside, numbers: Numbers, words: Words) -> list[Compared]:
+    """The peak above both ends of the dial."""
+    return compare_rows(
+        Rows((part.peak,), (part.rows[0], part.rows[-1]), (part.metric or words.metric,)), numbers, words, "above"
+    )
+
+
+@dataclass(frozen=True)
+class Collapse:
+    """Fields of collapse: rows whose last weights are worse than those of their best evaluation."""
+
+    rows: tuple[str, ...]
+    best: str = "peak_win_rate_vs_sft"
+    end: str = "win_rate_vs_sft"
+
+
+def compare_collapse(part: Collapse, numbers: Numbers, words: Words) -> list[Compared]:
+    """Each row's best evaluation above its end."""
+    return compare_rows(Rows(part.rows, None, (part.best,), part.end), numbers, words, "above")
+
+
+@dataclass(frozen=True)
+class Wins:
+    """Fields of wins and ties: a row's answers against those of each other row.
+
+    Args:
+        by: the score or judge that says which answer is better.
+        margin: points from 50 % within which rows tie.
+    """
+
+    row: str
+    over: tuple[str, ...]
+    by: str
+    margin: float | None = None
+
+
+def compare_wins(part: Wins, numbers: Numbers, words: Words, side: Side) -> list[Compared]:
+    """The row's win rate over each other row beside or above 50 %."""
+    margin, judge = words.margin if part.margin is None else part.margin, words.of(f"wins/{part.by}")
+    return [
+        Compared(f"{part.row} over {other} {judge}", numbers.of(part.row, metric), side, "50", 50.0, margin)
+        for other in part.over
+        for metric in (f"wins/{part.by}/{other}",)
+    ]
+
+
+@dataclass(frozen=True)
+class Selected:
+    """Fields of selected: the aspect that a selection chooses, and others that it leaves.
+
+    Args:
+        metric: of the selection, without the aspect's name.
+        side: where the chosen aspect stands, 'above' or 'below'.
+    """
+
+    row: str
+    aspect: str
+    others: tuple[str, ...]
+    metric: str
+    side: str
+
+    def __post_init__(self) -> None:
+        if self.side not in ("above", "below"):
+            raise RecipeError(f"side is '{self.side}'; it must be 'above' or 'below'")
+
+
+def compare_selected(part: Selected, numbers: Numbers, words: Words) -> list[Compared]:
+    """The chosen aspect on one side of each other aspect of the selection."""
+    side: Side = "above" if part.side == "above" else "below"
+    own = numbers.of(part.row, f"{part.metric}/{part.aspect}")
+    label = f"{words.of(part.metric)} {part.aspect}"
+    return [
+        Compared(label, own, side, other, numbers.of(part.row, f"{part.metric}/{other}")) for other in part.others
+    ]
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Fields of frontier: the curve of a row that lies above those of others.
+
+    Args:
+        metric: height of the curve, in the evaluations of a run and of its last weights.
+        along: its position.
+        pieces: equal pieces of the range that two curves share; in each the mean heights are compared.
+    """
+
+    row: str
+    over: tuple[str, ...]
+    metric: str | None = None
+    along: str = "kl"
+    pieces: int = 3
+
+    def __post_init__(self) -> None:
+        if self.pieces < 1:
+            raise RecipeError(f"pieces is {self.pieces}; it must be at least 1")
+
+
+def curve_of(output: StageOutput, metric: str, along: str) -> list[tuple[float, float]]:
+    """(position, height) of every evaluation of a run and of its last weights, by position."""
+    rows = [*output.rows("checkpoints.jsonl"), output.metrics]
+    return sorted((float(row[along]), float(row[metric])) for row in rows if along in row and metric in row)
+
+
+def mean_height(curve: Sequence[tuple[float, float]], start: float, end: float) -> float:
+    """Mean height of the straight lines through a curve's points, which reach from `start` to `end` or beyond."""
+    area = 0.0
+    for (x, y), (following, height) in itertools.pairwise(curve):
+        low, high = max(x, start), min(following, end)
+        if low < high:
+            middle = y + (height - y) * ((low + high) / 2 - x) / (following - x)
+            area += middle * (high - low)
+    return area / (end - start)
+
+
+def compare_frontier(part: Frontier, numbers: Numbers, words: Words) -> list[Compared]:
+    """The row's curve above each other curve, in every piece of the range that both reach at all seeds."""
+    metric, found = part.metric or words.metric, []
+    for other in part.over:
+        seeds = sorted(numbers.outputs(part.row).keys() & numbers.outputs(other).keys())
+        curves = {
+            name: {seed: curve_of(numbers.outputs(name)[seed], metric, part.along) for seed in seeds}
+            for name in (part.row, other)
+        }
+        every = [curve for by_seed in curves.values() for curve in by_seed.values()]
+        reached = bool(every) and all(every)
+        low = max(curve[0][0] for curve in every) if reached else 0.0
+        width = (min(curve[-1][0] for curve in every) - low) / part.pieces if reached else 0.0
+        for piece in range(part.pieces):
+            start, end = low + piece * width, low + (piece + 1) * width
+            own, theirs = (
+                {seed: Measurement(mean_height(curve, start, end)) for seed, curve in curves[name].items()}
+                if width > 0
+                else {}
+                for name in (part.row, other)
+            )
+            place = f"{words.of(part.along)} {start:.2g} to {end:.2g}" if width > 0 else f"no shared {part.along}"
+            found.append(Compared(f"{part.row}, {place}", own, "above", other, theirs))
+    return found
+
+
+class Kind(NamedTuple):
+    """The fields of a kind and the comparisons that it stands for."""
+
+    fields: type[Any]
+    comparisons: Callable[[Any, Numbers, Words], list[Compared]]
+
+
+KINDS: dict[str, Kind] = {
+    "greater": Kind(Rows, partial(compare_rows, side="above")),
+    "less": Kind(Rows, partial(compare_rows, side="below")),
+    "within": Kind(Rows, partial(compare_rows, side="beside")),
+    "order": Kind(Order, compare_order),
+    "peak_inside": Kind(PeakInside, compare_peak),
+    "collapse": Kind(Collapse, compare_collapse),
+    "wins": Kind(Wins, partial(compare_wins, side="above")),
+    "ties": Kind(Wins, partial(compare_wins, side="beside")),
+    "selected": Kind(Selected, compare_selected),
+    "frontier": Kind(Frontier, compare_frontier),
+}

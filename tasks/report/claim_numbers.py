@@ -1,0 +1,160 @@
+"""The numbers that claims compare: recorded metrics, metrics derived from a run's histories, and win rates over rows.
+
+A metric's name is one of `metrics.json`, a match such as `wins/judge/others` (`matches`), or one of `DERIVED`: the
+part before the first slash names the function, the rest is its argument (`mean/value_loss`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rlhf_core.published.row_map import data_set, metrics_of_paper, recipe_row
+from tasks.report.matches import EVALUATORS, OTHERS, Matches, match_of
+from tasks.report.measurements import BySeed, Measurement, TableRuns, measurements
+from tasks.report.outputs import ResultTree, StageOutput
+
+#: Selection's aspects of which fewer errors are better.
+LOWER_IS_BETTER = ("grammar",)
+
+
+def mean_over_updates(output: StageOutput, name: str) -> float | None:
+    """Mean of a field of the history over the updates of a run, such as `value_loss`."""
+    values = [float(row[name]) for row in output.history if row.get(name) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def last_of_history(output: StageOutput, name: str) -> float | None:
+    """Last value of a field of the history, such as `train_accuracy`."""
+    found = [float(row[name]) for row in output.history if row.get(name) is not None]
+    return found[-1] if found else None
+
+
+def percent(output: StageOutput, metric: str) -> float | None:
+    """A share of metrics.json in percent."""
+    return 100 * output.metrics[metric] if metric in output.metrics else None
+
+
+def calibration_gap(output: StageOutput, _: str) -> float | None:
+    """Mean distance of preference score and true win rate over the evaluations of a run, in points."""
+    rows = [row for row in output.rows("checkpoints.jsonl") if row.get("preference_score") is not None]
+    gaps = [abs(100 * float(row["preference_score"]) - float(row["win_rate_vs_sft"])) for row in rows]
+    return sum(gaps) / len(gaps) if gaps else None
+
+
+def steps_to_answer(output: StageOutput, _: str = "") -> float | None:
+    """Mean steps between the first error of wrong solutions and their answer. Source: RLMEC, Figure 5."""
+    wrong = [row for row in output.generations if row.get("right") is False and row.get("first_error") is not None]
+    distances = [max(0, int(row["steps"]) - 1 - int(row["first_error"])) for row in wrong]
+    return sum(distances) / len(distances) if distances else None
+
+
+def _preferred(aspect: str, row: Mapping[str, Mapping[str, float]]) -> int:
+    """1 where the aspect has the greedy answer as the better one, -1 where the sampled one, 0 for a tie."""
+    greedy, sampled = (float(row[side][aspect]) for side in ("greedy", "sampled"))
+    sign = -1 if aspect in LOWER_IS_BETTER else 1
+    return sign * ((greedy > sampled) - (greedy < sampled))
+
+
+def inconsistency(output: StageOutput, aspect: str) -> Measurement | None:
+    """Percent of decided pairs where an aspect prefers the answer that the holistic reward does not."""
+    value = output.metrics.get(f"inconsistency/{aspect}")
+    if value is None:
+        return None
+    pairs = {str(row["id"]): row for row in output.rows("answers.jsonl")}
+    signs = {prompt: (_preferred("holistic", row), _preferred(aspect, row)) for prompt, row in pairs.items()}
+    return Measurement(value, {prompt: float(a * b < 0) for prompt, (a, b) in signs.items() if a})
+
+
+def greedy_wins(output: StageOutput, aspect: str) -> Measurement | None:
+    """Win rate in percent of greedy over sampled answers by an aspect."""
+    value = output.metrics.get(f"win_rate/{aspect}")
+    if value is None:
+        return None
+    rows = output.rows("answers.jsonl")
+    return Measurement(value, {str(row["id"]): 0.5 + 0.5 * _preferred(aspect, row) for row in rows})
+
+
+def holistic_distance(output: StageOutput, aspect: str) -> float | None:
+    """Points between the win rates of greedy answers by an aspect and by the holistic reward."""
+    own, holistic = (output.metrics.get(f"win_rate/{name}") for name in (aspect, "holistic"))
+    return None if own is None or holistic is None else abs(own - holistic)
+
+
+#: Metrics that are computed from the files of one run and an argument; None where the run does not have them.
+DERIVED: dict[str, Callable[[StageOutput, str], float | Measurement | None]] = {
+    "mean": mean_over_updates,
+    "last": last_of_history,
+    "percent": percent,
+    "calibration_gap": calibration_gap,
+    "steps_to_answer": steps_to_answer,
+    "inconsistency": inconsistency,
+    "greedy_wins": greedy_wins,
+    "holistic_distance": holistic_distance,
+}
+#: Derived metrics without an argument.
+WHOLE = ("calibration_gap", "steps_to_answer")
+
+
+def has_metric(paper: str, metric: str, rows: Collection[str]) -> bool:
+    """Says whether claims of a paper can name a metric; `rows` are those of its matches."""
+    name, _, argument = metric.partition("/")
+    if name in DERIVED:
+        return not argument if name in WHOLE else bool(argument)
+    match = match_of(metric)
+    if match is not None:
+        return match.kind == "wins" and match.by in EVALUATORS.values() and match.other in (OTHERS, *rows)
+    return metric in metrics_of_paper(paper)
+
+
+@dataclass
+class Numbers:
+    """The measured numbers of a paper's rows.
+
+    Args:
+        paper: its key.
+        tree: the results.
+        rows: every row that is compared: numbers that are fitted jointly are fitted over these.
+        starts_from: the SFT model of rows by the beginning of their names; the longest one that fits holds.
+        tasks: rows that are each other's `others` in a match, by task.
+    """
+
+    paper: str
+    tree: ResultTree
+    rows: Sequence[str]
+    starts_from: Mapping[str, str]
+    tasks: Mapping[str, Sequence[str]]
+    _known: dict[str, Mapping[str, BySeed]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        outputs = {row: self.tree.of(recipe_row(self.paper, row)) for row in self.rows}
+        models = {name: self.tree.of(recipe_row(self.paper, name)) for name in self.starts_from.values()}
+        references = {row: models[name] for row in self.rows if (name := self._model_of(row))}
+        self.runs = TableRuns(outputs, references, self.tree.alpaca_calibration(data_set(self.paper)))
+        task_of = {row: task for task, rows in self.tasks.items() for row in rows}
+        self.matches = Matches(outputs, self.tree.root, task_of)
+
+    def _model_of(self, row: str) -> str | None:
+        fitting = [beginning for beginning in self.starts_from if row.startswith(beginning)]
+        return self.starts_from[max(fitting, key=len)] if fitting else None
+
+    def outputs(self, row: str) -> Mapping[int, StageOutput]:
+        """A row's runs by seed."""
+        return self.runs.outputs[row]
+
+    def of(self, row: str, metric: str) -> BySeed:
+        """A metric of a row by seed; empty where it was not measured."""
+        name, _, argument = metric.partition("/")
+        if name in DERIVED:
+            found = {seed: DERIVED[name](output, argument) for seed, output in self.outputs(row).items()}
+            return {
+                seed: value if isinstance(value, Measurement) else Measurement(value)
+                for seed, value in found.items()
+                if value is not None
+            }
+        match = match_of(metric)
+        if match is not None:
+            return self.matches.measured(row, match)
+        if metric not in self._known:
+            self._known[metric] = measurements(self.runs, metric)
+        return self._known[metric].get(row, {})
