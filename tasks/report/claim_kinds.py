@@ -204,9 +204,7 @@ def compare_selected(part: Selected, numbers: Numbers, words: Words) -> list[Com
     side: Side = "above" if part.side == "above" else "below"
     own = numbers.of(part.row, f"{part.metric}/{part.aspect}")
     label = f"{words.of(part.metric)} {part.aspect}"
-    return [
-        Compared(label, own, side, other, numbers.of(part.row, f"{part.metric}/{other}")) for other in part.others
-    ]
+    return [Compared(label, own, side, other, numbers.of(part.row, f"{part.metric}/{other}")) for other in part.others]
 
 
 @dataclass(frozen=True)

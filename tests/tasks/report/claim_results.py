@@ -24,7 +24,12 @@ METRICS = (
     *("mean_segment_length", "truthfulqa", "winograd", "hellaswag", "mmlu", "mbpp_base", "mbpp_plus", "livecode"),
     *("chat", "chat_hard", "safety", "reasoning"),
     *(f"second/{name}" for name in ("response", "token", "res2sent", "sent2res")),
-    *(f"{judge}/{name}/{n}" for judge in ("judge", "second") for name in ("alpaca", "arena") for n in (2, 4, 8, 16, 32)),
+    *(
+        f"{judge}/{name}/{n}"
+        for judge in ("judge", "second")
+        for name in ("alpaca", "arena")
+        for n in (2, 4, 8, 16, 32)
+    ),
 )
 #: Metrics that are shares.
 SHARES = ("credit_auc", "rewrite_accuracy", "teacher_rewrite_accuracy")
