@@ -28,7 +28,7 @@ from tasks.report.printed_rows import ELSEWHERE, printed_lines
 from tasks.settings import read_settings
 from tasks.stage import command_line, run_stage
 
-VERSION = 7
+VERSION = 8
 CURVE_METRICS = (
     "reward",
     "true_reward",

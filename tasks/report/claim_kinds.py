@@ -8,7 +8,7 @@ their names: those of `ROW_FIELDS` hold rows of the paper's row map, those of `M
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, NamedTuple
@@ -19,6 +19,9 @@ from tasks.report.measurements import BySeed, Measurement
 from tasks.report.outputs import StageOutput
 
 Side = Literal["above", "below", "beside"]
+#: (position, height) by position.
+Curve = Sequence[tuple[float, float]]
+#: Fields of parts that hold names of rows, and of metrics.
 ROW_FIELDS = ("rows", "than", "over", "row", "peak")
 METRIC_FIELDS = ("metric", "than_metric", "best", "end", "along")
 
@@ -42,29 +45,6 @@ class Compared:
 
 
 @dataclass(frozen=True)
-class Words:
-    """Names and defaults of a claims file.
-
-    Attributes:
-        metric: of statements that name none; a row's name alone stands for it.
-        margin: of statements that give none.
-        words: what the page calls metrics that are not called by their own names.
-    """
-
-    metric: str
-    margin: float
-    words: Mapping[str, str]
-
-    def of(self, metric: str) -> str:
-        """What the page calls a metric."""
-        return self.words.get(metric, metric)
-
-    def label(self, row: str, metric: str) -> str:
-        """What the page calls a metric of a row."""
-        return row if metric == self.metric else f"{row}, {self.of(metric)}"
-
-
-@dataclass(frozen=True)
 class Rows:
     """Fields of greater, less and within: each row against each of `than`, in each metric.
 
@@ -83,23 +63,25 @@ class Rows:
     def __post_init__(self) -> None:
         if self.than is None and self.than_metric is None:
             raise RecipeError("a row needs 'than' (rows or a number) or 'than_metric' to be compared with")
+        if isinstance(self.than, tuple) and not self.than_metric and (same := set(self.rows) & set(self.than)):
+            raise RecipeError(f"than: '{min(same)}' is compared with itself")
 
 
-def compare_rows(part: Rows, numbers: Numbers, words: Words, side: Side) -> list[Compared]:
+def compare_rows(part: Rows, numbers: Numbers, side: Side) -> list[Compared]:
     """Each row on one side of each other row, of a number, or of its own other metric."""
-    margin = words.margin if part.margin is None else part.margin
-    found: list[Compared] = []
-    for metric, row in itertools.product(part.metric or (words.metric,), part.rows):
-        own, label = numbers.of(row, metric), words.label(row, metric)
-        if isinstance(part.than, int | float):
+    file, found = numbers.file, []
+    margin = file.margin if part.margin is None else part.margin
+    for metric, row in itertools.product(part.metric or (file.metric,), part.rows):
+        own, label, other_metric = numbers.of(row, metric), file.label(row, metric), part.than_metric or metric
+        if part.than is None:
+            label, right = f"{row}, {file.word(metric)}", file.word(other_metric)
+            found.append(Compared(label, own, side, right, numbers.of(row, other_metric), margin))
+        elif isinstance(part.than, tuple):
+            for other in part.than:
+                right = other if other_metric == metric else file.label(other, other_metric)
+                found.append(Compared(label, own, side, right, numbers.of(other, other_metric), margin))
+        else:
             found.append(Compared(label, own, side, f"{part.than:g}", float(part.than), margin))
-            continue
-        other_metric = part.than_metric or metric
-        for other in part.than or (row,):
-            right = other if other_metric == metric else words.label(other, other_metric)
-            if other == row:
-                label, right = f"{row}, {words.of(metric)}", words.of(other_metric)
-            found.append(Compared(label, own, side, right, numbers.of(other, other_metric), margin))
     return found
 
 
@@ -111,11 +93,11 @@ class Order:
     metric: tuple[str, ...] = ()
 
 
-def compare_order(part: Order, numbers: Numbers, words: Words) -> list[Compared]:
+def compare_order(part: Order, numbers: Numbers) -> list[Compared]:
     """Each row above the one before it."""
-    pairs = itertools.product(part.metric or (words.metric,), itertools.pairwise(part.rows))
+    pairs = itertools.product(part.metric or (numbers.file.metric,), itertools.pairwise(part.rows))
     return [
-        Compared(words.label(high, metric), numbers.of(high, metric), "above", low, numbers.of(low, metric))
+        Compared(numbers.file.label(high, metric), numbers.of(high, metric), "above", low, numbers.of(low, metric))
         for metric, (low, high) in pairs
     ]
 
@@ -133,10 +115,10 @@ class PeakInside:
             raise RecipeError(f"peak is '{self.peak}'; it must be one of 'rows' between the first and the last")
 
 
-def compare_peak(part: PeakInside, numbers: Numbers, words: Words) -> list[Compared]:
+def compare_peak(part: PeakInside, numbers: Numbers) -> list[Compared]:
     """The peak above both ends of the dial."""
     return compare_rows(
-        Rows((part.peak,), (part.rows[0], part.rows[-1]), (part.metric or words.metric,)), numbers, words, "above"
+        Rows((part.peak,), (part.rows[0], part.rows[-1]), (part.metric or numbers.file.metric,)), numbers, "above"
     )
 
 
@@ -149,9 +131,9 @@ class Collapse:
     end: str = "win_rate_vs_sft"
 
 
-def compare_collapse(part: Collapse, numbers: Numbers, words: Words) -> list[Compared]:
+def compare_collapse(part: Collapse, numbers: Numbers) -> list[Compared]:
     """Each row's best evaluation above its end."""
-    return compare_rows(Rows(part.rows, None, (part.best,), part.end), numbers, words, "above")
+    return compare_rows(Rows(part.rows, None, (part.best,), part.end), numbers, "above")
 
 
 @dataclass(frozen=True)
@@ -169,9 +151,9 @@ class Wins:
     margin: float | None = None
 
 
-def compare_wins(part: Wins, numbers: Numbers, words: Words, side: Side) -> list[Compared]:
+def compare_wins(part: Wins, numbers: Numbers, side: Side) -> list[Compared]:
     """The row's win rate over each other row beside or above 50 %."""
-    margin, judge = words.margin if part.margin is None else part.margin, words.of(f"wins/{part.by}")
+    margin, judge = numbers.file.margin if part.margin is None else part.margin, numbers.file.word(f"wins/{part.by}")
     return [
         Compared(f"{part.row} over {other} {judge}", numbers.of(part.row, metric), side, "50", 50.0, margin)
         for other in part.over
@@ -199,11 +181,11 @@ class Selected:
             raise RecipeError(f"side is '{self.side}'; it must be 'above' or 'below'")
 
 
-def compare_selected(part: Selected, numbers: Numbers, words: Words) -> list[Compared]:
+def compare_selected(part: Selected, numbers: Numbers) -> list[Compared]:
     """The chosen aspect on one side of each other aspect of the selection."""
     side: Side = "above" if part.side == "above" else "below"
     own = numbers.of(part.row, f"{part.metric}/{part.aspect}")
-    label = f"{words.of(part.metric)} {part.aspect}"
+    label = f"{numbers.file.word(part.metric)} {part.aspect}"
     return [Compared(label, own, side, other, numbers.of(part.row, f"{part.metric}/{other}")) for other in part.others]
 
 
@@ -228,13 +210,13 @@ class Frontier:
             raise RecipeError(f"pieces is {self.pieces}; it must be at least 1")
 
 
-def curve_of(output: StageOutput, metric: str, along: str) -> list[tuple[float, float]]:
+def curve_of(output: StageOutput, metric: str, along: str) -> Curve:
     """(position, height) of every evaluation of a run and of its last weights, by position."""
     rows = [*output.rows("checkpoints.jsonl"), output.metrics]
     return sorted((float(row[along]), float(row[metric])) for row in rows if along in row and metric in row)
 
 
-def mean_height(curve: Sequence[tuple[float, float]], start: float, end: float) -> float:
+def mean_height(curve: Curve, start: float, end: float) -> float:
     """Mean height of the straight lines through a curve's points, which reach from `start` to `end` or beyond."""
     area = 0.0
     for (x, y), (following, height) in itertools.pairwise(curve):
@@ -245,29 +227,32 @@ def mean_height(curve: Sequence[tuple[float, float]], start: float, end: float) 
     return area / (end - start)
 
 
-def compare_frontier(part: Frontier, numbers: Numbers, words: Words) -> list[Compared]:
+def shared_pieces(curves: Sequence[Curve], pieces: int) -> list[tuple[float, float]]:
+    """Equal pieces of the range that all curves reach; none where there is no such range."""
+    if not curves or not all(curves):
+        return []
+    low, high = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
+    width = (high - low) / pieces
+    return [(low + i * width, low + (i + 1) * width) for i in range(pieces)] if low < high else []
+
+
+def compare_frontier(part: Frontier, numbers: Numbers) -> list[Compared]:
     """The row's curve above each other curve, in every piece of the range that both reach at all seeds."""
-    metric, found = part.metric or words.metric, []
+    metric, place, found = part.metric or numbers.file.metric, numbers.file.word(part.along), []
     for other in part.over:
-        seeds = sorted(numbers.outputs(part.row).keys() & numbers.outputs(other).keys())
-        curves = {
-            name: {seed: curve_of(numbers.outputs(name)[seed], metric, part.along) for seed in seeds}
+        own, theirs = (
+            {seed: curve_of(output, metric, part.along) for seed, output in numbers.outputs[name].items()}
             for name in (part.row, other)
-        }
-        every = [curve for by_seed in curves.values() for curve in by_seed.values()]
-        reached = bool(every) and all(every)
-        low = max(curve[0][0] for curve in every) if reached else 0.0
-        width = (min(curve[-1][0] for curve in every) - low) / part.pieces if reached else 0.0
-        for piece in range(part.pieces):
-            start, end = low + piece * width, low + (piece + 1) * width
-            own, theirs = (
-                {seed: Measurement(mean_height(curve, start, end)) for seed, curve in curves[name].items()}
-                if width > 0
-                else {}
-                for name in (part.row, other)
+        )
+        seeds = own.keys() & theirs.keys()
+        pieces = shared_pieces([curves[seed] for curves in (own, theirs) for seed in seeds], part.pieces)
+        if not pieces:
+            found.append(Compared(f"{part.row}, no shared {place}", {}, "above", other, {}))
+        for start, end in pieces:
+            left, right = (
+                {seed: Measurement(mean_height(curves[seed], start, end)) for seed in seeds} for curves in (own, theirs)
             )
-            place = f"{words.of(part.along)} {start:.2g} to {end:.2g}" if width > 0 else f"no shared {part.along}"
-            found.append(Compared(f"{part.row}, {place}", own, "above", other, theirs))
+            found.append(Compared(f"{part.row}, {place} {start:.2g} to {end:.2g}", left, "above", other, right))
     return found
 
 
@@ -275,7 +260,7 @@ class Kind(NamedTuple):
     """The fields of a kind and the comparisons that it stands for."""
 
     fields: type[Any]
-    comparisons: Callable[[Any, Numbers, Words], list[Compared]]
+    comparisons: Callable[[Any, Numbers], list[Compared]]
 
 
 KINDS: dict[str, Kind] = {

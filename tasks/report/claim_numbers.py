@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from rlhf_core.published.row_map import data_set, metrics_of_paper, recipe_row
 from tasks.report.matches import EVALUATORS, OTHERS, Matches, match_of
-from tasks.report.measurements import BySeed, Measurement, TableRuns, measurements
+from tasks.report.measurements import BySeed, Measurement, Measurements, Outputs, TableRuns, measurements
 from tasks.report.outputs import ResultTree, StageOutput
 
 #: Selection's aspects of which fewer errors are better.
@@ -107,46 +108,71 @@ def has_metric(paper: str, metric: str, rows: Collection[str]) -> bool:
     return metric in metrics_of_paper(paper)
 
 
-@dataclass
-class Numbers:
-    """The measured numbers of a paper's rows.
+@dataclass(frozen=True)
+class ClaimsFile:
+    """The top level of a claims file.
 
     Args:
-        paper: its key.
-        tree: the results.
-        rows: every row that is compared: numbers that are fitted jointly are fitted over these.
+        numbers: a sentence on what the numbers are.
+        alike: a sentence on when two of them count as alike; `{margin}` stands for the margin.
+        needs: what has to be run for any claim to have a verdict.
+        metric: of parts that name none; on the page a row's name alone stands for it.
+        claims: {id: {says, source, parts}}.
+        margin: of parts that give none.
+        words: what the page calls a metric.
         starts_from: the SFT model of rows by the beginning of their names; the longest one that fits holds.
         tasks: rows that are each other's `others` in a match, by task.
     """
 
-    paper: str
-    tree: ResultTree
-    rows: Sequence[str]
-    starts_from: Mapping[str, str]
-    tasks: Mapping[str, Sequence[str]]
-    _known: dict[str, Mapping[str, BySeed]] = field(default_factory=dict)
+    numbers: str
+    needs: str
+    metric: str
+    claims: Mapping[str, Any]
+    alike: str = ""
+    margin: float = 0.0
+    words: Mapping[str, str] = field(default_factory=dict)
+    starts_from: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, Any] = field(default_factory=dict)
 
-    def __post_init__(self) -> None:
-        outputs = {row: self.tree.of(recipe_row(self.paper, row)) for row in self.rows}
-        models = {name: self.tree.of(recipe_row(self.paper, name)) for name in self.starts_from.values()}
-        references = {row: models[name] for row in self.rows if (name := self._model_of(row))}
-        self.runs = TableRuns(outputs, references, self.tree.alpaca_calibration(data_set(self.paper)))
-        task_of = {row: task for task, rows in self.tasks.items() for row in rows}
-        self.matches = Matches(outputs, self.tree.root, task_of)
+    def word(self, metric: str) -> str:
+        """What the page calls a metric."""
+        return self.words.get(metric, metric)
 
-    def _model_of(self, row: str) -> str | None:
+    def label(self, row: str, metric: str) -> str:
+        """What the page calls a metric of a row."""
+        return row if metric == self.metric else f"{row}, {self.word(metric)}"
+
+    def model_of(self, row: str) -> str | None:
+        """The SFT model that a row starts from."""
         fitting = [beginning for beginning in self.starts_from if row.startswith(beginning)]
         return self.starts_from[max(fitting, key=len)] if fitting else None
 
-    def outputs(self, row: str) -> Mapping[int, StageOutput]:
-        """A row's runs by seed."""
-        return self.runs.outputs[row]
+
+class Numbers:
+    """The measured numbers of a paper's rows, and what its claims file says of all of them.
+
+    Args:
+        paper: its key.
+        file: the claims file.
+        rows: every row that is compared: numbers that are fitted jointly are fitted over these.
+        tree: the results.
+    """
+
+    def __init__(self, paper: str, file: ClaimsFile, rows: Sequence[str], tree: ResultTree) -> None:
+        self.file = file
+        self.outputs: Outputs = {row: tree.of(recipe_row(paper, row)) for row in rows}
+        models = {name: tree.of(recipe_row(paper, name)) for name in file.starts_from.values()}
+        references = {row: models[name] for row in rows if (name := file.model_of(row))}
+        self.runs = TableRuns(self.outputs, references, tree.alpaca_calibration(data_set(paper)))
+        task_of = {row: task for task, members in file.tasks.items() for row in members}
+        self.matches = Matches(self.outputs, tree.root, task_of)
+        self._known: dict[str, Measurements] = {}
 
     def of(self, row: str, metric: str) -> BySeed:
         """A metric of a row by seed; empty where it was not measured."""
         name, _, argument = metric.partition("/")
         if name in DERIVED:
-            found = {seed: DERIVED[name](output, argument) for seed, output in self.outputs(row).items()}
+            found = {seed: DERIVED[name](output, argument) for seed, output in self.outputs[row].items()}
             return {
                 seed: value if isinstance(value, Measurement) else Measurement(value)
                 for seed, value in found.items()

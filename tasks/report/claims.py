@@ -9,8 +9,8 @@ difference over seeds lies within the margin (two one-sided t-tests at .05).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -21,9 +21,10 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.statistics import mean_and_standard_error
 from rlhf_core.published import registry
 from rlhf_core.published.row_map import metrics_of_paper, row_names
-from tasks.report.claim_kinds import KINDS, METRIC_FIELDS, ROW_FIELDS, Compared, Selected, Wins, Words
-from tasks.report.claim_numbers import DERIVED, Numbers, has_metric
+from tasks.report.claim_kinds import KINDS, METRIC_FIELDS, ROW_FIELDS, Compared, Selected, Wins
+from tasks.report.claim_numbers import DERIVED, ClaimsFile, Numbers, has_metric
 from tasks.report.figure_data import FigureData
+from tasks.report.matches import OTHERS
 from tasks.report.measurements import BySeed, Measurement
 from tasks.report.outputs import ResultTree
 from tasks.report.significance import Comparison, compare, corrected_p
@@ -32,8 +33,6 @@ from tasks.settings import read_settings, typed
 Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
 LEVEL = 0.05
 FOLDER = registry.FOLDER / "claims"
-#: Fields of parts that are lists; one name stands for a list of one.
-LISTS = ("rows", "than", "over", "others", "metric")
 
 
 @dataclass(frozen=True)
@@ -60,32 +59,6 @@ class Claim:
 
 
 @dataclass(frozen=True)
-class ClaimsFile:
-    """The top level of a claims file.
-
-    Args:
-        numbers: a sentence on what the numbers are.
-        alike: a sentence on when two of them count as alike; `{margin}` stands for the margin.
-        needs: what has to be run for any claim to have a verdict.
-        metric: of parts that name none.
-        claims: {id: {says, source, parts}}.
-        margin: of parts that give none.
-        words: what the page calls a metric.
-        starts_from, tasks: see `claim_numbers.Numbers`.
-    """
-
-    numbers: str
-    needs: str
-    metric: str
-    claims: Mapping[str, Any]
-    alike: str = ""
-    margin: float = 0.0
-    words: Mapping[str, str] = field(default_factory=dict)
-    starts_from: Mapping[str, str] = field(default_factory=dict)
-    tasks: Mapping[str, Any] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
 class PaperClaims:
     """The claims of a paper in the order of its file, and what the file says of all of them."""
 
@@ -96,15 +69,16 @@ class PaperClaims:
     @property
     def rows(self) -> list[str]:
         """The rows that claims name, and those of the file's tasks, each once."""
-        named = {row for claim in self.claims for part in claim.parts for row in _named(part.fields, ROW_FIELDS)}
+        named = {row for claim in self.claims for part in claim.parts for _, row in _named(part.fields, ROW_FIELDS)}
         return sorted({*named, *(row for rows in self.file.tasks.values() for row in rows)})
 
 
-def _named(part: Any, names: Sequence[str]) -> Iterator[str]:
-    """The texts in some fields of a part."""
+def _named(part: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """(field, text) of every text in some fields of a part."""
     for name in names:
         value = getattr(part, name, None)
-        yield from (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
+        texts = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
+        yield from ((name, str(text)) for text in texts)
 
 
 @cache
@@ -121,44 +95,60 @@ def read_claims(path: Path, paper: str) -> PaperClaims:
     """
     where = f"claims/{path.name}"
     file = typed(ClaimsFile, read_settings(path), where)
+    members = [("tasks", row) for rows in file.tasks.values() for row in rows]
+    _check_rows([*(("starts_from", name) for name in file.starts_from.values()), *members], paper, where)
+    wanted = [(name, f"{name}/{OTHERS}") for name in file.words]
+    _check_metrics([("words", name) for name, longer in wanted if not _has(paper, longer)], paper, where)
+    _check_metrics([("metric", file.metric)], paper, where)
     found = []
     for name, raw in file.claims.items():
         place = f"{where}: claim '{name}'"
         parts = raw.pop("parts", None) if isinstance(raw, dict) else None
         if not isinstance(parts, list) or not parts:
             raise RecipeError(f"{place}: 'parts' is missing; list the comparisons that the claim is made of")
-        made = tuple(_part(one, paper, f"{place}, part {number}") for number, one in enumerate(parts, 1))
+        made = tuple(_part(one, paper, file, f"{place}, part {number}") for number, one in enumerate(parts, 1))
         found.append(typed(Claim, {"id": name, **raw, "parts": made}, place))
-    for row in (*file.starts_from.values(), *(row for rows in file.tasks.values() for row in rows)):
-        _known(row, row_names(paper), "row", where)
     return PaperClaims(paper, file, tuple(found))
 
 
-def _known(name: str, known: Sequence[str], what: str, where: str) -> None:
-    if name not in known:
-        raise RecipeError(f"{where}: '{name}' is not a {what} of the row map{registry.suggestion(name, known)}")
+def _has(paper: str, metric: str) -> bool:
+    return has_metric(paper, metric, row_names(paper))
 
 
-def _part(raw: Any, paper: str, where: str) -> Part:
+def _check_rows(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
+    """Refuses names of (field, row) that the paper's row map does not have."""
+    known = row_names(paper)
+    for name, row in named:
+        if row not in known:
+            raise RecipeError(f"{where}: {name}: '{row}' is not a row of the row map{registry.suggestion(row, known)}")
+
+
+def _check_metrics(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
+    """Refuses names of (field, metric) that neither the row map has nor a function derives."""
+    for name, metric in named:
+        if not _has(paper, metric):
+            hint = registry.suggestion(metric, [*metrics_of_paper(paper), *(f"{of}/..." for of in DERIVED)])
+            raise RecipeError(f"{where}: {name}: '{metric}' is not a metric of the row map{hint}")
+
+
+def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> Part:
     """One part with its rows and metrics looked up."""
-    kind = raw.get("kind") if isinstance(raw, dict) else None
+    kind = str(raw.get("kind")) if isinstance(raw, dict) else "None"
     if kind not in KINDS:
-        raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{registry.suggestion(str(kind), KINDS)}")
+        raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{registry.suggestion(kind, KINDS)}")
     cls = KINDS[kind].fields
-    lists = [one.name for one in fields(cls) if one.name in LISTS and "tuple" in str(one.type)]
+    lists = [one.name for one in fields(cls) if "tuple" in str(one.type)]
     values = {name: [v] if name in lists and isinstance(v, str) else v for name, v in raw.items() if name != "kind"}
     made = typed(cls, values, where)
-    rows = row_names(paper)
-    for row in _named(made, ROW_FIELDS):
-        _known(row, rows, "row", where)
-    metrics = [*_named(made, METRIC_FIELDS)]
+    _check_rows(_named(made, ROW_FIELDS), paper, where)
+    metrics = _named(made, METRIC_FIELDS)
     if isinstance(made, Wins):
-        metrics = [f"wins/{made.by}/{other}" for other in made.over]
-    if isinstance(made, Selected):
-        metrics = [f"{made.metric}/{made.aspect}"]
-    for metric in metrics:
-        if not has_metric(paper, metric, rows):
-            _known(metric, [*metrics_of_paper(paper), *DERIVED], "metric", where)
+        metrics = (("by", f"wins/{made.by}/{other}") for other in made.over)
+    elif isinstance(made, Selected):
+        metrics = iter([("metric", f"{made.metric}/{made.aspect}")])
+    _check_metrics(metrics, paper, where)
+    if kind in ("within", "ties") and not (file.margin if made.margin is None else made.margin) > 0:
+        raise RecipeError(f"{where}: kind '{kind}' needs a margin; set 'margin' to a number above 0")
     return Part(kind, made)
 
 
@@ -201,11 +191,11 @@ def _mean(values: BySeed, seeds: Sequence[int]) -> float:
     return sum(values[seed].value for seed in seeds) / len(seeds)
 
 
-def judged(claim: Claim, numbers: Numbers, words: Words) -> dict[str, Any]:
+def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
     """A claim as plain data: id, text, where, verdict, and its comparisons with both numbers, p-value and verdict."""
     shown: list[dict[str, Any]] = []
     tested: list[tuple[Compared, Comparison, bool | None, dict[str, Any]]] = []
-    for part in (one for each in claim.parts for one in KINDS[each.kind].comparisons(each.fields, numbers, words)):
+    for part in (one for each in claim.parts for one in KINDS[each.kind].comparisons(each.fields, numbers)):
         constant = isinstance(part.other, float)
         right = _constant(part.other, part.values) if isinstance(part.other, float) else part.other
         row: dict[str, Any] = {"left": part.left, "side": part.side, "right": part.right, "verdict": "not run"}
@@ -241,9 +231,8 @@ def claims_figure(made: PaperClaims, tree: ResultTree) -> FigureData:
         "are corrected for the comparisons of a claim (Holm), and one seed decides nothing.",
         kind="claims",
     )
-    numbers = Numbers(made.paper, tree, made.rows, file.starts_from, file.tasks)
-    words = Words(file.metric, file.margin, file.words)
-    rows = [judged(claim, numbers, words) for claim in made.claims]
+    numbers = Numbers(made.paper, file, made.rows, tree)
+    rows = [judged(claim, numbers) for claim in made.claims]
     if any(row["verdict"] != "not run" for row in rows):
         figure.blocks = [{"rows": rows}]
     else:
