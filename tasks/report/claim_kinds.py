@@ -1,8 +1,8 @@
-"""The kinds of statement that a claim is made of: the fields of each and the comparisons that it stands for.
+"""The kinds of statement that a claim is made of: the fields of each and the comparisons that follow from it.
 
-A statement is compared number by number: one stands above another, below it, or beside it (within a margin). `KINDS`
-is the one table of them; a new kind is a dataclass of its fields, a function and a line there. Fields are checked by
-their names: those of `ROW_FIELDS` hold rows of the paper's row map, those of `METRIC_FIELDS` metrics.
+A comparison says that one number is above another, below it, or beside it (within a margin). `KINDS` is the one table
+of kinds; a new one is a dataclass of its fields, a function and a line there. Fields are checked by their names:
+`ROW_FIELDS` are rows of the paper's row map, `METRIC_FIELDS` metrics.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ METRIC_FIELDS = ("metric", "than_metric", "best", "end", "along")
 
 @dataclass(frozen=True)
 class Compared:
-    """Two numbers and where the paper has the first one.
+    """Two numbers and the side of the second on which the paper has the first.
 
     Attributes:
-        left, right: what the page calls them.
+        left, right: their names on the page.
         values, other: by seed; `other` may be a constant such as the 50 % of the SFT policy.
         margin: of beside, in the metric's unit.
     """
@@ -68,7 +68,7 @@ class Rows:
 
 
 def compare_rows(part: Rows, numbers: Numbers, side: Side) -> list[Compared]:
-    """Each row on one side of each other row, of a number, or of its own other metric."""
+    """Compares each row with each other row, with a number, or with its own other metric."""
     file, found = numbers.file, []
     margin = file.margin if part.margin is None else part.margin
     for metric, row in itertools.product(part.metric or (file.metric,), part.rows):
@@ -94,7 +94,7 @@ class Order:
 
 
 def compare_order(part: Order, numbers: Numbers) -> list[Compared]:
-    """Each row above the one before it."""
+    """Compares each row with the one before it."""
     pairs = itertools.product(part.metric or (numbers.file.metric,), itertools.pairwise(part.rows))
     return [
         Compared(numbers.file.label(high, metric), numbers.of(high, metric), "above", low, numbers.of(low, metric))
@@ -104,7 +104,7 @@ def compare_order(part: Order, numbers: Numbers) -> list[Compared]:
 
 @dataclass(frozen=True)
 class PeakInside:
-    """Fields of peak_inside: rows in the order of a dial, and the one between its ends that stands above both."""
+    """Fields of peak_inside: rows in the order of a dial, and the one between the ends that is above both."""
 
     rows: tuple[str, ...]
     peak: str
@@ -116,7 +116,7 @@ class PeakInside:
 
 
 def compare_peak(part: PeakInside, numbers: Numbers) -> list[Compared]:
-    """The peak above both ends of the dial."""
+    """Compares the peak with both ends of the dial."""
     return compare_rows(
         Rows((part.peak,), (part.rows[0], part.rows[-1]), (part.metric or numbers.file.metric,)), numbers, "above"
     )
@@ -132,7 +132,7 @@ class Collapse:
 
 
 def compare_collapse(part: Collapse, numbers: Numbers) -> list[Compared]:
-    """Each row's best evaluation above its end."""
+    """Compares each row's best evaluation with its end."""
     return compare_rows(Rows(part.rows, None, (part.best,), part.end), numbers, "above")
 
 
@@ -152,7 +152,7 @@ class Wins:
 
 
 def compare_wins(part: Wins, numbers: Numbers, side: Side) -> list[Compared]:
-    """The row's win rate over each other row beside or above 50 %."""
+    """Compares the row's win rate over each other row with 50 %."""
     margin, judge = numbers.file.margin if part.margin is None else part.margin, numbers.file.word(f"wins/{part.by}")
     return [
         Compared(f"{part.row} over {other} {judge}", numbers.of(part.row, metric), side, "50", 50.0, margin)
@@ -167,7 +167,7 @@ class Selected:
 
     Args:
         metric: of the selection, without the aspect's name.
-        side: where the chosen aspect stands, 'above' or 'below'.
+        side: of the chosen aspect, 'above' or 'below' the others.
     """
 
     row: str
@@ -182,7 +182,7 @@ class Selected:
 
 
 def compare_selected(part: Selected, numbers: Numbers) -> list[Compared]:
-    """The chosen aspect on one side of each other aspect of the selection."""
+    """Compares the chosen aspect with each other aspect of the selection."""
     side: Side = "above" if part.side == "above" else "below"
     own = numbers.of(part.row, f"{part.metric}/{part.aspect}")
     label = f"{numbers.file.word(part.metric)} {part.aspect}"
@@ -211,13 +211,13 @@ class Frontier:
 
 
 def curve_of(output: StageOutput, metric: str, along: str) -> Curve:
-    """(position, height) of every evaluation of a run and of its last weights, by position."""
+    """Returns (position, height) of every evaluation of a run and of its last weights, by position."""
     rows = [*output.rows("checkpoints.jsonl"), output.metrics]
     return sorted((float(row[along]), float(row[metric])) for row in rows if along in row and metric in row)
 
 
 def mean_height(curve: Curve, start: float, end: float) -> float:
-    """Mean height of the straight lines through a curve's points, which reach from `start` to `end` or beyond."""
+    """Returns the mean height of the lines through a curve's points, which reach from `start` to `end` or beyond."""
     area = 0.0
     for (x, y), (following, height) in itertools.pairwise(curve):
         low, high = max(x, start), min(following, end)
@@ -228,7 +228,7 @@ def mean_height(curve: Curve, start: float, end: float) -> float:
 
 
 def shared_pieces(curves: Sequence[Curve], pieces: int) -> list[tuple[float, float]]:
-    """Equal pieces of the range that all curves reach; none where there is no such range."""
+    """Returns equal pieces of the range that all curves reach; none where there is no such range."""
     if not curves or not all(curves):
         return []
     low, high = max(curve[0][0] for curve in curves), min(curve[-1][0] for curve in curves)
@@ -237,7 +237,7 @@ def shared_pieces(curves: Sequence[Curve], pieces: int) -> list[tuple[float, flo
 
 
 def compare_frontier(part: Frontier, numbers: Numbers) -> list[Compared]:
-    """The row's curve above each other curve, in every piece of the range that both reach at all seeds."""
+    """Compares the row's curve with each other curve, in every piece of the range that both reach at all seeds."""
     metric, place, found = part.metric or numbers.file.metric, numbers.file.word(part.along), []
     for other in part.over:
         own, theirs = (
@@ -257,7 +257,7 @@ def compare_frontier(part: Frontier, numbers: Numbers) -> list[Compared]:
 
 
 class Kind(NamedTuple):
-    """The fields of a kind and the comparisons that it stands for."""
+    """The fields of a kind and the function that makes its comparisons."""
 
     fields: type[Any]
     comparisons: Callable[[Any, Numbers], list[Compared]]

@@ -20,45 +20,45 @@ LOWER_IS_BETTER = ("grammar",)
 
 
 def mean_over_updates(output: StageOutput, name: str) -> float | None:
-    """Mean of a field of the history over the updates of a run, such as `value_loss`."""
+    """Returns the mean of a field of the history over the updates of a run, such as `value_loss`."""
     values = [float(row[name]) for row in output.history if row.get(name) is not None]
     return sum(values) / len(values) if values else None
 
 
 def last_of_history(output: StageOutput, name: str) -> float | None:
-    """Last value of a field of the history, such as `train_accuracy`."""
+    """Returns the last value of a field of the history, such as `train_accuracy`."""
     found = [float(row[name]) for row in output.history if row.get(name) is not None]
     return found[-1] if found else None
 
 
 def percent(output: StageOutput, metric: str) -> float | None:
-    """A share of metrics.json in percent."""
+    """Returns a share of metrics.json in percent."""
     return 100 * output.metrics[metric] if metric in output.metrics else None
 
 
 def calibration_gap(output: StageOutput, _: str) -> float | None:
-    """Mean distance of preference score and true win rate over the evaluations of a run, in points."""
+    """Returns the mean distance of preference score and true win rate over the evaluations of a run, in points."""
     rows = [row for row in output.rows("checkpoints.jsonl") if row.get("preference_score") is not None]
     gaps = [abs(100 * float(row["preference_score"]) - float(row["win_rate_vs_sft"])) for row in rows]
     return sum(gaps) / len(gaps) if gaps else None
 
 
 def steps_to_answer(output: StageOutput, _: str = "") -> float | None:
-    """Mean steps between the first error of wrong solutions and their answer. Source: RLMEC, Figure 5."""
+    """Returns the mean steps between the first error of wrong solutions and their answer. Source: RLMEC, Figure 5."""
     wrong = [row for row in output.generations if row.get("right") is False and row.get("first_error") is not None]
     distances = [max(0, int(row["steps"]) - 1 - int(row["first_error"])) for row in wrong]
     return sum(distances) / len(distances) if distances else None
 
 
 def _preferred(aspect: str, row: Mapping[str, Mapping[str, float]]) -> int:
-    """1 where the aspect has the greedy answer as the better one, -1 where the sampled one, 0 for a tie."""
+    """Returns 1 where the aspect prefers the greedy answer, -1 where the sampled one, 0 for a tie."""
     greedy, sampled = (float(row[side][aspect]) for side in ("greedy", "sampled"))
     sign = -1 if aspect in LOWER_IS_BETTER else 1
     return sign * ((greedy > sampled) - (greedy < sampled))
 
 
 def inconsistency(output: StageOutput, aspect: str) -> Measurement | None:
-    """Percent of decided pairs where an aspect prefers the answer that the holistic reward does not."""
+    """Returns the percentage of decided pairs where an aspect prefers the answer that the holistic reward does not."""
     value = output.metrics.get(f"inconsistency/{aspect}")
     if value is None:
         return None
@@ -68,7 +68,7 @@ def inconsistency(output: StageOutput, aspect: str) -> Measurement | None:
 
 
 def greedy_wins(output: StageOutput, aspect: str) -> Measurement | None:
-    """Win rate in percent of greedy over sampled answers by an aspect."""
+    """Returns the win rate in percent of greedy over sampled answers by an aspect."""
     value = output.metrics.get(f"win_rate/{aspect}")
     if value is None:
         return None
@@ -77,7 +77,7 @@ def greedy_wins(output: StageOutput, aspect: str) -> Measurement | None:
 
 
 def holistic_distance(output: StageOutput, aspect: str) -> float | None:
-    """Points between the win rates of greedy answers by an aspect and by the holistic reward."""
+    """Returns the points between the win rates of greedy answers by an aspect and by the holistic reward."""
     own, holistic = (output.metrics.get(f"win_rate/{name}") for name in (aspect, "holistic"))
     return None if own is None or holistic is None else abs(own - holistic)
 
@@ -114,9 +114,9 @@ class ClaimsFile:
 
     Args:
         numbers: a sentence on what the numbers are.
-        alike: a sentence on when two of them count as alike; `{margin}` stands for the margin.
+        alike: a sentence on when two of them count as alike; `{margin}` is replaced by the margin.
         needs: what has to be run for any claim to have a verdict.
-        metric: of parts that name none; on the page a row's name alone stands for it.
+        metric: of parts that name none; the page calls it by the row's name alone.
         claims: {id: {says, source, parts}}.
         margin: of parts that give none.
         words: what the page calls a metric.
@@ -135,15 +135,15 @@ class ClaimsFile:
     tasks: Mapping[str, Any] = field(default_factory=dict)
 
     def word(self, metric: str) -> str:
-        """What the page calls a metric."""
+        """Returns the page's name of a metric."""
         return self.words.get(metric, metric)
 
     def label(self, row: str, metric: str) -> str:
-        """What the page calls a metric of a row."""
+        """Returns the page's name of a metric of a row."""
         return row if metric == self.metric else f"{row}, {self.word(metric)}"
 
     def model_of(self, row: str) -> str | None:
-        """The SFT model that a row starts from."""
+        """Returns the SFT model that a row starts from; None where the file does not say."""
         fitting = [beginning for beginning in self.starts_from if row.startswith(beginning)]
         return self.starts_from[max(fitting, key=len)] if fitting else None
 
@@ -169,7 +169,7 @@ class Numbers:
         self._known: dict[str, Measurements] = {}
 
     def of(self, row: str, metric: str) -> BySeed:
-        """A metric of a row by seed; empty where it was not measured."""
+        """Returns a metric of a row by seed; empty where it was not measured."""
         name, _, argument = metric.partition("/")
         if name in DERIVED:
             found = {seed: DERIVED[name](output, argument) for seed, output in self.outputs[row].items()}

@@ -1,8 +1,8 @@
 """What a paper says in words, as comparisons of measured numbers, and whether they bear it out.
 
 The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`. A claim has parts,
-each of a kind of `claim_kinds` that stands for one or several comparisons. A comparison is tested as a cell of a table
-is (`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm) for the
+each of a kind of `claim_kinds`, which makes one or several comparisons. A comparison is tested as a cell of a table is
+(`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm) for the
 comparisons of its claim, with at least two seeds on the same side. Beside means that the 90 % interval of the
 difference over seeds lies within the margin (two one-sided t-tests at .05).
 """
@@ -74,7 +74,7 @@ class PaperClaims:
 
 
 def _named(part: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """(field, text) of every text in some fields of a part."""
+    """Yields (field, text) of every text in some fields of a part."""
     for name in names:
         value = getattr(part, name, None)
         texts = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
@@ -83,7 +83,7 @@ def _named(part: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 @cache
 def claims_of(paper: str) -> PaperClaims:
-    """The claims of one of the five papers."""
+    """Returns the claims of one of the five papers."""
     return read_claims(FOLDER / f"{paper}.yaml", paper)
 
 
@@ -132,7 +132,7 @@ def _check_metrics(named: Iterable[tuple[str, str]], paper: str, where: str) -> 
 
 
 def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> Part:
-    """One part with its rows and metrics looked up."""
+    """Parses one part and looks up its rows and metrics."""
     kind = str(raw.get("kind")) if isinstance(raw, dict) else "None"
     if kind not in KINDS:
         raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{registry.suggestion(kind, KINDS)}")
@@ -153,12 +153,12 @@ def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> Part:
 
 
 def _constant(value: float, like: BySeed) -> BySeed:
-    """A constant win rate in percent as a measurement with the prompts of another."""
+    """Returns a constant win rate in percent as a measurement with the prompts of another."""
     return {seed: Measurement(value, dict.fromkeys(own.prompts, value / 100)) for seed, own in like.items()}
 
 
 def _beside(left: BySeed, right: BySeed, margin: float) -> bool | None:
-    """Whether the 90 % interval of the difference over seeds lies within the margin; None with one seed."""
+    """Says whether the 90 % interval of the difference over seeds lies within the margin; None with one seed."""
     seeds = sorted(left.keys() & right.keys())
     if len(seeds) < 2:
         return None
@@ -179,7 +179,7 @@ def _verdict(part: Compared, found: Comparison, corrected: float | None, beside:
 
 
 def claim_verdict(parts: Sequence[Verdict]) -> Verdict:
-    """Contradicted where a part is, confirmed where every part is, not run where none was measured."""
+    """Returns contradicted where a part is, confirmed where every part is, not run where none was measured."""
     if all(part == "not run" for part in parts):
         return "not run"
     if "contradicted" in parts:
@@ -192,7 +192,7 @@ def _mean(values: BySeed, seeds: Sequence[int]) -> float:
 
 
 def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
-    """A claim as plain data: id, text, where, verdict, and its comparisons with both numbers, p-value and verdict."""
+    """Returns a claim as plain data: id, text, where, verdict, and the numbers, p-value and verdict of each comparison."""
     shown: list[dict[str, Any]] = []
     tested: list[tuple[Compared, Comparison, bool | None, dict[str, Any]]] = []
     for part in (one for each in claim.parts for one in KINDS[each.kind].comparisons(each.fields, numbers)):
@@ -215,12 +215,12 @@ def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
 
 
 def paper_claims(paper: str, tree: ResultTree) -> FigureData:
-    """What a paper says and whether it was borne out."""
+    """Returns the figure of what a paper says and whether it was borne out."""
     return claims_figure(claims_of(paper), tree)
 
 
 def claims_figure(made: PaperClaims, tree: ResultTree) -> FigureData:
-    """The claims of a file with their verdicts."""
+    """Returns the figure of a file's claims with their verdicts."""
     file = made.file
     alike = f"{file.alike.format(margin=f'{file.margin:g}')} " if file.alike else ""
     figure = FigureData(

@@ -209,13 +209,13 @@ def rows_of_paper(paper_key: str) -> list[RecipeRow]:
 
 
 def row_names(paper_key: str) -> list[str]:
-    """Every name of the map that `recipe_row` finds a place for."""
+    """Returns every name of the map that `recipe_row` finds a place for."""
     places = (_file(paper(paper_key).key) or {}).get("rows", {})
     return list(dict.fromkeys([*(row.name for row in rows_of_paper(paper_key)), *places]))
 
 
 def metrics_of_paper(paper_key: str) -> list[str]:
-    """Every metric of a run that a paper's tables or claims name."""
+    """Returns every metric of a run that a paper's tables or claims name."""
     owner = paper(paper_key)
     mapping = _file(owner.key) or {}
     printed = [metric_name(table, column.key) for table in owner.tables if table.is_result for column in table.columns]

@@ -32,7 +32,7 @@ def write_claims(folder: Path, *parts: dict[str, Any], **top: Any) -> Path:
 
 
 def judge(folder: Path, *parts: dict[str, Any], **top: Any) -> dict[str, Any]:
-    """The claim of such a file as the page shows it."""
+    """Judges the claim of such a file as the page shows it."""
     figure = claims_figure(read_claims(write_claims(folder, *parts, **top), "par"), ResultTree(folder, (0, 1, 2)))
     return dict(figure.blocks[0]["rows"][0])
 
