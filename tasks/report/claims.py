@@ -192,7 +192,7 @@ def _mean(values: BySeed, seeds: Sequence[int]) -> float:
 
 
 def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
-    """Returns a claim as plain data: id, text, where, verdict, and the numbers, p-value and verdict of each comparison."""
+    """Returns a claim as plain data: id, text, where, verdict, and numbers, p-value and verdict of its comparisons."""
     shown: list[dict[str, Any]] = []
     tested: list[tuple[Compared, Comparison, bool | None, dict[str, Any]]] = []
     for part in (one for each in claim.parts for one in KINDS[each.kind].comparisons(each.fields, numbers)):
