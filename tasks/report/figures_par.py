@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rlhf_core.published.row_map import RecipeRow, recipe_row
-from tasks.report.claims_par import paper_claims
+from tasks.report.claims import paper_claims
 from tasks.report.figure_data import FigureData, Panel, Series, curve, curve_series, published_figure, spread_note
 from tasks.report.figures_training import reward_models
 from tasks.report.outcomes_par import costs, outcomes
@@ -69,7 +69,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
     """All figures in the order of the page."""
     names = [f"{prefix}{name}" for prefix in SETTINGS for name in ("standard", "odin", "reg", "warm")]
     return [
-        paper_claims(tree),
+        paper_claims("par", tree),
         *outcomes(tree, SETTINGS, LABELS),
         losses(tree),
         curves(tree, published_figure("par/3", CURVES), BOUNDS),

@@ -8,6 +8,7 @@ from typing import Any
 
 from rlhf_core.evaluation.fidelity import boundary_scores
 from rlhf_core.published.row_map import RecipeRow, recipe_row
+from tasks.report.claims import paper_claims
 from tasks.report.figure_data import (
     FigureData,
     Panel,
@@ -48,6 +49,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
     policies = [recipe_row("segment", name) for name in METHODS]
     models = [RecipeRow(name, "segment", "reward_model") for name in REWARD_MODELS]
     return [
+        paper_claims("segment", tree),
         training_curves(
             tree,
             policies,
