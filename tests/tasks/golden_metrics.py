@@ -7,8 +7,7 @@ the new code. Of every file of a result
   other files' numbers, by key, the root mean square and a projection (`~`) that changes with their order.
 
 tests/tasks/golden/<stage>.json holds them. Tolerances are a small multiple of what other instruction sets and thread
-counts change (`refresh_golden.py` measures it). Numbers that are 0 are left out, and so are texts that another
-instruction set changes.
+counts change (`refresh_golden.py` measures it). Numbers that are 0 are left out.
 """
 
 from __future__ import annotations
@@ -159,7 +158,7 @@ def differences(golden: Mapping[str, Any], found: Measured) -> list[str]:
     texts = golden["texts"]
     for name in sorted(texts.keys() | found.texts.keys()):
         before, after = texts.get(name), found.texts.get(name)
-        if before != after and name not in golden.get("unstable", ()):
+        if before != after:
             changes.append(f"texts of {name}" if before and after else f"{name}: {'new' if after else 'missing'}")
     numbers, tolerances = golden["numbers"], golden.get("tolerances", {})
     for name in sorted(numbers.keys() | found.numbers.keys()):

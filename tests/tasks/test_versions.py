@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -14,7 +14,7 @@ from rlhf_core.supervised.recipes import RECIPES
 from tasks.graph import STAGES
 from tests.tasks.golden_metrics import REFRESH, Measured, differences, floor, measured, runs_of, stored, version
 from tests.tasks.golden_runs import RUNS, SETTINGS, GoldenRuns, with_upstream
-from tests.tasks.refresh_golden import golden
+from tests.tasks.refresh_golden import ROUNDINGS, golden, in_no_rounding
 
 
 class SharedRuns:
@@ -43,12 +43,6 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
     return SharedRuns(folder)
 
 
-def problems(stage: str, found: Iterable[tuple[str, Measured]]) -> list[str]:
-    """Returns 'run: change' for everything that left its tolerance, the first five of each run."""
-    runs = stored(stage)["runs"]
-    return [f"{name}: {change}" for name, values in found for change in differences(runs[name], values)[:5]]
-
-
 @pytest.mark.parametrize("stage", STAGES)
 def test_results_change_only_with_the_version(shared: SharedRuns, stage: str) -> None:
     golden_version = stored(stage)["version"]
@@ -57,7 +51,9 @@ def test_results_change_only_with_the_version(shared: SharedRuns, stage: str) ->
             f"VERSION of stage {stage} is {version(stage)}, its golden values are of version {golden_version}: refresh "
             f"them with `{REFRESH} {' '.join(runs_of(stage))}`"
         )
-    changes = problems(stage, ((name, shared.measured(name)) for name in runs_of(stage)))
+    runs = stored(stage)["runs"]
+    changed = {name: found for name in runs_of(stage) if (found := differences(runs[name], shared.measured(name)))}
+    changes = [f"{name}: {change}" for name in in_no_rounding(list(changed)) for change in changed[name][:5]]
     if changes:
         pytest.fail(
             f"results of stage {stage} changed but VERSION did not: step VERSION in tasks/{stage}.py and of every "
@@ -92,10 +88,31 @@ def test_differences_beyond_rounding_are_found() -> None:
     ]
 
 
-def test_texts_that_another_rounding_changes_are_not_compared() -> None:
-    kept = golden(Measured({"rows.jsonl": "abc"}, {}), [Measured({"rows.jsonl": "abd"}, {})])
-    assert kept["unstable"] == ["rows.jsonl"]
-    assert differences(kept, Measured({"rows.jsonl": "xyz"}, {})) == []
+def test_a_rounding_that_draws_another_token_widens_no_tolerance() -> None:
+    first = Measured({"rows.jsonl": "abc"}, {"metrics/loss": 0.5})
+    flipped = Measured({"rows.jsonl": "xyz"}, {"metrics/loss": 0.7})
+    assert golden(first, [flipped, first]) == golden(first, [first])
+    with pytest.raises(ValueError, match="every other rounding gives other texts"):
+        golden(first, [flipped])
+
+
+def test_what_leaves_its_values_in_every_rounding_has_changed() -> None:
+    """A run whose golden values come back when it is rounded differently has not."""
+    asked = []
+
+    def measure(tree: Path, names: list[str], environment: Mapping[str, str] | None) -> dict[str, Measured] | str:
+        kept = stored("tokenizer")["runs"]
+        asked.append(names)
+        if len(asked) == 1:
+            return "the process was killed"
+        as_before = Measured(kept["dialogue-tokenizer"]["texts"], kept["dialogue-tokenizer"]["numbers"])
+        found = {"dialogue-tokenizer": as_before, "longform-tokenizer": Measured()}
+        return {name: found[name] for name in names}
+
+    names = ["dialogue-tokenizer", "longform-tokenizer"]
+    assert in_no_rounding(names, measure) == ["longform-tokenizer"]
+    assert asked == [names, names, *[["longform-tokenizer"]] * (len(ROUNDINGS) - 3)]
+    assert in_no_rounding([], measure) == []
 
 
 def test_the_smallest_tolerance_of_a_projection_is_that_of_its_series() -> None:
