@@ -111,7 +111,10 @@ def refresh(names: list[str]) -> None:
             if changes:
                 if runs[name] is not None and before["version"] == version(stage):
                     print(f"{name}: VERSION {version(stage)} of {stage} did not change although results did")
-                runs[name] = golden(first[name], [each[name] for each in others])
+                try:
+                    runs[name] = golden(first[name], [each[name] for each in others])
+                except ValueError as error:
+                    sys.exit(f"{name}: {error}")
                 print("\n  ".join([name, *changes]))
         store(stage, {name: kept for name, kept in runs.items() if kept is not None})
 
