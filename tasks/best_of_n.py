@@ -22,7 +22,7 @@ from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.stage import command_line, run_stage, set_threads
-from tasks.scoring.reward_models import Scorer, TrainedScorer, Upstream
+from tasks.scoring.reward_models import RewardModelInputs, Scorer, TrainedScorer
 
 VERSION = 1
 STAGE = "best_of_n"
@@ -96,7 +96,7 @@ def choose(
             check_sizes(spec.sizes, len(row["samples"]))
         world = load_world(data)
         judges = {name: load_judge(judge, world) for name, judge in spec.judges.items()}
-        scorer = TrainedScorer.load(reward_model, Upstream(data, sft, sentences, entropies))
+        scorer = TrainedScorer.load(reward_model, RewardModelInputs(data, sft, sentences, entropies))
         rewards = pool_rewards(scorer, rows, spec.batch)
         chosen = best_of_first(rewards, spec.sizes)
         metrics: dict[str, float] = {}

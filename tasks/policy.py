@@ -54,7 +54,7 @@ from tasks.policy_run.answering import Opened, question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft
 from tasks.policy_run.proxies import ProxyReader, lost_after_peak, peak_evaluation
 from tasks.policy_run.reward import build_reward, check_referenced, shaping_constants
-from tasks.policy_run.run import Run, Upstream, start_run
+from tasks.policy_run.run import PolicyInputs, PolicyRun, start_run
 from tasks.policy_run.solutions import (
     SAMPLES_FILE,
     SolutionFolders,
@@ -112,7 +112,7 @@ def build_critic(
 
 
 def run_optimiser(
-    run: Run,
+    run: PolicyRun,
     recipe: Recipe,
     reward: Reward,
     critic: ScalarModel | None,
@@ -272,7 +272,7 @@ def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: An
 
 
 def run_supervised(
-    run: Run,
+    run: PolicyRun,
     recipe: Recipe,
     config: TrainingConfig,
     learned: SupervisedRecipe,
@@ -306,17 +306,17 @@ def run_supervised(
 
 
 #: What trains a started run: returns its metrics, and what watched for hacking if anything did.
-Learn = Callable[[Run, RunCheckpoints], tuple[Row, HackingWatch | None]]
+Learn = Callable[[PolicyRun, RunCheckpoints], tuple[Row, HackingWatch | None]]
 
 
-def _by_reward(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, where: str) -> Learn:
+def _by_reward(recipe: Recipe, scale: PolicyScale, above: PolicyInputs, seed: int, where: str) -> Learn:
     """Training by a reward; settings are checked before anything is loaded."""
     settings = reward_training(recipe, scale, where)
     config, sampling, alarm = settings.optimiser, settings.sampling, settings.alarm
     folders = above.solutions
     folders.need(needed_solutions(recipe), where)
 
-    def learn(run: Run, checkpoints: RunCheckpoints) -> tuple[Row, HackingWatch | None]:
+    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Row, HackingWatch | None]:
         rewards = folders.rewards()
         reward = build_reward(
             recipe, above.entropies, above.reward_models, above.normalisers, above.references, config.microbatch,
@@ -341,13 +341,13 @@ def _by_reward(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, w
     return learn
 
 
-def _supervised(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, where: str) -> Learn:
+def _supervised(recipe: Recipe, scale: PolicyScale, above: PolicyInputs, seed: int, where: str) -> Learn:
     """Training on given texts; settings are checked before anything is loaded."""
     training, learned = scale.supervised_config(recipe.optimiser, where)
     folders = above.solutions
     folders.need(learned.needs, where)
 
-    def learn(run: Run, checkpoints: RunCheckpoints) -> tuple[Row, HackingWatch | None]:
+    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Row, HackingWatch | None]:
         file = above.data / "preference.train.jsonl" if folders.samples is None else folders.samples / SAMPLES_FILE
         with training_on(file):
             sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
@@ -358,7 +358,7 @@ def _supervised(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, 
 
 
 def _in_hindsight(
-    run: Run, watch: HackingWatch, scale: PolicyScale, evaluation: Evaluation, summary: Row, result: Path
+    run: PolicyRun, watch: HackingWatch, scale: PolicyScale, evaluation: Evaluation, summary: Row, result: Path
 ) -> Row:
     """What the last evaluation adds to those while training; writes the best weights' answers and hacking.jsonl."""
     found: Row = {}
@@ -415,7 +415,7 @@ def train_policy(
         print(f"note: {row_path}: {useless}", file=sys.stderr)
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    above = Upstream(
+    above = PolicyInputs(
         data, sft, entropies, sentences, reward_model or (), normaliser or (), references or (), selection, holistic,
         aspect_model or (), SolutionFolders(samples, teacher, token_rewards),
     )  # fmt: skip
@@ -446,7 +446,7 @@ def train_policy(
         _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
 
 
-def _write(result: Path, run: Run, evaluation: Evaluation, summary: Row, alarms: list[Row]) -> None:
+def _write(result: Path, run: PolicyRun, evaluation: Evaluation, summary: Row, alarms: list[Row]) -> None:
     """The stage's outputs; adapters are merged into the model, so that whoever reads it needs to know of none."""
     model = run.policy.model if run.adapter is None else run.adapter.merged()
     if not distributed.rank():

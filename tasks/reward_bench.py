@@ -19,7 +19,7 @@ from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_world
 from tasks.running.stage import command_line, run_stage, set_threads
-from tasks.scoring.reward_models import TrainedScorer, Upstream, score_pairs
+from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, score_pairs
 
 VERSION = 1
 STAGE = "reward_bench"
@@ -83,7 +83,7 @@ def bench(
     with stage_output(
         out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft, reward_model, *given]
     ) as result:
-        scorer = TrainedScorer.load(reward_model, Upstream(data, sft, sentences, entropies))
+        scorer = TrainedScorer.load(reward_model, RewardModelInputs(data, sft, sentences, entropies))
         rows = benchmark_pairs(spec, data)
         pairs = score_pairs(scorer, rows, spec.batch)
         named = zip(rows, pairs, strict=True)

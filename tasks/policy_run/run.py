@@ -30,7 +30,7 @@ _NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
 
 
 @dataclass(frozen=True)
-class Upstream:
+class PolicyInputs:
     """Results of the stages above a row.
 
     Attributes:
@@ -68,7 +68,7 @@ class Upstream:
 
 
 @dataclass
-class Run:
+class PolicyRun:
     """What training and its periodic evaluation share.
 
     Attributes:
@@ -148,7 +148,7 @@ class Run:
         return scores
 
 
-def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> Run:
+def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> PolicyRun:
     """A run at its start: policy and frozen reference from the SFT model, and the evaluator.
 
     With LoRA settings both are one model, whose adapters alone are trained and switched off for the reference.
@@ -157,7 +157,7 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSet
     world = load_world(data)
     policy = load_policy(sft / "model", encoder)
     adapter = None if lora is None else Adapter(policy.model, lora, seed)
-    run = Run(
+    run = PolicyRun(
         policy=policy,
         reference=load_policy(sft / "model", encoder) if adapter is None else AdapterOff(policy, adapter),
         encoder=encoder,
