@@ -20,8 +20,9 @@ from rlhf_core.reasoning.steps import parse_located
 from rlhf_core.testbed.oracle import first_error
 from tasks.params.settings import read_settings, typed
 from tasks.params.solutions import TeacherSpec
-from tasks.running.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import check_version, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
+from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
@@ -29,8 +30,6 @@ VERSION = 1
 STAGE = "teacher"
 #: Where answers of endpoints and local models are kept unless the spec says otherwise.
 CACHE = Path(".work/teacher")
-
-Row = dict[str, Any]
 
 
 def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
@@ -74,7 +73,7 @@ def _local_teacher(options: dict[str, Any], where: str) -> Teacher:
     )
 
 
-def rewrite_metrics(rows: Sequence[Row], wrong: Sequence[WrongSolution]) -> dict[str, float]:
+def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution]) -> dict[str, float]:
     """How many rewrites are accepted, why others are not, edit distances, and the share of true first steps."""
     accepted = [row for row in rows if row["accepted"]]
     metrics = {
@@ -94,7 +93,9 @@ def rewrite_metrics(rows: Sequence[Row], wrong: Sequence[WrongSolution]) -> dict
     return metrics
 
 
-def ground_truth_distance(rows: Sequence[Row], wrong: Sequence[WrongSolution], encoder: Encoder) -> dict[str, float]:
+def ground_truth_distance(
+    rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution], encoder: Encoder
+) -> dict[str, float]:
     """How far the true solutions lie from the predictions whose rewrite is accepted, in tokens (Figure 4)."""
 
     def tokens(text: str) -> list[int]:
@@ -129,7 +130,7 @@ def make_rewrites(
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft, samples]) as result:
         encoder = load_encoder(data, sft / "model")
         file = samples / "samples.jsonl"
-        wrong = wrong_solutions(read_jsonl(file), read_jsonl(data / "questions.jsonl"), file)
+        wrong = wrong_solutions(read_rows(file, SampledSolution), read_rows(data / "questions.jsonl", Question), file)
         rows = [
             rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, spec.limits)
             for each, said in zip(wrong, teacher.correct(wrong), strict=True)

@@ -26,8 +26,6 @@ from tasks.params.settings import read_settings, typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.stage import device
 
-Row = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class LoadedAspect:
@@ -37,7 +35,7 @@ class LoadedAspect:
     spec: AspectSpec
     aspect: Aspect
 
-    def score(self, rows: Sequence[Row], responses: Sequence[str]) -> list[Scored]:
+    def score(self, rows: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         return checked_scores(self.aspect, rows, responses)
 
     def rates(self, scored: Sequence[Scored]) -> list[float]:
@@ -126,7 +124,11 @@ def aspect_normaliser(aspect: LoadedAspect, facts: Mapping[str, Any]) -> Normali
 
 
 def holistic_values(
-    reward_model: Path, encoder: Encoder, rows: Sequence[Row], answers: Sequence[tuple[str, int]], longest: int
+    reward_model: Path,
+    encoder: Encoder,
+    rows: Sequence[Mapping[str, Any]],
+    answers: Sequence[tuple[str, int]],
+    longest: int,
 ) -> list[float]:
     """The reward of each whole answer by a reward model, raw, read where training reads it.
 
@@ -156,7 +158,7 @@ def holistic_values(
 
 def write_scores(
     result: Path,
-    answers: Sequence[Row],
+    answers: Sequence[Mapping[str, Any]],
     longest: int,
     encoder: Encoder,
     selection: Path,
