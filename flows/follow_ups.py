@@ -12,7 +12,7 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from flows.scheduler import RunFailed
-from flows.stage_run import PROJECT, Running
+from flows.stage_run import PROJECT, RunningStages
 from flows.working_tree import end_group, mark
 
 #: A module of the project and its arguments.
@@ -21,7 +21,7 @@ Call = tuple[str, Sequence[str]]
 
 def follow_ups(root: Path, *calls: Call) -> list[str]:
     """Runs modules side by side in a repository; returns what went wrong. Call it inside a flow."""
-    running = Running()
+    running = RunningStages()
     futures = [follow_up.submit(module, arguments, root, running) for module, arguments in calls]
     try:
         for future in futures:
@@ -33,7 +33,7 @@ def follow_ups(root: Path, *calls: Call) -> list[str]:
 
 
 @task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
-def follow_up(module: str, arguments: Sequence[str], root: Path, running: Running) -> str:
+def follow_up(module: str, arguments: Sequence[str], root: Path, running: RunningStages) -> str:
     """Runs one module, marked as a stage is, so that one whose run was killed is found and ended.
 
     Returns:

@@ -27,7 +27,7 @@ from flows.progress import Silent, progress
 from flows.several_machines import Machines
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
-from flows.stage_run import Running, StageDone, StageFailed, run_stage
+from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.state import read_state
@@ -97,7 +97,7 @@ def stage_task(
     out: str,
     environment: Mapping[str, str],
     memory_gb: float,
-    running: Running,
+    running: RunningStages,
     call: Sequence[str] = (),
 ) -> StageDone:
     """Runs one stage, its log streamed into Prefect's."""
@@ -150,7 +150,7 @@ class _Run:
         self.grants: dict[str, Grant] = {}
         self.began: dict[str, float] = {}
         self.finished: queue.Queue[str] = queue.Queue()
-        self.running = Running()
+        self.running = RunningStages()
         self.summary = summary or Summary()
         self.bar: Any = None
         if stale:

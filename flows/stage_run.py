@@ -57,7 +57,7 @@ class StageDone:
     seconds: float
 
 
-class Running:
+class RunningStages:
     """The process groups of the stages at work, so that they can be ended together."""
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ def run_stage(
     name: str,
     out: str,
     environment: Mapping[str, str],
-    running: Running,
+    running: RunningStages,
     say: Callable[[str], None],
     memory_gb: float = 0.0,
     call: Sequence[str] = (),

@@ -46,7 +46,7 @@ from tasks.running.supervised import train_resumably
 VERSION = 1
 STAGE = "aspect_model"
 
-Row = dict[str, Any]
+
 History = list[dict[str, float]]
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
@@ -22,15 +22,14 @@ from rlhf_core.testbed.oracle import first_error
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
-from tasks.running.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import check_version, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
+from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 VERSION = 1
 STAGE = "teacher"
-
-Row = dict[str, Any]
 
 
 def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
@@ -48,7 +47,7 @@ def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
     return teacher
 
 
-def rewrite_metrics(rows: Sequence[Row], wrong: Sequence[WrongSolution]) -> dict[str, float]:
+def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution]) -> dict[str, float]:
     """How many rewrites are accepted, why others are not, edit distances, and the share of true first steps."""
     accepted = [row for row in rows if row["accepted"]]
     metrics = {
@@ -68,7 +67,9 @@ def rewrite_metrics(rows: Sequence[Row], wrong: Sequence[WrongSolution]) -> dict
     return metrics
 
 
-def ground_truth_distance(rows: Sequence[Row], wrong: Sequence[WrongSolution], encoder: Encoder) -> dict[str, float]:
+def ground_truth_distance(
+    rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution], encoder: Encoder
+) -> dict[str, float]:
     """How far the true solutions lie from the predictions whose rewrite is accepted, in tokens (Figure 4)."""
 
     def tokens(text: str) -> list[int]:
@@ -103,7 +104,7 @@ def make_rewrites(
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft, samples]) as result:
         encoder = load_encoder(data, sft / "model")
         file = samples / "samples.jsonl"
-        wrong = wrong_solutions(read_jsonl(file), read_jsonl(data / "questions.jsonl"), file)
+        wrong = wrong_solutions(read_rows(file, SampledSolution), read_rows(data / "questions.jsonl", Question), file)
         rows = [
             rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, spec.limits)
             for each, said in zip(wrong, teacher.correct(wrong), strict=True)

@@ -28,8 +28,6 @@ from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.stage import device
 
-Row = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class LoadedAspect:
@@ -39,7 +37,7 @@ class LoadedAspect:
     spec: AspectSpec
     aspect: Aspect
 
-    def score(self, rows: Sequence[Row], responses: Sequence[str]) -> list[Scored]:
+    def score(self, rows: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         return checked_scores(self.aspect, rows, responses)
 
     def rates(self, scored: Sequence[Scored]) -> list[float]:
@@ -128,7 +126,11 @@ def aspect_normaliser(aspect: LoadedAspect, facts: Mapping[str, Any]) -> Normali
 
 
 def holistic_values(
-    reward_model: Path, encoder: Encoder, rows: Sequence[Row], answers: Sequence[tuple[str, int]], longest: int
+    reward_model: Path,
+    encoder: Encoder,
+    rows: Sequence[Mapping[str, Any]],
+    answers: Sequence[tuple[str, int]],
+    longest: int,
 ) -> list[float]:
     """The reward of each whole answer by a reward model, raw, read where training reads it.
 
@@ -158,7 +160,7 @@ def holistic_values(
 
 def write_scores(
     result: Path,
-    answers: Sequence[Row],
+    answers: Sequence[Mapping[str, Any]],
     longest: int,
     encoder: Encoder,
     selection: Path,

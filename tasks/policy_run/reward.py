@@ -32,11 +32,10 @@ from rlhf_core.stepper import freeze
 from tasks.evaluating.aspects import aspect_normaliser, selected_aspects
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_segmenter
+from tasks.running.result_rows import Metrics, Prompt
 from tasks.running.stage import device
 from tasks.scoring.entropies import resolve_segmenter
 from tasks.scoring.references import load_references
-
-Row = dict[str, Any]
 
 
 def build_reward(
@@ -236,7 +235,7 @@ def _shaped(
     return replace(component, shaping=build_shaping(part.shaping, known.scale), references=known.rewards)
 
 
-def shaping_constants(reward: Reward) -> Row:
+def shaping_constants(reward: Reward) -> Metrics:
     """What the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
     return {
         f"shaping/{component.name}/{name}": value
@@ -246,7 +245,7 @@ def shaping_constants(reward: Reward) -> Row:
     }
 
 
-def check_referenced(reward: Reward, prompts: Sequence[Row], file: Path) -> None:
+def check_referenced(reward: Reward, prompts: Sequence[Prompt], file: Path) -> None:
     """Refuses training prompts without reference rewards before anything is trained.
 
     Raises:

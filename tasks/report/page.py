@@ -98,7 +98,7 @@ class Report:
 
     scale: str
     papers: list[PaperReport]
-    across: dict[str, list[across.Row]]
+    across: dict[str, list[across.RowOverSeeds]]
     runs: dict[str, Run]
     provenance: Provenance
     constants: dict[str, Any]

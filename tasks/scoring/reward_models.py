@@ -66,7 +66,7 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Upstream:
+class RewardModelInputs:
     """Results of the stages before a reward model; those that are not given are the ones that its record names.
 
     Args:
@@ -105,7 +105,7 @@ class TrainedScorer:
 
     @classmethod
     def load(
-        cls, folder: Path, above: Upstream | None = None, segmenter: Mapping[str, Any] | None = None
+        cls, folder: Path, above: RewardModelInputs | None = None, segmenter: Mapping[str, Any] | None = None
     ) -> TrainedScorer:
         """From the `result/model` folder of a `reward_model` stage, or its `result` folder.
 
@@ -118,7 +118,7 @@ class TrainedScorer:
         Raises:
             DataError: a folder that is not what it should be, or that is needed and named nowhere.
         """
-        above = above or Upstream()
+        above = above or RewardModelInputs()
         folder = model_folder(folder)
         model, trained = ScalarModel.load(folder)
         model.to(device()).eval()
@@ -239,7 +239,7 @@ def model_folder(folder: Path) -> Path:
 
 
 def load_scorer(
-    folder: Path, above: Upstream | None = None, *, template: str = "tokenizer", limits: Limits | None = None
+    folder: Path, above: RewardModelInputs | None = None, *, template: str = "tokenizer", limits: Limits | None = None
 ) -> Scorer:
     """Any reward model.
 
@@ -258,7 +258,7 @@ def load_scorer(
     return ScalarScorer.load(folder, template, limits)
 
 
-def _segmenter(spec: dict[str, Any], folder: Path, above: Upstream) -> Segmenter:
+def _segmenter(spec: dict[str, Any], folder: Path, above: RewardModelInputs) -> Segmenter:
     if spec.get("kind") == "sat":
         return load_segmenter(spec, upstream("segmenter", above.sentences, folder))
     cutoff = spec.get("cutoff")
