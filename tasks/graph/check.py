@@ -195,8 +195,8 @@ def check_all(root: Path) -> None:
         problems += [
             problem for scale in scale_names(root) for row in rows.values() for problem in check.row(scale, row)
         ]
-    if (error := refused(problems)) is not None:
-        raise error
+    if (refusal := refused(problems)) is not None:
+        raise refusal
 
 
 def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -> None:

@@ -14,9 +14,9 @@ from tasks.graph import files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import build
-from tasks.graph.rows import ROOT_SCALE
 from tasks.params.pages import page_files, read_settings
 from tasks.params.scales import scale_names
+from tasks.params.settings import ROOT_SCALE
 from tasks.running.exclusive import only_scheduler
 
 ROOT_FILE = "dvc.yaml"
