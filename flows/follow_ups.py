@@ -12,9 +12,8 @@ from prefect import get_run_logger, task
 from prefect.cache_policies import NO_CACHE
 
 from flows.scheduler import RunFailed
-from flows.stage_run import Running
+from flows.stage_run import PROJECT, RunningStages
 from flows.working_tree import end_group, mark
-from tasks.dvc import plan
 
 #: A module of the project and its arguments.
 Call = tuple[str, Sequence[str]]
@@ -22,7 +21,7 @@ Call = tuple[str, Sequence[str]]
 
 def follow_ups(root: Path, *calls: Call) -> list[str]:
     """Runs modules side by side in a repository; returns what went wrong. Call it inside a flow."""
-    running = Running()
+    running = RunningStages()
     futures = [follow_up.submit(module, arguments, root, running) for module, arguments in calls]
     try:
         for future in futures:
@@ -34,7 +33,7 @@ def follow_ups(root: Path, *calls: Call) -> list[str]:
 
 
 @task(name="follow-up", task_run_name="{module}", persist_result=False, cache_policy=NO_CACHE)
-def follow_up(module: str, arguments: Sequence[str], root: Path, running: Running) -> str:
+def follow_up(module: str, arguments: Sequence[str], root: Path, running: RunningStages) -> str:
     """Runs one module, marked as a stage is, so that one whose run was killed is found and ended.
 
     Returns:
@@ -43,8 +42,10 @@ def follow_up(module: str, arguments: Sequence[str], root: Path, running: Runnin
     Raises:
         RunFailed: it ended badly.
     """
-    project = str(Path(plan.__file__).parents[2])
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")])),
+    }
     process = subprocess.Popen(
         [sys.executable, "-P", "-m", module, *arguments],
         cwd=root,

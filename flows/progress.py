@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from tasks.graph.times import clock
+from tasks.graph.expected import clock
 
 #: Set by `rewardsmith run`: progress instead of Prefect's log on the terminal.
 SWITCH = "REWARDSMITH_PROGRESS"

@@ -30,11 +30,13 @@ from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
+from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.registry import SHAPINGS
-from rlhf_core.signals import READS
-from tasks.dvc import plan, state
+from tasks.dvc import state
 from tasks.graph import files as graph
+from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED
+from tasks.graph.plan import ROOT_FILE
 from tasks.graph.rows import papers, row_addresses
 from tasks.params.page_text import page_text
 from tasks.params.pages import NAME, read_settings
@@ -129,11 +131,16 @@ def only_run(root: Path, name: str) -> AbstractContextManager[None]:
 
 
 def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[str]:
-    """Writes the row into a worktree with the paper's matrix; returns the dvc.yaml files that hold it."""
+    """Writes the row into a worktree with the paper's matrix; returns the dvc.yaml files that hold it.
+
+    Raises:
+        RecipeError: a setting that a stage of the row would refuse.
+    """
     (path / _page(paper, name)).write_text(page_text({name: row}), encoding="utf-8")
+    refuse_rows(path, "testbed", {paper: [name]})
     folders = graph.matrix_folders("testbed", paper)
     graph.write(path, folders)
-    return [plan.ROOT_FILE, *(f"{folder}/dvc.yaml" for folder in folders if (path / folder / "dvc.yaml").exists())]
+    return [ROOT_FILE, *(f"{folder}/dvc.yaml" for folder in folders if (path / folder / "dvc.yaml").exists())]
 
 
 def _page(paper: str, name: str) -> Path:

@@ -31,7 +31,7 @@ from flows.run_notes import noted
 from flows.scheduler import RunFailed
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
-from flows.stage_run import Running, run_stage
+from flows.stage_run import RunningStages, run_stage
 from rlhf_core.errors import RewardsmithError
 from tasks.graph.files import file_name, resources
 from tasks.params.evaluation import Watched
@@ -70,7 +70,7 @@ def _address(model: Registered) -> str:
 
 def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant) -> dict[str, Any]:
     """Runs `tasks.reevaluation.evaluate` to its end as stages are run: marked, logged, and its memory watched."""
-    call = [sys.executable, "-m", "tasks.reevaluation.evaluate", "--settings", str(settings), "--root", str(root)]
+    call = ["tasks.reevaluation.evaluate", "--settings", str(settings), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
     call += ["--result", model.path, "--out", str(out)]
@@ -80,7 +80,7 @@ def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant)
         name=file_name(_address(model)),
         out=records_folder(root, model.name, model.alias).relative_to(root).as_posix(),
         environment=grant.environment(),
-        running=Running(),
+        running=RunningStages(),
         say=get_run_logger().info,
         memory_gb=grant.memory_gb,
         call=call,

@@ -27,11 +27,12 @@ from flows.progress import Silent, progress
 from flows.several_machines import Machines
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
-from flows.stage_run import Running, StageDone, StageFailed, run_stage
+from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc import plan
-from tasks.dvc.plan import Stage
+from tasks.dvc.state import read_state
+from tasks.graph.expected import expected_seconds
+from tasks.graph.stages import Stage, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
 from tasks.running import machine
 from tasks.running.exclusive import only_scheduler
@@ -96,7 +97,7 @@ def stage_task(
     out: str,
     environment: Mapping[str, str],
     memory_gb: float,
-    running: Running,
+    running: RunningStages,
     call: Sequence[str] = (),
 ) -> StageDone:
     """Runs one stage, its log streamed into Prefect's."""
@@ -149,7 +150,7 @@ class _Run:
         self.grants: dict[str, Grant] = {}
         self.began: dict[str, float] = {}
         self.finished: queue.Queue[str] = queue.Queue()
-        self.running = Running()
+        self.running = RunningStages()
         self.summary = summary or Summary()
         self.bar: Any = None
         if stale:
@@ -294,9 +295,9 @@ def run_stale(
     with only_scheduler(root):
         for line in tidy(root):
             log.warning("%s", line)
-        chosen = plan.read_state(root, files, rows, seeds, papers)
+        chosen = read_state(root, files, rows, seeds, papers)
         stale = {address: stage for address, stage in chosen.items() if stage.state != "current"}
-        expected = plan.expected_seconds(root, stale.values())
+        expected = expected_seconds(root, stale.values())
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
         for address, stage in stale.items():
             if not remote:
@@ -318,7 +319,7 @@ def run_stale(
             if machines and pull:
                 machines.bring([a for a, done in summary.done.items() if done.outcome == "restored"])
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]
-        summary.stopped = plan.stopped_stages(root, (chosen[a] for a in [*summary.current, *summary.done]))
+        summary.stopped = stopped_stages(root, (chosen[a] for a in [*summary.current, *summary.done]))
     summary.times.write(root)
     if summary.rows():
         create_table_artifact(key="stages", table=summary.rows(), description=summary.line())

@@ -25,8 +25,8 @@ import httpx
 from flows.leases import Leases
 from flows.run_notes import add_tags
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.plan import Stage
 from tasks.dvc.remote import Remote, RemoteFailed
+from tasks.graph.stages import Stage
 from tasks.running.commit import changed_since, commit_of, listed
 
 #: Seconds between looks at a stage that another machine is at work on.

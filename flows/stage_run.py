@@ -17,8 +17,11 @@ from pathlib import Path
 
 from flows.working_tree import WORK, end_group, group_memory_gb, mark
 from rlhf_core.errors import RewardsmithError
+from tasks.dvc.one_stage import OUTCOME_VARIABLE, RAN
 from tasks.running import machine
 
+#: The folder of the packages whose modules are run here, whatever the working directory holds.
+PROJECT = Path(machine.__file__).parents[2]
 #: The stages' exit code for an error of the user's; EX_TEMPFAIL for one that may pass.
 USER_ERROR, TEMPORARY = 2, 75
 #: Endings by a signal: a device lost, memory short for a moment, a machine going down.
@@ -54,7 +57,7 @@ class StageDone:
     seconds: float
 
 
-class Running:
+class RunningStages:
     """The process groups of the stages at work, so that they can be ended together."""
 
     def __init__(self) -> None:
@@ -159,7 +162,7 @@ def run_stage(
     name: str,
     out: str,
     environment: Mapping[str, str],
-    running: Running,
+    running: RunningStages,
     say: Callable[[str], None],
     memory_gb: float = 0.0,
     call: Sequence[str] = (),
@@ -181,20 +184,20 @@ def run_stage(
     """
     log_path = root / WORK / "logs" / f"{name}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
-    outcome_path = root / WORK / "outcomes" / name
-    outcome_path.unlink(missing_ok=True)
-    project = str(Path(machine.__file__).parents[2])
-    libraries = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
+    outcome = log_path.with_suffix(".outcome")
+    outcome.unlink(missing_ok=True)
+    libraries = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
     binaries = str(Path(sys.executable).parent)
     path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
     started = time.monotonic()
     process = subprocess.Popen(
-        [sys.executable, "-P", "-m", *(call or ("tasks.dvc.one_stage", address)), "--outcome", str(outcome_path)],
+        [sys.executable, "-P", "-m", *(call or ("tasks.dvc.one_stage", address))],
         cwd=root,
         env=inherited
         | dict(environment)
         | {"PATH": path, "PYTHONPATH": libraries, "PYTHONUNBUFFERED": "1", "DVC_NO_ANALYTICS": "true"}
+        | {OUTCOME_VARIABLE: str(outcome)}
         | mark(root, name),
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -236,6 +239,6 @@ def run_stage(
             say(f"the failure of {address} cannot be noted: {error}")
         raise failure
     (root / WORK / "failures" / f"{name}.json").unlink(missing_ok=True)
-    outcome = outcome_path.read_text(encoding="utf-8")
-    outcome_path.unlink()
-    return StageDone(address, outcome, round(time.monotonic() - started, 2))
+    how = outcome.read_text(encoding="utf-8") if outcome.exists() else RAN
+    outcome.unlink(missing_ok=True)
+    return StageDone(address, how, round(time.monotonic() - started, 2))

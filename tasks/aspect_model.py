@@ -30,7 +30,8 @@ from rlhf_core.errors import DataError
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss, score_all
+from rlhf_core.rewards.preference_training import pair_loss, score_all
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.aspects import AspectModelSpec
 from tasks.params.pages import Address, read_settings
@@ -45,7 +46,7 @@ from tasks.running.supervised import train_resumably
 VERSION = 1
 STAGE = "aspect_model"
 
-Row = dict[str, Any]
+
 History = list[dict[str, float]]
 
 

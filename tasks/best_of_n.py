@@ -20,18 +20,17 @@ from rlhf_core.evaluation.reward_bench import check_independence
 from tasks.params.evaluation import BestOfNSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
+from tasks.running.result_rows import PooledAnswers, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
-from tasks.scoring.reward_models import Scorer, TrainedScorer, Upstream
+from tasks.scoring.reward_models import RewardModelInputs, Scorer, TrainedScorer
 
 VERSION = 1
 STAGE = "best_of_n"
 
-Row = dict[str, Any]
 
-
-def pool_rewards(scorer: Scorer, rows: Sequence[Row], batch: int) -> torch.Tensor:
+def pool_rewards(scorer: Scorer, rows: Sequence[PooledAnswers], batch: int) -> torch.Tensor:
     """[prompts, pool] float32: the reward of every response, equal ones computed once.
 
     Raises:
@@ -46,7 +45,11 @@ def pool_rewards(scorer: Scorer, rows: Sequence[Row], batch: int) -> torch.Tenso
 
 
 def win_rates(
-    rows: Sequence[Row], chosen: Mapping[int, Sequence[int]], judges: Mapping[str, Any], template: str, world: Any
+    rows: Sequence[PooledAnswers],
+    chosen: Mapping[int, Sequence[int]],
+    judges: Mapping[str, Any],
+    template: str,
+    world: Any,
 ) -> dict[str, float]:
     """Win rates of one benchmark's choices over the greedy answers, `<judge>/<N>`."""
     found: dict[str, float] = {}
@@ -92,12 +95,12 @@ def choose(
     inputs: list[Path | str] = [scale_path, data, sft, reward_model, pool]
     inputs += [path for path in (entropies, sentences) if path is not None]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
-        rows = read_jsonl(pool / "responses.jsonl")
+        rows = read_rows(pool / "responses.jsonl", PooledAnswers)
         for row in rows:
             check_sizes(spec.sizes, len(row["samples"]))
         world = load_world(data)
         judges = {name: load_judge(judge, world) for name, judge in spec.judges.items()}
-        scorer = TrainedScorer.load(reward_model, Upstream(data, sft, sentences, entropies))
+        scorer = TrainedScorer.load(reward_model, RewardModelInputs(data, sft, sentences, entropies))
         rewards = pool_rewards(scorer, rows, spec.batch)
         chosen = best_of_first(rewards, spec.sizes)
         metrics: dict[str, float] = {}

@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from tasks.params.check import check_paper
+from tasks.graph.check import check_paper
 from tasks.running.artifacts import check_version, stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 

@@ -14,7 +14,7 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from torch import Tensor
 
@@ -37,17 +37,16 @@ from rlhf_core.testbed.oracle import first_error, minimal_edit
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import Stopped, check_version, read_jsonl, write_json, write_jsonl
+from tasks.running.artifacts import Stopped, check_version, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.loading import load_encoder, load_policy
+from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads, training_on
 from tasks.running.supervised import train_resumably
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 VERSION = 1
 STAGE = "generative_reward_model"
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -63,24 +62,24 @@ class Material:
 
     wrong: list[WrongSolution]
     right: list[WrongSolution]
-    rewrites: dict[str, Row]
+    rewrites: dict[str, VerifiedRewrite]
     held_out: frozenset[str]
 
     def learnt(self, each: WrongSolution) -> bool:
         return each.question["id"] not in self.held_out
 
 
-def gather(data: Path, samples: list[Row], file: Path, teacher: Path, share: float, seed: int) -> Material:
+def gather(data: Path, samples: list[SampledSolution], file: Path, teacher: Path, share: float, seed: int) -> Material:
     """The material of samples and a teacher's rewrites.
 
     Raises:
         DataError: no accepted rewrite, or no question to hold out.
     """
-    questions = read_jsonl(data / "questions.jsonl")
+    questions = read_rows(data / "questions.jsonl", Question)
     wrong = wrong_solutions(samples, questions, file)
-    turned = [{**row, "correct": not row["correct"]} for row in samples]
+    turned: list[SampledSolution] = [{**row, "correct": not row["correct"]} for row in samples]
     right = {(each.question["id"], each.prediction): each for each in wrong_solutions(turned, questions, file)}
-    rewrites = {row["id"]: row for row in read_jsonl(teacher / "rewrites.jsonl")}
+    rewrites = {row["id"]: row for row in read_rows(teacher / "rewrites.jsonl", VerifiedRewrite)}
     accepted = sorted({row["question_id"] for row in rewrites.values() if row["accepted"]})
     if len(accepted) < 2:
         raise DataError(
@@ -139,7 +138,9 @@ def fit(
     )  # fmt: skip
 
 
-def quality(material: Material, found: Mapping[str, Row], located_right: Sequence[bool]) -> dict[str, float]:
+def quality(
+    material: Material, found: Mapping[str, VerifiedRewrite], located_right: Sequence[bool]
+) -> dict[str, float]:
     """Locating and rewriting on held-out questions, beside the teacher where both rewrites are right (Figure 4).
 
     Args:
@@ -182,10 +183,10 @@ def score_samples(
     policy: Policy,
     tasks: ModelTasks,
     encoder: Encoder,
-    samples: list[Row],
-    questions: Mapping[str, Row],
+    samples: list[SampledSolution],
+    questions: Mapping[str, Question],
     config: GenerativeModelScale,
-) -> list[Row]:
+) -> list[RewardedSolution]:
     """Token rewards of every sample, on the tokens that the policy drew.
 
     Args:
@@ -201,7 +202,7 @@ def score_samples(
     for row in samples:
         prompt = tasks.rewriting_prompt(WrongSolution(row["id"], questions[row["question_id"]], row["prediction"]))
         sequences.append(EncodedSequence(prompt, row["token_ids"] if same else tasks.answer(row["prediction"])))
-    scored = []
+    scored: list[RewardedSolution] = []
     for row, sequence, logprobs in zip(
         samples, sequences, token_logprobs(policy, sequences, config.batch), strict=True
     ):
@@ -209,8 +210,15 @@ def score_samples(
             logprobs = realigned(row["token_ids"], encoder, sequence.response, tasks.encoder, logprobs)
         probabilities = [float(p) for p in Tensor(logprobs).exp().clamp(max=1)]
         scored.append(
-            {key: row[key] for key in ("id", "question_id", "prompt", "prediction", "token_ids")}
-            | {"rewards": token_rewards(probabilities, row["correct"], ranges), "probabilities": probabilities}
+            {
+                "id": row["id"],
+                "question_id": row["question_id"],
+                "prompt": row["prompt"],
+                "prediction": row["prediction"],
+                "token_ids": row["token_ids"],
+                "rewards": token_rewards(probabilities, row["correct"], ranges),
+                "probabilities": probabilities,
+            }
         )
     return scored
 
@@ -227,7 +235,7 @@ def realigned(
     return found
 
 
-def fidelity_metrics(scored: Sequence[Row], material: Material, encoder: Encoder) -> dict[str, float]:
+def fidelity_metrics(scored: Sequence[RewardedSolution], material: Material, encoder: Encoder) -> dict[str, float]:
     """Negative rewards against the truly wrong tokens of wrong predictions, where the truth is known.
 
     The areas under the curve are those of the probabilities, before clipping.
@@ -278,7 +286,7 @@ def train_generative_model(
         own = replace(own, limits=config.limits)
         tasks, model = ModelTasks(own, TEMPLATES[config.header]), load_policy(sft / "model", own)
         file = samples / "samples.jsonl"
-        drawn = read_jsonl(file)
+        drawn = read_rows(file, SampledSolution)
         material = gather(data, drawn, file, teacher, config.held_out, seed)
         rows, metrics = training_rows(material, tasks, seed)
         with training_on(teacher / "rewrites.jsonl"):
@@ -294,7 +302,7 @@ def train_generative_model(
         recognised = [found.valid and found.step is None for found in checked]
         metrics |= quality(material, {row["id"]: row for row in corrected}, recognised)
         require(metrics, config.least_accuracy, str(spec_path))
-        questions = {row["id"]: row for row in read_jsonl(data / "questions.jsonl")}
+        questions = {row["id"]: row for row in read_rows(data / "questions.jsonl", Question)}
         scored = score_samples(model, tasks, encoder, drawn, questions, config)
         metrics |= fidelity_metrics(scored, material, encoder)
         metrics |= {

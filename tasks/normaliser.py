@@ -23,8 +23,9 @@ from rlhf_core.signals import Segments
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import CalibrationSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
+from tasks.running.artifacts import check_version, stage_output, write_json
 from tasks.running.loading import load_encoder, load_segmenter
+from tasks.running.result_rows import PreferencePair, read_rows
 from tasks.running.stage import command_line, device, run_stage, set_threads
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
@@ -68,7 +69,7 @@ def fit_normalisers(
         model.to(device())
         model.eval()
         segmenter = load_segmenter(trained["segmenter"], sentences)
-        rows = read_jsonl(data / "preference.train.jsonl")
+        rows = read_rows(data / "preference.train.jsonl", PreferencePair)
         places = calibration_places(spec, len(rows))
         if segmenter.needs_entropies and entropies is None:
             raise RecipeError("the reward model cuts by entropies: give --entropies")

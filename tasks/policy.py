@@ -49,32 +49,30 @@ from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.policies import Evaluation
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
-from tasks.params.policy import PolicyScale, lora_settings, reward_training
+from tasks.params.policy import PolicyScale, needed_solutions, reward_training
 from tasks.params.settings import typed
 from tasks.policy_run.answering import Opened, question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft
 from tasks.policy_run.proxies import ProxyReader, lost_after_peak, peak_evaluation
 from tasks.policy_run.reward import build_reward, check_referenced, shaping_constants
-from tasks.policy_run.run import Run, Upstream, start_run
+from tasks.policy_run.run import PolicyInputs, PolicyRun, start_run
 from tasks.policy_run.solutions import (
     SAMPLES_FILE,
     SolutionFolders,
     Solved,
-    needed_solutions,
     solved_samples,
 )
-from tasks.running.artifacts import check_version, peak_memory, read_jsonl, record_folder, write_json, write_jsonl
+from tasks.running.artifacts import check_version, peak_memory, record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_policy
 from tasks.running.progress import progress
+from tasks.running.result_rows import Metrics, PreferencePair, Prompt, Rollout, read_rows
 from tasks.running.stage import command_line, device, run_stage, training_on
 from tasks.running.supervised import train_resumably
 
 VERSION = 5
 STAGE = "policy"
-
-Row = dict[str, Any]
 
 
 #: What the last evaluation adds to the metrics of a run.
@@ -87,8 +85,8 @@ PROXIES = (
 )
 
 
-def encoded_prompts(rows: list[Row], encoder: Encoder) -> list[EncodedPrompt]:
-    return [EncodedPrompt(encoder.prompt(row), row["prompt"], row) for row in rows]
+def encoded_prompts(rows: list[Prompt], encoder: Encoder) -> list[EncodedPrompt]:
+    return [EncodedPrompt(encoder.prompt(row), row["prompt"], dict[str, Any](row)) for row in rows]
 
 
 def build_critic(
@@ -113,19 +111,19 @@ def build_critic(
 
 
 def run_optimiser(
-    run: Run,
+    run: PolicyRun,
     recipe: Recipe,
     reward: Reward,
     critic: ScalarModel | None,
     scale: PolicyScale,
     config: OptimiserConfig,
     sampling: Sampling,
-    prompts: list[Row],
+    prompts: list[Prompt],
     seed: int,
     checkpoints: RunCheckpoints,
     alarm: AlarmSettings,
     solved: Solved | None = None,
-) -> tuple[Row, HackingWatch]:
+) -> tuple[Metrics, HackingWatch]:
     """Policy optimisation on the reward, from the start or from the last checkpoint: summary metrics and the alarm."""
     encoder, clock, tools = run.encoder, PhaseClock(), ToolClock(reward)
     if scale.prompt_limit is not None:
@@ -205,7 +203,7 @@ def run_optimiser(
         if not watch.stop:
             optimiser.train(on_step)
     last = run.history[-1]
-    summary: Row = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
+    summary: Metrics = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
     summary["train_kl"] = last["kl"]
     if "gate/share_above" in last:
         summary |= {name: sum(row[name] for row in run.history) for name in ("gate/pairs", "gate/violations")}
@@ -252,8 +250,8 @@ def _segment_lengths(reward: Reward, experience: Experience) -> list[int]:
     return lengths
 
 
-def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: Any, count: int) -> list[Row]:
-    batch, rows = experience.batch, []
+def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: Any, count: int) -> list[Rollout]:
+    batch, rows = experience.batch, list[Rollout]()
     for i in range(min(count, len(batch))):
         n = int(batch.responses.lengths[i])
         rows.append(
@@ -273,7 +271,7 @@ def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: An
 
 
 def run_supervised(
-    run: Run,
+    run: PolicyRun,
     recipe: Recipe,
     config: TrainingConfig,
     learned: SupervisedRecipe,
@@ -281,7 +279,7 @@ def run_supervised(
     scale: PolicyScale,
     seed: int,
     checkpoints: RunCheckpoints,
-) -> Row:
+) -> Metrics:
     """A supervised recipe on what there is to learn from; returns summary metrics."""
     kind = str(recipe.optimiser["kind"])
     examples = learned.examples(sources, run.encoder)
@@ -307,17 +305,17 @@ def run_supervised(
 
 
 #: What trains a started run: returns its metrics, and what watched for hacking if anything did.
-Learn = Callable[[Run, RunCheckpoints], tuple[Row, HackingWatch | None]]
+Learn = Callable[[PolicyRun, RunCheckpoints], tuple[Metrics, HackingWatch | None]]
 
 
-def _by_reward(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, where: str) -> Learn:
+def _by_reward(recipe: Recipe, scale: PolicyScale, above: PolicyInputs, seed: int, where: str) -> Learn:
     """Training by a reward; settings are checked before anything is loaded."""
     settings = reward_training(recipe, scale, where)
     config, sampling, alarm = settings.optimiser, settings.sampling, settings.alarm
     folders = above.solutions
     folders.need(needed_solutions(recipe), where)
 
-    def learn(run: Run, checkpoints: RunCheckpoints) -> tuple[Row, HackingWatch | None]:
+    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
         rewards = folders.rewards()
         reward = build_reward(
             recipe, above.entropies, above.reward_models, above.normalisers, above.references, config.microbatch,
@@ -328,7 +326,7 @@ def _by_reward(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, w
             solved = None
             if folders.samples is not None:
                 solved = solved_samples(folders, run.encoder, rewards, settings.imitation, config.microbatch, seed)
-            prompts = read_jsonl(file)[: scale.prompts] if solved is None else solved.prompts
+            prompts = read_rows(file, Prompt)[: scale.prompts] if solved is None else solved.prompts
             check_referenced(reward, prompts, file)
             head = next((part.readout.head for part in recipe.components if part.readout), "reward")
             critic = build_critic(config, above.sft, run.encoder, above.reward_models, seed, head)
@@ -342,16 +340,16 @@ def _by_reward(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, w
     return learn
 
 
-def _supervised(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, where: str) -> Learn:
+def _supervised(recipe: Recipe, scale: PolicyScale, above: PolicyInputs, seed: int, where: str) -> Learn:
     """Training on given texts; settings are checked before anything is loaded."""
     training, learned = scale.supervised_config(recipe.optimiser, where)
     folders = above.solutions
     folders.need(learned.needs, where)
 
-    def learn(run: Run, checkpoints: RunCheckpoints) -> tuple[Row, HackingWatch | None]:
+    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
         file = above.data / "preference.train.jsonl" if folders.samples is None else folders.samples / SAMPLES_FILE
         with training_on(file):
-            sources = folders.sources(read_jsonl(file) if PREFERENCE in learned.needs else [])
+            sources = folders.sources(read_rows(file, PreferencePair) if PREFERENCE in learned.needs else [])
             freeze(run.reference.model)
             return run_supervised(run, recipe, training, learned, sources, scale, seed, checkpoints), None
 
@@ -359,10 +357,10 @@ def _supervised(recipe: Recipe, scale: PolicyScale, above: Upstream, seed: int, 
 
 
 def _in_hindsight(
-    run: Run, watch: HackingWatch, scale: PolicyScale, evaluation: Evaluation, summary: Row, result: Path
-) -> Row:
+    run: PolicyRun, watch: HackingWatch, scale: PolicyScale, evaluation: Evaluation, summary: Metrics, result: Path
+) -> Metrics:
     """What the last evaluation adds to those while training; writes the best weights' answers and hacking.jsonl."""
-    found: Row = {}
+    found: Metrics = {}
     last = int(run.history[-1]["step"])
     if scale.checkpoint_prompts and not watch.stops:
         rows = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
@@ -377,7 +375,7 @@ def _in_hindsight(
         found |= {"peak_step": step, **peak, **lost_after_peak({**peak, **evaluation.metrics})}
         write_jsonl(result / "peak_generations.jsonl", answers)
     if scale.measure_hacking:
-        kl = {row["step"]: row["kl"] for row in run.checkpoints} | {last: summary["kl"]}
+        kl = {int(row["step"]): row["kl"] for row in run.checkpoints} | {last: summary["kl"]}
         measured, points = hindsight(watch.alarm, kl, run.evaluator.world, run.baseline, evaluation.generations)
         found |= measured
         if points:
@@ -416,16 +414,15 @@ def train_policy(
         print(f"note: {row_path}: {useless}", file=sys.stderr)
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    above = Upstream(
+    above = PolicyInputs(
         data, sft, entropies, sentences, reward_model or (), normaliser or (), references or (), selection, holistic,
         aspect_model or (), SolutionFolders(samples, teacher, token_rewards),
     )  # fmt: skip
     train = _by_reward if recipe.kind == "reward" else _supervised
     learn = train(recipe, scale, above, seed, f"{row_path} on {scale_path}")
-    lora = lora_settings(recipe, str(row_path))
     inputs: list[Path | str] = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        run = start_run(data, sft, evaluation_spec, lora, seed)
+        run = start_run(data, sft, evaluation_spec, recipe.lora, seed)
         if scale.measure_hacking and not run.scored:
             raise RecipeError(f"{scale_path}: measure_hacking needs a judge, or data with true rewards")
         summary, watch = learn(run, checkpoints)
@@ -447,7 +444,9 @@ def train_policy(
         _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
 
 
-def _write(result: Path, run: Run, evaluation: Evaluation, summary: Row, alarms: list[Row]) -> None:
+def _write(
+    result: Path, run: PolicyRun, evaluation: Evaluation, summary: Metrics, alarms: list[dict[str, Any]]
+) -> None:
     """The stage's outputs; adapters are merged into the model, so that whoever reads it needs to know of none."""
     model = run.policy.model if run.adapter is None else run.adapter.merged()
     if not distributed.rank():

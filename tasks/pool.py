@@ -7,7 +7,7 @@ Sentence, appendix B.2.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rlhf_core.errors import DataError
 from rlhf_core.models.sampling import Sampling
@@ -15,8 +15,9 @@ from tasks.evaluating.answering import answer
 from tasks.params.evaluation import PoolSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
+from tasks.running.result_rows import BenchmarkItem, PooledAnswers, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
@@ -40,24 +41,30 @@ def draw_pool(
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft]) as result:
         encoder = load_encoder(data, sft / "model")
         policy = load_policy(sft / "model", encoder)
-        rows: list[dict[str, Any]] = []
+        rows: list[PooledAnswers] = []
         metrics: dict[str, float] = {}
         for name in spec.benchmarks:
             file = data / "benchmarks" / f"{name}.jsonl"
             if not file.exists():
                 raise DataError(f"the data has no benchmark '{name}'", file=str(file), remedy="Change 'benchmarks'")
-            items = read_jsonl(file)[: spec.prompts]
+            items = read_rows(file, BenchmarkItem)[: spec.prompts]
             asked = [{**item, "prompt": item["turns"][0]} for item in items]
             first = answer(policy, encoder, asked, greedy, seed, spec.batch)
-            repeated = [row for row in asked for _ in range(spec.samples)]
+            repeated = [item for item in asked for _ in range(spec.samples)]
             drawn = answer(policy, encoder, repeated, sampling, seed, spec.batch)
             for place, (item, (text, _)) in enumerate(zip(items, first, strict=True)):
                 own = drawn[place * spec.samples : (place + 1) * spec.samples]
-                kept = {"messages": item["messages"]} if "messages" in item else {}
-                rows.append(
-                    {"benchmark": name, "id": item["id"], "prompt": item["turns"][0], "meta": item["metas"][0], **kept}
-                    | {"greedy": text, "samples": [sample for sample, _ in own]}
-                )
+                row: PooledAnswers = {
+                    "benchmark": name,
+                    "id": item["id"],
+                    "prompt": item["turns"][0],
+                    "meta": item["metas"][0],
+                    "greedy": text,
+                    "samples": [sample for sample, _ in own],
+                }
+                if "messages" in item:
+                    row["messages"] = item["messages"]
+                rows.append(row)
             distinct = [len(set(row["samples"])) for row in rows if row["benchmark"] == name]
             metrics |= {
                 f"{name}_distinct": sum(distinct) / max(1, len(distinct)),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, cast
 
 from rlhf_core.data.sources import HuggingFaceSource
 from rlhf_core.errors import DataError, RecipeError
@@ -19,18 +19,17 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_world
+from tasks.running.result_rows import BenchmarkPair
 from tasks.running.stage import command_line, run_stage, set_threads
-from tasks.scoring.reward_models import TrainedScorer, Upstream, score_pairs
+from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, score_pairs
 
 VERSION = 1
 STAGE = "reward_bench"
 
 OOD = "-ood"
 
-Row = dict[str, Any]
 
-
-def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[Row]:
+def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[BenchmarkPair]:
     """Rows {id, prompt, chosen, rejected, section, subset}.
 
     Raises:
@@ -47,14 +46,14 @@ def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[Row]:
                 "source 'testbed' needs the testbed's dialogues; models of other data need source 'huggingface'"
             )
 
-        return reward_bench_pairs(world, spec.pairs, spec.seed)
+        return cast(list[BenchmarkPair], reward_bench_pairs(world, spec.pairs, spec.seed))
     sets = spec.sets
     source = HuggingFaceSource(sets)
     rows = [row for name in sets for row in source.load(name, "test", "preference")]
     for number, row in enumerate(rows, start=1):
         if "subset" not in row:
             raise DataError("the pair names no subset", row=number, field="subset", remedy="Map it in 'sets'")
-    return [{**row, "section": section_of(row["subset"])} for row in rows]
+    return [cast(BenchmarkPair, {**row, "section": section_of(row["subset"])}) for row in rows]
 
 
 def split_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
@@ -84,7 +83,7 @@ def bench(
     with stage_output(
         out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft, reward_model, *given]
     ) as result:
-        scorer = TrainedScorer.load(reward_model, Upstream(data, sft, sentences, entropies))
+        scorer = TrainedScorer.load(reward_model, RewardModelInputs(data, sft, sentences, entropies))
         rows = benchmark_pairs(spec, data)
         pairs = score_pairs(scorer, rows, spec.batch)
         named = zip(rows, pairs, strict=True)

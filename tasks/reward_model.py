@@ -13,7 +13,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 from rlhf_core import distributed
 from rlhf_core.data.batching import LengthBucketedBatches
@@ -34,10 +34,11 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
+from tasks.running.artifacts import check_version, read_json, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
+from tasks.running.result_rows import ColouredExample, Example, PreferencePair, read_rows
 from tasks.running.stage import command_line, device, run_stage, training_on
 from tasks.running.supervised import train_resumably
 from tasks.scoring.entropies import load_entropies, resolve_segmenter
@@ -51,8 +52,6 @@ from tasks.scoring.segmenting import (
 
 VERSION = 4
 STAGE = "reward_model"
-
-Row = dict[str, Any]
 
 
 def train_reward_model(
@@ -99,7 +98,7 @@ def train_reward_model(
         end_token = add_end_token(encoder.tokenizer, base) if spec.end_token else None
         splits = {
             split: segment_pairs(
-                read_jsonl(data / f"preference.{split}.jsonl"),
+                read_rows(data / f"preference.{split}.jsonl", PreferencePair),
                 encoder,
                 segmenter,
                 load_entropies(entropies, split) if entropies and segmenter.needs_entropies else None,
@@ -134,7 +133,7 @@ def train_reward_model(
                 "share_of_ceiling": metrics["accuracy"] / ceiling["validation"],
                 "ood_bayes_ceiling": ceiling["ood"],
             }
-        trained_on: Row = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
+        trained_on: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
         trained_on |= {"end_token": True} if spec.end_token else {}
         trained_on |= {"merge": list(merge.merge)} if merge else {}
         if not distributed.rank():
@@ -142,7 +141,7 @@ def train_reward_model(
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
         stored = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
-        rows = read_jsonl(data / "examples.jsonl")
+        rows = read_rows(data / "examples.jsonl", Example)
         examples = scored_examples(model, rows, encoder, segmenter, stored, aggregation, end_token, head)
         write_jsonl(result / "examples.jsonl", examples)
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
@@ -217,14 +216,15 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
         return metrics
     scored, predicted, true = [], [], []
     for i in range(2 * pairs.pairs):
-        row, side = rows[i % pairs.pairs], "chosen" if i < pairs.pairs else "rejected"
-        clauses = row["meta"][f"{side}_clauses"]
+        row, is_chosen = rows[i % pairs.pairs], i < pairs.pairs
+        text = row["chosen"] if is_chosen else row["rejected"]
+        clauses = row["meta"]["chosen_clauses" if is_chosen else "rejected_clauses"]
         _, offsets = token_spans(encoder.tokenizer, pairs.sequences[i].sequence.response)
         rewards = token_rewards(pairs.spans[i], segments[i], len(offsets))
         scored.append(ScoredResponse(rewards, offsets, [(start, end, reward) for start, end, _, reward in clauses]))
         starts = [start for start, end in pairs.spans[i] if start < end]
-        predicted.append([_text_start(row[side], offsets[start][0]) for start in starts])
-        true.append([_text_start(row[side], start) for start, *_ in clauses])
+        predicted.append([_text_start(text, offsets[start][0]) for start in starts])
+        true.append([_text_start(text, start) for start, *_ in clauses])
     agreement = asdict(fidelity(scored))
     boundaries = asdict(boundary_scores(predicted, true))
     metrics |= {f"fidelity_{name}": float(agreement[name]) for name in _FIDELITY}
@@ -244,14 +244,14 @@ def _text_start(text: str, position: int) -> int:
 
 def scored_examples(
     model: ScalarModel,
-    rows: list[Row],
+    rows: list[Example],
     encoder: Encoder,
     segmenter: Segmenter,
     entropies: list[list[float]] | None,
     aggregation: Aggregation = MEAN,
     end_token: int | None = None,
     head: str = "reward",
-) -> list[Row]:
+) -> list[ColouredExample]:
     """Responses with the reward of every token and segment, for pictures; with weights where the model has them."""
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
     if end_token is not None:
@@ -260,17 +260,19 @@ def scored_examples(
     else:
         sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies)
     _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)
-    return [
-        {
-            **row,
+    coloured: list[ColouredExample] = []
+    for row, sequence, row_spans, part in zip(rows, sequences, spans, parts, strict=True):
+        found = {
             "label": "chosen",
             "tokens": encoder.pieces(sequence.sequence.response),
             "rewards": token_rewards(row_spans, part["worth"], len(sequence.sequence.response)),
             "segments": [[start, end, value] for (start, end), value in zip(row_spans, part["worth"], strict=True)],
-            **({"weights": part["weights"], "segment_rewards": part["rewards"]} if aggregation.projections else {}),
         }
-        for row, sequence, row_spans, part in zip(rows, sequences, spans, parts, strict=True)
-    ]
+        example = cast(ColouredExample, {**row, **found})
+        if aggregation.projections:
+            example["weights"], example["segment_rewards"] = part["weights"], part["rewards"]
+        coloured.append(example)
+    return coloured
 
 
 def _mean(values: list[int]) -> float:

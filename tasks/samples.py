@@ -8,9 +8,9 @@ spells them; metrics.json. Source: RLMEC, section 4.1.
 from __future__ import annotations
 
 import random
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import torch
 
@@ -23,9 +23,10 @@ from rlhf_core.reasoning.steps import split_steps
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
+from tasks.running.result_rows import Question, SampledSolution, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
@@ -33,10 +34,10 @@ STAGE = "samples"
 #: More steps than this are counted, since the paper's solutions have no more.
 MANY_STEPS = 10
 
-Row = dict[str, Any]
 
-
-def draw(policy: Policy, encoder: Encoder, questions: Sequence[Row], spec: SamplesSpec, seed: int) -> list[Row]:
+def draw(
+    policy: Policy, encoder: Encoder, questions: Sequence[Question], spec: SamplesSpec, seed: int
+) -> list[SampledSolution]:
     """Graded samples in the order of the questions; questions are batched by length."""
     prompts = [encoder.prompt(row) for row in questions for _ in range(spec.samples)]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -54,11 +55,13 @@ def draw(policy: Policy, encoder: Encoder, questions: Sequence[Row], spec: Sampl
     for i, ids_ in enumerate(drawn):
         question, number = questions[i // spec.samples], i % spec.samples
         prediction = str(encoder.tokenizer.decode(ids_, skip_special_tokens=True))
-        samples.append({**sample_row(question, number, prediction), "token_ids": ids_})
+        sample = sample_row(question, number, prediction)
+        sample["token_ids"] = ids_
+        samples.append(sample)
     return samples
 
 
-def sample_row(question: Mapping[str, Any], number: int, prediction: str) -> Row:
+def sample_row(question: Question, number: int, prediction: str) -> SampledSolution:
     """A graded sample of a question, its `number` from 0."""
     extracted = extract_answer(prediction, question)
     return {
@@ -73,9 +76,9 @@ def sample_row(question: Mapping[str, Any], number: int, prediction: str) -> Row
     }
 
 
-def statistics(samples: Sequence[Row], eos_id: int) -> dict[str, float]:
+def statistics(samples: Sequence[SampledSolution], eos_id: int) -> dict[str, float]:
     """Sizes of the correct and erroneous sets, and what their solutions look like."""
-    by_question: dict[str, list[Row]] = {}
+    by_question: dict[str, list[SampledSolution]] = {}
     for row in samples:
         by_question.setdefault(row["question_id"], []).append(row)
     right = [[row["correct"] for row in rows] for rows in by_question.values()]
@@ -111,7 +114,7 @@ def make_samples(
     set_threads()
     spec = typed(SamplesSpec, read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft]) as result:
-        questions = read_jsonl(data / "questions.jsonl")
+        questions = read_rows(data / "questions.jsonl", Question)
         if not questions:
             raise DataError("there is no question", file=str(data / "questions.jsonl"), remedy="Raise rows: questions")
         encoder = load_encoder(data, sft / "model")

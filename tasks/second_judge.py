@@ -8,29 +8,30 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
 from tasks.params.evaluation import SecondJudgeSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
+from tasks.running.result_rows import Generation, OpponentJudgement, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
 STAGE = "second_judge"
 
 
-def answers_of(policy: Path, benchmark: str) -> dict[str, dict[str, Any]]:
+def answers_of(policy: Path, benchmark: str) -> dict[str, Generation]:
     """A policy's first-turn answers by prompt id.
 
     Raises:
         DataError: it answered no prompt of the benchmark.
     """
     file = policy / "generations.jsonl"
-    rows = {str(r["id"]): r for r in read_jsonl(file) if r["benchmark"] == benchmark and r["turn"] == 1}
+    rows = {str(r["id"]): r for r in read_rows(file, Generation) if r["benchmark"] == benchmark and r["turn"] == 1}
     if not rows:
         raise DataError(f"no answer to a prompt of '{benchmark}'", file=str(file), remedy="Change 'benchmark'")
     return rows
@@ -58,7 +59,7 @@ def judge_policies(
             raise RecipeError(f"{scale_path}: 'judge' is empty, and there is nothing to do without one")
         own = answers_of(policies[0], spec.benchmark)
         metrics: dict[str, float] = {}
-        judgements: list[dict[str, Any]] = []
+        judgements: list[OpponentJudgement] = []
         for name, folder in zip(names, policies[1:], strict=True):
             others = answers_of(folder, spec.benchmark)
             comparisons = [

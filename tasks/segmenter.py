@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rlhf_core.data.sources import DirectorySource
 from rlhf_core.errors import DataError
@@ -33,8 +33,6 @@ STAGE = "segmenter"
 
 SPLITS = ("train", "validation", "ood")
 CLAUSES = "clauses"
-
-Row = dict[str, Any]
 
 
 def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:

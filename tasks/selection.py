@@ -26,19 +26,18 @@ from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
+from tasks.running.result_rows import Prompt, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
 STAGE = "selection"
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
 class Answers:
     """Both answers to each prompt, and what the holistic reward gives for them."""
 
-    rows: list[Row]
+    rows: list[Prompt]
     greedy: list[str]
     sampled: list[str]
     holistic: dict[str, list[float]]
@@ -47,7 +46,7 @@ class Answers:
 def _answers(data: Path, sft: Path, reward_model: Path, encoder: Encoder, scale: SelectionScale, seed: int) -> Answers:
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
-    rows = read_jsonl(data / "prompts.jsonl")[: scale.prompts]
+    rows = read_rows(data / "prompts.jsonl", Prompt)[: scale.prompts]
     drawn = {}
     for kind, temperature in (("greedy", 0.0), ("sampled", 1.0)):
         sampling = Sampling(scale.max_new_tokens, temperature=temperature)
@@ -74,14 +73,19 @@ def _interval(found: Any) -> dict[str, float | None]:
     return {name: value if np.isfinite(value) else None for name, value in asdict(found).items()}
 
 
-def _facts(found: Consistency) -> Row:
+def _facts(found: Consistency) -> dict[str, Any]:
     intervals = {"inconsistency": _interval(found.inconsistency), "win_rate": _interval(found.win_rate)}
     return {**intervals, "pairs": found.pairs, "ties": found.ties}
 
 
 def _compare(
-    aspect: LoadedAspect, answers: Answers, holistic: Pairs, training: list[Row], scale: SelectionScale, seed: int
-) -> tuple[Row, dict[str, list[float]], bool]:
+    aspect: LoadedAspect,
+    answers: Answers,
+    holistic: Pairs,
+    training: list[dict[str, Any]],
+    scale: SelectionScale,
+    seed: int,
+) -> tuple[dict[str, Any], dict[str, list[float]], bool]:
     """(what is recorded of an aspect, its rates of both answers, whether it is constant)."""
     greedy, sampled = (aspect.score(answers.rows, texts) for texts in (answers.greedy, answers.sampled))
     rates = {"greedy": aspect.rates(greedy), "sampled": aspect.rates(sampled)}
@@ -153,7 +157,7 @@ def _estimate(facts: Mapping[str, Any]) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _rows(answers: Answers, rates: Mapping[str, Mapping[str, list[float]]]) -> list[Row]:
+def _rows(answers: Answers, rates: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, Any]]:
     """Both answers to each prompt with their scores."""
     return [
         {

@@ -25,7 +25,7 @@ from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import check_version, stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
-VERSION = 7
+VERSION = 8
 CURVE_METRICS = (
     "reward",
     "true_reward",

@@ -10,28 +10,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
 from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
+from rlhf_core.teachers.registry import TEACHERS
 from rlhf_core.testbed.oracle import first_error
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
-from tasks.running.artifacts import check_version, read_jsonl, record_folder, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import check_version, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
+from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 VERSION = 1
 STAGE = "teacher"
-#: Where answers of endpoints and local models are kept unless the spec says otherwise.
-CACHE = Path(".work/teacher")
-
-Row = dict[str, Any]
 
 
 def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
@@ -41,41 +39,15 @@ def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
         RecipeError: an unknown kind or option.
     """
     options = {name: expanded(f"{where}: '{name}'", value) for name, value in spec.options.items()}
-    if spec.kind == "oracle":
-        from rlhf_core.teachers.oracle import OracleTeacher
-
-        return typed(OracleTeacher, options, f"{where}: options")
-    if spec.kind == "endpoint":
-        from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
-        from rlhf_core.teachers.endpoint import EndpointTeacher
-
-        cache = options.pop("cache_path", CACHE / "endpoint.jsonl")
-        return EndpointTeacher(typed(EndpointConfig, {**options, "cache_path": str(cache)}, f"{where}: options"))
-    if spec.kind == "local":
-        return _local_teacher(options, where)
-    raise RecipeError(f"{where}: kind is '{spec.kind}'; known: oracle, endpoint, local")
+    try:
+        kind = TEACHERS[spec.kind]
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from None
+    teacher: Teacher = typed(kind, options, f"{where}: options").teacher(load_policy)
+    return teacher
 
 
-def _local_teacher(options: dict[str, Any], where: str) -> Teacher:
-    from rlhf_core.data.templates import chat_template
-    from rlhf_core.data.truncation import Limits
-    from rlhf_core.models.loading import load_tokenizer
-    from rlhf_core.teachers.local import LocalTeacher
-
-    missing = {"source", "template", "limits"} - set(options)
-    if missing:
-        raise RecipeError(f"{where}: a teacher of kind local needs {', '.join(sorted(missing))}")
-    template = chat_template(options["template"])
-    tokenizer = load_tokenizer(options["source"])
-    encoder = Encoder(tokenizer, template, typed(Limits, options["limits"], f"{where}: options: limits"))
-    cache = Path(options.get("cache_path", CACHE / "local.jsonl"))
-    longest, batch = int(options.get("max_new_tokens", 256)), int(options.get("batch", 16))
-    return LocalTeacher(
-        load_policy(Path(options["source"]), encoder), encoder, str(options["source"]), cache, longest, batch
-    )
-
-
-def rewrite_metrics(rows: Sequence[Row], wrong: Sequence[WrongSolution]) -> dict[str, float]:
+def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution]) -> dict[str, float]:
     """How many rewrites are accepted, why others are not, edit distances, and the share of true first steps."""
     accepted = [row for row in rows if row["accepted"]]
     metrics = {
@@ -95,7 +67,9 @@ def rewrite_metrics(rows: Sequence[Row], wrong: Sequence[WrongSolution]) -> dict
     return metrics
 
 
-def ground_truth_distance(rows: Sequence[Row], wrong: Sequence[WrongSolution], encoder: Encoder) -> dict[str, float]:
+def ground_truth_distance(
+    rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution], encoder: Encoder
+) -> dict[str, float]:
     """How far the true solutions lie from the predictions whose rewrite is accepted, in tokens (Figure 4)."""
 
     def tokens(text: str) -> list[int]:
@@ -130,7 +104,7 @@ def make_rewrites(
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft, samples]) as result:
         encoder = load_encoder(data, sft / "model")
         file = samples / "samples.jsonl"
-        wrong = wrong_solutions(read_jsonl(file), read_jsonl(data / "questions.jsonl"), file)
+        wrong = wrong_solutions(read_rows(file, SampledSolution), read_rows(data / "questions.jsonl", Question), file)
         rows = [
             rewrite_row(each, parse_located(said.located).step, said.rewrite, encoder, spec.limits)
             for each, said in zip(wrong, teacher.correct(wrong), strict=True)

@@ -68,8 +68,6 @@ def run(stage):
     time.sleep(float(os.environ.get("STAND_IN_SECONDS", "0")))
     out = Path(options["out"])
     (out / "result").mkdir(parents=True, exist_ok=True); (out / "record").mkdir(exist_ok=True)
-    if stage in ("sft", "policy", "reward_model", "tables"):
-        (out / "headline.json").write_text("{}")
     total = hashlib.sha256(repr([digest(p) for p in inputs] + [options["seed"], options["rows"]]).encode()).hexdigest()
     value = int(total[:6], 16) / 0xFFFFFF
     metrics = {"true_reward": value, "win_rate_vs_sft": value, "alpaca_wr": 100 * value}
@@ -95,6 +93,8 @@ def run(stage):
         curves = "row,seed,step,metric,value\\nsegment,0,0,kl,0.1\\nsegment,0,1,kl,0.2\\n"
         (out / "result" / "curves.csv").write_text(curves)
         (out / "result" / "tables.json").write_text("{}")
+    if stage in ("sft", "policy", "reward_model", "tables"):
+        (out / "headline.json").write_text(json.dumps({"win_rate_vs_sft": value}))
     if "behaviour: stop" in text:
         (out / "result" / "metrics.json").unlink()
         stop = {"reason": "0.51 are right, below 0.6", "metrics": {}}
@@ -131,6 +131,12 @@ class _Plain(yaml.SafeDumper):
 def write_yaml(path: Path, value: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(yaml.dump(dict(value), Dumper=_Plain), encoding="utf-8")
+
+
+def set_entry(page: Path, name: str, values: Any) -> None:
+    """Sets an entry of a page, which need not be there yet."""
+    content = yaml.safe_load(page.read_text(encoding="utf-8")) if page.exists() else {}
+    write_yaml(page, {**content, name: values})
 
 
 def reward_row(reward_model: str, backbone: str = "phi3-mini", **more: Any) -> dict[str, Any]:
@@ -170,6 +176,7 @@ def create(
     demo_part = {"segment": {"seeds": list(seeds), "rows": list(demo)}}
     suite = {"seeds": list(suite_seeds), "scale_seeds": {"default": [0]}}
     write_yaml(root / "params.yaml", {"demo": demo_part, "suite": suite})
+    (root / "pyproject.toml").write_text('[project]\nname = "rewardsmith"\n')  # whose own tasks/ the stages run
     (root / "tasks").mkdir()
     (root / "tasks" / "__init__.py").touch()
     (root / "tasks" / "stand_in.py").write_text(STAND_IN)

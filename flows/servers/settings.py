@@ -160,7 +160,7 @@ class Settings:
         return {
             "prefect": [python, "-m", "prefect", "server", "start", *where, str(self.ports["prefect"])],
             "mlflow": mlflow,
-            "page": [python, "-m", "flows.servers.page", str(self.root)],
+            "page": [python, "-P", "-m", "flows.servers.page", str(self.root)],
             "worker": [*worker, "--name", self.worker],
         }
 

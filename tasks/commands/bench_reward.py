@@ -17,7 +17,7 @@ from rlhf_core.evaluation.rm_bench import StyledPair, rm_bench_scores
 from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.running.artifacts import write_json
 from tasks.running.stage import set_threads
-from tasks.scoring.reward_models import Scorer, Upstream, load_scorer, score_pairs
+from tasks.scoring.reward_models import RewardModelInputs, Scorer, load_scorer, score_pairs
 
 #: The preference test sets, with the field by which each is divided; None where it is not.
 SETS: dict[str, str | None] = {
@@ -150,7 +150,7 @@ def bench_reward(
     """
     set_threads()
     loaded = {name: load_set(name, directory, rows) for name in sets}
-    scorer = load_scorer(model, Upstream(), template=template, limits=limits)
+    scorer = load_scorer(model, RewardModelInputs(), template=template, limits=limits)
     scores = [score for found in loaded.values() for score in set_scores(scorer, found, batch)]
     counts = scorer.encoder.counts
     return scores, (counts.prompts_cut + counts.responses_cut) / max(1, counts.prompts + counts.responses)

@@ -8,7 +8,7 @@ from typing import Any
 
 from rlhf_core.errors import DataError
 from tasks.running.artifacts import read_jsonl, stopped
-from tasks.scoring.reward_models import TrainedScorer, Upstream
+from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer
 from tasks.scoring.segmenting import token_rewards
 
 
@@ -43,7 +43,7 @@ def explain(
     """
     if not prompt.strip():
         raise DataError("the prompt is empty", field="prompt", remedy="Give the user's text")
-    scorer = TrainedScorer.load(model_dir, Upstream(data=data, sft=sft), segmenter)
+    scorer = TrainedScorer.load(model_dir, RewardModelInputs(data=data, sft=sft), segmenter)
     sequences, spans = scorer.segmented([{"prompt": prompt}], [response])
     totals, parts = scorer.parts(sequences)
     worth, ids = parts[0]["worth"], sequences[0].sequence.response

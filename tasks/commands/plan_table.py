@@ -6,9 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.dvc.plan import Stage, asked_for, expected_bytes, expected_seconds, suite_papers
+from tasks.dvc.state import asked_for
+from tasks.graph.expected import clock, expected_bytes, expected_seconds
 from tasks.graph.names import SUITE
-from tasks.graph.times import clock
+from tasks.graph.plan import suite_papers
+from tasks.graph.stages import Stage
 from tasks.running import machine
 
 STYLES = {"run": "yellow", "restore": "cyan", "current": "dim"}

@@ -48,7 +48,7 @@ KINDS = ("sft", "reward_model", "aspect_model", "selection", "policy", "tables-d
 
 
 @dataclass(frozen=True)
-class Comparison:
+class CheckedMetric:
     """One metric of one stage beside its reference; `measured` is None where it is missing."""
 
     stage: str
@@ -84,7 +84,7 @@ def tolerance(metric: str, tolerances: Mapping[str, float]) -> float | None:
     return next((value for pattern, value in tolerances.items() if fnmatch(metric, pattern)), None)
 
 
-def compare(reference: Mapping[str, Any], outputs: Mapping[str, Path]) -> list[Comparison]:
+def compare(reference: Mapping[str, Any], outputs: Mapping[str, Path]) -> list[CheckedMetric]:
     """Every metric of the reference that has a tolerance, beside what was measured."""
     found = []
     for stage, metrics in reference["stages"].items():
@@ -93,7 +93,7 @@ def compare(reference: Mapping[str, Any], outputs: Mapping[str, Path]) -> list[C
         for name, value in metrics.items():
             allowed = tolerance(name, reference["tolerances"])
             if allowed is not None:
-                found.append(Comparison(stage, name, value, measured.get(name), allowed))
+                found.append(CheckedMetric(stage, name, value, measured.get(name), allowed))
     return found
 
 
@@ -112,14 +112,14 @@ def make_reference(root: Path) -> dict[str, Any]:
     return {"made_on": machine, "tolerances": dict(TOLERANCES), "stages": stages}
 
 
-def _print(comparisons: Iterable[Comparison]) -> None:
+def _print(comparisons: Iterable[CheckedMetric]) -> None:
     from rich.console import Console
     from rich.table import Table
 
     table = Table(title="Demo against the committed reference", caption="largest deviation of each metric")
     for column in ("metric", "values", "agree", "largest deviation", "tolerance", "where"):
         table.add_column(column, justify="left" if column in ("metric", "where") else "right", overflow="fold")
-    by_metric: dict[str, list[Comparison]] = {}
+    by_metric: dict[str, list[CheckedMetric]] = {}
     for comparison in comparisons:
         by_metric.setdefault(comparison.metric.rpartition("/")[2], []).append(comparison)
     for metric, members in sorted(by_metric.items()):
@@ -132,7 +132,7 @@ def _print(comparisons: Iterable[Comparison]) -> None:
     Console().print(table)
 
 
-def verify(root: Path) -> list[Comparison]:
+def verify(root: Path) -> list[CheckedMetric]:
     """Prints the comparison and returns the deviations.
 
     Raises:

@@ -14,13 +14,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.schemas import record_type
+from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.data.slices import sentences, sub_sentences
 from rlhf_core.errors import DataError
 from tasks.data_specs.data_sets import Sets, benchmark_row, directory_facts, open_directory, split_off
 from tasks.params.data import LongFormDirectorySpec, LongFormWorldSpec
-
-Row = dict[str, Any]
 
 #: Kinds of error of QA-Feedback that each aspect is about (Wu et al. 2023, §4.2).
 ERROR_KINDS = {
@@ -165,25 +163,25 @@ def long_form_directory_sets(spec: LongFormDirectorySpec, quarantine: Path) -> t
     return sets, {"task": "long_form", **directory_facts(source, [spec.questions, spec.preference])}
 
 
-def _question(row: Row, context_chars: int) -> Row:
+def _question(row: Record, context_chars: int) -> Record:
     prompt = shortened_prompt(row["question"], row["passages"], context_chars)
     return {**row, "prompt": prompt, "gold_answer": (row.get("gold_answer") or "").strip()}
 
 
-def _prompt(row: Row) -> Row:
+def _prompt(row: Record) -> Record:
     return {key: row[key] for key in ("id", "prompt", "question", "passages", "source")}
 
 
-def _answered(row: Row) -> Row:
+def _answered(row: Record) -> Record:
     return {**_prompt(row), "response": row["gold_answer"]}
 
 
-def _labelled(row: Row) -> Row:
+def _labelled(row: Record) -> Record:
     response = row["predictions"][0]
     return {**_prompt(row), "response": response, "labels": labels_of(response, row["feedback"]["errors"])}
 
 
-def _completeness_pair(row: Row) -> Row | None:
+def _completeness_pair(row: Record) -> Record | None:
     """The corrected prediction over the prediction where information was missing from it."""
     corrected = (row["feedback"].get("corrected_prediction") or "").strip()
     prediction = row["predictions"][0]

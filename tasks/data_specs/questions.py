@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.schemas import record_type
+from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.data.sources import DirectorySource, Screening
 from rlhf_core.errors import DataError
 from rlhf_core.reasoning.grading import question_prompt, with_answer
@@ -20,8 +20,6 @@ from rlhf_core.reasoning.templates import SHORT, template_words
 from rlhf_core.testbed.reasoning import TESTS, VERSION
 from tasks.data_specs.data_sets import Sets, data_directory, file_digests, screened
 from tasks.params.questions import QuestionsSpec
-
-Row = dict[str, Any]
 
 
 def question_sets(spec: QuestionsSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
@@ -81,7 +79,7 @@ def _read(spec: QuestionsSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     return sets, facts
 
 
-def _asked(rows: Sequence[Mapping[str, Any]]) -> list[Row]:
+def _asked(rows: Sequence[Mapping[str, Any]]) -> list[Record]:
     """Rows with their prompt; what is no supervised response becomes a solution that tells its answer."""
     asked = []
     for row in rows:
@@ -97,5 +95,5 @@ def _has_steps(row: Mapping[str, Any]) -> bool:
     return str(row["solution"]) != with_answer(None, str(row["answer"]))
 
 
-def _answered(row: Mapping[str, Any]) -> Row:
+def _answered(row: Mapping[str, Any]) -> Record:
     return {key: row[key] for key in ("id", "prompt", "source")} | {"response": row["solution"]}

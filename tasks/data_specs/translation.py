@@ -12,13 +12,10 @@ import random
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.schemas import record_type
+from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError
 from tasks.data_specs.data_sets import Sets, benchmark_row, directory_facts, open_directory, split_off
 from tasks.params.data import TranslationDirectorySpec, TranslationWorldSpec
-
-Row = dict[str, Any]
-
 
 #: Languages as a judge's instruction names them; others go by their code.
 LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "it": "Italian", "pt": "Portuguese"}
@@ -59,7 +56,7 @@ def translation_world_sets(spec: TranslationWorldSpec, _: Path) -> tuple[Sets, d
     }
 
 
-def _benchmark(row: Row, metas: list[Any]) -> Row:
+def _benchmark(row: Record, metas: list[Any]) -> Record:
     kept = {key: row[key] for key in ("source_lang", "target_lang", "source_text", "target_text")}
     return {**benchmark_row(row, [row["prompt"]], [row["target_text"]], metas), **kept}
 
@@ -68,7 +65,7 @@ def translation_directory_sets(spec: TranslationDirectorySpec, quarantine: Path)
     """Returns the sets of a folder, and facts about them for data.json; bad rows go to `quarantine`."""
     source = open_directory(spec.directory, quarantine, spec.max_bad_share)
     left_out = 0
-    split_rows: dict[str, list[Row]] = {}
+    split_rows: dict[str, list[Record]] = {}
     for split in ("train", "test"):
         rows = [row for name in spec.sets for row in source.load(name, split, record_type("translation").name)]
         _check_direction(rows, spec)
@@ -104,7 +101,7 @@ def _instruction(spec: TranslationDirectorySpec) -> str:
     return f"Translate this {source} sentence into {target}: "
 
 
-def _check_direction(rows: list[Row], spec: TranslationDirectorySpec) -> None:
+def _check_direction(rows: list[Record], spec: TranslationDirectorySpec) -> None:
     """Refuses sets in another direction."""
     wanted = (spec.source_lang, spec.target_lang)
     for number, row in enumerate(rows, start=1):
@@ -119,7 +116,7 @@ def _check_direction(rows: list[Row], spec: TranslationDirectorySpec) -> None:
             )
 
 
-def _damaged(rows: list[Row], count: int) -> list[Row]:
+def _damaged(rows: list[Record], count: int) -> list[Record]:
     """Pairs of a reference and the same with words left out, doubled or exchanged with those of another sentence."""
     usable = [row for row in rows if len(row["target_text"].split()) >= 3]
     pairs = []

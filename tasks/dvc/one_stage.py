@@ -1,14 +1,16 @@
 """One stage by DVC, in a process of its own.
 
-    python -m tasks.dvc.one_stage policy@segment-bandit-0 --outcome .work/outcomes/policy@segment-bandit-0
+    python -m tasks.dvc.one_stage policy@segment-bandit-0
 
 It does what `dvc repro --single-item` does, and compares what comes from DVC's cache with the record of the run that
 made it. A damaged result is removed from the cache, and the stage runs. The exit status is that of the stage's command.
+The file that REWARDSMITH_OUTCOME names, if any, receives how the stage ended: ran, restored or unchanged.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Callable
 from contextlib import closing
@@ -18,6 +20,7 @@ from tasks.dvc.contents import damaged, forget
 from tasks.dvc.state import Look
 from tasks.dvc.unofficial import exit_status, open_repo
 
+OUTCOME_VARIABLE = "REWARDSMITH_OUTCOME"
 #: How a stage ended.
 RAN, RESTORED, UNCHANGED = "ran", "restored", "unchanged"
 #: Exit status of an error of DVC's own, and EX_TEMPFAIL for one that may pass.
@@ -53,11 +56,12 @@ def reproduce(root: Path, address: str) -> str:
         return RAN
 
 
-def ended(run: Callable[[], str], outcome: Path | None) -> int:
+def ended(run: Callable[[], str]) -> int:
     """Calls what runs a stage, writes the outcome that it returns, and returns the exit status."""
     from dvc.exceptions import DvcException
     from dvc.lock import LockError
 
+    outcome = os.environ.pop(OUTCOME_VARIABLE, "")
     try:
         how = run()
     except DvcException as error:
@@ -65,18 +69,16 @@ def ended(run: Callable[[], str], outcome: Path | None) -> int:
         print(f"ERROR: {error}{cause}", file=sys.stderr)
         status = exit_status(error)
         return status if status is not None else TEMPORARY if isinstance(error, LockError) else DVC_FAILED
-    if outcome is not None:
-        outcome.parent.mkdir(parents=True, exist_ok=True)
-        outcome.write_text(how, encoding="utf-8")
+    if outcome:
+        Path(outcome).write_text(how, encoding="utf-8")
     return 0
 
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m tasks.dvc.one_stage", description="Runs one stage by DVC.")
     parser.add_argument("address", help="the stage, as DVC names it")
-    parser.add_argument("--outcome", type=Path, help="file that receives how it ended: ran, restored or unchanged")
     options = parser.parse_args(arguments)
-    return ended(lambda: reproduce(Path.cwd(), options.address), options.outcome)
+    return ended(lambda: reproduce(Path.cwd(), options.address))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """One stage, run by one machine among several.
 
-    python -m tasks.dvc.shared_stage policy@segment-bandit-0 --remote team --commit HEAD --upstream sft@phi3-mini ...
+    python -m tasks.dvc.shared_stage policy-segment-bandit-0 --remote team --commit HEAD --upstream sft-phi3-mini ...
 
 1. The stage's inputs are pulled by the digests in dvc.lock, and their content is hashed anew: what differs is refused.
 2. The stage runs alone (`tasks.dvc.one_stage`).
@@ -74,11 +74,10 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--remote", required=True, help="the DVC remote that the machines share")
     parser.add_argument("--commit", required=True, help="what the tree has to be at")
     parser.add_argument("--upstream", nargs="*", default=[], help="addresses of the stages that it reads from")
-    parser.add_argument("--outcome", type=Path, help="file that receives how it ended: ran, restored or unchanged")
     options = parser.parse_args(arguments)
     given = {"upstream": options.upstream, "name": options.remote, "commit": options.commit}
     try:
-        return ended(lambda: run_one(Path.cwd(), options.address, **given), options.outcome)
+        return ended(lambda: run_one(Path.cwd(), options.address, **given))
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return TEMPORARY if isinstance(error, RemoteFailed) else USER_ERROR

@@ -1,14 +1,23 @@
-"""What DVC knows of stages: current, to be restored from its cache, or to be run, and why."""
+"""What DVC knows of stages: current, to be restored from its cache, or to be run, and why.
+
+`read_state` asks DVC once. What hangs on a stage that runs is counted as running, since its input may change.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from tasks.dvc.unofficial import newest_run, run_key
+from rlhf_core.errors import RewardsmithError
+from tasks.dvc.unofficial import newest_run, open_repo, run_key
+from tasks.graph.files import CPU
+from tasks.graph.names import SUITE
+from tasks.graph.plan import ROOT_FILE, pipeline_files, suite_files, suite_papers
+from tasks.graph.stages import Stage, declared_stages, in_order, is_of_seeds, seeds_of, select
 
 
 def readable_lock(path: Path) -> bool:
@@ -32,6 +41,93 @@ def cache_folder(root: Path) -> Path:
         return Path(repo.cache.local_cache_dir)
 
 
+def asked_for(
+    root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], *, scale: str, full: bool
+) -> dict[str, Stage]:
+    """The stages of what a run is asked for with their state: a paper's, or the suite's (SUITE)."""
+    if paper != SUITE:
+        files = pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
+        return read_state(root, files, rows, seeds, [paper])
+    files = suite_files(root, scale=scale, full=full)
+    return read_state(root, files, seeds=seeds, papers=suite_papers(root, scale=scale, full=full))
+
+
+def read_state(
+    root: Path, files: Sequence[str], rows: Sequence[str] = (), seeds: Sequence[int] = (), papers: Collection[str] = ()
+) -> dict[str, Stage]:
+    """The chosen stages of the files with their state, in an order that runs; without a choice, all (see `select`).
+
+    DVC is asked about the chosen stages only, and loads none of another seed: a look at one costs some milliseconds.
+
+    Raises:
+        RecipeError: a row or seed that no stage has.
+        RewardsmithError: DVC cannot read the repository.
+    """
+    from dvc.dvcfile import load_file
+    from dvc.exceptions import DvcException
+
+    declared = {file: declared_stages(root / file) for file in files}
+    loaded_seeds = seeds if set(seeds) <= seeds_of(declared.values(), papers) else ()  # `select` says what is wrong
+    try:
+        with open_repo(root) as repo, repo.lock:
+            loaded, origin = {}, {}
+            for file in files:
+                stages_of_file = load_file(repo, str(root / file)).stages
+                for own in stages_of_file:
+                    if not loaded_seeds or is_of_seeds(declared[file][own], loaded_seeds):
+                        name = own if file == ROOT_FILE else f"{file}:{own}"
+                        loaded[name], origin[name] = stages_of_file[own], file
+            facts = {name: declared[file][str(loaded[name].name)] for name, file in origin.items()}
+            stages = _stages(root, loaded, facts)
+            return _with_states(repo, loaded, select(stages, rows, seeds, papers))
+    except DvcException as error:
+        raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
+
+
+def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Stage]:
+    """What the files say of every stage, in an order that runs, as if each were to run.
+
+    Args:
+        declared: `meta` of each stage.
+    """
+    makers = {out.fs_path: name for name, stage in loaded.items() for out in stage.outs}
+    upstream = {
+        name: tuple(dict.fromkeys(makers[dep.fs_path] for dep in stage.deps if dep.fs_path in makers))
+        for name, stage in loaded.items()
+    }
+    stages: dict[str, Stage] = {}
+    for name in in_order(loaded, upstream):
+        stage = loaded[name]
+        meta = declared[name]
+        stages[name] = Stage(
+            address=name,
+            kind=str(meta["module"]),
+            owner=str(meta["owner"]),
+            name=str(meta["name"]),
+            seed=meta.get("seed"),
+            command=str(stage.cmd),
+            outs=tuple(Path(out.fs_path).relative_to(root.resolve()).as_posix() for out in stage.outs),
+            upstream=upstream[name],
+            state="run",
+            reasons=(),
+            needs=meta.get("needs", CPU),
+        )
+    return stages
+
+
+def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stage]) -> dict[str, Stage]:
+    """The chosen stages with what DVC says of each.
+
+    The result of a check is constant: what reads it does not run because the check does.
+    """
+    look, states = Look(repo), dict[str, Stage]()
+    for name, item in chosen.items():
+        above = [a for a in item.upstream if states[a].state != "current" and states[a].kind != "check"]
+        state, reasons = look.state(loaded[name], above, constant=item.kind == "check")
+        states[name] = replace(item, state=state, reasons=reasons)
+    return states
+
+
 class Look:
     """One look at a locked repository: a file that many stages read is hashed once.
 
@@ -44,19 +140,21 @@ class Look:
         #: Digests that outputs will have by path, of stages looked at already; None for a stage that runs.
         self._known: dict[str, Any] = {}
 
-    def state(self, stage: Any, above: list[str]) -> tuple[str, tuple[str, ...]]:
+    def state(self, stage: Any, above: list[str], *, constant: bool = False) -> tuple[str, tuple[str, ...]]:
         """Returns a stage's state (current, restore or run), and why it is not current.
 
         Args:
             stage: DVC's stage; the ones that it reads from were looked at before.
             above: addresses of those of them that are not current.
+            constant: whether its outputs will be what they are when it runs.
         """
         reasons = self.reasons(stage)
         state = "current"
         if reasons or above:
             state = "restore" if self.restorable(stage) else "run"
             reasons = reasons or tuple(f"reads from {address}" for address in above)
-        self._known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
+        unknown = state == "run" and not (constant and all(out.hash_info for out in stage.outs))
+        self._known |= {out.fs_path: None if unknown else out.hash_info for out in stage.outs}
         return state, reasons
 
     def reasons(self, stage: Any) -> tuple[str, ...]:
@@ -76,9 +174,9 @@ class Look:
         if isinstance(part, ParamsDependency):
             found: Mapping[str, Any] = part.status()
             return [
-                f"{key} of {path} {change}"
+                f"{noun} {path}:{key} {change}" if key else f"{noun} {path} {change}"
                 for path, changes in found.items()
-                for key, change in (changes.items() if isinstance(changes, Mapping) else [("settings", changes)])
+                for key, change in (changes.items() if isinstance(changes, Mapping) else [("", changes)])
             ]
         if part.hash_info and part.use_cache and part.changed_cache():
             return [f"{noun} {part} not in cache"]

@@ -16,7 +16,8 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tasks.dvc import plan
+from tasks.dvc import state
+from tasks.graph.stages import stopped_stages
 from tasks.running.artifacts import write_json
 from tasks.running.commit import code_of
 from tasks.running.platform_state import read_private
@@ -72,10 +73,10 @@ def nothing_to_do(root: Path, asked: Asked) -> str | None:
         return None
     if asked.sync and not _has_runs(root):
         return None
-    stages = plan.asked_for(root, asked.paper, asked.rows, asked.seeds, scale=asked.scale, full=asked.full)
+    stages = state.asked_for(root, asked.paper, asked.rows, asked.seeds, scale=asked.scale, full=asked.full)
     if not all(stage.state == "current" for stage in stages.values()):
         return None
-    stops = plan.stopped_stages(root, stages.values())
+    stops = stopped_stages(root, stages.values())
     return f"{len(stages)} current" + (f", {len(stops)} of them stopped" if stops else "")
 
 

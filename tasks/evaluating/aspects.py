@@ -11,23 +11,22 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.aspects import Aspect, Density, Scored, build_aspect, checked_scores, rate
+from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation
-from rlhf_core.rewards.aspect_scorer import SIGNALS
-from rlhf_core.rewards.preference_training import SegmentedSequence, score_all
+from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.signals import Tokens
 from tasks.params.aspects import AspectSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.stage import device
-
-Row = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -38,7 +37,7 @@ class LoadedAspect:
     spec: AspectSpec
     aspect: Aspect
 
-    def score(self, rows: Sequence[Row], responses: Sequence[str]) -> list[Scored]:
+    def score(self, rows: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         return checked_scores(self.aspect, rows, responses)
 
     def rates(self, scored: Sequence[Scored]) -> list[float]:
@@ -127,7 +126,11 @@ def aspect_normaliser(aspect: LoadedAspect, facts: Mapping[str, Any]) -> Normali
 
 
 def holistic_values(
-    reward_model: Path, encoder: Encoder, rows: Sequence[Row], answers: Sequence[tuple[str, int]], longest: int
+    reward_model: Path,
+    encoder: Encoder,
+    rows: Sequence[Mapping[str, Any]],
+    answers: Sequence[tuple[str, int]],
+    longest: int,
 ) -> list[float]:
     """The reward of each whole answer by a reward model, raw, read where training reads it.
 
@@ -157,7 +160,7 @@ def holistic_values(
 
 def write_scores(
     result: Path,
-    answers: Sequence[Row],
+    answers: Sequence[Mapping[str, Any]],
     longest: int,
     encoder: Encoder,
     selection: Path,

@@ -34,12 +34,11 @@ from tasks.evaluating.answering import answer
 from tasks.evaluating.solving import solve_tests
 from tasks.params.evaluation import EvaluationConfig
 from tasks.running.artifacts import read_json, read_jsonl
+from tasks.running.result_rows import Generation, Judgement, Metrics
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
     from rlhf_core.testbed import GoldWorld
-
-Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
@@ -47,8 +46,8 @@ class Evaluation:
     """Metrics, and the generations and judgements that they come from."""
 
     metrics: dict[str, float]
-    generations: list[Row]
-    judgements: list[Row]
+    generations: list[Generation]
+    judgements: list[Judgement]
 
 
 class Evaluator:
@@ -67,40 +66,38 @@ class Evaluator:
     ) -> None:
         self.data, self.encoder, self.config = data, encoder, config
         self.judge, self.world = judge, world
-        self._items: dict[str, list[Row]] = {}
+        self._items: dict[str, list[Any]] = {}
         facts = read_json(data / "data.json")
         self.translates, self.instruction = facts.get("task") == "translation", str(facts.get("instruction", ""))
 
-    def items(self, name: str) -> list[Row]:
+    def items(self, name: str) -> list[Any]:
         """The rows of a data set's file that are evaluated on, read once; none without the file."""
         if name not in self._items:
             path = self.data / f"{name}.jsonl"
             self._items[name] = read_jsonl(path)[: self.config.rows] if path.exists() else []
         return self._items[name]
 
-    def evaluate(self, policy: Policy, reference_generations: Sequence[Row] | None) -> Evaluation:
+    def evaluate(self, policy: Policy, reference_generations: Sequence[Generation] | None) -> Evaluation:
         """All benchmarks.
 
         Args:
             policy: evaluated in place, unchanged.
             reference_generations: the SFT model's generations on the same items, for win rates over it.
         """
-        generations: list[Row] = []
+        generations: list[Generation] = []
         for name in DIALOGUE_BENCHMARKS:
             if self.config.has(name):
                 generations += self.generate_dialogue(policy, name)
         metrics: dict[str, float] = {}
-        judgements: list[Row] = []
-        by_name: dict[str, list[Row]] = {}
+        judgements: list[Judgement] = []
+        by_name: dict[str, list[Generation]] = {}
         for row in generations:
             by_name.setdefault(row["benchmark"], []).append(row)
         for name, rows in by_name.items():
             metrics[f"{name}_chars"] = _mean([row["n_chars"] for row in rows])
             metrics[f"{name}_tokens"] = _mean([row["n_tokens"] for row in rows])
-            if rows[0]["true_reward"] is not None:
-                metrics["true_reward" if name == "alpaca" else f"{name}_true_reward"] = _mean(
-                    [row["true_reward"] for row in rows]
-                )
+            if known := [reward for row in rows if (reward := row["true_reward"]) is not None]:
+                metrics["true_reward" if name == "alpaca" else f"{name}_true_reward"] = _mean(known)
         if self.translates and "alpaca" in by_name:
             rows = by_name["alpaca"]
             metrics["bleu"] = corpus_bleu([row["response"] for row in rows], [row["baseline"] for row in rows])
@@ -118,12 +115,12 @@ class Evaluator:
             metrics["average"] = _mean(downstream)
         return Evaluation({k: v for k, v in metrics.items() if math.isfinite(v)}, generations, judgements)
 
-    def generate_dialogue(self, policy: Policy, name: str, limit: int | None = None) -> list[Row]:
+    def generate_dialogue(self, policy: Policy, name: str, limit: int | None = None) -> list[Generation]:
         """Generations of one dialogue benchmark; second turns follow the model's own first answers."""
         items = self.items(f"benchmarks/{name}")[:limit]
         config = self.config
         sampling = Sampling(config.max_new_tokens, config.temperature, config.top_p)
-        rows: list[Row] = []
+        rows: list[Generation] = []
         histories: list[list[dict[str, str]]] = [[] for _ in items]
         for turn in range(max((len(item["turns"]) for item in items), default=0)):
             asked = [
@@ -151,10 +148,10 @@ class Evaluator:
                 history += [{"role": "user", "content": item["turns"][turn]}, {"role": "assistant", "content": text}]
         return rows
 
-    def judge_dialogue(self, by_name: Mapping[str, list[Row]]) -> tuple[list[Row], dict[str, float]]:
+    def judge_dialogue(self, by_name: Mapping[str, list[Generation]]) -> tuple[list[Judgement], Metrics]:
         """Judgements and their metrics: AlpacaEval in drawn order, Arena-Hard both ways, MT-Bench ratings."""
         assert self.judge is not None
-        judgements: list[Row] = []
+        judgements: list[Judgement] = []
         metrics: dict[str, float] = {}
         for name in ("alpaca", "ood"):
             if name in by_name:
@@ -211,7 +208,7 @@ class Evaluator:
             sums[chosen] = statistics.logprobs.sum(dim=1).float().cpu()
         return distributed.merged(sums).tolist(), [len(sequence.response) for sequence in sequences]
 
-    def choices(self, policy: Policy, generations: list[Row]) -> dict[str, float]:
+    def choices(self, policy: Policy, generations: list[Generation]) -> dict[str, float]:
         """Accuracy in percent of every multiple-choice task, by likelihood per character."""
         metrics = {}
         for task in CHOICE_TASKS:
@@ -227,7 +224,7 @@ class Evaluator:
                 generations += [{"benchmark": task, "id": r.id, "turn": 1, "right": r.right_norm} for r in results]
         return metrics
 
-    def arithmetic(self, policy: Policy, generations: list[Row]) -> dict[str, float]:
+    def arithmetic(self, policy: Policy, generations: list[Generation]) -> dict[str, float]:
         """Accuracy in percent on seen and unseen word problems; `gsm8k` is their mean."""
         metrics = {}
         for split in ("seen", "unseen"):
@@ -242,7 +239,7 @@ class Evaluator:
             metrics["gsm8k"] = _mean(list(metrics.values()))
         return metrics
 
-    def code(self, policy: Policy, generations: list[Row]) -> dict[str, float]:
+    def code(self, policy: Policy, generations: list[Generation]) -> dict[str, float]:
         """pass@1 in percent, each program in a limited process without network."""
         metrics: dict[str, float] = {}
         if not self.config.isolated_code:
@@ -264,7 +261,7 @@ class Evaluator:
         sampling = Sampling(self.config.task_tokens, temperature=0)
         return answer(policy, self.encoder, asked, sampling, self.config.seed, self.config.batch)
 
-    def _solve(self, policy: Policy, items: list[Row], name: str) -> list[Row]:
+    def _solve(self, policy: Policy, items: list[Any], name: str) -> list[Generation]:
         """Greedy answers to task items, as generation rows."""
         answers = self.greedy_answers(policy, [{"prompt": item["question"], "id": item["id"]} for item in items])
         return [
@@ -282,19 +279,21 @@ class Evaluator:
         ]
 
 
-def win_rates_over_reference(generations: Sequence[Row], reference: Sequence[Row]) -> dict[str, float]:
+def true_rewards(generations: Sequence[Generation], benchmark: str) -> dict[str, float]:
+    """Returns the true rewards of a benchmark's answers by prompt id, where they are known."""
+    answers = (row for row in generations if row["benchmark"] == benchmark)
+    return {row["id"]: reward for row in answers if (reward := row["true_reward"]) is not None}
+
+
+def win_rates_over_reference(generations: Sequence[Generation], reference: Sequence[Generation]) -> dict[str, float]:
     """True win rates over the reference model, paired by prompt, from true rewards (testbed only).
 
     A tie is half a win; the p-value is two-sided binomial with ties left out.
     """
     metrics: dict[str, float] = {}
     for name in ("alpaca", "ood"):
-        before = {row["id"]: row["true_reward"] for row in reference if row["benchmark"] == name}
-        pairs = [
-            (row["true_reward"], before[row["id"]])
-            for row in generations
-            if row["benchmark"] == name and row["true_reward"] is not None and before.get(row["id"]) is not None
-        ]
+        before = true_rewards(reference, name)
+        pairs = [(reward, before[item]) for item, reward in true_rewards(generations, name).items() if item in before]
         if not pairs:
             continue
         wins = sum(a > b for a, b in pairs)
@@ -311,7 +310,7 @@ def win_rates_over_reference(generations: Sequence[Row], reference: Sequence[Row
     return metrics
 
 
-def comparisons(rows: Sequence[Row], instruction: str = "") -> list[Comparison]:
+def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[Comparison]:
     """Each answer against its row's `baseline`; `instruction` says the task where prompts alone do not (data.json)."""
     return [
         Comparison(row["id"], instruction + row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]})
@@ -319,7 +318,7 @@ def comparisons(rows: Sequence[Row], instruction: str = "") -> list[Comparison]:
     ]
 
 
-def so_far(row: Row, first: Mapping[str, Row]) -> str:
+def so_far(row: Generation, first: Mapping[str, Generation]) -> str:
     """What a judge of one turn is shown as the prompt: a second turn with the first before it."""
     if row["turn"] == 1:
         return str(row["prompt"])
@@ -327,7 +326,7 @@ def so_far(row: Row, first: Mapping[str, Row]) -> str:
     return f"User: {before['prompt']}\n\nAssistant: {before['response']}\n\nUser: {row['prompt']}"
 
 
-def _judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Row]:
+def _judgement_rows(benchmark: str, games: Sequence[Game]) -> list[Judgement]:
     return [
         {
             "benchmark": benchmark,

@@ -14,8 +14,7 @@ from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.testbed.oracle import first_error
 from tasks.running.artifacts import read_json
-
-Row = dict[str, Any]
+from tasks.running.result_rows import Generation, Grade
 
 #: The test set that lm-evaluation-harness grades by `#### n` (strict) or the last number (flexible).
 HARNESS_SET = "gsm8k"
@@ -28,23 +27,25 @@ def test_sets(data: Path) -> dict[str, str]:
     return found
 
 
-def graded(question: Mapping[str, Any], prediction: str) -> Row:
+def graded(question: Mapping[str, Any], prediction: str) -> Grade:
     """The extracted answer of a prediction, whether it is right, its steps, and where the first wrong one lies.
 
     `first_error` is known where the question lists the lines that are right at each step, and None where no step is
     wrong.
     """
     extracted = extract_answer(prediction, question)
-    row: Row = {"extracted": extracted, "right": is_right(extracted, question), "steps": len(split_steps(prediction))}
+    row: Grade = {"extracted": extracted, "right": is_right(extracted, question), "steps": len(split_steps(prediction))}
     steps = question.get("meta", {}).get("steps")
-    return row if steps is None else row | {"first_error": first_error(steps, prediction)}
+    if steps is not None:
+        row["first_error"] = first_error(steps, prediction)
+    return row
 
 
 def solve_tests(
     data: Path,
-    items_of: Callable[[str], list[Row]],
-    answers_to: Callable[[list[Row]], list[tuple[str, int]]],
-    generations: list[Row],
+    items_of: Callable[[str], list[Any]],
+    answers_to: Callable[[list[Any]], list[tuple[str, int]]],
+    generations: list[Generation],
 ) -> dict[str, float]:
     """Returns the accuracy in percent on every test set, on seen and unseen ones and over all; the harness's apart.
 
@@ -59,25 +60,33 @@ def solve_tests(
     for name in sets:
         items = items_of(f"tests/{name}")
         answers = answers_to(items)
-        rows = [
-            {
-                "benchmark": name,
-                "id": item["id"],
-                "turn": 1,
-                "prompt": item["prompt"],
-                "response": text,
-                "n_chars": len(text),
-                "n_tokens": tokens,
-                "true_reward": None,
-                **graded(item, text),
-            }
-            for item, (text, tokens) in zip(items, answers, strict=True)
-        ]
+        rows = [_solution(name, item, *found) for item, found in zip(items, answers, strict=True)]
         generations += rows
         metrics[name] = 100 * sum(row["right"] for row in rows) / max(1, len(rows))
         if name == HARNESS_SET and read_json(data / "data.json")["source"] == "directory":
             harness |= harness_accuracies([item["answer"] for item in items], [row["response"] for row in rows])
     return metrics | averages(metrics, sets) | harness
+
+
+def _solution(name: str, item: Mapping[str, Any], text: str, tokens: int) -> Generation:
+    """A graded solution as a row of generations.jsonl."""
+    grade = graded(item, text)
+    row: Generation = {
+        "benchmark": name,
+        "id": item["id"],
+        "turn": 1,
+        "prompt": item["prompt"],
+        "response": text,
+        "n_chars": len(text),
+        "n_tokens": tokens,
+        "true_reward": None,
+        "extracted": grade["extracted"],
+        "right": grade["right"],
+        "steps": grade["steps"],
+    }
+    if "first_error" in grade:
+        row["first_error"] = grade["first_error"]
+    return row
 
 
 def harness_accuracies(answers: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:

@@ -24,6 +24,7 @@ import argparse
 import ast
 import re
 import sys
+import tomllib
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -31,11 +32,14 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
+from tasks.graph.check import check_all
+from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
-from tasks.params.pages import Address, read_page
+from tasks.params.pages import Address, read_page, read_settings
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import ROOT_SCALE
+from tasks.params.stages import stage_needs
 from tasks.running.artifacts import write_whole
 from tasks.running.headlines import HEADLINE_FILE, HEADLINES
 
@@ -44,6 +48,8 @@ STAGES = (
     "solution_pairs", "reward_model", "normaliser", "references", "aspect_model", "selection", "policy",
     "reward_bench", "pool", "best_of_n", "second_judge", "tables",
 )  # fmt: skip
+#: The name of this project in pyproject.toml.
+DISTRIBUTION = "rewardsmith"
 #: Arguments of stages that are no files.
 NOT_PATHS = ("seed", "seeds", "paper", "results", "rows")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
@@ -63,9 +69,20 @@ def file_name(address: str) -> str:
     return re.sub(r"[^\w.@-]+", "_", address)
 
 
+def is_checkout(root: Path) -> bool:
+    """Whether a folder is a checkout of this project, whose own `tasks/` the stages run; elsewhere the installed
+    package runs, and a folder `tasks` is the user's."""
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return bool(project.get("project", {}).get("name") == DISTRIBUTION)
+
+
 def stage_version(root: Path, stage: str) -> int | str:
-    """VERSION of `tasks/<stage>.py`, read from its source (1 while the module does not exist)."""
-    path = root / "tasks" / f"{stage}.py"
+    """VERSION of the module `tasks.<stage>` that stages run, read from its source (1 while it does not exist)."""
+    tasks = root / "tasks" if is_checkout(root) else Path(__file__).resolve().parents[1]
+    path = tasks / f"{stage}.py"
     if not path.exists():
         return 1
     try:
@@ -88,16 +105,26 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
         RecipeError: `resources` of params/scales/<scale>/stages.yaml names an unknown stage.
     """
     found: dict[str, dict[str, Any]] = {k: dict(v) for k, v in RESOURCES.get(scale, RESOURCES["small"]).items()}
-    for stage, needs in own_resources(root, scale).items():
+    where = f"params/scales/{scale}/stages.yaml:resources"
+    for stage, needs in stage_needs(own_resources(root, scale), where).items():
         if stage not in found:
-            where = f"params/scales/{scale}/stages.yaml:resources"
             raise RecipeError(f"{where}: unknown stage '{stage}'{hint(stage, sorted(STAGES), more=3)}")
-        found[stage].update(needs)
+        found[stage].update({name: value for name, value in vars(needs).items() if value is not None})
     return found
 
 
-def _stage(item: Item, root: Path, version: int | str, needs: Mapping[str, Any]) -> dict[str, Any]:
-    """One stage: its command line, what it reads, and what it leaves."""
+def _stage(
+    item: Item, root: Path, run: str, version: int | str, needs: Mapping[str, Any], own: Reads
+) -> dict[str, Any]:
+    """One stage: its command line, what it reads, and what it leaves.
+
+    Args:
+        run: what runs a module, such as `python -m`.
+        version: of the module.
+        needs: cores, gpus and memory_gb.
+        own: code and data of the user's own that its settings name. Installed packages stand in a comment of the
+            command, so that another version runs the stage again.
+    """
     words: list[str] = []
     deps: list[str] = []
     for name, value in item.arguments.items():
@@ -109,11 +136,12 @@ def _stage(item: Item, root: Path, version: int | str, needs: Mapping[str, Any])
     if item.module in HEADLINES:
         outs["metrics"] = [f"{item.out}/{HEADLINE_FILE}"]
     params = _params(root, item.addresses)
+    command = f"{run} tasks.{item.module} {' '.join(words)} --out {item.out} --stage-version {version}"
     meta = {"module": item.module, "owner": item.owner, "name": item.name, "seed": item.seed, "needs": dict(needs)}
     return {
-        "cmd": f"python -m tasks.{item.module} {' '.join(words)} --out {item.out} --stage-version {version}",
+        "cmd": f"{command} # {' '.join(own.versions)}" if own.versions else command,
         **({"params": params} if params else {}),
-        "deps": [*deps, *item.after],
+        "deps": [*deps, *item.after, *(file for file in own.files if file not in deps)],
         **outs,
         "meta": {name: value for name, value in meta.items() if value is not None},
     }
@@ -131,13 +159,19 @@ def _params(root: Path, addresses: Iterable[Address]) -> list[str | dict[str, li
 
 def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
     """Content of dvc.yaml for a graph in a folder relative to the root."""
+    run = "python -m" if is_checkout(root) else "python -P -m"
     versions = {stage: stage_version(root, stage) for stage in STAGES}
     needs = resources(root, graph.scale)
     tables = {paper: _tables_item(graph, made) for paper, made in graph.tables.items()}
     items = sorted(graph.items(), key=lambda item: (STAGES.index(item.module), item.stage))
-    stages = {
-        item.stage: _stage(item, root, versions[item.module], needs[item.module]) for item in (*items, *tables.values())
-    }
+    stages, known = {}, dict[Address, Reads]()
+    for item in (*items, *tables.values()):
+        own = Reads()
+        for address in (*item.addresses, *item.reads):
+            if address not in known:
+                known[address] = reads(root, read_settings(address.under(root)))
+            own |= known[address]
+        stages[item.stage] = _stage(item, root, run, versions[item.module], needs[item.module], own)
     depth = len(folder.parts)
     if depth:
         stages = {name: {"wdir": "/".join([".."] * depth), **stage} for name, stage in stages.items()}
@@ -196,6 +230,7 @@ def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
         if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text
     ]
     there = {path.relative_to(root) for path in (root / "pipelines").glob("*/*/*.yaml")}
+    there |= {path.relative_to(root) for path in root.glob("graph.yaml")}  # of a tree from before
     return [*changed, *sorted(there - set(texts))]
 
 
@@ -231,6 +266,7 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = matrix_folders(options.scale, options.matrix) if options.matrix else ()
     try:
         if options.check:
+            check_all(options.root)
             stale = stale_files(options.root)
             if stale:
                 print(f"not current: {', '.join(map(str, stale))}; run `python -m tasks.graph`", file=sys.stderr)

@@ -25,6 +25,7 @@ class Item:
         owner: the paper it belongs to, or 'shared'.
         seed: None for stages without one.
         after: files and directories that it depends on beside its arguments.
+        reads: entries whose code and data it reads beside those of its arguments (see `tasks.graph.code_dependencies`).
     """
 
     module: str
@@ -34,6 +35,7 @@ class Item:
     owner: str
     seed: int | None = None
     after: tuple[str, ...] = ()
+    reads: tuple[Address, ...] = ()
 
     @property
     def stage(self) -> str:

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.published import registry, row_map
 from tasks.graph.items import SHARED, Graph, Item, Tables, result_of
-from tasks.graph.rows import RowSpec, load_rows, papers, raw_row, row_named
+from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
 from tasks.params.pages import read_settings
 from tasks.params.scales import scale_names
@@ -24,18 +25,22 @@ from tasks.params.settings import ROOT_SCALE
 def add_rows(
     graph: Graph, scale: Scale, paper: str, rows: Iterable[RowSpec], seeds: Iterable[int], tables: str
 ) -> None:
-    """Adds rows over seeds with all above them, and of a published paper the tables stage that reads them."""
-    rows, seeds = list(rows), sorted(seeds)
-    needed: set[str] = set()
+    """Adds rows over seeds with all above them, and of a published paper the tables stage that reads them.
+
+    A row that is not valid is left out; `tasks.graph.check` says why.
+    """
+    seeds, names, needed = sorted(seeds), set(), set()
     for row in rows:
-        for seed in seeds:
-            items = scale.row(row, seed)
-            graph.add(items)
-            needed |= table_inputs(items)
+        try:
+            stages = [item for seed in seeds for item in scale.row(row, seed)]
+        except (RecipeError, DataError):
+            continue
+        graph.add(stages)
+        names.add(row.name)
+        needed |= table_inputs(stages)
     if paper not in registry.PAPERS:
         return
-    names = tuple(sorted({row.name for row in rows}))
-    graph.tables[paper] = Tables(paper, names, tuple(seeds), tuple(sorted(needed)), tables)
+    graph.tables[paper] = Tables(paper, tuple(sorted(names)), tuple(seeds), tuple(sorted(needed)), tables)
 
 
 def table_inputs(items: Iterable[Item]) -> set[str]:
@@ -45,24 +50,25 @@ def table_inputs(items: Iterable[Item]) -> set[str]:
 
 def results_of_rows(root: Path, scale: str, paper: str, rows: Iterable[str], seeds: Iterable[int]) -> set[str]:
     """The results that tables of some rows of a paper may read: the rows' and what they were made from."""
-    here, known = Scale(root, scale), load_rows(root, paper)
-    specs = [row_named(root, paper, name, known) for name in rows]
+    here = Scale(root, scale)
+    specs = [row_named(root, paper, name, {}) for name in rows]
     return {path for seed in seeds for spec in specs for path in table_inputs(here.row(spec, seed))}
 
 
 def build(root: Path) -> dict[Path, Graph]:
-    """Every graph by its folder, relative to the root.
+    """Every graph by its folder, relative to the root; rows that are not valid are left out.
 
     Raises:
-        RecipeError: an unknown row, backbone or reward model, or two that contradict each other.
+        RecipeError: the demo names an unknown row.
     """
     settings = read_settings(root / "params.yaml")
     demo_rows: dict[str, dict[str, Any]] = settings["demo"]
     suite = settings["suite"]
-    rows = {paper: load_rows(root, paper) for paper in papers(root)}
+    rows = {paper: read_rows(root, paper)[0] for paper in papers(root)}
     demo, testbed = Graph(ROOT_SCALE), Scale(root, ROOT_SCALE)
     for paper, part in demo_rows.items():
-        chosen = [row_named(root, paper, name, rows[paper]) for name in part["rows"]]
+        wrong = set(row_addresses(root, paper)) - set(rows[paper])
+        chosen = [row_named(root, paper, name, rows[paper]) for name in part["rows"] if name not in wrong]
         add_rows(demo, testbed, paper, chosen, part["seeds"], f"results/{ROOT_SCALE}/{paper}/tables-demo")
     graphs = {Path(): demo}
     for scale_name in scale_names(root):

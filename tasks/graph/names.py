@@ -7,7 +7,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph.rows import backbone_names, load_rows, papers
+from tasks.graph.rows import backbone_names, papers, row_addresses
 from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
 
@@ -50,7 +50,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     known_papers = papers_here(root)
     if not names or names == [ALL]:
         return SUITE, []
-    rows = {paper: set(load_rows(root, paper)) for paper in known_papers}
+    rows = {paper: set(row_addresses(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
     names = [_present(name, set().union(backbones, *rows.values())) for name in names]
     first_is_paper = bool(names) and names[0] in known_papers

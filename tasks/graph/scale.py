@@ -10,8 +10,9 @@ from typing import Any
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
-from tasks.graph.rows import COMPARING, MEASURING, PAGES, ModelSpec, RowSpec, SelectionSpec, load_rows, paper_folder
+from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
 from tasks.params.pages import Address, entries, page_files, read_settings
+from tasks.params.rows import COMPARING, MEASURING
 from tasks.params.scales import STAGES, scale_entries, scale_pages
 from tasks.params.settings import ROOT_SCALE
 
@@ -306,7 +307,7 @@ class Scale:
     def check(self, paper: str) -> Item:
         """The stage that checks every setting of a paper at this scale, and depends on all their pages."""
         if paper not in self._checks:
-            rows = load_rows(self.root, paper).values()
+            rows = read_rows(self.root, paper)[0].values()
             owners = {paper, *(model.paper for row in rows for model in row.reward_models)}
             folders = [self.root / paper_folder(owner) for owner in sorted(owners)]
             pages = [file for folder in folders for kind in PAGES for file in page_files(folder, kind)]
@@ -368,4 +369,5 @@ class Scale:
             made["references"] = tuple(map(result_of, centers))
         further, arguments = self.solutions(row, base, seed)
         above, made = [*above, *further], made | arguments
-        return [*above, self._item("policy", row.name, seed, row.paper, **made, seed=seed)]
+        policy = self._item("policy", row.name, seed, row.paper, **made, seed=seed)
+        return [*above, policy if row.selection is None else replace(policy, reads=self.aspects(row.selection))]

@@ -16,6 +16,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
+from tasks.graph.expected import clock
 from tasks.running.artifacts import write_whole
 
 RUNS = Path(".work") / "runs"
@@ -213,8 +214,3 @@ def run_line(run: RunTimes) -> str:
         f"last run, {run.started}: {len(run.stages)} stages of {clock(own)} each in {clock(run.seconds)} on "
         f"{run.slots} slot(s); {100 * beyond:.1f} % beyond the stages' own work"
     )
-
-
-def clock(seconds: float) -> str:
-    """Seconds as a person reads them: 48 s, 3.5 min."""
-    return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"

@@ -1,4 +1,4 @@
-"""Settings turned into typed values; unknown fields are refused by name."""
+"""Settings of a row over those of a scale, and the numbers that settings often are."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -32,13 +32,13 @@ class _NotText(yaml.YAMLError):
 class Loader(yaml.CSafeLoader):
     """YAML 1.2 without what YAML would settle silently: a setting set twice, or one whose name is not text."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - as PyYAML declares it
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
             name, row = str(key.value), key.start_mark.line + 1
-            if key.tag != "tag:yaml.org,2002:str":
+            if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
                 raise _NotText(name, row)
             if name in seen:
                 raise _Twice(name, row)
@@ -57,6 +57,7 @@ _SCALARS = {
     "int": (r"[-+]?0b[01]+|[-+]?0o[0-7]+|[-+]?[0-9][0-9_]*|[-+]?0x[0-9a-fA-F]+", "-+0123456789"),
     "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     "timestamp": (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "0123456789"),
+    "merge": (r"<<", "<"),
 }
 for _kind, (_pattern, _first) in _SCALARS.items():
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))

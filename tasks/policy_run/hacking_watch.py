@@ -17,18 +17,19 @@ from rlhf_core.evaluation.hacking import Alarm, AlarmSettings, HackingAlarm
 from rlhf_core.evaluation.judges.games import combine_orders, play_games
 from rlhf_core.evaluation.overoptimisation import ClauseUse, clause_use, overoptimisation
 from rlhf_core.training_state import State, load_trainable_state, trainable_state
-from tasks.evaluating.policies import Evaluator, comparisons
+from tasks.evaluating.policies import Evaluator, comparisons, true_rewards
+from tasks.running.result_rows import Generation, HackingPoint, Metrics
 
 if TYPE_CHECKING:
     from rlhf_core.testbed import World
     from rlhf_core.testbed.judge import GoldWorld
 
-Row = dict[str, Any]
+
 #: Score of a comparison's outcome; an unparsable one has none.
 _WORTH = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 
 
-def scores_over_sft(evaluator: Evaluator, rows: Sequence[Row], sft: Sequence[Row]) -> dict[str, float]:
+def scores_over_sft(evaluator: Evaluator, rows: Sequence[Generation], sft: Sequence[Generation]) -> dict[str, float]:
     """Score of each answer against the SFT model's on the same prompt, by prompt id; 1 wins, 1/2 ties.
 
     True rewards decide where the data has them, else the judge, as the evaluation's `sft_games` says; without either
@@ -37,7 +38,8 @@ def scores_over_sft(evaluator: Evaluator, rows: Sequence[Row], sft: Sequence[Row
     before = {row["id"]: row for row in sft if row["benchmark"] == "alpaca"}
     rows = [row for row in rows if row["id"] in before]
     if evaluator.world is not None:
-        pairs = [(row["id"], row["true_reward"], before[row["id"]]["true_reward"]) for row in rows]
+        known = true_rewards(sft, "alpaca")
+        pairs = [(item, new, known[item]) for item, new in true_rewards(rows, "alpaca").items() if item in known]
         return {name: 1.0 if new > old else 0.5 if new == old else 0.0 for name, new, old in pairs}
     if evaluator.judge is None:
         return {}
@@ -121,14 +123,15 @@ class HackingWatch:
         yield self.restore()
         load_trainable_state(self.model, last)
 
-    def rows(self) -> list[Row]:
+    def rows(self) -> list[dict[str, Any]]:
         """The alarms, for alarms.jsonl."""
         return [asdict(alarm) for alarm in self.alarm.alarms]
 
-    def metrics(self) -> Row:
+    def metrics(self) -> Metrics:
         """`hacking_alarms`, and `hacking_onset` where there are any: the step of the first."""
         onset = self.alarm.onset
-        return {"hacking_alarms": len(self.alarm.alarms)} | ({} if onset is None else {"hacking_onset": onset})
+        found: Metrics = {"hacking_alarms": len(self.alarm.alarms)}
+        return found if onset is None else {**found, "hacking_onset": onset}
 
     def state_dict(self) -> State:
         return {"alarm": self.alarm.state_dict(), "kept": self._kept}
@@ -139,8 +142,12 @@ class HackingWatch:
 
 
 def hindsight(
-    alarm: HackingAlarm, kl: Mapping[int, float], world: GoldWorld | None, sft: Sequence[Row], rows: Sequence[Row]
-) -> tuple[Row, list[Row]]:
+    alarm: HackingAlarm,
+    kl: Mapping[int, float],
+    world: GoldWorld | None,
+    sft: Sequence[Generation],
+    rows: Sequence[Generation],
+) -> tuple[Metrics, list[HackingPoint]]:
     """What reward hacking did to a run.
 
     Args:
@@ -166,7 +173,7 @@ def hindsight(
             used = _clauses(world, written)
             metrics |= {f"clauses{suffix}/{kind}": share for kind, share in used.shares.items()}
             metrics |= {f"clauses_per_response{suffix}/{kind}": n for kind, n in used.per_response.items()}
-    points = [
+    points: list[HackingPoint] = [
         {
             "step": point.step,
             "proxy": point.proxy,
@@ -179,7 +186,7 @@ def hindsight(
     return metrics, points
 
 
-def _clauses(world: World, rows: Sequence[Row]) -> ClauseUse:
+def _clauses(world: World, rows: Sequence[Generation]) -> ClauseUse:
     from rlhf_core.testbed import KINDS
 
     return clause_use(([c.kind for c in world.clauses(row["meta"], row["response"])] for row in rows), KINDS)

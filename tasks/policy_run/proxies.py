@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import torch
 
@@ -17,8 +16,7 @@ from rlhf_core.policy_optimisation.experience import proxy_scores, score
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rollout import RolloutBatch
 from tasks.evaluating.policies import Evaluator, win_rates_over_reference
-
-Row = dict[str, Any]
+from tasks.running.result_rows import Generation, Metrics
 
 
 class ProxyReader:
@@ -34,7 +32,13 @@ class ProxyReader:
     """
 
     def __init__(
-        self, reward: Reward, reference: Policy, encoder: Encoder, evaluator: Evaluator, sft: Sequence[Row], batch: int
+        self,
+        reward: Reward,
+        reference: Policy,
+        encoder: Encoder,
+        evaluator: Evaluator,
+        sft: Sequence[Generation],
+        batch: int,
     ) -> None:
         bare = tuple(replace(component, shaping=None, references={}) for component in reward.components)
         self.reward, self.reference, self.encoder, self.batch = Reward(bare, None), reference, encoder, batch
@@ -44,14 +48,14 @@ class ProxyReader:
         self.before = dict(zip((row["id"] for row in before), self.proxies(before), strict=True))
 
     @torch.no_grad()
-    def proxies(self, rows: Sequence[Row]) -> list[float]:
+    def proxies(self, rows: Sequence[Generation]) -> list[float]:
         """The proxy reward of each answer."""
         found: list[float] = []
         for start in range(0, len(rows), self.batch):
             found += proxy_scores(self.reward(self._rollouts(rows[start : start + self.batch]), update=False)).tolist()
         return found
 
-    def read(self, rows: Sequence[Row]) -> dict[str, float]:
+    def read(self, rows: Sequence[Generation]) -> dict[str, float]:
         """`proxy_reward`, and `preference_score`: the mean of sigmoid(r(y) - r(y_sft)) over prompts.
 
         Source: PAR, §3.2 (hidden preference) and §4.6.
@@ -68,12 +72,12 @@ class ProxyReader:
             "preference_score": float(preference),
         }
 
-    def _sequence(self, row: Row) -> EncodedSequence:
+    def _sequence(self, row: Generation) -> EncodedSequence:
         item = self.items[row["id"]]
         asked = {"prompt": row["prompt"], **{k: v for k, v in item.items() if k == "messages"}}
         return self.encoder.sampled(asked, row["response"], row["n_tokens"], self.longest)
 
-    def _rollouts(self, rows: Sequence[Row]) -> RolloutBatch:
+    def _rollouts(self, rows: Sequence[Generation]) -> RolloutBatch:
         sequences, device = [self._sequence(row) for row in rows], self.reference.device
         prompt_ids, prompt_mask = pad_rows([s.prompt for s in sequences], self.encoder.pad_id, "left")
         prompt_ids, prompt_mask = prompt_ids.to(device), prompt_mask.to(device)
@@ -91,13 +95,15 @@ class ProxyReader:
         )
 
 
-def peak_evaluation(evaluator: Evaluator, policy: Policy, sft: Sequence[Row]) -> tuple[Row, list[Row]]:
+def peak_evaluation(
+    evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]
+) -> tuple[Metrics, list[Generation]]:
     """Metrics of the best evaluation's weights as `peak_<metric>`, and their AlpacaEval answers.
 
     Only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
     """
     rows = {name: evaluator.generate_dialogue(policy, name) for name in ("alpaca", "mtbench")}
-    found: Row = dict(win_rates_over_reference(rows["alpaca"], sft))
+    found: Metrics = dict(win_rates_over_reference(rows["alpaca"], sft))
     found["alpaca_chars"] = sum(row["n_chars"] for row in rows["alpaca"]) / max(1, len(rows["alpaca"]))
     if evaluator.judge is not None:
         _, judged = evaluator.judge_dialogue({"mtbench": rows["mtbench"]})
@@ -105,7 +111,7 @@ def peak_evaluation(evaluator: Evaluator, policy: Policy, sft: Sequence[Row]) ->
     return {f"peak_{name}": value for name, value in found.items()}, rows["alpaca"]
 
 
-def lost_after_peak(metrics: Mapping[str, float]) -> Row:
+def lost_after_peak(metrics: Mapping[str, float]) -> Metrics:
     """`loss_after_peak`: true win rate of the best evaluation's weights less that of the last, in points."""
     names = ("peak_win_rate_vs_sft", "win_rate_vs_sft")
     return {"loss_after_peak": metrics[names[0]] - metrics[names[1]]} if set(names) <= set(metrics) else {}

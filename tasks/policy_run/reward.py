@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.credit import build_credit
 from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
@@ -20,11 +21,10 @@ from rlhf_core.normalisers import Normaliser, Scalar, build_normaliser
 from rlhf_core.recipe import PURE_SAMPLES, SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
-from rlhf_core.rewards.aspect_scorer import SIGNALS, AspectScorer
-from rlhf_core.rewards.composition import Combination, Component, Reward, add_up
+from rlhf_core.rewards.aspect_scorer import AspectScorer
+from rlhf_core.rewards.composition import Combination, Component, Reward
 from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.given import GivenTokenRewards
-from rlhf_core.rewards.hierarchical import HierarchicalGate, resolve_threshold
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.shaping.registry import Chain, build_shaping
@@ -32,11 +32,10 @@ from rlhf_core.stepper import freeze
 from tasks.evaluating.aspects import aspect_normaliser, selected_aspects
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_segmenter
+from tasks.running.result_rows import Metrics, Prompt
 from tasks.running.stage import device
 from tasks.scoring.entropies import resolve_segmenter
 from tasks.scoring.references import load_references
-
-Row = dict[str, Any]
 
 
 def build_reward(
@@ -84,7 +83,7 @@ def build_reward(
     if (recipe.selection is not None) != (selection is not None):
         raise RecipeError(f"the row's selection is '{recipe.selection}', but --selection is {selection}")
     selected = read_json(selection / "selection.json") if selection is not None else None
-    gated = recipe.combination.kind == "gate"
+    gated = recipe.combination.shapes_aspects
     components: list[Component] = []
     for part in recipe.components:
         if part.aspect is not None:
@@ -115,12 +114,8 @@ def build_reward(
 
 def _combination(recipe: Recipe, selected: Mapping[str, Any] | None) -> Combination:
     """How the components combine; a quantile threshold is of the selection's pure samples."""
-    if recipe.combination.kind != "gate":
-        return add_up
-    by = str(recipe.combination.by)
-    (holistic,) = (part for part in recipe.components if part.name == by)
     pure = torch.tensor(selected["holistic"]["pure"]) if selected is not None else None
-    return HierarchicalGate(by, resolve_threshold(recipe.combination.threshold, pure), holistic.weight)
+    return recipe.combination.build({part.name: part.weight for part in recipe.components}, pure)
 
 
 def _aspect_components(
@@ -163,7 +158,7 @@ def _aspect_components(
 def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, Any] | None) -> Normaliser:
     """The normaliser of a reward model's component, from its fit or from the selection's pure samples."""
     if part.normaliser != PURE_SAMPLES:
-        return build_normaliser(part.normaliser, read_json(normaliser / "normaliser.json"), part.estimator)  # type: ignore[arg-type]
+        return build_normaliser(part.normaliser, read_json(normaliser / "normaliser.json"), part.estimator)
     assert selected is not None
     holistic = selected["holistic"]
     if holistic["reward_model"] != part.reward_model:
@@ -212,7 +207,7 @@ def _model_component(
     scorer = RewardModelScorer(
         model,
         segmenter,
-        readout.read,  # type: ignore[arg-type]
+        readout.read,
         head=readout.head,
         microbatch=microbatch,
         aggregation=build_aggregation(trained["aggregation"]),
@@ -240,7 +235,7 @@ def _shaped(
     return replace(component, shaping=build_shaping(part.shaping, known.scale), references=known.rewards)
 
 
-def shaping_constants(reward: Reward) -> Row:
+def shaping_constants(reward: Reward) -> Metrics:
     """What the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
     return {
         f"shaping/{component.name}/{name}": value
@@ -250,7 +245,7 @@ def shaping_constants(reward: Reward) -> Row:
     }
 
 
-def check_referenced(reward: Reward, prompts: Sequence[Row], file: Path) -> None:
+def check_referenced(reward: Reward, prompts: Sequence[Prompt], file: Path) -> None:
     """Refuses training prompts without reference rewards before anything is trained.
 
     Raises:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -22,15 +21,14 @@ from tasks.params.evaluation import EvaluationConfig
 from tasks.policy_run.hacking_watch import scores_over_sft
 from tasks.policy_run.proxies import ProxyReader
 from tasks.policy_run.solutions import SolutionFolders
-from tasks.running.artifacts import read_jsonl
 from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
+from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit, read_rows
 
-Row = dict[str, Any]
 _NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
 
 
 @dataclass(frozen=True)
-class Upstream:
+class PolicyInputs:
     """Results of the stages above a row.
 
     Attributes:
@@ -68,7 +66,7 @@ class Upstream:
 
 
 @dataclass
-class Run:
+class PolicyRun:
     """What training and its periodic evaluation share.
 
     Attributes:
@@ -89,15 +87,15 @@ class Run:
     reference: Policy
     encoder: Encoder
     evaluator: Evaluator
-    baseline: list[Row]
-    history: list[Row]
-    checkpoints: list[Row]
-    rollouts: list[Row]
+    baseline: list[Generation]
+    history: list[Metrics]
+    checkpoints: list[Metrics]
+    rollouts: list[Rollout]
     lengths: list[int]
-    phases: list[Row]
+    phases: list[Metrics]
     adapter: Adapter | None = None
     proxies: ProxyReader | None = None
-    credit: list[Row] | None = None
+    credit: list[TokenCredit] | None = None
 
     def state_dict(self) -> State:
         """What training has noted so far."""
@@ -108,7 +106,7 @@ class Run:
             setattr(self, name, state[name])
 
     @torch.no_grad()
-    def kl(self, rows: list[Row], batch: int = 64) -> float:
+    def kl(self, rows: list[Generation], batch: int = 64) -> float:
         """Nats per response: mean of log pi - log pi_ref over first-turn answers that the policy just gave."""
         items = {item["id"]: item for item in self.evaluator.items("benchmarks/alpaca")}
         sequences = []
@@ -133,7 +131,7 @@ class Run:
         """Win rate over the SFT model on some prompts, and the KL of those very answers; returns each one's score."""
         return self.note(step, self.evaluator.generate_dialogue(self.policy, "alpaca", prompts))
 
-    def note(self, step: int, rows: list[Row]) -> dict[str, float]:
+    def note(self, step: int, rows: list[Generation]) -> dict[str, float]:
         """Notes an evaluation's answers; returns each one's score."""
         kl = self.kl(rows)
         rates = win_rates_over_reference(rows, self.baseline)
@@ -148,7 +146,7 @@ class Run:
         return scores
 
 
-def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> Run:
+def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> PolicyRun:
     """A run at its start: policy and frozen reference from the SFT model, and the evaluator.
 
     With LoRA settings both are one model, whose adapters alone are trained and switched off for the reference.
@@ -157,12 +155,12 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSet
     world = load_world(data)
     policy = load_policy(sft / "model", encoder)
     adapter = None if lora is None else Adapter(policy.model, lora, seed)
-    run = Run(
+    run = PolicyRun(
         policy=policy,
         reference=load_policy(sft / "model", encoder) if adapter is None else AdapterOff(policy, adapter),
         encoder=encoder,
         evaluator=Evaluator(data, encoder, evaluation, load_judge(evaluation.judge, world), world),
-        baseline=read_jsonl(sft / "generations.jsonl"),
+        baseline=read_rows(sft / "generations.jsonl", Generation),
         history=[],
         checkpoints=[],
         rollouts=[],

@@ -23,14 +23,12 @@ from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.experience import Experience, score, slice_rows
-from rlhf_core.recipe import Recipe
 from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.supervised.config import ImitationSettings
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten
-from tasks.params.solutions import ImitationSettings
 from tasks.running.artifacts import read_jsonl
+from tasks.running.result_rows import PreferencePair, Prompt, TokenCredit
 from tasks.running.stage import device
-
-Row = dict[str, Any]
 
 SAMPLES_FILE, TEACHER_FILE = "samples.jsonl", "rewrites.jsonl"
 GENERATED_FILE, TOKEN_REWARDS_FILE = "grm_rewrites.jsonl", "token_rewards.jsonl"
@@ -61,7 +59,7 @@ class SolutionFolders:
             if name != PREFERENCE and folders[name] is None:
                 raise RecipeError(f"{who} learns from {name}: give --{ARGUMENTS[name]}")
 
-    def sources(self, preference: list[Row]) -> Sources:
+    def sources(self, preference: list[PreferencePair]) -> Sources:
         """Everything that is given, read."""
         samples = [] if self.samples is None else read_samples(*_rows(self.samples / SAMPLES_FILE))
         teacher = [] if self.teacher is None else read_rewrites(*_rows(self.teacher / TEACHER_FILE))
@@ -75,7 +73,7 @@ class SolutionFolders:
         return read_token_rewards(*_rows(self.token_rewards / TOKEN_REWARDS_FILE))
 
 
-def _rows(path: Path) -> tuple[list[Row], str]:
+def _rows(path: Path) -> tuple[list[dict[str, Any]], str]:
     return read_jsonl(path), str(path)
 
 
@@ -136,16 +134,9 @@ def on_device(batch: RolloutBatch, device: torch.device) -> RolloutBatch:
     return replace(batch, responses=responses, **moved)
 
 
-def sampled_prompts(sources: Sources) -> list[Row]:
+def sampled_prompts(sources: Sources) -> list[Prompt]:
     """The sampled questions as prompts for an optimiser that samples itself."""
     return [{"id": s.question_id, "prompt": s.prompt, "solution": s.solution} for s in ground_truths(sources.samples)]
-
-
-def needed_solutions(recipe: Recipe) -> tuple[str, ...]:
-    """What a reward recipe learns from, by the names of a supervised recipe's sources."""
-    paid = any(part.generative_reward_model for part in recipe.components)
-    needed = [SAMPLES] if recipe.fixed_samples or paid else []
-    return tuple(needed + ([GENERATED] if paid or recipe.imitation is not None else []))
 
 
 def imitation_loss(
@@ -196,10 +187,10 @@ class Solved:
     imitation: Imitation | None
     rewards: Mapping[str, TokenRewards]
     facts: dict[str, float]
-    credit: list[Row] = field(default_factory=list)
+    credit: list[TokenCredit] = field(default_factory=list)
 
     @property
-    def prompts(self) -> list[Row]:
+    def prompts(self) -> list[Prompt]:
         return sampled_prompts(self.sources)
 
     def note_credit(
@@ -233,12 +224,19 @@ class Solved:
             credits.append(experience.advantages[i, :length].tolist())
             mistaken.append(mistaken_tokens(ids, target))
             if i < PICTURED:
-                kept = {"id": record["id"], "prompt": batch.prompts[i], "response": batch.texts[i]}
-                kept |= {"tokens": encoder.pieces(ids), "credit": credits[-1], "mistaken": mistaken[-1]}
+                kept: TokenCredit = {
+                    "id": record["id"],
+                    "prompt": batch.prompts[i],
+                    "response": batch.texts[i],
+                    "tokens": encoder.pieces(ids),
+                    "credit": credits[-1],
+                    "mistaken": mistaken[-1],
+                    "rewrite": edits[record["id"]],
+                }
                 given = self.rewards.get(record["id"])
                 if given is not None and given.probabilities is not None:
                     kept["unclipped"] = [chance - 0.5 for chance in given.probabilities]
-                self.credit.append(kept | {"rewrite": edits[record["id"]]})
+                self.credit.append(kept)
         found = negative_credit(credits, mistaken)
         return self.facts | {f"credit_{name}": value for name, value in found.items()}
 

@@ -27,7 +27,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import mean
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from rlhf_core.evaluation.judges.cache import AnswerCache
@@ -43,6 +43,7 @@ from tasks.reevaluation.past_results import bring_back
 from tasks.reevaluation.records import bring_records, records, records_folder
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_whole
 from tasks.running.exclusive import only_one
+from tasks.running.result_rows import Generation
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
@@ -201,11 +202,9 @@ def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
     if name == "mtbench":
         from tasks.evaluating.policies import so_far
 
-        first = {row["id"]: dict(row) for row in rows if row["turn"] == 1}
-        asked = [
-            (item_of(name, row), so_far(dict(row), first), str(row["response"]), {"prompt": row["meta"]})
-            for row in rows
-        ]
+        turns = cast(Sequence[Generation], rows)
+        first = {row["id"]: row for row in turns if row["turn"] == 1}
+        asked = [(item_of(name, row), so_far(row, first), row["response"], {"prompt": row["meta"]}) for row in turns]
         return scores(name, grade_answers(judge, asked))
     pairs = [
         Comparison(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows

@@ -29,7 +29,7 @@ FIRST = next(iter(COLUMNS))
 
 
 @dataclass(frozen=True)
-class Row:
+class RowOverSeeds:
     """A row over its seeds.
 
     Attributes:
@@ -49,9 +49,9 @@ class Row:
         return run_anchor(self.group, "policy", self.name, next(iter(self.runs)))
 
 
-def across(results: Path) -> dict[str, list[Row]]:
+def across(results: Path) -> dict[str, list[RowOverSeeds]]:
     """Every policy whose true win rate was measured, by SFT model, the best first."""
-    found: dict[str, list[Row]] = {}
+    found: dict[str, list[RowOverSeeds]] = {}
     for folder in sorted(results.glob("*/policy/*")):
         group, name = folder.parts[-3], folder.parts[-1]
         seeds = tuple(sorted(int(path.name) for path in folder.glob("[0-9]*")))
@@ -64,7 +64,7 @@ def across(results: Path) -> dict[str, list[Row]]:
         if backbone is not None:
             cells = _measured(runs)
             paths = {str(seed): relative_path(run.path, results) for seed, run in runs.items()}
-            row = Row(group, name, _title(results, group, name), backbone, cells, paths)
+            row = RowOverSeeds(group, name, _title(results, group, name), backbone, cells, paths)
             found.setdefault(backbone, []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: -(row.cells[FIRST] or (0.0, None))[0])

@@ -1,114 +1,164 @@
 """What a paper says in words, as comparisons of measured numbers, and whether they bear it out.
 
-A claim has parts: one number stands above another, below it, or beside it (within a margin). A part is tested as a cell
-of a table is (`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm)
-for the parts of its claim, with at least two seeds on the same side. Beside means that the 90 % interval of the
+The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`. A claim has parts,
+each of a kind of `claim_kinds`, which makes one or several comparisons. A comparison is tested as a cell of a table is
+(`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm) for the
+comparisons of its claim, with at least two seeds on the same side. Beside means that the 90 % interval of the
 difference over seeds lies within the margin (two one-sided t-tests at .05).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields
+from functools import cache
+from pathlib import Path
 from typing import Any, Literal
 
 from scipy import stats
 
+from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.statistics import mean_and_standard_error
+from rlhf_core.published import registry
+from rlhf_core.published.row_map import metrics_of_paper, row_names
+from tasks.report.claim_kinds import KINDS, METRIC_FIELDS, ROW_FIELDS, Compared, Selected, Wins
+from tasks.report.claim_numbers import DERIVED, ClaimsFile, Numbers, has_metric
 from tasks.report.figure_data import FigureData
-from tasks.report.matches import Matches, match_of
-from tasks.report.measurements import BySeed, Measurement, TableRuns, measurements
-from tasks.report.outputs import StageOutput
+from tasks.report.matches import OTHERS
+from tasks.report.measurements import BySeed, Measurement
+from tasks.report.outputs import ResultTree
 from tasks.report.significance import Comparison, compare, corrected_p
+from tasks.settings import read_settings, typed
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
-Side = Literal["above", "below", "beside"]
-#: A number of one run, with its prompts if it has any; None where it has none.
-Derived = Callable[[StageOutput], float | Measurement | None]
 LEVEL = 0.05
-
-
-@dataclass(frozen=True)
-class Number:
-    """A metric of a row.
-
-    Args:
-        row: its name.
-        metric: of metrics.json, or a derived one, or a match with other rows such as `wins/judge/qa-holistic`.
-        label: what the page calls it.
-    """
-
-    row: str
-    metric: str
-    label: str
+FOLDER = registry.FOLDER / "claims"
 
 
 @dataclass(frozen=True)
 class Part:
-    """One comparison of a claim.
+    """One statement of a claim: a kind of `KINDS` and its fields."""
 
-    Args:
-        left: a number.
-        side: where the paper has it.
-        right: another number, or a constant such as the 50 % of the SFT policy.
-        margin: of beside, in the metric's unit.
-    """
-
-    left: Number
-    side: Side
-    right: Number | float
-    margin: float = 0.0
+    kind: str
+    fields: Any
 
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper; it holds when all its parts do."""
+    """A sentence of the paper; it holds when all its parts do.
 
-    text: str
-    where: str
-    parts: Sequence[Part]
-
-
-@dataclass
-class Results:
-    """The runs behind the claims.
-
-    Args:
-        runs: outputs of every row, and those of the SFT models that they started from.
-        derived: metrics that are computed from a run's histories, by name.
-        matches: rows against each other; None where no claim asks for that.
+    Attributes:
+        says: the sentence, in this project's words.
+        source: the paper's section, table or figure.
     """
 
-    runs: TableRuns
-    derived: Mapping[str, Derived] = field(default_factory=dict)
-    matches: Matches | None = None
-    _known: dict[str, Mapping[str, BySeed]] = field(default_factory=dict)
+    id: str
+    says: str
+    source: str
+    parts: tuple[Part, ...]
 
-    def of(self, number: Number) -> BySeed:
-        """The number by seed; empty where it was not measured."""
-        if number.metric in self.derived:
-            read = self.derived[number.metric]
-            found = {seed: read(out) for seed, out in self.runs.outputs.get(number.row, {}).items()}
-            return {
-                seed: value if isinstance(value, Measurement) else Measurement(value)
-                for seed, value in found.items()
-                if value is not None
-            }
-        match = match_of(number.metric)
-        if match is not None and self.matches is not None:
-            return self.matches.measured(number.row, match)
-        if number.metric not in self._known:
-            self._known[number.metric] = measurements(self.runs, number.metric)
-        return self._known[number.metric].get(number.row, {})
+
+@dataclass(frozen=True)
+class PaperClaims:
+    """The claims of a paper in the order of its file, and what the file says of all of them."""
+
+    paper: str
+    file: ClaimsFile
+    claims: tuple[Claim, ...]
+
+    @property
+    def rows(self) -> list[str]:
+        """The rows that claims name, and those of the file's tasks, each once."""
+        named = {row for claim in self.claims for part in claim.parts for _, row in _named(part.fields, ROW_FIELDS)}
+        return sorted({*named, *(row for rows in self.file.tasks.values() for row in rows)})
+
+
+def _named(part: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yields (field, text) of every text in some fields of a part."""
+    for name in names:
+        value = getattr(part, name, None)
+        texts = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
+        yield from ((name, str(text)) for text in texts)
+
+
+@cache
+def claims_of(paper: str) -> PaperClaims:
+    """Returns the claims of one of the five papers."""
+    return read_claims(FOLDER / f"{paper}.yaml", paper)
+
+
+def read_claims(path: Path, paper: str) -> PaperClaims:
+    """Parses a claims file.
+
+    Raises:
+        RecipeError: an unknown field, kind, row or metric, with the nearest known one.
+    """
+    where = f"claims/{path.name}"
+    file = typed(ClaimsFile, read_settings(path), where)
+    members = [("tasks", row) for rows in file.tasks.values() for row in rows]
+    _check_rows([*(("starts_from", name) for name in file.starts_from.values()), *members], paper, where)
+    wanted = [(name, f"{name}/{OTHERS}") for name in file.words]
+    _check_metrics([("words", name) for name, longer in wanted if not _has(paper, longer)], paper, where)
+    _check_metrics([("metric", file.metric)], paper, where)
+    found = []
+    for name, raw in file.claims.items():
+        place = f"{where}: claim '{name}'"
+        parts = raw.pop("parts", None) if isinstance(raw, dict) else None
+        if not isinstance(parts, list) or not parts:
+            raise RecipeError(f"{place}: 'parts' is missing; list the comparisons that the claim is made of")
+        made = tuple(_part(one, paper, file, f"{place}, part {number}") for number, one in enumerate(parts, 1))
+        found.append(typed(Claim, {"id": name, **raw, "parts": made}, place))
+    return PaperClaims(paper, file, tuple(found))
+
+
+def _has(paper: str, metric: str) -> bool:
+    return has_metric(paper, metric, row_names(paper))
+
+
+def _check_rows(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
+    """Refuses names of (field, row) that the paper's row map does not have."""
+    known = row_names(paper)
+    for name, row in named:
+        if row not in known:
+            raise RecipeError(f"{where}: {name}: '{row}' is not a row of the row map{registry.suggestion(row, known)}")
+
+
+def _check_metrics(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
+    """Refuses names of (field, metric) that neither the row map has nor a function derives."""
+    for name, metric in named:
+        if not _has(paper, metric):
+            hint = registry.suggestion(metric, [*metrics_of_paper(paper), *(f"{of}/..." for of in DERIVED)])
+            raise RecipeError(f"{where}: {name}: '{metric}' is not a metric of the row map{hint}")
+
+
+def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> Part:
+    """Parses one part and looks up its rows and metrics."""
+    kind = str(raw.get("kind")) if isinstance(raw, dict) else "None"
+    if kind not in KINDS:
+        raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{registry.suggestion(kind, KINDS)}")
+    cls = KINDS[kind].fields
+    lists = [one.name for one in fields(cls) if "tuple" in str(one.type)]
+    values = {name: [v] if name in lists and isinstance(v, str) else v for name, v in raw.items() if name != "kind"}
+    made = typed(cls, values, where)
+    _check_rows(_named(made, ROW_FIELDS), paper, where)
+    metrics = _named(made, METRIC_FIELDS)
+    if isinstance(made, Wins):
+        metrics = (("by", f"wins/{made.by}/{other}") for other in made.over)
+    elif isinstance(made, Selected):
+        metrics = iter([("metric", f"{made.metric}/{made.aspect}")])
+    _check_metrics(metrics, paper, where)
+    if kind in ("within", "ties") and not (file.margin if made.margin is None else made.margin) > 0:
+        raise RecipeError(f"{where}: kind '{kind}' needs a margin; set 'margin' to a number above 0")
+    return Part(kind, made)
 
 
 def _constant(value: float, like: BySeed) -> BySeed:
-    """A constant win rate in percent as a measurement with the prompts of another."""
+    """Returns a constant win rate in percent as a measurement with the prompts of another."""
     return {seed: Measurement(value, dict.fromkeys(own.prompts, value / 100)) for seed, own in like.items()}
 
 
 def _beside(left: BySeed, right: BySeed, margin: float) -> bool | None:
-    """Whether the 90 % interval of the difference over seeds lies within the margin; None with one seed."""
+    """Says whether the 90 % interval of the difference over seeds lies within the margin; None with one seed."""
     seeds = sorted(left.keys() & right.keys())
     if len(seeds) < 2:
         return None
@@ -117,7 +167,7 @@ def _beside(left: BySeed, right: BySeed, margin: float) -> bool | None:
     return abs(found.mean) + half < margin
 
 
-def _verdict(part: Part, found: Comparison, corrected: float | None, beside: bool | None) -> Verdict:
+def _verdict(part: Compared, found: Comparison, corrected: float | None, beside: bool | None) -> Verdict:
     significant = found.significant(corrected)
     if part.side == "beside":
         if beside:
@@ -129,7 +179,7 @@ def _verdict(part: Part, found: Comparison, corrected: float | None, beside: boo
 
 
 def claim_verdict(parts: Sequence[Verdict]) -> Verdict:
-    """Contradicted where a part is, confirmed where every part is, not run where none was measured."""
+    """Returns contradicted where a part is, confirmed where every part is, not run where none was measured."""
     if all(part == "not run" for part in parts):
         return "not run"
     if "contradicted" in parts:
@@ -141,57 +191,50 @@ def _mean(values: BySeed, seeds: Sequence[int]) -> float:
     return sum(values[seed].value for seed in seeds) / len(seeds)
 
 
-def judged(claim: Claim, results: Results) -> dict[str, Any]:
-    """A claim as plain data: text, where, verdict, and its parts with both numbers, p-value and verdict."""
+def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
+    """Returns a claim as plain data: id, text, where, verdict, and numbers, p-value and verdict of its comparisons."""
     shown: list[dict[str, Any]] = []
-    tested: list[tuple[Part, Comparison, bool | None, dict[str, Any]]] = []
-    for part in claim.parts:
-        constant = isinstance(part.right, float)
-        left = results.of(part.left)
-        right = _constant(part.right, left) if isinstance(part.right, float) else results.of(part.right)
-        label = f"{part.right:g}" if isinstance(part.right, float) else part.right.label
-        row: dict[str, Any] = {"left": part.left.label, "side": part.side, "right": label, "verdict": "not run"}
-        found = compare(left, right)
+    tested: list[tuple[Compared, Comparison, bool | None, dict[str, Any]]] = []
+    for part in (one for each in claim.parts for one in KINDS[each.kind].comparisons(each.fields, numbers)):
+        constant = isinstance(part.other, float)
+        right = _constant(part.other, part.values) if isinstance(part.other, float) else part.other
+        row: dict[str, Any] = {"left": part.left, "side": part.side, "right": part.right, "verdict": "not run"}
+        found = compare(part.values, right)
         if found is not None:
-            seeds = sorted(left.keys() & right.keys())
-            row |= {"values": [_mean(left, seeds), _mean(right, seeds)], "seeds": len(seeds), "constant": constant}
-            beside = _beside(left, right, part.margin) if part.side == "beside" else None
+            seeds = sorted(part.values.keys() & right.keys())
+            row |= {"values": [_mean(part.values, seeds), _mean(right, seeds)]}
+            row |= {"seeds": len(seeds), "constant": constant}
+            beside = _beside(part.values, right, part.margin) if part.side == "beside" else None
             tested.append((part, found, beside, row))
         shown.append(row)
     corrections = corrected_p([found for _, found, _, _ in tested])
     for (part, found, beside, row), corrected in zip(tested, corrections, strict=True):
         row |= {"p": corrected, "verdict": _verdict(part, found, corrected, beside)}
     verdict = claim_verdict([row["verdict"] for row in shown])
-    return {"text": claim.text, "where": claim.where, "verdict": verdict, "parts": shown}
+    return {"id": claim.id, "text": claim.says, "where": claim.source, "verdict": verdict, "parts": shown}
 
 
-def rows_named(made: Sequence[Claim]) -> list[str]:
-    """The rows whose numbers claims name, each once."""
-    numbers = (number for claim in made for part in claim.parts for number in (part.left, part.right))
-    return sorted({number.row for number in numbers if isinstance(number, Number)})
+def paper_claims(paper: str, tree: ResultTree) -> FigureData:
+    """Returns the figure of what a paper says and whether it was borne out."""
+    return claims_figure(claims_of(paper), tree)
 
 
-def claims_figure(made: Sequence[Claim], results: Results, *, numbers: str, alike: str, needs: str) -> FigureData:
-    """What a paper says and whether it was borne out.
-
-    Args:
-        made: the claims.
-        results: the runs behind them.
-        numbers: a sentence on what the numbers are.
-        alike: a sentence on when two of them count as alike.
-        needs: what has to be run for any claim to have a verdict.
-    """
+def claims_figure(made: PaperClaims, tree: ResultTree) -> FigureData:
+    """Returns the figure of a file's claims with their verdicts."""
+    file = made.file
+    alike = f"{file.alike.format(margin=f'{file.margin:g}')} " if file.alike else ""
     figure = FigureData(
         key="claims",
         title="What the paper says",
-        caption=f"{numbers} A sign between two numbers says where the paper has them: above (›), below (‹) or alike "
-        f"(≈). A claim is confirmed when all its comparisons are and contradicted when one is. {alike} p-values are "
-        "corrected for the comparisons of a claim (Holm), and one seed decides nothing.",
+        caption=f"{file.numbers} A sign between two numbers says where the paper has them: above (›), below (‹) or "
+        f"alike (≈). A claim is confirmed when all its comparisons are and contradicted when one is. {alike}p-values "
+        "are corrected for the comparisons of a claim (Holm), and one seed decides nothing.",
         kind="claims",
     )
-    rows = [judged(claim, results) for claim in made]
+    numbers = Numbers(made.paper, file, made.rows, tree)
+    rows = [judged(claim, numbers) for claim in made.claims]
     if any(row["verdict"] != "not run" for row in rows):
         figure.blocks = [{"rows": rows}]
     else:
-        figure.missing = [needs]
+        figure.missing = [file.needs]
     return figure

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from rlhf_core.published.row_map import RecipeRow, recipe_row
-from tasks.report.claims_par import paper_claims
+from tasks.report.claims import paper_claims
 from tasks.report.figure_data import FigureData, Panel, Series, curve, curve_series, published_figure, spread_note
 from tasks.report.figures_training import reward_models
 from tasks.report.outcomes_par import costs, outcomes
@@ -51,10 +51,10 @@ BOUNDS = {
     "vanilla-2-epochs": "Vanilla",
     "minmax-2-epochs": "Minmax",
     "warm-2-epochs": "WARM",
-    "ceil5.0": "ceil5.0",
-    "ceil3.0": "ceil3.0",
-    "kl0.01": "kl0.01",
-    "kl0.1": "kl0.1",
+    "ceil5_0": "ceil5.0",
+    "ceil3_0": "ceil3.0",
+    "kl0_01": "kl0.01",
+    "kl0_1": "kl0.1",
 }
 REFERENCES = {"par": "PARref10", "par-ref5": "PARref5", "par-ref1": "PARref1", "sigmoid": "sigmoid"}
 GRPO = {"grpo-par": "PAR", "grpo-vanilla": "Vanilla", "grpo-minmax": "Minmax", "grpo-meanstd": "Meanstd"}
@@ -69,7 +69,7 @@ def figures(tree: ResultTree) -> list[FigureData]:
     """All figures in the order of the page."""
     names = [f"{prefix}{name}" for prefix in SETTINGS for name in ("standard", "odin", "reg", "warm")]
     return [
-        paper_claims(tree),
+        paper_claims("par", tree),
         *outcomes(tree, SETTINGS, LABELS),
         losses(tree),
         curves(tree, published_figure("par/3", CURVES), BOUNDS),

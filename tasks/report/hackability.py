@@ -73,7 +73,7 @@ class HackingRun:
 
 
 @dataclass(frozen=True)
-class Cell:
+class MitigationResult:
     """One mitigation under one reward, over seeds.
 
     Attributes:
@@ -131,16 +131,16 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Reward:
+class RewardResults:
     """One reward: its description and what every mitigation made of it."""
 
     name: str
     description: str
     model: Mapping[str, float]
-    cells: list[Cell]
+    cells: list[MitigationResult]
 
     @property
-    def measured(self) -> list[Cell]:
+    def measured(self) -> list[MitigationResult]:
         return [cell for cell in self.cells if cell.status == "measured"]
 
     @property
@@ -156,13 +156,13 @@ class Reward:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class Laboratory:
     """Everything that the page shows; `order` has every mitigation there is, so that each keeps its colour."""
 
     scale: str
     seeds: list[int]
     mitigations: dict[str, str]
-    rewards: list[Reward]
+    rewards: list[RewardResults]
     provenance: Provenance
     order: list[str]
 
@@ -276,7 +276,7 @@ PAYS = {
 
 def compare(
     root: Path, scale: str, rewards: Sequence[RewardRows], names: Sequence[str], seeds: Sequence[int]
-) -> Comparison:
+) -> Laboratory:
     """Reads the results of chosen rewards, mitigations and seeds.
 
     Args:
@@ -295,16 +295,16 @@ def compare(
         for name, title in titles.items():
             row = reward.rows.get(name)
             if row is None:
-                cells.append(Cell(name, title, "left out", reward.left_out.get(name, "there is no row")))
+                cells.append(MitigationResult(name, title, "left out", reward.left_out.get(name, "there is no row")))
                 continue
             outs = ((results / "policy" / row / str(seed), seed) for seed in seeds)
             runs = [run for run in (read_run(out, seed) for out, seed in outs) if run is not None]
-            cells.append(Cell(name, title, "measured" if runs else "not run", runs=runs))
+            cells.append(MitigationResult(name, title, "measured" if runs else "not run", runs=runs))
         model = results / "reward_model" / reward.reward / str(seeds[0]) / "result" / "metrics.json"
         measured = read_json(model) if model.exists() else {}
-        found.append(Reward(reward.reward, describe(root, scale, reward.reward), measured, cells))
+        found.append(RewardResults(reward.reward, describe(root, scale, reward.reward), measured, cells))
     records = [run.path for reward in found for cell in reward.cells for run in cell.runs]
-    return Comparison(scale, list(seeds), titles, found, _provenance(root, records), list(every))
+    return Laboratory(scale, list(seeds), titles, found, _provenance(root, records), list(every))
 
 
 def _provenance(root: Path, outs: Sequence[str]) -> Provenance:
@@ -312,7 +312,7 @@ def _provenance(root: Path, outs: Sequence[str]) -> Provenance:
     return provenance(Run("", "", "", str(file), read_json(file)) for file in files if file.exists())
 
 
-def verdict(cell: Cell) -> str:
+def verdict(cell: MitigationResult) -> str:
     """How a cell is shaded: 'hacked' where at least half of its seeds were, 'won', or nothing."""
     if not cell.runs:
         return ""
@@ -322,7 +322,7 @@ def verdict(cell: Cell) -> str:
     return "won" if 2 * sum(won) > len(won) else ""
 
 
-def render(comparison: Comparison) -> str:
+def render(comparison: Laboratory) -> str:
     """The page as a string."""
     colours = colours_of(comparison.order)
     ranges: dict[int, tuple[Range, Range]] = {}
@@ -330,10 +330,10 @@ def render(comparison: Comparison) -> str:
         proxies = [cell.rise for cell in reward.measured]
         ranges |= {id(cell): (span(proxies, 0), span(proxies, 1)) for cell in reward.cells}
 
-    def curve(cell: Cell) -> Curve:
+    def curve(cell: MitigationResult) -> Curve:
         return Curve(cell.title, colours[cell.mitigation], cell.rise, cell.curve("win_rate"))
 
-    def panel(reward: Reward) -> Markup:
+    def panel(reward: RewardResults) -> Markup:
         key = f"curves-{comparison.rewards.index(reward)}"
         return Markup(curves_svg(key, f"{reward.name}: proxy reward and win rate", [curve(c) for c in reward.measured]))
 
@@ -355,7 +355,7 @@ def render(comparison: Comparison) -> str:
     )
 
 
-def write_comparison(comparison: Comparison, out: Path) -> Path:
+def write_comparison(comparison: Laboratory, out: Path) -> Path:
     """Writes `<out>/hackability.html` and `.json`, each whole or not at all; returns the page's path."""
     out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(comparison.to_json(), indent=1, sort_keys=True) + "\n"

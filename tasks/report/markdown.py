@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tasks.graph.times import clock
+from tasks.graph.expected import clock
 from tasks.report.across import COLUMNS
 from tasks.report.cells import cell_text, format_number
 from tasks.report.measured import stop_lines

@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.evaluation.pairwise import (
     Outcome,
@@ -31,6 +31,7 @@ from rlhf_core.published.row_map import MappedRow, recipe_row
 from tasks.report.measurements import Measurement, Outputs
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
 from tasks.report.significance import Comparison
+from tasks.running.result_rows import Generation
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -127,7 +128,7 @@ class Matches:
         if settings["rows"] is not None and settings["rows"] < len(prompts):
             prompts = sorted(random.Random("pairs").sample(prompts, int(settings["rows"])))
         pairs = comparisons(
-            [{**answers[p], "id": p, "baseline": baselines[p]["response"]} for p in prompts],
+            [cast(Generation, {**answers[p], "id": p, "baseline": baselines[p]["response"]}) for p in prompts],
             str(settings.get("instruction", "")),
         )
         outcomes = combine_orders(play_games(judge, pairs, "output_pair"), "agreement")

@@ -12,13 +12,15 @@ from scipy import stats
 
 from rlhf_core.evaluation.statistics import mean_and_standard_error
 from rlhf_core.published.row_map import recipe_row
-from tasks.report.claims_par import BACKBONES, PEAK, WIN_RATE
 from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.measurements import prompt_values
 from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.outputs import mean_and_standard_error as over_seeds
 from tasks.running.artifacts import read_json
 
+#: The SFT model that the rows of each prefix start from.
+BACKBONES = {"": "gemma2-2b", "llama3-": "llama3-8b", "hh-": "gemma2-2b-hh", "llama3-hh-": "llama3-8b-hh"}
+WIN_RATE, PEAK = "win_rate_vs_sft", "peak_win_rate_vs_sft"
 #: Two-sided level of the intervals.
 LEVEL = 0.95
 Cell = dict[str, float | None]

@@ -20,8 +20,9 @@ from markupsafe import Markup
 
 from rlhf_core.errors import DataError
 from rlhf_core.published import registry
+from tasks.graph.expected import clock
 from tasks.graph.names import made_tables
-from tasks.graph.times import KindTime, RunTimes, by_kind, clock, last_run, run_line
+from tasks.graph.times import KindTime, RunTimes, by_kind, last_run, run_line
 from tasks.report import across
 from tasks.report.cells import format_number, unparsable_text
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
@@ -97,7 +98,7 @@ class Report:
 
     scale: str
     papers: list[PaperReport]
-    across: dict[str, list[across.Row]]
+    across: dict[str, list[across.RowOverSeeds]]
     runs: dict[str, Run]
     provenance: Provenance
     constants: dict[str, Any]

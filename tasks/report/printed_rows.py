@@ -9,7 +9,7 @@ from typing import Any
 
 #: Status of a cell whose column belongs to another row behind the same printed one.
 ELSEWHERE = "elsewhere"
-Row = Mapping[str, Any]
+MeasuredRow = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -23,8 +23,8 @@ class Line:
     """
 
     label: str
-    rows: list[Row]
-    cells: dict[str, tuple[Row, dict[str, Any]]]
+    rows: list[MeasuredRow]
+    cells: dict[str, tuple[MeasuredRow, dict[str, Any]]]
 
     @property
     def names(self) -> list[str]:
@@ -59,7 +59,7 @@ def printed_lines(table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]
     return lines
 
 
-def _printed_row(numbered: tuple[int, Row]) -> tuple[Any, ...]:
+def _printed_row(numbered: tuple[int, MeasuredRow]) -> tuple[Any, ...]:
     """What the parts of one printed row have in common; a row without parts is like no other."""
     number, row = numbered
     part = row["extra"].get("part")

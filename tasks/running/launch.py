@@ -45,6 +45,8 @@ def launch(processes: int) -> int:
     from torch.distributed.run import main as torchrun
 
     os.environ |= environment_of_each(processes)
+    if sys.flags.safe_path:  # `python -P -m`: a folder `tasks` in the working directory is not this package
+        os.environ["PYTHONSAFEPATH"] = "1"
     module = sys.modules["__main__"].__spec__.name  # type: ignore[union-attr]
     try:
         torchrun(["--standalone", "--nproc_per_node", str(processes), "-m", module, *sys.argv[1:]])

@@ -19,10 +19,11 @@ from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.reward_model import CONFIG_FILE, ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
-from rlhf_core.rewards.preference_training import SegmentedSequence, score_parts
+from rlhf_core.rewards.preference_training import score_parts
 from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.segmentation.sat import KNOWN_FILE
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.stage import device
@@ -65,7 +66,7 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
 
 
 @dataclass(frozen=True)
-class Upstream:
+class RewardModelInputs:
     """Results of the stages before a reward model; those that are not given are the ones that its record names.
 
     Args:
@@ -104,7 +105,7 @@ class TrainedScorer:
 
     @classmethod
     def load(
-        cls, folder: Path, above: Upstream | None = None, segmenter: Mapping[str, Any] | None = None
+        cls, folder: Path, above: RewardModelInputs | None = None, segmenter: Mapping[str, Any] | None = None
     ) -> TrainedScorer:
         """From the `result/model` folder of a `reward_model` stage, or its `result` folder.
 
@@ -117,7 +118,7 @@ class TrainedScorer:
         Raises:
             DataError: a folder that is not what it should be, or that is needed and named nowhere.
         """
-        above = above or Upstream()
+        above = above or RewardModelInputs()
         folder = model_folder(folder)
         model, trained = ScalarModel.load(folder)
         model.to(device()).eval()
@@ -238,7 +239,7 @@ def model_folder(folder: Path) -> Path:
 
 
 def load_scorer(
-    folder: Path, above: Upstream | None = None, *, template: str = "tokenizer", limits: Limits | None = None
+    folder: Path, above: RewardModelInputs | None = None, *, template: str = "tokenizer", limits: Limits | None = None
 ) -> Scorer:
     """Any reward model.
 
@@ -257,7 +258,7 @@ def load_scorer(
     return ScalarScorer.load(folder, template, limits)
 
 
-def _segmenter(spec: dict[str, Any], folder: Path, above: Upstream) -> Segmenter:
+def _segmenter(spec: dict[str, Any], folder: Path, above: RewardModelInputs) -> Segmenter:
     if spec.get("kind") == "sat":
         return load_segmenter(spec, upstream("segmenter", above.sentences, folder))
     cutoff = spec.get("cutoff")

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import DataError
 from rlhf_core.reasoning.rewriting import RewriteLimits, WrongSolution, judged
+from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 
-Row = dict[str, Any]
 
-
-def wrong_solutions(samples: Sequence[Row], questions: Sequence[Row], file: Path) -> list[WrongSolution]:
+def wrong_solutions(
+    samples: Sequence[SampledSolution], questions: Sequence[Question], file: Path
+) -> list[WrongSolution]:
     """The wrong samples with their questions.
 
     Raises:
@@ -32,7 +32,9 @@ def wrong_solutions(samples: Sequence[Row], questions: Sequence[Row], file: Path
     return found
 
 
-def rewrite_row(wrong: WrongSolution, step: int | None, rewrite: str, encoder: Encoder, limits: RewriteLimits) -> Row:
+def rewrite_row(
+    wrong: WrongSolution, step: int | None, rewrite: str, encoder: Encoder, limits: RewriteLimits
+) -> VerifiedRewrite:
     """A row of rewrites.jsonl."""
     verdict = judged(wrong, rewrite, lambda text: encoder.tokenizer.encode(text, add_special_tokens=False), limits)
     return {

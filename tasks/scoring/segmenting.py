@@ -3,23 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.rewards.aggregation import Aggregation
-from rlhf_core.rewards.preference_training import MEAN, SegmentedSequence
+from rlhf_core.rewards.preference_training import MEAN
 from rlhf_core.segmentation import SaT, Segmentation, Segmenter
 from rlhf_core.segmentation.end_tokens import with_end_tokens
-
-Row = dict[str, Any]
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from tasks.running.result_rows import PreferencePair
 
 
 @dataclass(frozen=True)
 class SegmentedPairs:
     """Preference pairs of one split, cut into segments: chosen then rejected responses."""
 
-    rows: list[Row]
+    rows: list[PreferencePair]
     sequences: list[SegmentedSequence]
     spans: list[list[tuple[int, int]]]
     aggregation: Aggregation = field(default=MEAN)
@@ -30,7 +29,7 @@ class SegmentedPairs:
 
 
 def segment_pairs(
-    rows: list[Row],
+    rows: list[PreferencePair],
     encoder: Encoder,
     segmenter: Segmenter,
     entropies: list[list[float]] | None,

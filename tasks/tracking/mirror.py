@@ -33,7 +33,7 @@ from tasks.running.artifacts import read_jsonl
 from tasks.running.exclusive import in_turn
 from tasks.tracking.databases import mark_of, upgrade
 from tasks.tracking.models import Registry, model_name
-from tasks.tracking.outcomes import Outcome, numbers, outcomes, table_metrics, tables_of_rows
+from tasks.tracking.outcomes import RowOutcome, numbers, outcomes, table_metrics, tables_of_rows
 from tasks.tracking.searches import note_experiment
 
 #: Parent of rows that no table prints.
@@ -209,7 +209,7 @@ def data_inputs(record: Mapping[str, Any]) -> list[Any]:
     ]
 
 
-def _log_run(client: Any, run_id: str, outcome: Outcome, root: Path) -> None:
+def _log_run(client: Any, run_id: str, outcome: RowOutcome, root: Path) -> None:
     """Parameters, metrics and artifacts of one row x seed."""
     from mlflow.entities import Metric, Param
 
@@ -250,7 +250,7 @@ def _log_run(client: Any, run_id: str, outcome: Outcome, root: Path) -> None:
     )
 
 
-def _tags(outcome: Outcome, root: Path, paper: str, scale: str, table: str, version: int) -> dict[str, str]:
+def _tags(outcome: RowOutcome, root: Path, paper: str, scale: str, table: str, version: int) -> dict[str, str]:
     record = outcome.record
     tags = {
         "key": f"{scale}/{table}/{outcome.row}/{outcome.seed}",
@@ -305,7 +305,7 @@ class Mirror:
             self.existing[key] = self.client.get_run(identity)
         return identity
 
-    def child(self, outcome: Outcome, table: str) -> None:
+    def child(self, outcome: RowOutcome, table: str) -> None:
         """The run of a row x seed under a table, made or replaced when its result is another."""
         parent = self.parent(table)
         old = self.existing.get(f"{self.scale}/{table}/{outcome.row}/{outcome.seed}")
@@ -334,13 +334,13 @@ class Mirror:
         self.client.delete_run(old.info.run_id)
         self.counts.replaced += 1
 
-    def register(self, outcome: Outcome, run: Any, tags: Mapping[str, str]) -> None:
+    def register(self, outcome: RowOutcome, run: Any, tags: Mapping[str, str]) -> None:
         """The result as a version of its registered model, where it is a reward model or a policy."""
         name = model_name(self.paper, self.scale, outcome.stage, outcome.row)
         if name is not None and not outcome.failure:
             self.registry.register(name, run, tags)
 
-    def joint(self, outcome: Outcome, table: str, values: Mapping[str, float]) -> None:
+    def joint(self, outcome: RowOutcome, table: str, values: Mapping[str, float]) -> None:
         """Metrics that the tables stage found for a row x seed, logged where the run shows others."""
         from mlflow.entities import Metric
 
@@ -351,7 +351,7 @@ class Mirror:
             now = int(time.time() * 1000)
             self.client.log_batch(run.info.run_id, metrics=[Metric(n, v, now, 0) for n, v in changed.items()])
 
-    def aggregate(self, table: str, members: Sequence[Outcome], more: Mapping[str, float]) -> None:
+    def aggregate(self, table: str, members: Sequence[RowOutcome], more: Mapping[str, float]) -> None:
         """Means and standard errors over seeds on the table's run, as `<row>/<metric>`."""
         from mlflow.entities import Metric
 
@@ -398,7 +398,7 @@ def sync(root: Path, paper: str, scale: str = ROOT_SCALE, rows: Sequence[str] = 
     try:
         with only_writer(root):
             mirror = Mirror(root, paper, scale)
-            members: dict[str, list[Outcome]] = {}
+            members: dict[str, list[RowOutcome]] = {}
             for outcome in found:
                 mirror.counts.failed += outcome.failure is not None
                 for table in tables.get(outcome.row, [FIGURES]):

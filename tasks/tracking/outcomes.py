@@ -25,7 +25,7 @@ from tasks.running.artifacts import digest, read_json, stopped
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RowOutcome:
     """One row x seed as its stage left it."""
 
     row: str
@@ -56,7 +56,7 @@ class TableMetrics:
     runs: Mapping[tuple[str, int], Mapping[str, float]] = field(default_factory=dict)
     read: Mapping[str, str] = field(default_factory=dict)
 
-    def of(self, outcome: Outcome, root: Path) -> Mapping[str, float]:
+    def of(self, outcome: RowOutcome, root: Path) -> Mapping[str, float]:
         """The run's own; empty when the table was made from another result of it."""
         result = (outcome.out / "result").relative_to(root).as_posix()
         return self.runs.get((outcome.row, outcome.seed), {}) if self.read.get(result) == outcome.digest else {}
@@ -128,7 +128,7 @@ def _arguments(stage: Mapping[str, Any]) -> dict[str, Address]:
     return {name.removeprefix("--"): Address(value) for name, value in pairs if name.startswith("--")}
 
 
-def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ROW_STAGES) -> list[Outcome]:
+def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ROW_STAGES) -> list[RowOutcome]:
     """Every row x seed of the paper that has a result or a failure, in the order of the graph.
 
     Of `modules` ('reward_model',), every reward model x seed.
@@ -149,7 +149,7 @@ def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ROW_
     return found
 
 
-def _outcome(root: Path, scale: str, stage: str, declared: Mapping[str, Any]) -> Outcome | None:
+def _outcome(root: Path, scale: str, stage: str, declared: Mapping[str, Any]) -> RowOutcome | None:
     out = root / Path(declared["outs"][0]).parent
     row, seed = declared["meta"]["name"], declared["meta"]["seed"]
     failure_file = root / ".work" / "failures" / f"{graph.file_name(stage)}.json"
@@ -158,12 +158,12 @@ def _outcome(root: Path, scale: str, stage: str, declared: Mapping[str, Any]) ->
     record = read_json(record_file) if record_file.exists() else {}
     if (out / "result" / "metrics.json").exists():
         result = record.get("result_digest") or digest(out / "result")
-        return Outcome(row, seed, stage, out, result, params, record)
+        return RowOutcome(row, seed, stage, out, result, params, record)
     if (reason := stopped(out / "result")) is not None:
         result, failure = digest(out / "result"), {"stage": stage, "message": f"stopped: {reason}"}
-        return Outcome(row, seed, stage, out, result, params, record, failure)
+        return RowOutcome(row, seed, stage, out, result, params, record, failure)
     if failure_file.exists():
         failure = read_json(failure_file)
         mark = hashlib.sha256(failure_file.read_bytes()).hexdigest()
-        return Outcome(row, seed, stage, out, f"failed-{mark}", params, failure=failure)
+        return RowOutcome(row, seed, stage, out, f"failed-{mark}", params, failure=failure)
     return None

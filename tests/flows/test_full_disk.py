@@ -41,14 +41,14 @@ def fill(root: Path, left: int) -> Path:
 
 def stage(root: Path) -> None:
     """A stage that finds little room and then none, and once more when there is some: prints what came of it."""
-    from flows.stage_run import Running, StageFailed, run_stage
+    from flows.stage_run import RunningStages, StageFailed, run_stage
     from flows.working_tree import tidy
     from tests.chaos import processes_of
 
     small_repository.create(root, demo=("bandit",), seeds=(0,))
     stages = command("dvc", "stage", "list", "--name-only", root=root).stdout.split()
     before, address = (next(name for name in stages if name.startswith(kind)) for kind in ("prepare", "tokenizer"))
-    how = {"environment": {}, "running": Running(), "say": print}
+    how = {"environment": {}, "running": RunningStages(), "say": print}
     run_stage(root, address=before, name="prepare", out="", **how)  # type: ignore[arg-type]
     messages = []
     for left in (4 << 10, 0):

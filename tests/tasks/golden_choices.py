@@ -14,6 +14,7 @@ from tests.tasks.golden_settings import (
     reward_model,
     reward_row,
 )
+from tests.tasks.golden_settings import SETTINGS as MAIN
 from tests.tasks.tiny_pipeline import SETTINGS as TINY
 
 NGRAM: Values = {"kind": "ngram", "n": 3}
@@ -75,7 +76,36 @@ OPTIMISERS: dict[str, tuple[str, Values]] = {
     "responses": ("rloo", {**NO_CRITIC, "loss_average": "responses", "lr_schedule": "linear", "max_grad_norm": 0.1}),
 }
 
+#: Rows of real data by the file's name; one of them is bad, and goes into quarantine.
+FILES: dict[str, list[Values]] = {
+    **{
+        f"talks.{split}": [
+            {"id": f"{split}-{n}", "prompt": f"Where is house number {n}?", "source": "made up"}
+            | {"chosen": f"It is in street {n}, near the river." if n != 7 else "", "rejected": "I do not know."}
+            for n in range(count)
+        ]
+        for split, count in (("train", 20), ("test", 5))
+    },
+    **{
+        f"sums.{split}": [
+            {"id": f"{split}-{n}", "question": f"What is {n} + 1?", "answer": str(n + 1), "source": "made up"}
+            | {"solution": f"It is {n} + 1 = {n + 1}." if n % 3 else None}
+            for n in range(count)
+        ]
+        for split, count in (("train", 20), ("test", 5))
+    },
+}
+#: Where they are written.
+FILES_FOLDER = "files"
+OWN: Values = {"source": "directory", "directory": FILES_FOLDER, "template": "plain"} | {
+    "limits": {"prompt": 64, "total": 128}
+}
+
 SETTINGS: dict[str, Values] = {
+    "data/own-pairs": {**OWN, "preference": ["talks"], "validation_share": 0.2, "benchmark_rows": 4},
+    "data/own-sums": {**OWN, "task": "mathematics", "train": ["sums"], "tests": {"sums": "seen"}}
+    | {"rows": {"sft": 6, "sft_validation": 2, "questions": 4, "test": 2}},
+    "generative_strict": {**MAIN["generative_scale"], "least_accuracy": 1.0},
     "short_evaluation": {**TINY["evaluation"], "only": ["alpaca"]},
     "policy/choice": policy_scale(NO_CRITIC),
     **{f"policy/{name}": policy_scale(values) for name, (_, values) in OPTIMISERS.items()},

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from contextlib import chdir
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -103,7 +103,7 @@ def _on_questions(row: str, scale: str, models: Names = (), **reads: Names) -> G
     """A policy on mathematics, which has no dialogue to judge."""
     above: dict[str, Names] = {"data": "mathematics", "sft": "reasoner", "samples": "samples", "teacher": "teacher"}
     made = _policy("rlmec", row, scale, models, **{**above, **reads})
-    return GoldenRun(made.stage, made.place, {**made.settings, "evaluation": "question_evaluation"}, made.reads)
+    return replace(made, settings={**made.settings, "evaluation": "question_evaluation"})
 
 
 def _alarm(row: str, kind: str = "qa") -> GoldenRun:
@@ -112,7 +112,7 @@ def _alarm(row: str, kind: str = "qa") -> GoldenRun:
     reads: dict[str, Names] = {"data": own[0], "sft": own[1], "selection": f"selection-{kind}"}
     reads |= {"holistic": f"model-holistic-{kind}"} | ({"aspect_model": ASPECT_RUNS} if kind == "qa" else {})
     made = _policy("alarm", row, "alarm", f"holistic-{kind}", **reads)
-    return GoldenRun(made.stage, made.place, {**made.settings, "evaluation": "long_evaluation"}, made.reads)
+    return replace(made, settings={**made.settings, "evaluation": "long_evaluation"})
 
 
 def _selection(kind: str, aspects: tuple[str, ...], data: str, sft: str, **reads: Names) -> GoldenRun:
@@ -125,7 +125,7 @@ def _selection(kind: str, aspects: tuple[str, ...], data: str, sft: str, **reads
 def _choice(row: str, scale: str, model: str, **reads: Names) -> GoldenRun:
     """A policy that shows one choice, with a short evaluation."""
     made = _policy("choices", row, scale, model, **reads)
-    return GoldenRun(made.stage, made.place, {**made.settings, "evaluation": "short_evaluation"}, made.reads)
+    return replace(made, settings={**made.settings, "evaluation": "short_evaluation"})
 
 
 def _tables(paper: str) -> GoldenRun:
@@ -255,6 +255,16 @@ RUNS: dict[str, GoldenRun] = {
         for name, (model, _) in choices.READS.items()
     },
     **{name: _choice(name, name, "bandit") for name in choices.OPTIMISERS},
+    **{name: _data(name) for name in ("own-pairs", "own-sums")},
+    "generative-stopped": GoldenRun(
+        "generative_reward_model", "choices/generative_reward_model/strict/0",
+        {"spec": "generative", "scale": "generative_strict"},
+        {"data": "mathematics", "sft": "reasoner", "samples": "samples", "teacher": "teacher"},
+    ),
+    "imitation-stopped": replace(
+        _on_questions("math-imitation", "solutions", token_rewards="generative-stopped"),
+        place="choices/policy/imitation-stopped/0",
+    ),
 }  # fmt: skip
 
 
@@ -265,11 +275,15 @@ class GoldenRuns:
     root: Path
 
     def write(self, settings: Mapping[str, Values] = SETTINGS) -> GoldenRuns:
-        """Writes the settings files; returns itself."""
+        """Writes the settings files and the rows of real data; returns itself."""
         for name, values in settings.items():
             path = self.root / self.settings(name)
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(yaml.safe_dump(values, sort_keys=False), encoding="utf-8")
+        for name, rows in choices.FILES.items():
+            path = self.root / choices.FILES_FOLDER / f"{name}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
         return self
 
     @staticmethod

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from tasks.dvc.state import read_state
 from tasks.graph.code_dependencies import Reads, reads
+from tasks.graph.files import pipeline_file
+from tasks.graph.items import Graph, Item
+from tasks.params.pages import Address
+from tests.small_repository import command
 
 
-@pytest.fixture
-def project(tmp_path: Path) -> Path:
+def write_project(root: Path) -> Path:
+    """Writes a project's own code and data."""
     files = {
         "own_rewards.py": "import math\nfrom own_scales import SCALE\n\n\ndef brevity(batch):\n    import own_late\n",
         "own_scales.py": "SCALE = -1\n",
@@ -33,10 +41,15 @@ def project(tmp_path: Path) -> Path:
         "params/segment/rows.yaml": "",
     }
     for name, text in files.items():
-        path = tmp_path / name
+        path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    return tmp_path
+    return root
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    return write_project(tmp_path)
 
 
 LAB = ["lab/__init__.py", "lab/aspects/__init__.py", "lab/aspects/polite.py", "lab/aspects/tones.py"]
@@ -75,3 +88,92 @@ def test_an_installed_package_counts_by_its_version(project: Path) -> None:
 
 def test_what_two_files_name_counts_once(project: Path) -> None:
     assert Reads(("b",), ("x==1",)) | Reads(("a", "b")) == Reads(("a", "b"), ("x==1",))
+
+
+#: A stage that leaves what a stage of the project leaves.
+STAND_IN = """
+import sys
+from pathlib import Path
+out = Path(sys.argv[sys.argv.index("--out") + 1])
+for name in ("result", "record"):
+    (out / name).mkdir(parents=True)
+    (out / name / "made.txt").write_text(out.name)
+"""
+ROWS = {
+    "brevity": {"components": [{"function": "own_rewards:brevity"}]},
+    "data": {"directory": "my_data", "preference": ["pairs"]},
+    "plain": {"kind": "reward"},
+    "polite": {"aspect": {"kind": "lab.aspects.polite:Politeness"}},
+}
+
+
+def write_graph(root: Path) -> None:
+    """Writes dvc.yaml with a stage for each row."""
+    stages = Graph("testbed")
+    for name in ROWS:
+        arguments = {"spec": Address(f"params/lab/rows.yaml:{name}")}
+        stages.add([Item("samples", name, arguments, f"results/{name}", "lab")])
+    (root / "dvc.yaml").write_text(yaml.safe_dump(pipeline_file(root, stages, Path())))
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The project with a stage for each row, all of which ran."""
+    root = write_project(tmp_path_factory.mktemp("made"))
+    (root / "params" / "lab").mkdir(parents=True)
+    (root / "params" / "lab" / "rows.yaml").write_text(yaml.safe_dump(ROWS))
+    (root / "tasks").mkdir()
+    (root / "tasks" / "__init__.py").touch()
+    (root / "tasks" / "samples.py").write_text(STAND_IN)
+    (root / "pyproject.toml").write_text('[project]\nname = "rewardsmith"\n')
+    write_graph(root)
+    command(sys.executable, "-m", "dvc", "init", "-q", "--no-scm", root=root)
+    command(sys.executable, "-m", "dvc", "repro", "-q", root=root, PYTHONPATH="")
+    return root
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "stale"),
+    [
+        ("own_rewards.py", "import own_scales\n\n\ndef brevity(batch):\n    return +batch\n", "brevity"),
+        ("own_scales.py", "SCALE = +1\n", "brevity"),
+        ("lab/aspects/words.py", "WORDS = ('sorry',)\n", "polite"),
+        ("my_data/pairs.train.jsonl", "{}\n", "data"),
+        ("my_data/other.train.jsonl", "{}\n", None),
+        ("lab/unused.py", "USED = False\n", None),
+    ],
+)
+def test_a_change_makes_the_rows_stale_that_read_it_and_no_others(
+    made: Path, tmp_path: Path, file: str, text: str, stale: str | None
+) -> None:
+    root = Path(shutil.copytree(made, tmp_path / "copy", symlinks=True))
+    (root / file).write_text(text)
+    write_graph(root)  # as `rewardsmith plan` and `run` do
+    found = {stage.name: stage for stage in read_state(root, ["dvc.yaml"]).values()}
+    assert {name for name, stage in found.items() if stage.state != "current"} == ({stale} if stale else set())
+    if stale:
+        assert found[stale].reasons == (f"input {file} modified",)
+
+
+def test_an_import_that_is_new_makes_its_row_stale_by_itself(made: Path, tmp_path: Path) -> None:
+    root = Path(shutil.copytree(made, tmp_path / "copy", symlinks=True))
+    before = (root / "dvc.yaml").read_text()
+    (root / "lab" / "aspects" / "words.py").write_text("from lab.unused import USED\n")
+    write_graph(root)
+    assert "lab/unused.py" in (root / "dvc.yaml").read_text()
+    assert "lab/unused.py" not in before
+
+
+def test_another_version_of_an_installed_package_makes_its_row_stale(
+    made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = Path(shutil.copytree(made, tmp_path / "copy", symlinks=True))
+    rows = ROWS | {"plain": {"function": "yaml:safe_load"}}
+    (root / "params" / "lab" / "rows.yaml").write_text(yaml.safe_dump(rows))
+    write_graph(root)
+    address = "samples-lab-plain"
+    command(sys.executable, "-m", "dvc", "repro", "-q", address, root=root, PYTHONPATH="")
+    assert read_state(root, ["dvc.yaml"])[address].state == "current"
+    monkeypatch.setattr("tasks.graph.code_dependencies.installed", lambda module: {"PyYAML==99"})
+    write_graph(root)
+    assert read_state(root, ["dvc.yaml"])[address].reasons == ("its command changed",)

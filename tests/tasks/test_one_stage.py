@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from dvc.cli import main as dvc
 
-from tasks.dvc.one_stage import RAN, RESTORED, UNCHANGED, main, reproduce
+from tasks.dvc.one_stage import OUTCOME_VARIABLE, RAN, RESTORED, UNCHANGED, main, reproduce
 from tests.small_repository import PROJECT
 
 #: A stage with a result and a record of its digest, as the project's stages write them.
@@ -127,13 +127,17 @@ def test_a_record_of_another_result_is_not_believed(root: Path) -> None:
     assert json.loads(record.read_text())["result_digest"] != "0" * 64
 
 
-def test_the_command_line_writes_the_outcome_and_ends_as_the_stage_did(root: Path) -> None:
-    assert main(["make", "--outcome", "work/outcome"]) == 0
-    assert (root / "work" / "outcome").read_text() == UNCHANGED
+def test_the_command_line_writes_the_outcome_and_ends_as_the_stage_did(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(OUTCOME_VARIABLE, "outcome")
+    assert main(["make"]) == 0
+    assert (root / "outcome").read_text() == UNCHANGED
     (root / "in.txt").write_text("bad")
-    call = [sys.executable, "-P", "-m", "tasks.dvc.one_stage", "make", "--outcome", "work/other"]
+    monkeypatch.setenv(OUTCOME_VARIABLE, "other")
+    call = [sys.executable, "-P", "-m", "tasks.dvc.one_stage", "make"]
     done = subprocess.run(call, cwd=root, capture_output=True, text=True, timeout=120)
     assert done.returncode == 1
     assert "failed to reproduce 'make': failed to run" in done.stderr
-    assert not (root / "work" / "other").exists()
+    assert not (root / "other").exists()
     assert main(["mkae"]) == 255

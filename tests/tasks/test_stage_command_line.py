@@ -78,7 +78,7 @@ def lines() -> dict[str, str]:
         if folder.parts and folder.parts[1] != "testbed":
             continue
         items = graph_file(ROOT, stages)
-        for group, stage in pipeline_file(stages, folder)["stages"].items():
+        for group, stage in pipeline_file(ROOT, stages, folder)["stages"].items():
             words = {f"${{item.{k}}}": str(v) for k, v in next(iter(items.get(group, {"": {}}).values())).items()}
             line = stage.get("do", stage)["cmd"]
             for name, value in words.items():

@@ -14,8 +14,9 @@ from flows.stage_run import StageDone
 from rlhf_core.errors import DataError
 from tasks import tables
 from tasks.commands.explain import shared_credit
-from tasks.dvc.plan import Stage, expected_bytes, expected_seconds, stopped_stages
 from tasks.graph import files as graph
+from tasks.graph.expected import expected_bytes, expected_seconds
+from tasks.graph.stages import Stage, stopped_stages
 from tasks.report import terminal
 from tasks.report.__main__ import write_report
 from tasks.running.artifacts import STOPPED_FILE, Stopped, read_json, stage_output, stopped, write_json
@@ -139,8 +140,8 @@ def test_a_solution_of_a_row_that_stopped_is_not_asked_for_in_vain(made_up: Path
 
 
 def test_the_last_line_of_a_run_counts_what_stopped() -> None:
-    done = {"policy@a": StageDone("policy@a", "ran", 3.0), "policy@b": StageDone("policy@b", "restored", 1.0)}
-    summary = Summary(current=["prepare@x"], done=done, stopped={"policy@b": REASON})
+    done = {"policy-a": StageDone("policy-a", "ran", 3.0), "policy-b": StageDone("policy-b", "restored", 1.0)}
+    summary = Summary(current=["prepare-x"], done=done, stopped={"policy-b": REASON})
     assert summary.line() == "1 current, 1 ran, 1 restored, 1 of them stopped"
     assert [row.get("why") for row in summary.rows()] == [None, f"stopped: {REASON}"]
 

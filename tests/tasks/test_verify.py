@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tasks.commands import verify
-from tasks.commands.verify import Comparison
+from tasks.commands.verify import CheckedMetric
 from tests import small_repository
 
 METRICS = {"win_rate_vs_sft": 60.0, "alpaca_wr": 55.0, "validation_nll": 1.2, "parameters": 300000}
@@ -93,6 +93,6 @@ def test_without_reference_the_remedy_is_named(tmp_path: Path, capsys: pytest.Ca
 
 @given(st.floats(-10, 10), st.floats(-10, 10), st.floats(0, 5))
 def test_agreement_is_symmetric(reference: float, measured: float, tolerance: float) -> None:
-    there = Comparison("s", "m", reference, measured, tolerance).agrees
-    assert there == Comparison("s", "m", measured, reference, tolerance).agrees
-    assert not Comparison("s", "m", reference, None, tolerance).agrees
+    there = CheckedMetric("s", "m", reference, measured, tolerance).agrees
+    assert there == CheckedMetric("s", "m", measured, reference, tolerance).agrees
+    assert not CheckedMetric("s", "m", reference, None, tolerance).agrees

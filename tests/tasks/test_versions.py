@@ -1,36 +1,120 @@
-"""A stage that measures something else than before has another VERSION."""
+"""A stage whose results change has another VERSION."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
 import pytest
+from filelock import FileLock
 
-from tests.tasks.golden_metrics import REFRESH, differences, measured, stored
-from tests.tasks.tiny_pipeline import RUNS, Pipeline
+from rlhf_core.policy_optimisation.config import OPTIMISERS
+from rlhf_core.supervised.recipes import RECIPES
+from tasks.graph import STAGES
+from tests.tasks.golden_metrics import REFRESH, Measured, differences, floor, measured, runs_of, stored, version
+from tests.tasks.golden_runs import RUNS, SETTINGS, GoldenRuns, with_upstream
+from tests.tasks.refresh_golden import ROUNDINGS, golden, in_no_rounding
 
 
-@pytest.mark.parametrize("name", RUNS)
-def test_metrics_change_only_with_the_version(pipeline: Pipeline, name: str) -> None:
-    golden, found = stored(name), measured(pipeline, name)
-    stage = RUNS[name][0]
-    changes = differences(golden["metrics"], found["metrics"])
-    if golden["version"] != found["version"]:
+class SharedRuns:
+    """Golden runs in a folder that several test processes share: each is run by the first that needs it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.runs, self.folder = GoldenRuns(folder), folder
+        with FileLock(folder / "settings.lock"):
+            if not (folder / "params").exists():
+                self.runs.write()
+
+    def measured(self, name: str) -> Measured:
+        """Returns what a run gives, after running it and what it reads where that is still to do."""
+        for each in with_upstream([name]):
+            with FileLock(self.folder / f"{each}.lock"):
+                if not self.runs.result(each).exists():
+                    self.runs.run(each)
+        return measured(self.runs.result(name))
+
+
+@pytest.fixture(scope="session")
+def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "golden"
+    folder.mkdir(exist_ok=True)
+    return SharedRuns(folder)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_results_change_only_with_the_version(shared: SharedRuns, stage: str) -> None:
+    golden_version = stored(stage)["version"]
+    if golden_version != version(stage):
         pytest.fail(
-            f"VERSION of stage {stage} is {found['version']}, its golden metrics are of version {golden['version']}: "
-            f"refresh them with `{REFRESH} {name}`"
+            f"VERSION of stage {stage} is {version(stage)}, its golden values are of version {golden_version}: refresh "
+            f"them with `{REFRESH} {' '.join(runs_of(stage))}`"
         )
+    runs = stored(stage)["runs"]
+    changed = {name: found for name in runs_of(stage) if (found := differences(runs[name], shared.measured(name)))}
+    changes = [f"{name}: {change}" for name in in_no_rounding(list(changed)) for change in changed[name][:5]]
     if changes:
         pytest.fail(
-            f"metrics of stage {stage} changed but VERSION did not: step VERSION in tasks/{stage}.py and of every "
-            f"stage that this changes, and refresh with `{REFRESH}`. {'; '.join(changes)}"
+            f"results of stage {stage} changed but VERSION did not: step VERSION in tasks/{stage}.py and of every "
+            f"stage that this changes, and refresh with `{REFRESH}`.\n" + "\n".join(changes)
         )
+
+
+def test_every_stage_optimiser_and_recipe_has_a_golden_run() -> None:
+    kinds = {values["optimiser"]["kind"] for values in SETTINGS.values() if "kind" in values.get("optimiser", {})}
+    used = {name for run in RUNS.values() for name in run.settings.values()}
+    assert {run.stage for run in RUNS.values()} == set(STAGES)
+    assert kinds >= {*OPTIMISERS, *RECIPES}
+    assert {name for name in SETTINGS if name.startswith(("row/", "policy/"))} <= used
+    assert {name for stage in STAGES for name in stored(stage)["runs"]} == set(RUNS)
 
 
 def test_differences_beyond_rounding_are_found() -> None:
-    golden = {"loss": 0.5, "bins": 12, "reward": -1.5}
-    assert differences(golden, {"loss": 0.5005, "bins": 12, "reward": -1.502}) == []
-    assert differences(golden, {"loss": 0.502, "bins": 13, "reward": 1.5}) == [
-        "bins: 12 -> 13",
-        "loss: 0.5 -> 0.502",
-        "reward: -1.5 -> 1.5",
+    first = Measured({"rows.jsonl": "abc"}, {"metrics/loss": 0.5, "metrics/kl": 0.0, "metrics/ece": 0.1})
+    second = Measured({"rows.jsonl": "abc"}, {"metrics/loss": 0.5004, "metrics/kl": 1e-7, "metrics/ece": 0.1})
+    kept = golden(first, [second])
+    assert kept["tolerances"] == {"metrics/loss": pytest.approx(0.002)}
+    assert (
+        differences(kept, Measured(first.texts, {"metrics/loss": 0.5015, "metrics/kl": 1e-6, "metrics/ece": 0.15}))
+        == []
+    )
+    changed = Measured({"rows.jsonl": "abd"}, {"metrics/loss": 0.503, "metrics/ece": float("nan"), "metrics/new": 1.0})
+    assert [change.split(":")[0] for change in differences(kept, changed)] == [
+        "texts of rows.jsonl",
+        "metrics/ece",
+        "metrics/loss",
+        "metrics/new",
     ]
-    assert differences(golden, {"loss": 0.5, "bins": 12}) == ["reward: -1.5 -> None"]
+
+
+def test_a_rounding_that_draws_another_token_widens_no_tolerance() -> None:
+    first = Measured({"rows.jsonl": "abc"}, {"metrics/loss": 0.5})
+    flipped = Measured({"rows.jsonl": "xyz"}, {"metrics/loss": 0.7})
+    assert golden(first, [flipped, first]) == golden(first, [first])
+    with pytest.raises(ValueError, match="every other rounding gives other texts"):
+        golden(first, [flipped])
+
+
+def test_what_leaves_its_values_in_every_rounding_has_changed() -> None:
+    """A run whose golden values come back when it is rounded differently has not."""
+    asked = []
+
+    def measure(tree: Path, names: list[str], environment: Mapping[str, str] | None) -> dict[str, Measured] | str:
+        kept = stored("tokenizer")["runs"]
+        asked.append(names)
+        if len(asked) == 1:
+            return "the process was killed"
+        as_before = Measured(kept["dialogue-tokenizer"]["texts"], kept["dialogue-tokenizer"]["numbers"])
+        found = {"dialogue-tokenizer": as_before, "longform-tokenizer": Measured()}
+        return {name: found[name] for name in names}
+
+    names = ["dialogue-tokenizer", "longform-tokenizer"]
+    assert in_no_rounding(names, measure) == ["longform-tokenizer"]
+    assert asked == [names, names, *[["longform-tokenizer"]] * (len(ROUNDINGS) - 3)]
+    assert in_no_rounding([], measure) == []
+
+
+def test_the_smallest_tolerance_of_a_projection_is_that_of_its_series() -> None:
+    numbers = {"rollouts.jsonl/rewards": 2.0, "rollouts.jsonl/rewards~": 0.01}
+    assert floor("rollouts.jsonl/rewards~", numbers) == floor("rollouts.jsonl/rewards", numbers) == pytest.approx(4e-4)

@@ -83,7 +83,7 @@ def recipe_row(paper_key: str, name: str, kind: str | None = None) -> RecipeRow:
     mapping = _file(paper(paper_key).key) or {}
     place = mapping.get("rows", {}).get(name, {})
     return RecipeRow(
-        name=name,
+        name=place.get("name", name),
         group=place.get("group", mapping.get("group", paper_key)),
         kind=kind or place.get("kind", mapping.get("kind", "policy")),
     )
@@ -206,3 +206,17 @@ def rows_of_paper(paper_key: str) -> list[RecipeRow]:
     names = [name for each in named for name in (each.values() if isinstance(each, Mapping) else [each])]
     names += mapping.get("only_in_figures", [])
     return [recipe_row(paper_key, name) for name in dict.fromkeys(names)]
+
+
+def row_names(paper_key: str) -> list[str]:
+    """Returns every name of the map that `recipe_row` finds a place for."""
+    places = (_file(paper(paper_key).key) or {}).get("rows", {})
+    return list(dict.fromkeys([*(row.name for row in rows_of_paper(paper_key)), *places]))
+
+
+def metrics_of_paper(paper_key: str) -> list[str]:
+    """Returns every metric of a run that a paper's tables or claims name."""
+    owner = paper(paper_key)
+    mapping = _file(owner.key) or {}
+    printed = [metric_name(table, column.key) for table in owner.tables if table.is_result for column in table.columns]
+    return list(dict.fromkeys([*printed, *mapping.get("also", {}), *mapping.get("only_in_claims", [])]))

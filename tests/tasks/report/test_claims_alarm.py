@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tasks.graph.rows import load_rows
 from tasks.params.pages import read_settings
-from tasks.report.claims import Number
-from tasks.report.claims_alarm import ASPECTS, SELECTIONS, claims, paper_claims
+from tasks.report.claim_kinds import Selected
+from tasks.report.claims import claims_of, paper_claims
 from tasks.report.figures_alarm import figures
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import write_jsonl
@@ -52,7 +51,7 @@ def write_selection(results: Path, task: str, seed: int, apart: dict[str, int]) 
 
 
 def verdicts(results: Path, seeds: tuple[int, ...] = (0, 1)) -> dict[str, str]:
-    (block,) = paper_claims(ResultTree(results, seeds)).blocks
+    (block,) = paper_claims("alarm", ResultTree(results, seeds)).blocks
     return {row["text"]: row["verdict"] for row in block["rows"]}
 
 
@@ -102,12 +101,11 @@ def test_fewer_errors_win(tmp_path: Path) -> None:
 
 def test_mean_win_rates_of_the_ablation_are_against_the_rows_of_other_aspects(tmp_path: Path) -> None:
     for seed in (0, 1):
-        names = [f"qa-alarm-{aspect}" for aspect in ASPECTS["qa"][1:]]
-        for place, name in enumerate(["qa-alarm", *names]):
+        for place, name in enumerate(claims_of("alarm").file.tasks["qa"]):
             last = 0.1 + 0.4 * seed if place == 1 else 1.0 - 0.2 * place
             write_policy(tmp_path, name, seed, holistic=[1.0 - 0.2 * place, 1.0 - 0.2 * place, last])
         write_policy(tmp_path, "qa-holistic", seed, holistic=[9.0])
-    (block,) = paper_claims(ResultTree(tmp_path, (0, 1))).blocks
+    (block,) = paper_claims("alarm", ResultTree(tmp_path, (0, 1))).blocks
     (claim,) = [
         row for row in block["rows"] if row["text"] == "QA: the aspect that is chosen leads by the holistic reward"
     ]
@@ -119,13 +117,14 @@ def test_one_seed_decides_nothing(results: Path) -> None:
     assert set(verdicts(results, (0,)).values()) == {"undecided", "not run"}
 
 
-def test_every_claim_names_rows_and_aspects_that_exist() -> None:
-    numbers = [number for claim in claims() for part in claim.parts for number in (part.left, part.right)]
-    known = {*load_rows(ROOT, "alarm"), *SELECTIONS}
-    assert {number.row for number in numbers if isinstance(number, Number)} <= known
-    assert len({claim.text for claim in claims()}) == len(claims())
-    for task, names in ASPECTS.items():
-        assert set(names) == set(read_settings(ROOT / f"params/alarm/selections/{task}.yaml")["aspects"])
+def test_every_selection_is_of_aspects_that_it_chooses_among() -> None:
+    parts = [part.fields for claim in claims_of("alarm").claims for part in claim.parts if part.kind == "selected"]
+    assert {part.row for part in parts} == {"qa-selection", "mt-selection"}
+    for part in parts:
+        assert isinstance(part, Selected)
+        task = part.row.removesuffix("-selection")
+        known = read_settings(ROOT / f"params/alarm/selections/{task}.yaml")["aspects"]
+        assert {part.aspect, *part.others} <= set(known)
 
 
 def test_claims_stand_at_the_head_of_the_papers_part(tmp_path: Path) -> None:

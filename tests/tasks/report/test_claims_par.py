@@ -12,10 +12,9 @@ from tasks import tables
 from tasks.graph.rows import load_rows
 from tasks.report import figures_par
 from tasks.report.__main__ import write_report
-from tasks.report.claims import Claim, Number, Part, claim_verdict, judged
-from tasks.report.claims_par import BACKBONES, claims, paper_claims, results_of
+from tasks.report.claims import claim_verdict, claims_of, paper_claims
 from tasks.report.measured import measured_table
-from tasks.report.outcomes_par import half_width
+from tasks.report.outcomes_par import BACKBONES, half_width
 from tasks.report.outputs import ResultTree
 from tests.tasks.report.par_results import make_par_results, write_policy
 
@@ -28,9 +27,13 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_par_results(tmp_path_factory.mktemp("par"))
 
 
+def judged_claims(results: Path, seeds: tuple[int, ...] = (0, 1)) -> dict[str, Any]:
+    (block,) = paper_claims("par", ResultTree(results, seeds)).blocks
+    return {row["text"]: row for row in block["rows"]}
+
+
 def verdicts(results: Path, seeds: tuple[int, ...] = (0, 1)) -> dict[str, Any]:
-    (block,) = paper_claims(ResultTree(results, seeds)).blocks
-    return {row["text"]: row["verdict"] for row in block["rows"]}
+    return {text: row["verdict"] for text, row in judged_claims(results, seeds).items()}
 
 
 def test_the_papers_ordering_is_confirmed_by_results_that_have_it(results: Path) -> None:
@@ -67,8 +70,7 @@ def test_alike_means_that_the_interval_of_the_difference_lies_within_the_margin(
     for seed, rate in enumerate(other):
         write_policy(tmp_path, "par", seed, 60, 60)
         write_policy(tmp_path, "par-ref1", seed, rate, rate)
-    (made,) = [claim for claim in claims() if claim.text == "A single reference reward suffices"]
-    row = judged(made, results_of(ResultTree(tmp_path, (0, 1)), [made]))
+    row = judged_claims(tmp_path)["A single reference reward suffices"]
     assert row["verdict"] == verdict
     assert row["parts"][0]["values"] == [sum(other) / 2, 60]
 
@@ -83,18 +85,16 @@ def test_a_claim_is_contradicted_by_one_part_and_confirmed_by_all() -> None:
 
 def test_every_row_that_a_claim_or_figure_names_is_a_row() -> None:
     rows = set(load_rows(ROOT, "par"))
-    numbers = [number for claim in claims() for part in claim.parts for number in (part.left, part.right)]
-    named = {number.row for number in numbers if isinstance(number, Number)}
-    assert named <= rows
+    assert set(claims_of("par").rows) <= rows
     methods = {f"{prefix}{name}" for prefix in BACKBONES for name in figures_par.LABELS}
     others = {*figures_par.SIGMOIDS, *figures_par.BOUNDS, *figures_par.REFERENCES, *figures_par.GRPO}
     assert methods | others | set(figures_par.ONLINE_DPO) == rows
 
 
 def test_a_constant_is_compared_prompt_by_prompt(results: Path) -> None:
-    above = Claim("wins", "", [Part(Number("par", "win_rate_vs_sft", "par"), "above", 50.0)])
-    row = judged(above, results_of(ResultTree(results, (0, 1)), [above]))
+    row = judged_claims(results)["PAR, Minmax and WARM end above the SFT model"]
     assert row["verdict"] == "confirmed"
+    assert row["parts"][0]["constant"]
     assert row["parts"][0]["p"] < 0.001
 
 

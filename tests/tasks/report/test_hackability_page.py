@@ -13,7 +13,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.testbed import KINDS
 from tasks.graph.laboratory import RewardRows
 from tasks.report import hackability
-from tasks.report.hackability import Comparison, compare, verdict, write_comparison
+from tasks.report.hackability import Laboratory, compare, verdict, write_comparison
 from tests.small_repository import write_yaml
 
 EVIL = '<script>alert("x")</script>'
@@ -55,16 +55,16 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def comparison(root: Path) -> Comparison:
+def comparison(root: Path) -> Laboratory:
     return compare(root, "testbed", [REWARD], NAMES, [0, 1])
 
 
 @pytest.fixture
-def page(root: Path, comparison: Comparison) -> Path:
+def page(root: Path, comparison: Laboratory) -> Path:
     return write_comparison(comparison, root / "report")
 
 
-def test_means_over_seeds(comparison: Comparison) -> None:
+def test_means_over_seeds(comparison: Laboratory) -> None:
     vanilla, par, warm = comparison.rewards[0].cells
     assert vanilla.mean("final") == 35.0
     assert vanilla.error("final") == pytest.approx(5.0)
@@ -101,7 +101,7 @@ def test_a_falling_proxy_is_not_hacking(root: Path) -> None:
     assert verdict(compare(root, "testbed", [rows], ["warm"], [0]).rewards[0].cells[0]) == ""
 
 
-def test_inflated_clause_types_are_named(comparison: Comparison, page: Path) -> None:
+def test_inflated_clause_types_are_named(comparison: Laboratory, page: Path) -> None:
     assert comparison.rewards[0].cells[0].inflated == [("filler", 1.0)]
     assert "<b>filler</b> +1.0" in page.read_text(encoding="utf-8")
 

@@ -1,0 +1,117 @@
+"""The pipeline files of what a run is asked for: a paper's rows and seeds, or the suite's."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Collection, Mapping
+from contextlib import nullcontext
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.published import registry
+from tasks.graph import files as graph
+from tasks.graph.check import refuse_rows
+from tasks.graph.items import SHARED, Graph
+from tasks.graph.matrix import build
+from tasks.params.pages import page_files, read_settings
+from tasks.params.scales import scale_names
+from tasks.params.settings import ROOT_SCALE
+from tasks.running.exclusive import only_scheduler
+
+ROOT_FILE = "dvc.yaml"
+
+
+def pipeline_files(
+    root: Path,
+    paper: str,
+    *,
+    scale: str = "testbed",
+    full: bool = False,
+    rows: Collection[str] = (),
+    seeds: Collection[int] = (),
+) -> list[str]:
+    """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or where the
+    demo has no rows of the paper, or not the chosen rows (or, of chosen rows, not the chosen seeds).
+
+    What params/ no longer gives as it stands in them is written anew, a matrix asked for the first time too.
+
+    Raises:
+        RecipeError: not a repository of this project, or a paper without rows at the scale.
+    """
+    files = [ROOT_FILE] if scale == ROOT_SCALE else []
+    params = root / "params.yaml"
+    if params.exists() and (root / "params" / "scales" / scale).is_dir():
+        refuse_rows(root, scale, {paper: rows or _demo_rows(root, paper, scale, full=full)})
+    in_demo = not params.exists() or _within(read_settings(params)["demo"].get(paper), rows, seeds)
+    folders: tuple[Path, ...] = ()
+    if full or not files or not in_demo:
+        if not (root / "params" / "scales" / scale).is_dir():
+            raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(root)), more=3)}")
+        folders = graph.matrix_folders(scale, paper)
+    if params.exists():
+        _follow_params(root, folders, build(root))
+    files += [f"{folder}/dvc.yaml" for folder in folders if (root / folder / "dvc.yaml").exists()]
+    for file in files:
+        if not (root / file).exists():
+            raise RecipeError(f"{file} does not exist. Run rewardsmith in the repository")
+    return files
+
+
+def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
+    """The rows of a paper's part of the demo, where a run is of the demo; none stand for all of the paper's."""
+    demo = read_settings(root / "params.yaml")["demo"].get(paper)
+    if demo is None or full or scale != ROOT_SCALE:
+        return ()
+    found: Collection[str] = demo["rows"]
+    return found
+
+
+def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
+    """Whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by name."""
+    if full or scale != ROOT_SCALE:
+        return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
+    return tuple(read_settings(root / "params.yaml")["demo"])
+
+
+def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
+    """The dvc.yaml files of the suite's papers at a scale (what they share may hold others' stages, too), or of the
+    demo-sized rows; written anew where params/ gives others.
+
+    Raises:
+        RecipeError: no paper has rows at the scale.
+    """
+    folders: list[Path] = []
+    chosen_papers = suite_papers(root, scale=scale, full=full)
+    refuse_rows(root, scale, {paper: _demo_rows(root, paper, scale, full=full) for paper in chosen_papers})
+    graphs = build(root)
+    if full or scale != ROOT_SCALE:
+        chosen = {SHARED, *suite_papers(root, scale=scale, full=full)}
+        here = [folder for folder in graphs if folder.parts[:2] == ("pipelines", scale)]
+        folders = [folder for folder in here if folder.name in chosen]
+    _follow_params(root, folders, graphs)
+    files = [ROOT_FILE] if scale == ROOT_SCALE else []
+    files += [f"{folder}/dvc.yaml" for folder in folders]
+    if not files:
+        raise RecipeError(f"no paper has a row whose backbone is at scale {scale}")
+    return files
+
+
+def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, Graph]) -> None:
+    """Writes what params/ gives, and says so of files that git keeps; not under a run that reads them.
+
+    Raises:
+        RewardsmithError: a run is at work here, and params/ gives other stages than it has.
+    """
+    texts = graph.render(root, folders, graphs)
+    changed = graph.stale(root, texts)
+    with only_scheduler(root) if any((root / path).exists() for path in changed) else nullcontext():
+        graph.put(root, texts, changed)
+    kept = [path.as_posix() for path in changed if path.parent == Path()]
+    if kept:
+        print(f"updated {' and '.join(kept)}: params/ changed", file=sys.stderr)
+
+
+def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:
+    """Whether a paper's part of the demo has the chosen rows at the chosen seeds."""
+    return demo is not None and (not rows or (set(rows) <= set(demo["rows"]) and set(seeds) <= set(demo["seeds"])))

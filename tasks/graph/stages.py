@@ -1,0 +1,146 @@
+"""Stages of the graph as pipeline files declare them, and the choice of some by row, seed and paper."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RecipeError, RewardsmithError, hint
+from tasks.graph.files import file_name
+from tasks.graph.items import SHARED
+from tasks.graph.rows import ROW_STAGES
+from tasks.params.yaml_files import read_mapping
+from tasks.running.artifacts import stopped
+
+
+@dataclass(frozen=True)
+class Stage:
+    """One stage of the graph. Paths are relative to the repository.
+
+    Attributes:
+        address: DVC's name, `policy-segment-bandit-0` or `pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-2`.
+        kind: the module that it runs, such as policy.
+        owner, name, seed: the paper (or 'shared'), the row, model or data set, and the seed; no name for tables.
+        upstream: addresses of the stages whose outputs it reads.
+        state: current | restore | run.
+        reasons: why it is not current, in words.
+        needs: cores, gpus and memory_gb while it runs.
+    """
+
+    address: str
+    kind: str
+    owner: str
+    name: str
+    seed: int | None
+    command: str
+    outs: tuple[str, ...]
+    upstream: tuple[str, ...]
+    state: str
+    reasons: tuple[str, ...]
+    needs: Mapping[str, int]
+
+    @property
+    def out(self) -> str:
+        """The stage's output directory, which holds result/ and record/."""
+        return str(Path(self.outs[0]).parent)
+
+    @property
+    def file_name(self) -> str:
+        """The address as a file name."""
+        return file_name(self.address)
+
+
+def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
+    """What a dvc.yaml says of its stages in `meta`, by DVC's name of each within the file.
+
+    Raises:
+        RewardsmithError: a stage without it, which `rewardsmith graph` did not write.
+    """
+    stages = read_mapping(file).get("stages") or {}
+    for name, stage in stages.items():
+        if "module" not in (stage.get("meta") or {}):
+            raise RewardsmithError(f"{file}: stage '{name}' has no meta.module; write it with `rewardsmith graph`")
+    return {name: stage["meta"] for name, stage in stages.items()}
+
+
+def is_of_seeds(meta: Mapping[str, Any], seeds: Collection[int]) -> bool:
+    """Whether a stage belongs to one of the seeds, or to none: what it reads from does, then, too.
+
+    Tables are of all seeds, and no part of a choice of some.
+    """
+    return meta["module"] != "tables" and meta.get("seed") in (None, *seeds)
+
+
+def seeds_of(files: Iterable[Mapping[str, Mapping[str, Any]]], papers: Collection[str]) -> set[int]:
+    """Seeds of the papers' stages; of all papers without a choice."""
+    metas = [meta for stages in files for meta in stages.values()]
+    return {meta["seed"] for meta in metas if "seed" in meta and (not papers or meta["owner"] in papers)}
+
+
+def in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]]) -> list[str]:
+    """Addresses with every stage after the ones it reads from."""
+    done: dict[str, None] = {}
+
+    def visit(address: str) -> None:
+        if address not in done:
+            for above in upstream[address]:
+                visit(above)
+            done[address] = None
+
+    for address in stages:
+        visit(address)
+    return list(done)
+
+
+def select(
+    states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = (), papers: Collection[str] = ()
+) -> dict[str, Stage]:
+    """The stages of chosen rows and seeds with everything above them; without a choice, all.
+
+    With papers, theirs alone: papers have rows of the same name, and share stages that only one of them needs.
+
+    Raises:
+        RecipeError: a row that no stage has, with the nearest known ones.
+    """
+    own = [a for a, s in states.items() if s.owner in papers]
+    mine = closure(states, own) if papers else dict(states)
+    if not rows and not seeds:
+        return mine
+    ends = {
+        address: (stage.name, stage.seed)
+        for address, stage in states.items()
+        if stage.kind in ROW_STAGES and stage.seed is not None
+        if (not papers or stage.owner in (SHARED, *papers)) and (rows or address in mine)
+    }
+    for row in rows:
+        if row not in {name for name, _ in ends.values()}:
+            known = {name for name, _ in ends.values()}
+            raise RecipeError(f"unknown row '{row}'{hint(row, sorted(known), more=3)}")
+    for wanted_seed in seeds:
+        if wanted_seed not in {number for _, number in ends.values()}:
+            known_seeds = sorted({number for _, number in ends.values()})
+            raise RecipeError(f"no stage has seed {wanted_seed}; there are {known_seeds}. The full matrix: add --full")
+    wanted = {
+        address for address, (row, seed) in ends.items() if (not rows or row in rows) and (not seeds or seed in seeds)
+    }
+    return closure(states, wanted)
+
+
+def closure(states: Mapping[str, Stage], addresses: Iterable[str]) -> dict[str, Stage]:
+    """The named stages and everything they read from, in an order that runs."""
+    wanted: set[str] = set()
+    left = list(addresses)
+    while left:
+        address = left.pop()
+        if address not in wanted:
+            wanted.add(address)
+            left += states[address].upstream
+    return {address: stage for address, stage in states.items() if address in wanted}
+
+
+def stopped_stages(root: Path, stages: Iterable[Stage]) -> dict[str, str]:
+    """Why stages stopped, by address, of those whose results say so (`tasks.running.artifacts.Stopped`)."""
+    reasons = {stage.address: stopped(root / stage.out / "result") for stage in stages}
+    return {address: reason for address, reason in reasons.items() if reason is not None}

@@ -1,0 +1,186 @@
+"""The numbers that claims compare: recorded metrics, metrics derived from a run's histories, and win rates over rows.
+
+A metric's name is one of `metrics.json`, a match such as `wins/judge/others` (`matches`), or one of `DERIVED`: the
+part before the first slash names the function, the rest is its argument (`mean/value_loss`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rlhf_core.published.row_map import data_set, metrics_of_paper, recipe_row
+from tasks.report.matches import EVALUATORS, OTHERS, Matches, match_of
+from tasks.report.measurements import BySeed, Measurement, Measurements, Outputs, TableRuns, measurements
+from tasks.report.outputs import ResultTree, StageOutput
+
+#: Selection's aspects of which fewer errors are better.
+LOWER_IS_BETTER = ("grammar",)
+
+
+def mean_over_updates(output: StageOutput, name: str) -> float | None:
+    """Returns the mean of a field of the history over the updates of a run, such as `value_loss`."""
+    values = [float(row[name]) for row in output.history if row.get(name) is not None]
+    return sum(values) / len(values) if values else None
+
+
+def last_of_history(output: StageOutput, name: str) -> float | None:
+    """Returns the last value of a field of the history, such as `train_accuracy`."""
+    found = [float(row[name]) for row in output.history if row.get(name) is not None]
+    return found[-1] if found else None
+
+
+def percent(output: StageOutput, metric: str) -> float | None:
+    """Returns a share of metrics.json in percent."""
+    return 100 * output.metrics[metric] if metric in output.metrics else None
+
+
+def calibration_gap(output: StageOutput, _: str) -> float | None:
+    """Returns the mean distance of preference score and true win rate over the evaluations of a run, in points."""
+    rows = [row for row in output.rows("checkpoints.jsonl") if row.get("preference_score") is not None]
+    gaps = [abs(100 * float(row["preference_score"]) - float(row["win_rate_vs_sft"])) for row in rows]
+    return sum(gaps) / len(gaps) if gaps else None
+
+
+def steps_to_answer(output: StageOutput, _: str = "") -> float | None:
+    """Returns the mean steps between the first error of wrong solutions and their answer. Source: RLMEC, Figure 5."""
+    wrong = [row for row in output.generations if row.get("right") is False and row.get("first_error") is not None]
+    distances = [max(0, int(row["steps"]) - 1 - int(row["first_error"])) for row in wrong]
+    return sum(distances) / len(distances) if distances else None
+
+
+def _preferred(aspect: str, row: Mapping[str, Mapping[str, float]]) -> int:
+    """Returns 1 where the aspect prefers the greedy answer, -1 where the sampled one, 0 for a tie."""
+    greedy, sampled = (float(row[side][aspect]) for side in ("greedy", "sampled"))
+    sign = -1 if aspect in LOWER_IS_BETTER else 1
+    return sign * ((greedy > sampled) - (greedy < sampled))
+
+
+def inconsistency(output: StageOutput, aspect: str) -> Measurement | None:
+    """Returns the percentage of decided pairs where an aspect prefers the answer that the holistic reward does not."""
+    value = output.metrics.get(f"inconsistency/{aspect}")
+    if value is None:
+        return None
+    pairs = {str(row["id"]): row for row in output.rows("answers.jsonl")}
+    signs = {prompt: (_preferred("holistic", row), _preferred(aspect, row)) for prompt, row in pairs.items()}
+    return Measurement(value, {prompt: float(a * b < 0) for prompt, (a, b) in signs.items() if a})
+
+
+def greedy_wins(output: StageOutput, aspect: str) -> Measurement | None:
+    """Returns the win rate in percent of greedy over sampled answers by an aspect."""
+    value = output.metrics.get(f"win_rate/{aspect}")
+    if value is None:
+        return None
+    rows = output.rows("answers.jsonl")
+    return Measurement(value, {str(row["id"]): 0.5 + 0.5 * _preferred(aspect, row) for row in rows})
+
+
+def holistic_distance(output: StageOutput, aspect: str) -> float | None:
+    """Returns the points between the win rates of greedy answers by an aspect and by the holistic reward."""
+    own, holistic = (output.metrics.get(f"win_rate/{name}") for name in (aspect, "holistic"))
+    return None if own is None or holistic is None else abs(own - holistic)
+
+
+#: Metrics that are computed from the files of one run and an argument; None where the run does not have them.
+DERIVED: dict[str, Callable[[StageOutput, str], float | Measurement | None]] = {
+    "mean": mean_over_updates,
+    "last": last_of_history,
+    "percent": percent,
+    "calibration_gap": calibration_gap,
+    "steps_to_answer": steps_to_answer,
+    "inconsistency": inconsistency,
+    "greedy_wins": greedy_wins,
+    "holistic_distance": holistic_distance,
+}
+#: Derived metrics without an argument.
+WHOLE = ("calibration_gap", "steps_to_answer")
+
+
+def has_metric(paper: str, metric: str, rows: Collection[str]) -> bool:
+    """Says whether claims of a paper can name a metric; `rows` are those of its matches."""
+    name, _, argument = metric.partition("/")
+    if name in DERIVED:
+        return not argument if name in WHOLE else bool(argument)
+    match = match_of(metric)
+    if match is not None:
+        return match.kind == "wins" and match.by in EVALUATORS.values() and match.other in (OTHERS, *rows)
+    return metric in metrics_of_paper(paper)
+
+
+@dataclass(frozen=True)
+class ClaimsFile:
+    """The top level of a claims file.
+
+    Args:
+        numbers: a sentence on what the numbers are.
+        alike: a sentence on when two of them count as alike; `{margin}` is replaced by the margin.
+        needs: what has to be run for any claim to have a verdict.
+        metric: of parts that name none; the page calls it by the row's name alone.
+        claims: {id: {says, source, parts}}.
+        margin: of parts that give none.
+        words: what the page calls a metric.
+        starts_from: the SFT model of rows by the beginning of their names; the longest one that fits holds.
+        tasks: rows that are each other's `others` in a match, by task.
+    """
+
+    numbers: str
+    needs: str
+    metric: str
+    claims: Mapping[str, Any]
+    alike: str = ""
+    margin: float = 0.0
+    words: Mapping[str, str] = field(default_factory=dict)
+    starts_from: Mapping[str, str] = field(default_factory=dict)
+    tasks: Mapping[str, Any] = field(default_factory=dict)
+
+    def word(self, metric: str) -> str:
+        """Returns the page's name of a metric."""
+        return self.words.get(metric, metric)
+
+    def label(self, row: str, metric: str) -> str:
+        """Returns the page's name of a metric of a row."""
+        return row if metric == self.metric else f"{row}, {self.word(metric)}"
+
+    def model_of(self, row: str) -> str | None:
+        """Returns the SFT model that a row starts from; None where the file does not say."""
+        fitting = [beginning for beginning in self.starts_from if row.startswith(beginning)]
+        return self.starts_from[max(fitting, key=len)] if fitting else None
+
+
+class Numbers:
+    """The measured numbers of a paper's rows, and what its claims file says of all of them.
+
+    Args:
+        paper: its key.
+        file: the claims file.
+        rows: every row that is compared: numbers that are fitted jointly are fitted over these.
+        tree: the results.
+    """
+
+    def __init__(self, paper: str, file: ClaimsFile, rows: Sequence[str], tree: ResultTree) -> None:
+        self.file = file
+        self.outputs: Outputs = {row: tree.of(recipe_row(paper, row)) for row in rows}
+        models = {name: tree.of(recipe_row(paper, name)) for name in file.starts_from.values()}
+        references = {row: models[name] for row in rows if (name := file.model_of(row))}
+        self.runs = TableRuns(self.outputs, references, tree.alpaca_calibration(data_set(paper)))
+        task_of = {row: task for task, members in file.tasks.items() for row in members}
+        self.matches = Matches(self.outputs, tree.root, task_of)
+        self._known: dict[str, Measurements] = {}
+
+    def of(self, row: str, metric: str) -> BySeed:
+        """Returns a metric of a row by seed; empty where it was not measured."""
+        name, _, argument = metric.partition("/")
+        if name in DERIVED:
+            found = {seed: DERIVED[name](output, argument) for seed, output in self.outputs[row].items()}
+            return {
+                seed: value if isinstance(value, Measurement) else Measurement(value)
+                for seed, value in found.items()
+                if value is not None
+            }
+        match = match_of(metric)
+        if match is not None:
+            return self.matches.measured(row, match)
+        if metric not in self._known:
+            self._known[metric] = measurements(self.runs, metric)
+        return self._known[metric].get(row, {})

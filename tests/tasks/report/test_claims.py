@@ -1,0 +1,188 @@
+"""Claims as data: what a file may say, what each kind compares, and that verdicts are what they were as code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.published import registry
+from rlhf_core.published.row_map import row_names
+from tasks.report.claim_kinds import KINDS, mean_height
+from tasks.report.claims import FOLDER, claims_figure, claims_of, read_claims
+from tasks.report.outputs import ResultTree
+from tests.tasks.report.claim_results import make_claim_results
+from tests.tasks.report.fixture_results import write
+
+#: Verdict and comparisons of every claim on the made-up results, from the time when claims were code.
+KNOWN = json.loads((Path(__file__).parent / "known_claims.json").read_text(encoding="utf-8"))
+
+
+def write_claims(folder: Path, *parts: dict[str, Any], **top: Any) -> Path:
+    """A claims file of PAR with one claim of these parts."""
+    claim = {"says": "It is so", "source": "Table 1", "parts": list(parts)}
+    file = {"numbers": "", "needs": "", "metric": "win_rate_vs_sft", "claims": {"one": claim}, **top}
+    path = folder / "par.yaml"
+    path.write_text(yaml.safe_dump(file), encoding="utf-8")
+    return path
+
+
+def judge(folder: Path, *parts: dict[str, Any], **top: Any) -> dict[str, Any]:
+    """Judges the claim of such a file as the page shows it."""
+    figure = claims_figure(read_claims(write_claims(folder, *parts, **top), "par"), ResultTree(folder, (0, 1, 2)))
+    return dict(figure.blocks[0]["rows"][0])
+
+
+def write_rates(folder: Path, **rates: float) -> None:
+    """Rows of PAR with these win rates, nearly the same at three seeds."""
+    for row, rate in rates.items():
+        for seed in (0, 1, 2):
+            place = folder / "par" / "policy" / row / str(seed) / "result"
+            write(place / "metrics.json", {"win_rate_vs_sft": rate + 0.1 * seed + 0.01 * len(row) * seed**2})
+
+
+def write_curve(folder: Path, row: str, height: list[float], reach: float) -> None:
+    """A row of PAR whose win rate takes these heights, evenly up to a KL, at three seeds."""
+    for seed in (0, 1, 2):
+        place = folder / "par" / "policy" / row / str(seed) / "result"
+        points = [(reach * i / (len(height) - 1), rate + 0.1 * seed) for i, rate in enumerate(height)]
+        rows = [{"step": i, "kl": kl, "win_rate_vs_sft": rate} for i, (kl, rate) in enumerate(points)]
+        write(place / "checkpoints.jsonl", rows[:-1])
+        write(place / "metrics.json", {name: rows[-1][name] for name in ("kl", "win_rate_vs_sft")})
+
+
+@pytest.mark.parametrize("paper", KNOWN)
+def test_verdicts_are_those_that_claims_had_as_code(paper: str, tmp_path: Path) -> None:
+    tree = ResultTree(make_claim_results(tmp_path, paper), (0, 1, 2))
+    rows = claims_figure(claims_of(paper), tree).blocks[0]["rows"]
+    assert [row["id"] for row in rows] == list(KNOWN[paper])
+    for row in rows:
+        verdict, parts = KNOWN[paper][row["id"]]
+        found = [(_numbers(part.get("values", []), part.get("p")), part["verdict"]) for part in row["parts"]]
+        expected = [(_numbers(values, p), word) for *values, p, word in parts]
+        assert row["verdict"] == verdict
+        assert [word for _, word in sorted(found)] == [word for _, word in sorted(expected)]
+        for (own, _), (known, _) in zip(sorted(found), sorted(expected), strict=True):
+            assert own == pytest.approx(known, rel=1e-4, abs=1e-6)
+
+
+def _numbers(values: list[float], p: float | None) -> list[float]:
+    return [*(round(value, 5) for value in values), -1.0 if p is None else p]
+
+
+@pytest.mark.parametrize("paper", ["segment", "sentence"])
+def test_every_comparison_is_made_where_every_row_was_run(paper: str, tmp_path: Path) -> None:
+    tree = ResultTree(make_claim_results(tmp_path, paper, (0, 1)), (0, 1))
+    rows = claims_figure(claims_of(paper), tree).blocks[0]["rows"]
+    assert not [row["id"] for row in rows for part in row["parts"] if part["verdict"] == "not run"]
+
+
+@pytest.mark.parametrize("paper", registry.PAPERS)
+def test_every_paper_has_claims_of_rows_and_metrics_that_are_in_its_row_map(paper: str) -> None:
+    made = claims_of(paper)
+    assert len(made.claims) >= 14
+    assert set(made.rows) <= set(row_names(paper))
+    assert len({claim.says for claim in made.claims}) == len(made.claims)
+
+
+def test_every_file_is_a_papers_and_every_kind_is_used() -> None:
+    assert {path.stem for path in FOLDER.iterdir()} == set(registry.PAPERS)
+    used = {part.kind for paper in registry.PAPERS for claim in claims_of(paper).claims for part in claim.parts}
+    assert used == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ({"kind": "greter", "rows": "par", "than": 50}, "kind is 'greter'.* did you mean 'greater'"),
+        ({"rows": "par"}, "kind is 'None'"),
+        ({"kind": "greater", "rows": "par", "then": 50}, "unknown setting 'then'; did you mean 'than'"),
+        ({"kind": ["greater"]}, "is not a kind; did you mean 'greater'"),
+        ({"kind": "greater", "rows": "par", "than": ["minmax", "par"]}, "than: 'par' is compared with itself"),
+        ({"kind": "within", "rows": "par", "than": "warm"}, "kind 'within' needs a margin"),
+        ({"kind": "greater", "rows": [50], "than": 50}, "rows: '50' is not a row"),
+        ({"kind": "greater", "rows": "par", "than": 50, "metric": "mean"}, "metric: 'mean' is not a metric"),
+        ({"kind": "greater", "rows": "par", "than": ["minmx"]}, "than: 'minmx' is not a row .* did you mean 'minmax'"),
+        ({"kind": "greater", "rows": "par", "than": 50, "metric": "proxy"}, "'proxy' is not a metric .*'proxy_reward'"),
+        ({"kind": "greater", "rows": "par", "than": 50, "metric": "mean/"}, "'mean/' is not a metric"),
+        ({"kind": "greater", "rows": "par", "metric": "kl"}, "needs 'than'"),
+        ({"kind": "greater", "than": 50}, "'rows'"),
+        ({"kind": "wins", "row": "par", "over": "warm", "by": "juge"}, "'wins/juge/warm' is not a metric"),
+        ({"kind": "peak_inside", "rows": ["par", "warm", "lsc"], "peak": "lsc"}, "between the first and the last"),
+        ({"kind": "frontier", "row": "par", "over": "warm", "pieces": 0}, "pieces is 0"),
+        ({"kind": "frontier", "row": "par", "over": "warm", "along": "kll"}, "'kll' is not a metric"),
+    ],
+)
+def test_what_a_part_cannot_say_is_refused_by_claim_and_field(
+    part: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    with pytest.raises(RecipeError, match=f"par.yaml: claim 'one', part 1: .*{message}"):
+        read_claims(write_claims(tmp_path, part), "par")
+
+
+def test_a_file_or_claim_with_a_wrong_field_is_refused(tmp_path: Path) -> None:
+    part = {"kind": "greater", "rows": "par", "than": 50}
+    with pytest.raises(RecipeError, match="unknown setting 'margn'; did you mean 'margin'"):
+        read_claims(write_claims(tmp_path, part, margn=4.0), "par")
+    with pytest.raises(RecipeError, match="'gemma' is not a row of the row map; did you mean 'gemma2-2b'"):
+        read_claims(write_claims(tmp_path, part, starts_from={"": "gemma"}), "par")
+    with pytest.raises(RecipeError, match=r"words: 'proxyreward' is not a metric .* did you mean 'proxy_reward'"):
+        read_claims(write_claims(tmp_path, part, words={"proxyreward": "proxy"}), "par")
+    with pytest.raises(RecipeError, match="metric: 'win_rate' is not a metric"):
+        read_claims(write_claims(tmp_path, part, metric="win_rate"), "par")
+    claim = {"says": "It is so", "where": "Table 1", "parts": [part]}
+    with pytest.raises(RecipeError, match="claim 'one': unknown setting 'where'"):
+        read_claims(write_claims(tmp_path, claims={"one": claim}), "par")
+    with pytest.raises(RecipeError, match="claim 'one': 'parts' is missing"):
+        read_claims(write_claims(tmp_path), "par")
+
+
+def test_an_order_is_confirmed_step_by_step(tmp_path: Path) -> None:
+    write_rates(tmp_path, reg=30, warm=50, par=70)
+    row = judge(tmp_path, {"kind": "order", "rows": ["reg", "warm", "par"]})
+    assert (row["verdict"], [part["left"] for part in row["parts"]]) == ("confirmed", ["warm", "par"])
+    assert judge(tmp_path, {"kind": "order", "rows": ["reg", "par", "warm"]})["verdict"] == "contradicted"
+
+
+def test_a_peak_stands_above_both_ends_of_the_dial(tmp_path: Path) -> None:
+    write_rates(tmp_path, reg=30, warm=50, par=40)
+    part = {"kind": "peak_inside", "rows": ["reg", "warm", "par"], "peak": "warm"}
+    assert judge(tmp_path, part)["verdict"] == "confirmed"
+    write_rates(tmp_path, par=60)
+    assert judge(tmp_path, part)["verdict"] == "contradicted"
+
+
+def test_a_frontier_lies_above_the_others_over_the_range_that_both_reach(tmp_path: Path) -> None:
+    part = {"kind": "frontier", "row": "par", "over": ["warm"]}
+    write_curve(tmp_path, "par", [60, 70, 80, 90], reach=3.0)
+    write_curve(tmp_path, "warm", [50, 55, 60, 95], reach=6.0)
+    row = judge(tmp_path, part)
+    assert row["verdict"] == "confirmed", "the other's high end lies beyond the shared range"
+    assert [piece["left"] for piece in row["parts"]] == ["par, kl 0 to 1", "par, kl 1 to 2", "par, kl 2 to 3"]
+    assert row["parts"][0]["values"] == pytest.approx([65.1, 51.35])
+    write_curve(tmp_path, "warm", [80, 55, 50, 50], reach=6.0)
+    row = judge(tmp_path, part)
+    assert [piece["verdict"] for piece in row["parts"]] == ["contradicted", "confirmed", "confirmed"]
+    assert row["verdict"] == "contradicted"
+
+
+def test_curves_without_a_shared_range_are_not_compared(tmp_path: Path) -> None:
+    write_rates(tmp_path, lsc=60)
+    write_curve(tmp_path, "par", [60, 70], reach=1.0)
+    write_curve(tmp_path, "warm", [60, 70], reach=0.0)
+    row = judge(
+        tmp_path,
+        {"kind": "frontier", "row": "par", "over": ["warm"], "pieces": 1},
+        {"kind": "greater", "rows": "lsc", "than": 50},
+    )
+    assert (row["parts"][0]["left"], row["parts"][0]["verdict"]) == ("par, no shared kl", "not run")
+    assert row["verdict"] == "undecided"
+
+
+def test_the_mean_height_of_a_curve_is_that_of_its_lines() -> None:
+    assert mean_height([(0.0, 0.0), (2.0, 4.0)], 0.0, 2.0) == pytest.approx(2.0)
+    assert mean_height([(0.0, 0.0), (1.0, 1.0), (1.0, 3.0), (2.0, 3.0)], 0.5, 1.5) == pytest.approx(1.875)
