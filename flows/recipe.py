@@ -30,8 +30,8 @@ from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
-from rlhf_core.shaping.registry import SHAPINGS
 from rlhf_core.rewards.reads import READS
+from rlhf_core.shaping.registry import SHAPINGS
 from tasks import graph, plan
 from tasks.artifacts import stopped
 from tasks.commit import commit_of
