@@ -104,7 +104,7 @@ def test_a_set_without_steps_is_refused(tmp_path: Path) -> None:
         ({"source": "huggingface"}, "questions come from testbed or directory"),
         ({"source": "testbed"}, "name the sets of a directory, and only of one"),
         ({"tests": {"sums": "known"}}, "tests: sums is 'known'; it must be seen or unseen"),
-        ({"rows": {"sft": 6}}, "rows: missing .*questions"),
+        ({"rows": {"sft": 6}}, r"rows: .*questions.* are missing"),
         ({"difficulty": {"slip": 2.0}, "source": "testbed", "train": [], "tests": {}}, "slip must lie in"),
     ],
 )
