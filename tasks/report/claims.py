@@ -21,6 +21,8 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.statistics import mean_and_standard_error
 from rlhf_core.published import registry
 from rlhf_core.published.row_map import metrics_of_paper, row_names
+from rlhf_core.typed import typed
+from tasks.params.pages import read_settings
 from tasks.report.claim_kinds import KINDS, METRIC_FIELDS, ROW_FIELDS, Compared, Selected, Wins
 from tasks.report.claim_numbers import DERIVED, ClaimsFile, Numbers, has_metric
 from tasks.report.figure_data import FigureData
@@ -28,7 +30,6 @@ from tasks.report.matches import OTHERS
 from tasks.report.measurements import BySeed, Measurement
 from tasks.report.outputs import ResultTree
 from tasks.report.significance import Comparison, compare, corrected_p
-from tasks.settings import read_settings, typed
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
 LEVEL = 0.05

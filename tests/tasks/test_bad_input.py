@@ -306,7 +306,7 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
         ("ppo", "row", "optimiser", {"kind": "rlmec"}, r"does not read 'critic_lr'|no fixed samples"),
         ("ppo", "scale", "sampling.top_p", 1.5, r"top_p is 1.5; it must be above 0 and at most 1"),
         ("dpo", "scale", "optimiser.beta", None, r"dpo: 'beta' is missing"),
-        ("ppo", "evaluation", "judge.kind", "golden", r"unknown judge kind 'golden'; known: gold, endpoint"),
+        ("ppo", "evaluation", "judge.kind", "golden", r"unknown judge kind 'golden'; did you mean 'gold'"),
         ("sft", "spec", "architecture", None, r"give either 'source' .* or 'architecture'"),
         ("sft", "spec", "training", None, r"needs 'training'"),
         ("tokenizer", "spec", "source", "somewhere", r"give either 'source' .* or 'vocabulary'"),
