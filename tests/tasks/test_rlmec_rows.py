@@ -24,7 +24,6 @@ from tasks.samples import SamplesSpec
 from tasks.sft import BackboneSpec
 from tasks.teacher import TeacherSpec
 from tests import small_repository
-from tests.small_repository import write_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = load_rows(ROOT, "rlmec")
@@ -196,9 +195,8 @@ def test_a_reward_model_of_another_size_scores_the_policys_own_samples() -> None
 )
 def test_rows_that_lack_what_they_learn_from_are_refused(tmp_path: Path, row: dict[str, object], message: str) -> None:
     root = small_repository.create(tmp_path)
-    write_yaml(
-        root / "params/segment/rows/new.yaml", {"title": "x", "kind": "supervised", "backbone": "phi3-mini", **row}
-    )
+    new = {"title": "x", "kind": "supervised", "backbone": "phi3-mini", **row}
+    set_entry(root / "params/segment/rows.yaml", "new", new)
     with pytest.raises(RecipeError, match=message):
         load_rows(root, "segment")
 

@@ -287,7 +287,9 @@ def test_every_segmenter_of_a_scale_parses(scale: str) -> None:
             typed(TrainingConfig, spec.training, address)
 
 
-@pytest.mark.parametrize("address", entries(ROOT, "params/sentence", "reward_models").values(), ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "address", entries(ROOT, "params/sentence", "reward_models").values(), ids=lambda one: one.name
+)
 def test_every_sentence_reward_model_parses(address: Address) -> None:
     spec = settings(address, RewardModelSpec)
     assert isinstance(spec, RewardModelSpec)
