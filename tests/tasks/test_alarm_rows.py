@@ -83,6 +83,8 @@ def test_the_whole_matrix_is_run_with_three_seeds_at_every_scale_as_in_the_paper
     assert suite_seeds(suite, "paper", "par") == [0]
 
 
+QA, SELECTION = "alarm/rows_qa.yaml:qa-alarm", "alarm/selections.yaml:qa"
+ASPECT = "scales/testbed/aspects.yaml:factuality"
 Change = Callable[[dict[str, Any]], None]
 
 
@@ -90,21 +92,21 @@ Change = Callable[[dict[str, Any]], None]
     ("file", "change", "message"),
     [
         (
-            "alarm/rows_qa.yaml:qa-alarm",
+            QA,
             lambda row: row.update(selection="qaa"),
             "unknown selection 'qaa'. Did you mean 'qa'",
         ),
-        ("alarm/rows_qa.yaml:qa-alarm", lambda row: row.update(selection="mt"), "selection 'mt' is of 'alarm-mt'"),
+        (QA, lambda row: row.update(selection="mt"), "selection 'mt' is of 'alarm-mt'"),
         (
-            "alarm/selections.yaml:qa",
+            SELECTION,
             lambda spec: spec.update(aspects=["honesty"]),
             "no aspect 'honesty' at scale testbed",
         ),
-        ("alarm/selections.yaml:qa", lambda spec: spec.update(aspects=[]), "'aspects' must list names"),
-        ("alarm/selections.yaml:qa", lambda spec: spec.update(aspects=["length", "length"]), "twice"),
-        ("alarm/selections.yaml:qa", lambda spec: spec.pop("holistic"), "name the initial policy and the holistic"),
+        (SELECTION, lambda spec: spec.update(aspects=[]), "'aspects' must list names"),
+        (SELECTION, lambda spec: spec.update(aspects=["length", "length"]), "twice"),
+        (SELECTION, lambda spec: spec.update(holistic=None), "name the initial policy and the holistic"),
         (
-            "scales/testbed/aspects.yaml:factuality",
+            ASPECT,
             lambda spec: spec.update(model="fact"),
             "unknown aspect model 'fact'",
         ),

@@ -21,16 +21,17 @@ from tasks.graph import files as graph
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
 from tasks.params.pages import Address, entries, read_settings
+from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
 from tasks.prepare import WorldSpec, data_spec
 from tasks.report.hackability import compare, write_comparison
 from tasks.reward_model import MergeSpec, RewardModelSpec
 from tests import small_repository
-from tests.small_repository import reward_row, set_entry
+from tests.small_repository import reward_row, set_entry, write_yaml
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "params" / "scales" / "testbed" / "data"
+DATA = scale_entries(ROOT, "testbed", "data")
 FLAWS = ("flattery", "keyword", "length", "repetition")
 #: What each flaw looks like in a text: a clause kind, or a word.
 TRAITS = {
@@ -131,8 +132,7 @@ def test_a_folder_without_a_model_is_refused(laboratory: Path) -> None:
 
 
 def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:
-    scale = laboratory / "params" / "scales" / "testbed"
-    write_yaml(scale / "backbones" / "phi3-mini.yaml", {"tokenizer": "dialogue"})
+    write_yaml(laboratory / "params/scales/testbed/backbones.yaml", {"phi3-mini": {"tokenizer": "dialogue"}})
     places = {"results/testbed/shared/tokenizer/dialogue/result": {"a": 0}, "mine/model": {"b": 0}}
     for place, words in places.items():
         (laboratory / place).mkdir(parents=True)
@@ -164,7 +164,7 @@ def test_names_of_own_rewards() -> None:
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_an_annotator_s_data_differ_from_the_dialogues_in_compared_responses_alone(flaw: str) -> None:
-    plain, flawed = (data_spec(DATA / f"{name}.yaml") for name in ("dialogue", flaw))
+    plain, flawed = (data_spec(DATA[name].under(ROOT)) for name in ("dialogue", flaw))
     assert isinstance(plain, WorldSpec)
     assert isinstance(flawed, WorldSpec)
     few = dict.fromkeys(plain.rows, 20)
@@ -183,7 +183,7 @@ def test_an_annotator_s_data_differ_from_the_dialogues_in_compared_responses_alo
 
 
 def test_compared_responses_are_padded_with_one_kind(tmp_path: Path) -> None:
-    spec = read_settings(DATA / "flattery.yaml") | {"padding": {"flattery": 0.2, "keyword": 0.2}}
+    spec = read_settings(DATA["flattery"].under(ROOT)) | {"padding": {"flattery": 0.2, "keyword": 0.2}}
     write_yaml(tmp_path / "data.yaml", spec)
     with pytest.raises(RecipeError, match="padding names flattery, keyword; compared responses are padded with one"):
         data_spec(tmp_path / "data.yaml")
@@ -310,7 +310,7 @@ def test_a_run_has_its_measures_and_a_page(
     monkeypatch.syspath_prepend(str(root))
     own = OwnReward("own-length", function="lengthy:length")
     rewards = hackability.rows_of(root, own.name, ["vanilla", "minmax", "par"], own)
-    row = read_settings(root / hackability.FOLDER / "rows" / "own-length-vanilla.yaml")
+    row = settings_of(root, "rows", "own-length-vanilla")
     out = root / "results/testbed/hackability/policy/own-length-vanilla/0"
     run_policy(pipeline, root, row, out)
     metrics = json.loads((out / "result" / "metrics.json").read_text())

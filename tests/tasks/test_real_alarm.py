@@ -25,7 +25,11 @@ TINY: dict[str, Any] = {
 
 def run(folder: Path, paper: str, rows: dict[str, str], selection: str, model: str, data: dict[str, Any]) -> Run:
     """A run of real rows up to their selection; `rows` names them by the names of `Run`."""
-    spec = found("selections", selection)
+
+    def found(kind: str, name: str) -> dict[str, Any]:
+        return read_settings(entries(ROOT, f"params/{paper}", kind)[name].under(ROOT))
+
+    spec, aspects_of = found("selections", selection), scale_entries(ROOT, "feedback", "aspects")
     aspects = {name: read_settings(aspects_of[name].under(ROOT)) for name in spec["aspects"]}
     trained = {name: f"aspect_models/{name}" for name, file in aspects.items() if "model" in file}
     changed = {

@@ -36,6 +36,7 @@ ROWS = entries(ROOT, "params/segment", "rows")
 REWARD_MODELS = entries(ROOT, "params/segment", "reward_models")
 TYPES = {"tokenizers": TokenizerSpec, "policy": PolicyScale, "evaluation": EvaluationConfig, "backbones": BackboneSpec}
 STAGE_TYPES = {"entropies": EntropySpec, "reward_model": TrainingConfig, "normaliser": CalibrationSpec}
+SENTENCE_MODELS = entries(ROOT, "params/sentence", "reward_models")
 ASPECT_MODELS = entries(ROOT, "params/alarm", "aspect_models")
 
 
