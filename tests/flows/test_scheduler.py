@@ -168,7 +168,7 @@ def test_a_passing_failure_is_tried_again(tmp_path: Path) -> None:
 def test_stages_run_side_by_side_on_declared_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = small_repository.create(tmp_path)
     needs = {"policy": {"cores": 1, "gpus": 1}}
-    (root / "params/scales/testbed/resources.yaml").write_text(yaml.safe_dump(needs))
+    set_entry(root / "params/scales/testbed/stages.yaml", "resources", needs)
     command("python", "-P", "-m", "tasks.graph.files", "--root", str(root), root=PROJECT, PYTHONPATH=str(PROJECT))
     monkeypatch.setenv("REWARDSMITH_GPUS", "0,1")
     monkeypatch.setenv("STAND_IN_SECONDS", "1")
