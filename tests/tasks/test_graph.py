@@ -249,7 +249,9 @@ def test_a_row_may_read_several_reward_models_and_those_of_another_paper(root: P
     set_entry(root / "params/other/reward_models.yaml", "style", {"backbone": "phi3-mini"})
     write_matrix(root, "other")
     stages = stages_of(root / "pipelines/testbed/other")
-    models = [f"results/testbed/{name}/0/result" for name in ("segment/reward_model/segment", "other/reward_model/style")]
+    models = [
+        f"results/testbed/{name}/0/result" for name in ("segment/reward_model/segment", "other/reward_model/style")
+    ]
     assert f"--reward-model {' '.join(models)} --normaliser" in stages["policy-other-mixed-0"]["cmd"]
     assert named(stages, "reward_model") == {f"other-style-{seed}" for seed in (0, 1, 2)}
     assert "reward_model-segment-segment-2" in stages_of(root / "pipelines/testbed/shared")

@@ -243,8 +243,6 @@ def test_every_scale_of_the_project_is_on_pages() -> None:
 @pytest.mark.platform
 def test_a_value_set_on_dvcs_command_line_runs_that_row_only(finished_copy: Path) -> None:
     root = finished_copy
-    command("git", "add", "-A", root=root)
-    command("git", "commit", "-qm", "locks", root=root)
     (root / ".work/calls").unlink()
     change = "params/segment/rows.yaml:++segment.optimiser.kl_coef=0.01"
     command("dvc", "exp", "run", "-q", "-S", change, "policy-segment-segment-0", root=root)

@@ -36,6 +36,7 @@ ROWS = entries(ROOT, "params/segment", "rows")
 REWARD_MODELS = entries(ROOT, "params/segment", "reward_models")
 TYPES = {"tokenizers": TokenizerSpec, "policy": PolicyScale, "evaluation": EvaluationConfig, "backbones": BackboneSpec}
 STAGE_TYPES = {"entropies": EntropySpec, "reward_model": TrainingConfig, "normaliser": CalibrationSpec}
+SENTENCE_MODELS = entries(ROOT, "params/sentence", "reward_models")
 ASPECT_MODELS = entries(ROOT, "params/alarm", "aspect_models")
 
 
@@ -287,7 +288,9 @@ def test_every_segmenter_of_a_scale_parses(scale: str) -> None:
             typed(TrainingConfig, spec.training, address)
 
 
-@pytest.mark.parametrize("address", entries(ROOT, "params/sentence", "reward_models").values(), ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "address", entries(ROOT, "params/sentence", "reward_models").values(), ids=lambda one: one.name
+)
 def test_every_sentence_reward_model_parses(address: Address) -> None:
     spec = settings(address, RewardModelSpec)
     assert isinstance(spec, RewardModelSpec)
