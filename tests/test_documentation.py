@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import csv
 import importlib.util
 import re
 import shlex
@@ -315,6 +316,18 @@ def test_the_testbed_settings_in_the_text_are_those_in_use() -> None:
     ]
     missing = [phrase for phrase in stated if phrase not in text]
     assert not missing, f"docs/segment.md should say: {missing}"
+
+
+@pytest.mark.parametrize("file", sorted((ROOT / "docs" / "measured").glob("*.csv")), ids=lambda path: path.name)
+def test_measured_figures_are_cells_of_a_page(file: Path) -> None:
+    assert f"(measured/{file.name})" in text_of(ROOT / "docs" / f"{file.stem}.md")
+    rows = list(csv.DictReader(file.read_text(encoding="utf-8").splitlines()))
+    assert rows
+    for row in rows:
+        assert list(row) == ["table", "row", "column", "value"]
+        assert all(row.values()), row
+    cells = [(row["table"], row["row"], row["column"]) for row in rows]
+    assert len(cells) == len(set(cells)), "a cell is given twice"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -24,7 +25,7 @@ PARTS = (
     "infra", "params", "params.yaml", "prefect.yaml", "pyproject.toml", "rlhf_core", "tasks",
 )  # fmt: skip
 #: Entries of the testbed's pages, as small as training gets: the page says what runs, not how well it learns.
-TINY = {
+TINY: dict[tuple[str, str], dict[str, Any]] = {
     ("policy", "ppo"): {
         "optimiser": {
             "iterations": 1, "rollout_batch": 8, "minibatch": 8, "microbatch": 8, "epochs": 1, "actor_lr": 6.0e-4,
@@ -108,7 +109,7 @@ def test_the_example_of_a_pair_is_a_record() -> None:
 
 
 def test_the_study_resolves_into_stages_of_its_own(study: Path) -> None:
-    from tasks.graph.files import build
+    from tasks.graph.matrix import build
 
     graph = build(study)[Path("pipelines/testbed/my-study")]
     policies = {item.name: item for item in graph.items() if (item.module, item.seed) == ("policy", 0)}
@@ -121,7 +122,7 @@ def test_the_study_resolves_into_stages_of_its_own(study: Path) -> None:
 @pytest.mark.platform
 @pytest.mark.timeout(1800)
 def test_the_page_gives_a_comparison_table(study: Path) -> None:
-    smaller = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
+    smaller: dict[str, Any] = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1}
     for (page, name), values in {**TINY, ("backbones", "my-model"): {"architecture": smaller}}.items():
         file = study / "params" / "scales" / "testbed" / f"{page}.yaml"
         content = yaml.safe_load(file.read_text())
