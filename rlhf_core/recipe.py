@@ -191,8 +191,21 @@ class ComponentRecipe(Checked):
         return GIVES[str(self.gives)] if self.readout is None else READS[self.readout.read].gives
 
 
-def check_optimiser(optimiser: Any) -> None:
-    """Refuses an unknown optimiser, and settings that it does not have or that are out of range at any scale.
+def check_kind(optimiser: Any) -> None:
+    """Refuses an optimiser that is unknown.
+
+    Raises:
+        RecipeError: names the nearest known one.
+    """
+    if not isinstance(optimiser, Mapping):
+        raise RecipeError("it must be a mapping, as in {kind: ppo}")
+    kind = optimiser.get("kind")
+    if kind not in OPTIMISERS and kind not in SUPERVISED and not (isinstance(kind, str) and ":" in kind):
+        raise RecipeError(f"unknown optimiser '{kind}'{hint(kind, KINDS)}")
+
+
+def check_settings(optimiser: Mapping[str, Any]) -> None:
+    """Refuses settings that an optimiser does not have, or that are out of range at any scale.
 
     Args:
         optimiser: `{kind: ..., setting: value}`; a value may be `{times: 2}` of the scale's.
@@ -200,11 +213,7 @@ def check_optimiser(optimiser: Any) -> None:
     Raises:
         RecipeError: names the setting.
     """
-    if not isinstance(optimiser, Mapping):
-        raise RecipeError("it must be a mapping, as in {kind: ppo}")
-    kind = optimiser.get("kind")
-    if kind not in OPTIMISERS and kind not in SUPERVISED and not (isinstance(kind, str) and ":" in kind):
-        raise RecipeError(f"unknown optimiser '{kind}'{hint(kind, KINDS)}")
+    kind = optimiser["kind"]
     takes: list[Any] = [OptimiserConfig]
     if kind in SUPERVISED:
         takes = [SUPERVISED[str(kind)], TrainingConfig]
@@ -218,8 +227,8 @@ def check_optimiser(optimiser: Any) -> None:
             check_given(known[name], {name: value}, "optimiser.")
             continue
         times = value.get("times")
-        number = isinstance(times, int | float) and not isinstance(times, bool)
-        if set(value) != {"times"} or not number or not 0 <= times < math.inf:
+        number = times if isinstance(times, int | float) and not isinstance(times, bool) else math.nan
+        if set(value) != {"times"} or not 0 <= number < math.inf:
             raise RecipeError(f"{name} is {dict(value)}; state a number, or {{times: 2}} of the scale's")
 
 
@@ -247,7 +256,7 @@ class Recipe(Checked):
     title: str
     kind: Literal["reward", "supervised"]
     backbone: str
-    optimiser: Annotated[Any, accepted_by(check_optimiser)]
+    optimiser: Annotated[Any, accepted_by(check_kind)]
     components: tuple[ComponentRecipe, ...] = ()
     combination: Combination = WeightedSum()  # noqa: RUF009 (frozen and stateless)
     selection: str | None = None
@@ -267,6 +276,7 @@ class Recipe(Checked):
         name = str(self.optimiser["kind"])
         if (name in SUPERVISED) != (self.kind == "supervised"):
             raise RecipeError(f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'")
+        check_settings(self.optimiser)
         if (self.kind == "reward") != bool(self.components):
             raise RecipeError(
                 f"a recipe of kind '{self.kind}' has {len(self.components)} reward components; 'reward' needs at least "

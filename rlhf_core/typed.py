@@ -177,9 +177,10 @@ def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any], w
     Raises:
         RecipeError: a value that its annotation does not allow.
     """
+    maker: Any = vars(function).get("__init__", object) if isinstance(function, type) else function
     try:
-        hints = get_type_hints(function.__init__ if isinstance(function, type) else function, include_extras=True)
-    except NameError:
+        hints = get_type_hints(maker, include_extras=True)
+    except NameError:  # of a user's own, whose annotations only a type checker can read
         return dict(values)
     try:
         return {name: _converted(value, hints.get(name, Any), name) for name, value in values.items()}
@@ -340,7 +341,7 @@ def _of_collection(value: Any, hint: Any, path: str) -> Any:
         _checked(value, isinstance(value, list | tuple | AbstractSet), hint, path)
         return frozenset(_item(item, inner[0], f"{path}[{i}]") for i, item in enumerate(value))
     if not (isinstance(kind, type) and issubclass(kind, Sequence)):
-        return _checked(value, isinstance(value, kind) or (kind is Callable and callable(value)), hint, path)
+        return _checked(value, isinstance(value, kind), hint, path)
     _checked(value, isinstance(value, list | tuple), hint, path)
     if issubclass(kind, tuple) and Ellipsis not in inner:
         if len(value) != len(inner):

@@ -17,6 +17,7 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.rewriting import REASONS, RewriteLimits, Teacher, WrongSolution, judged
 from rlhf_core.reasoning.steps import parse_located
+from rlhf_core.teachers.registry import TEACHERS
 from rlhf_core.testbed.oracle import first_error
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
@@ -27,8 +28,6 @@ from tasks.running.stage import command_line, run_stage, set_threads
 
 VERSION = 1
 STAGE = "teacher"
-#: Where answers of endpoints and local models are kept unless the spec says otherwise.
-CACHE = Path(".work/teacher")
 
 Row = dict[str, Any]
 
@@ -40,38 +39,12 @@ def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
         RecipeError: an unknown kind or option.
     """
     options = {name: expanded(f"{where}: '{name}'", value) for name, value in spec.options.items()}
-    if spec.kind == "oracle":
-        from rlhf_core.teachers.oracle import OracleTeacher
-
-        return typed(OracleTeacher, options, f"{where}: options")
-    if spec.kind == "endpoint":
-        from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
-        from rlhf_core.teachers.endpoint import EndpointTeacher
-
-        cache = options.pop("cache_path", CACHE / "endpoint.jsonl")
-        return EndpointTeacher(typed(EndpointConfig, {**options, "cache_path": str(cache)}, f"{where}: options"))
-    if spec.kind == "local":
-        return _local_teacher(options, where)
-    raise RecipeError(f"{where}: kind is '{spec.kind}'; known: oracle, endpoint, local")
-
-
-def _local_teacher(options: dict[str, Any], where: str) -> Teacher:
-    from rlhf_core.data.templates import chat_template
-    from rlhf_core.data.truncation import Limits
-    from rlhf_core.models.loading import load_tokenizer
-    from rlhf_core.teachers.local import LocalTeacher
-
-    missing = {"source", "template", "limits"} - set(options)
-    if missing:
-        raise RecipeError(f"{where}: a teacher of kind local needs {', '.join(sorted(missing))}")
-    template = chat_template(options["template"])
-    tokenizer = load_tokenizer(options["source"])
-    encoder = Encoder(tokenizer, template, typed(Limits, options["limits"], f"{where}: options: limits"))
-    cache = Path(options.get("cache_path", CACHE / "local.jsonl"))
-    longest, batch = int(options.get("max_new_tokens", 256)), int(options.get("batch", 16))
-    return LocalTeacher(
-        load_policy(Path(options["source"]), encoder), encoder, str(options["source"]), cache, longest, batch
-    )
+    try:
+        kind = TEACHERS[spec.kind]
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from None
+    teacher: Teacher = typed(kind, options, f"{where}: options").teacher(load_policy)
+    return teacher
 
 
 def wrong_solutions(samples: Sequence[Row], questions: Sequence[Row], file: Path) -> list[WrongSolution]:

@@ -10,6 +10,8 @@ from rlhf_core.aspects.registry import ASPECTS
 from rlhf_core.choices import Choices
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.consistency import RULES
+from rlhf_core.evaluation.judges.registry import JUDGES
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, TABLES, optimiser_config
 from rlhf_core.rewards.aggregation import AGGREGATIONS, BASES, build_aggregation
@@ -20,6 +22,7 @@ from rlhf_core.rewards.reads import READS
 from rlhf_core.segmentation.segmenters import SEGMENTERS
 from rlhf_core.shaping.registry import SHAPINGS, build_shaping
 from rlhf_core.supervised.recipes import RECIPES
+from rlhf_core.teachers.registry import TEACHERS
 
 #: Choices that take options, with the options that an entry cannot do without.
 WITH_OPTIONS: dict[str, tuple[Choices[Any], dict[str, dict[str, Any]]]] = {
@@ -30,7 +33,8 @@ WITH_OPTIONS: dict[str, tuple[Choices[Any], dict[str, dict[str, Any]]]] = {
     "supervised recipe": (RECIPES, {"dpo": {"beta": 0.1}}),
 }
 PLAIN: list[Choices[Any]] = [
-    ASPECTS, AGGREGATIONS, BASES, CREDITS, GIVES, NORMALISERS, OPTIMISERS, READS, REGRESSIONS, *TABLES.values(),
+    ASPECTS, JUDGES, TEACHERS, RULES,
+    AGGREGATIONS, BASES, CREDITS, GIVES, NORMALISERS, OPTIMISERS, READS, REGRESSIONS, *TABLES.values(),
 ]  # fmt: skip
 EVERY = [*PLAIN, *(table for table, _ in WITH_OPTIONS.values())]
 BUILT = [(name, kind) for name, (table, _) in WITH_OPTIONS.items() for kind in table]
