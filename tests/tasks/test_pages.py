@@ -107,7 +107,7 @@ def test_what_is_not_a_page_is_refused(tmp_path: Path, text: str, message: str) 
 
 
 def test_an_unknown_entry_names_the_nearest() -> None:
-    with pytest.raises(RecipeError, match=r"rows.yaml: no entry 'vanila'. Did you mean 'vanilla'"):
+    with pytest.raises(RecipeError, match=r"rows.yaml: no entry 'vanila'; did you mean 'vanilla'"):
         read_settings(ROOT / "params/par/rows.yaml:vanila")
 
 
@@ -172,7 +172,7 @@ def test_a_scale_takes_pages_and_stages_of_the_scale_that_it_extends(tmp_path: P
         "normaliser": 2,
     }
     (tmp_path / "params/scales/small/scale.yaml").write_text("extends: bigg\n")
-    with pytest.raises(RecipeError, match=r"extends is 'bigg', which is not another scale. Did you mean 'big'"):
+    with pytest.raises(RecipeError, match=r"extends is 'bigg', which is not another scale; did you mean 'big'"):
         scale_entries(tmp_path, "small", "stages")
 
 
