@@ -123,7 +123,7 @@ def test_every_selection_is_of_aspects_that_it_chooses_among() -> None:
     for part in parts:
         assert isinstance(part, Selected)
         task = part.row.removesuffix("-selection")
-        known = read_settings(ROOT / f"params/alarm/selections/{task}.yaml")["aspects"]
+        known = read_settings(ROOT / f"params/alarm/selections.yaml:{task}")["aspects"]
         assert {part.aspect, *part.others} <= set(known)
 
 
