@@ -212,7 +212,7 @@ def train_reward_model(
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
-def _merged_spec(merge: MergeSpec, members: Sequence[Path], where: Path) -> RewardModelSpec:
+def _merged_spec(merge: MergeSpec, members: Sequence[Path], where: Address) -> RewardModelSpec:
     """What the merged models were trained on.
 
     Raises:

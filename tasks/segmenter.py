@@ -98,7 +98,7 @@ def make_segmenter(
         write_json(result / "metrics.json", metrics)
 
 
-def _train(spec: SegmenterSpec, where: Path, data: Path, folder: Path) -> dict[str, float]:
+def _train(spec: SegmenterSpec, where: Address, data: Path, folder: Path) -> dict[str, float]:
     config, training = spec.tagger, spec.training
     assert training is not None
     gold = gold_texts(str(spec.gold), "train", data)[: spec.texts]

@@ -142,6 +142,12 @@ def set_entry(page: Path, name: str, values: Any) -> None:
     write_yaml(page, {**content, name: values})
 
 
+def change_entry(page: Path, name: str, **changes: Any) -> None:
+    """Changes settings of an entry; None takes one away."""
+    entry = yaml.safe_load(page.read_text(encoding="utf-8"))[name] | changes
+    set_entry(page, name, {field: value for field, value in entry.items() if value is not None})
+
+
 def reward_row(reward_model: str, backbone: str = "phi3-mini", **more: Any) -> dict[str, Any]:
     """Returns a row that reads one value of each response."""
     row = {"title": reward_model, "kind": "reward", "backbone": backbone, "reward_model": reward_model}

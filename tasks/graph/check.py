@@ -192,8 +192,8 @@ def check_all(root: Path) -> None:
     check, problems = Check(root), []
     try:
         problems += [found for make, address in _entries(root) if (found := check.entry(make, address))]
-    except (RecipeError, DataError) as error:
-        problems.append(str(error))
+    except (RecipeError, DataError) as unreadable:
+        problems.append(str(unreadable))
     for paper in papers(root):
         rows, wrong = read_rows(root, paper)
         problems += wrong.values()
