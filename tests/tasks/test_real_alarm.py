@@ -9,7 +9,8 @@ import pytest
 
 from benchmarks.tool_server import ToolServer
 from rlhf_core.aspects.language_tool import URL_VARIABLE
-from tasks.params.pages import read_settings
+from tasks.params.pages import entries, read_settings
+from tasks.params.scales import scale_entries
 from tests.tasks.alarm_run import FILES, Run
 from tests.tasks.test_real_aspects import MT, QA, shortened
 
