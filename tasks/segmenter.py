@@ -103,7 +103,7 @@ def _train(spec: SegmenterSpec, where: Address, data: Path, folder: Path) -> dic
     assert training is not None
     gold = gold_texts(str(spec.gold), "train", data)[: spec.texts]
     total = 0
-    with progress(f"boundary tagger {where.stem}", 1) as advance:
+    with progress(f"boundary tagger {where.name}", 1) as advance:
 
         def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
             nonlocal total

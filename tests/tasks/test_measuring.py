@@ -188,7 +188,7 @@ def test_bench_reward_prints_a_table(pipeline: Pipeline, real_data: Path, tmp_pa
         ({"kind": "best_of_n"}, "'reward_model' is missing"),
         (
             {"kind": "second_judge", "policy": "sentence", "against": ["tokn"]},
-            "against names 'tokn', which is not a row.*'token'",
+            "against names 'tokn'.*'token'",
         ),
         ({"kind": "second_judge", "policy": "sentence", "against": ["bench-da"]}, "which trains no policy"),
         ({"kind": "second_judge", "policy": "sentence"}, "'against' is missing"),
