@@ -34,7 +34,7 @@ from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from tasks.graph.check import check_all
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
-from tasks.graph.rows import ROOT_SCALE
+from tasks.graph.rows import ROOT_SCALE, papers, read_rows
 from tasks.params.pages import Address, nearest, read_page
 from tasks.params.scales import resources as own_resources
 from tasks.params.stages import stage_needs
@@ -241,6 +241,10 @@ def main(arguments: list[str] | None = None) -> int:
             return 1 if stale else 0
         for path in write(options.root, wanted):
             print(f"wrote {path}")
+        for problem in (
+            wrong for paper in papers(options.root) for wrong in read_rows(options.root, paper)[1].values()
+        ):
+            print(f"warning: left out: {problem}", file=sys.stderr)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
