@@ -36,6 +36,7 @@ from tasks.graph.check import check_all
 from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
+from tasks.graph.rows import papers, read_rows
 from tasks.params.pages import Address, read_page, read_settings
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import ROOT_SCALE
@@ -273,6 +274,10 @@ def main(arguments: list[str] | None = None) -> int:
             return 1 if stale else 0
         for path in write(options.root, wanted):
             print(f"wrote {path}")
+        for problem in (
+            wrong for paper in papers(options.root) for wrong in read_rows(options.root, paper)[1].values()
+        ):
+            print(f"warning: left out: {problem}", file=sys.stderr)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
