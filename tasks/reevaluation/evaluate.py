@@ -347,13 +347,11 @@ def _reevaluate(
                 "data sets that are here",
             )
     spec = typed(EvaluationConfig, read_settings(root / subject.evaluation), str(subject.evaluation))
-    if spec.judge is None:
-        raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
     world = load_world(data)
     judge = load_judge(spec.judge, world)
-    uncached = load_judge({k: v for k, v in spec.judge.items() if k != "cache_path"}, world)
-    assert judge is not None
-    assert uncached is not None
+    uncached = load_judge({k: v for k, v in (spec.judge or {}).items() if k != "cache_path"}, world) if judge else None
+    if spec.judge is None or judge is None or uncached is None:
+        raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
     identity = judge_digest(spec.judge, judge.name)
     folder = records_folder(root, model["name"], model["alias"])
     folder.mkdir(parents=True, exist_ok=True)
