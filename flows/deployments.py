@@ -20,8 +20,9 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RewardsmithError
-from tasks.graph.rows import load_yaml, papers
+from tasks.graph.rows import papers
 from tasks.params.evaluation import ReevaluationSettings
+from tasks.params.pages import read_settings
 from tasks.params.settings import typed
 from tasks.running.commit import changed_since, commit_of, listed
 
@@ -86,7 +87,7 @@ def deployments(root: Path) -> list[Deployment]:
     found.append(Deployment("suite", everything, ("suite",), queue=TREE_QUEUE, parameters={"full": True}))
     found.append(Deployment("recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
     if (root / SCHEDULE).exists():
-        settings = typed(ReevaluationSettings, load_yaml(root / SCHEDULE), str(SCHEDULE))
+        settings = typed(ReevaluationSettings, read_settings(root / SCHEDULE), str(SCHEDULE))
         what = "Models of the registry, again on their benchmarks, where something changed"
         made = {"timezone": settings.schedule.timezone, "cron": settings.schedule.cron}
         found.append(Deployment("reevaluate", what, ("re-evaluation",), overlapping="CANCEL_NEW", schedule=made))

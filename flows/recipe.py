@@ -30,12 +30,15 @@ from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
+from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.registry import SHAPINGS
-from rlhf_core.signals import READS
 from tasks.dvc import plan
 from tasks.graph import files as graph
+from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED
-from tasks.graph.rows import NAME, load_yaml
+from tasks.graph.rows import papers, row_addresses
+from tasks.params.page_text import page_text
+from tasks.params.pages import NAME, read_settings
 from tasks.running.artifacts import stopped
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
@@ -127,28 +130,38 @@ def only_run(root: Path, name: str) -> AbstractContextManager[None]:
 
 
 def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[str]:
-    """Writes the row into a worktree with the paper's matrix; returns the dvc.yaml files that hold it."""
-    where = path / "params" / paper / "rows" / f"{name}.yaml"
-    where.write_text(yaml.safe_dump(row, sort_keys=False), encoding="utf-8")
+    """Writes the row into a worktree with the paper's matrix; returns the dvc.yaml files that hold it.
+
+    Raises:
+        RecipeError: a setting that a stage of the row would refuse.
+    """
+    (path / _page(paper, name)).write_text(page_text({name: row}), encoding="utf-8")
+    refuse_rows(path, "testbed", {paper: [name]})
     folders = graph.matrix_folders("testbed", paper)
     graph.write(path, folders)
     return [plan.ROOT_FILE, *(f"{folder}/dvc.yaml" for folder in folders if (path / folder / "dvc.yaml").exists())]
 
 
+def _page(paper: str, name: str) -> Path:
+    """The page of a recipe's row, which has it alone."""
+    return Path("params") / paper / f"rows_{name}.yaml"
+
+
 def adopt(root: Path, name: str) -> Path:
-    """Copies the row of a recipe that ran into the tree and brings the graph files up to date; returns its file.
+    """Copies the page of a recipe that ran into the tree and brings the graph files up to date; returns the page.
 
     Raises:
         RecipeError: no recipe of that name ran here, or the tree has such a row.
     """
-    known = {path.parent.name: load_yaml(path) for path in (root / ".work" / "recipes").glob("*/recipe.yaml")}
+    known = {path.parent.name: read_settings(path) for path in (root / ".work" / "recipes").glob("*/recipe.yaml")}
     if name not in known:
         raise RecipeError(
             f"no recipe '{name}' ran here{hint(name, sorted(known), more=3) if known else '; none did yet'}"
         )
-    source = Path("params") / known[name]["paper"] / "rows" / f"{name}.yaml"
-    if (root / source).exists():
-        raise RecipeError(f"{source} exists already; give the recipe another name")
+    paper = str(known[name]["paper"])
+    source = _page(paper, name)
+    if (root / source).exists() or name in row_addresses(root, paper):
+        raise RecipeError(f"{paper} has a row '{name}' already; give the recipe another name")
     shutil.copyfile(root / ".work" / "recipes" / name / source, root / source)
     graph.write(root)
     return source
@@ -201,7 +214,7 @@ def recipe(
     """
     log, tree = get_run_logger(), Path(root).resolve()
     paper, _, base = start.partition("/")
-    known = {f"{p.parts[-3]}/{p.stem}" for p in (tree / "params").glob("*/rows/*.yaml")}
+    known = {f"{of}/{row}" for of in papers(tree) for row in row_addresses(tree, of)}
     if start not in known:
         raise RecipeError(f"unknown row '{start}'{hint(start, sorted(known), more=3)}")
     if start.split("/")[0] == SHARED or f"{paper}/{name}" in known:
@@ -211,7 +224,7 @@ def recipe(
     with noted(tree), only_run(tree, name):
         path = worktree(tree, name, commit)
         row = changed_row(
-            load_yaml(path / "params" / paper / "rows" / f"{base}.yaml"),
+            read_settings(row_addresses(path, paper)[base].under(path)),
             name=name,
             reward_model=reward_model,
             read=read,

@@ -46,7 +46,7 @@ class Slots:
         if not self.hold(needs):
             raise RewardsmithError(
                 f"stage {stage} needs {needs['gpus']} GPU(s), this machine has {len(self.gpus)}. "
-                "Run it on another machine, or declare less in params/scales/<scale>/resources.yaml"
+                "Run it on another machine, or declare less under `resources` in params/scales/<scale>/stages.yaml"
             )
 
     def take(self, needs: Mapping[str, float]) -> Grant | None:

@@ -116,7 +116,9 @@ class MemoryWatch:
 
     def explained(self, address: str, failure: StageFailed) -> StageFailed:
         """The failure as one of memory, where it was one."""
-        remedy = "Declare more memory_gb in params/scales/<scale>/resources.yaml, or make its batch smaller"
+        remedy = (
+            "Declare more memory_gb under `resources` in params/scales/<scale>/stages.yaml, or make its batch smaller"
+        )
         if self.outgrown:
             text = f"it held {self.peak_gb:.1f} GiB of memory and declares {self.limit_gb:g}"
         elif failure.exit_code in (-9, 137) and machine.out_of_memory_kills() > self.killed_before:

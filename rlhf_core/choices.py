@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.named import import_attribute
-from rlhf_core.typed import init_fields, typed
+from rlhf_core.typed import checked_arguments, init_fields, typed
 
 C = TypeVar("C")
 
@@ -106,7 +106,8 @@ class Choices(Mapping[str, C], Generic[C]):
         entry = self[kind]
         fixed = entry.keywords if isinstance(entry, partial) else {}
         target: Any = entry.func if isinstance(entry, partial) else entry
-        names = init_fields(target) if is_dataclass(target) else inspect.signature(target).parameters
+        names = list(init_fields(target)) if isinstance(target, type) and is_dataclass(target) else []
+        names = names or list(inspect.signature(target).parameters)
         return tuple(name for name in names if name not in fixed)
 
     def build(self, spec: str | Mapping[str, Any], **provided: Any) -> Any:
@@ -130,10 +131,10 @@ class Choices(Mapping[str, C], Generic[C]):
         fixed = dict(entry.keywords) if isinstance(entry, partial) else {}
         target: Any = entry.func if isinstance(entry, partial) else entry
         where = f"{self.noun} '{kind}'"
-        if is_dataclass(target):
-            return typed(target, {**fixed, **options}, where)  # type: ignore[arg-type]
+        if isinstance(target, type) and is_dataclass(target):
+            return typed(target, {**fixed, **options}, where)
         try:
             inspect.signature(target).bind(**fixed, **options)
         except TypeError as error:
             raise RecipeError(f"{where}: {error}") from None
-        return target(**fixed, **options)
+        return target(**fixed, **checked_arguments(target, options, where))

@@ -73,6 +73,11 @@ class ToolError(RewardsmithError):
     """A tool behind a reward that cannot be reached, is too slow or answers nonsense, within the allowed retries."""
 
 
+def nearest(word: object, known: Iterable[object], *, more: int = 1, cutoff: float = 0.6) -> list[str]:
+    """Returns up to `more` known words that are like a given one, the most similar first."""
+    return get_close_matches(str(word), [str(name) for name in known], n=more, cutoff=cutoff)
+
+
 def hint(word: object, known: Iterable[object], *, more: int = 1) -> str:
     """Returns the end of a message about an unknown word: the nearest known one, or all where none is near.
 
@@ -82,7 +87,7 @@ def hint(word: object, known: Iterable[object], *, more: int = 1) -> str:
         more: near ones to name.
     """
     names = [str(name) for name in known]
-    near = get_close_matches(str(word), names, n=more)
+    near = nearest(word, names, more=more)
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"
     return f"; known: {', '.join(names) or 'none'}"

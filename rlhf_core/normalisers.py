@@ -10,13 +10,14 @@ sign; bins with fewer than two samples are dropped and counted.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.signals import Segments, Sequence, Signal, SignalType
@@ -112,7 +113,6 @@ class LocationAware:
 
 
 Normaliser = NoNormaliser | Scalar | LocationAware
-NORMALISERS = ("none", "global", "last", "sequence", "location_aware")
 
 
 @dataclass(frozen=True)
@@ -145,24 +145,30 @@ def location_bins(locations: Floats, rewards: Floats, min_samples: int = 2, deci
     return Bins(keys[keep], mean[keep], std[keep], samples[keep], int((~keep).sum()))
 
 
-Estimator = Literal["huber", "ols"]
+def huber() -> Any:
+    """Returns scikit-learn's Huber regression, epsilon 1.35. Source: Segment, appendix F."""
+    from sklearn.linear_model import HuberRegressor
+
+    return HuberRegressor(epsilon=1.35, max_iter=1000)
 
 
-def fit_line(log_p: Floats, values: Floats, estimator: Estimator) -> tuple[float, float]:
-    """Slope and intercept of `values` on `log_p`, one unweighted row per bin.
+def ols() -> Any:
+    """Returns scikit-learn's least squares. Source: Segment, §2.3."""
+    from sklearn.linear_model import LinearRegression
 
-    `huber` is scikit-learn's HuberRegressor(epsilon=1.35) (appendix F), `ols` least squares (§2.3).
-    """
-    from sklearn.linear_model import HuberRegressor, LinearRegression
+    return LinearRegression()
 
+
+#: Regressions of the location-aware normaliser: each gives an estimator with `fit`, `coef_` and `intercept_`.
+REGRESSIONS = Choices("regression", {"huber": huber, "ols": ols})
+
+
+def fit_line(log_p: Floats, values: Floats, estimator: str) -> tuple[float, float]:
+    """Slope and intercept of `values` on `log_p`, one unweighted row per bin, by a name in `REGRESSIONS`."""
+    regression = REGRESSIONS[estimator]
     if len(np.unique(log_p)) < 2:
         return 0.0, float(values.mean())
-    if estimator == "huber":
-        model = HuberRegressor(epsilon=1.35, max_iter=1000)
-    elif estimator == "ols":
-        model = LinearRegression()
-    else:
-        raise RecipeError(f"unknown regression '{estimator}'; known: huber, ols")
+    model = regression()
     model.fit(log_p[:, None], values)
     return float(model.coef_[0]), float(model.intercept_)
 
@@ -171,7 +177,7 @@ def fit_location_aware(
     locations: Floats,
     rewards: Floats,
     *,
-    estimator: Estimator = "huber",
+    estimator: str = "huber",
     floor_fraction: float = 0.1,
     min_samples: int = 2,
 ) -> tuple[LocationAware, Bins]:
@@ -180,7 +186,7 @@ def fit_location_aware(
     Args:
         locations: [segments] p in (0, 1].
         rewards: [segments] rewards of the same segments.
-        estimator: 'huber' or 'ols'.
+        estimator: a name in `REGRESSIONS`.
         floor_fraction: floor of Std(p) as a share of the pooled standard deviation.
         min_samples: bins with fewer segments are dropped.
 
@@ -200,6 +206,103 @@ def fit_location_aware(
     return LocationAware(w_mean, b_mean, w_std, b_std, floor_fraction * pooled), bins
 
 
+@dataclass(frozen=True)
+class CalibrationSet:
+    """What normalisers of one reward model are fitted to.
+
+    Attributes:
+        rewards, locations: [segments] rewards of segments, pooled, and their p in (0, 1].
+        sequence_values: [responses] sequence evaluations e(x, y).
+        floor_fraction, min_samples: of `fit_location_aware`.
+    """
+
+    rewards: Floats
+    locations: Floats
+    sequence_values: Floats
+    floor_fraction: float = 0.1
+    min_samples: int = 2
+
+
+@dataclass(frozen=True)
+class NormaliserChoice:
+    """A normaliser as a recipe names it.
+
+    Args:
+        build: (what `fit` gave, regression) -> normaliser.
+        fit: the numbers that it keeps of a calibration set, None where it keeps none.
+        of_segments: whether it is fitted to what segments are worth to the reward model.
+        of_selection: whether its numbers are the selection stage's, of the initial policy's pure samples.
+    """
+
+    build: Callable[[Mapping[str, Any], str], Normaliser]
+    fit: Callable[[CalibrationSet], dict[str, Any]] | None = None
+    of_segments: bool = False
+    of_selection: bool = False
+
+
+def _none(numbers: Mapping[str, Any], estimator: str) -> Normaliser:
+    return NoNormaliser()
+
+
+def _scalar(numbers: Mapping[str, Any], estimator: str) -> Normaliser:
+    return Scalar(**numbers)
+
+
+def _location_aware(numbers: Mapping[str, Any], estimator: str) -> Normaliser:
+    if estimator not in numbers:
+        raise RecipeError(
+            f"normaliser 'location_aware' has no coefficients by '{estimator}', only by {sorted(numbers)}"
+        )
+    return LocationAware(**numbers[estimator])
+
+
+def _moments(values: Floats) -> dict[str, Any]:
+    return {"mean": float(values.mean()), "std": float(values.std())}
+
+
+def _of_all(given: CalibrationSet) -> dict[str, Any]:
+    return _moments(given.rewards)
+
+
+def _of_last(given: CalibrationSet) -> dict[str, Any]:
+    return _moments(given.rewards[np.isclose(given.locations, 1.0)])
+
+
+def _of_sequences(given: CalibrationSet) -> dict[str, Any]:
+    return _moments(given.sequence_values)
+
+
+def _by_location(given: CalibrationSet) -> dict[str, Any]:
+    """Coefficients by each regression."""
+    fitted = {}
+    for estimator in REGRESSIONS:
+        line, _ = fit_location_aware(
+            given.locations,
+            given.rewards,
+            estimator=estimator,
+            floor_fraction=given.floor_fraction,
+            min_samples=given.min_samples,
+        )
+        fitted[estimator] = {
+            name: value for name, value in asdict(line).items() if name not in ("floor_uses", "segments")
+        }
+    return fitted
+
+
+NORMALISERS = Choices(
+    "normaliser",
+    {
+        "none": NormaliserChoice(_none),
+        "global": NormaliserChoice(_scalar, _of_all, of_segments=True),
+        "last": NormaliserChoice(_scalar, _of_last, of_segments=True),
+        "sequence": NormaliserChoice(_scalar, _of_sequences),
+        "location_aware": NormaliserChoice(_location_aware, _by_location, of_segments=True),
+        "pure_samples": NormaliserChoice(_scalar, of_selection=True),
+    },
+    needs=("build", "fit", "of_segments", "of_selection"),
+)
+
+
 def calibrate(
     signals: list[Segments],
     sequence_values: Floats,
@@ -207,11 +310,12 @@ def calibrate(
     floor_fraction: float = 0.1,
     min_samples: int = 2,
 ) -> dict[str, Any]:
-    """All normalisers of one reward model from its calibration signals, as plain numbers.
+    """Returns what every normaliser keeps of one reward model's calibration signals, as plain numbers.
 
     Args:
         signals: segment rewards of chosen and rejected responses, pooled.
         sequence_values: [responses] sequence evaluations e(x, y).
+        floor_fraction, min_samples: of `fit_location_aware`.
 
     Returns:
         `{"global": {mean, std}, "last": ..., "sequence": ..., "location_aware": {huber: {...}, ols: {...}},
@@ -219,20 +323,9 @@ def calibrate(
     """
     rewards = np.concatenate([s.values[s.segmentation.mask].double().numpy() for s in signals])
     locations = np.concatenate([s.segmentation.location[s.segmentation.mask].double().numpy() for s in signals])
-    is_last = np.isclose(locations, 1.0)
-    fitted: dict[str, Any] = {
-        "global": {"mean": float(rewards.mean()), "std": float(rewards.std())},
-        "last": {"mean": float(rewards[is_last].mean()), "std": float(rewards[is_last].std())},
-        "sequence": {"mean": float(sequence_values.mean()), "std": float(sequence_values.std())},
-        "location_aware": {},
-    }
-    for estimator in ("huber", "ols"):
-        line, bins = fit_location_aware(
-            locations, rewards, estimator=estimator, floor_fraction=floor_fraction, min_samples=min_samples
-        )
-        coefficients = asdict(line)
-        del coefficients["floor_uses"], coefficients["segments"]
-        fitted["location_aware"][estimator] = coefficients
+    given = CalibrationSet(rewards, locations, sequence_values, floor_fraction, min_samples)
+    fitted: dict[str, Any] = {name: choice.fit(given) for name, choice in NORMALISERS.items() if choice.fit is not None}
+    bins = location_bins(locations, rewards, min_samples)
     fitted["bins"] = {name: np.asarray(getattr(bins, name)).tolist() for name in ("location", "mean", "std", "samples")}
     fitted["counts"] = {
         "segments": int(rewards.size),
@@ -243,23 +336,16 @@ def calibrate(
     return fitted
 
 
-def build_normaliser(name: str, calibration: Mapping[str, Any] | None, estimator: Estimator = "huber") -> Normaliser:
-    """Normaliser by name from what `calibrate` returned.
+def build_normaliser(name: str, calibration: Mapping[str, Any] | None, estimator: str = "huber") -> Normaliser:
+    """Returns the normaliser of a name from what `calibrate` returned.
 
     Raises:
         RecipeError: unknown name, or no calibration for one that needs it. Normalising by (0, 1) in silence
             is never the answer.
     """
-    if name not in NORMALISERS:
-        raise RecipeError(f"unknown normaliser '{name}'; known: {', '.join(NORMALISERS)}")
-    if name == "none":
-        return NoNormaliser()
+    choice = NORMALISERS[name]
+    if choice.fit is None and not choice.of_selection:
+        return choice.build({}, estimator)
     if calibration is None or name not in calibration:
         raise RecipeError(f"normaliser '{name}' has no calibration coefficients; run the normaliser stage first")
-    if name == "location_aware":
-        if estimator not in calibration[name]:
-            raise RecipeError(
-                f"normaliser 'location_aware' has no coefficients by '{estimator}', only by {sorted(calibration[name])}"
-            )
-        return LocationAware(**calibration[name][estimator])
-    return Scalar(**calibration[name])
+    return choice.build(calibration[name], estimator)

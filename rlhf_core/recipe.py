@@ -6,38 +6,47 @@ the optimiser. A row file with one component states its fields at the top level.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
-from difflib import get_close_matches
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
 
-from rlhf_core.credit import build_credit
-from rlhf_core.errors import RecipeError
-from rlhf_core.normalisers import NORMALISERS
-from rlhf_core.policy_optimisation.config import OPTIMISERS
+from rlhf_core.credit import CREDITS
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.evaluation.hacking import AlarmSettings
+from rlhf_core.models.lora_settings import LoraSettings
+from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
+from rlhf_core.policy_optimisation.config import OPTIMISERS, SOURCES, OptimiserConfig
 from rlhf_core.policy_optimisation.unseen import useless_combination
 from rlhf_core.rewards.aggregation import BASES
-from rlhf_core.rewards.function import signal_type
-from rlhf_core.rewards.hierarchical import HierarchicalGate
-from rlhf_core.shaping.registry import build_shaping, needs_references
+from rlhf_core.rewards.combinations import COMBINATIONS, Combination, WeightedSum
+from rlhf_core.rewards.function import GIVES
+from rlhf_core.rewards.reads import READS
+from rlhf_core.segmentation.segmenters import check_stated_segmenter
+from rlhf_core.shaping.registry import Chain, build_shaping, needs_references
 from rlhf_core.shaping.specification import Scale
-from rlhf_core.signals import READS, Sequence, SignalType, Tokens
+from rlhf_core.signals import Sequence, SignalType, Tokens
+from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
+from rlhf_core.typed import Checked, above, accepted_by, check_given, init_fields, one_of, other_than, typed
 
 #: kinds of optimiser: those that learn from a reward, and supervised recipes
 KINDS = (*OPTIMISERS, *SUPERVISED)
-
-
 #: a normaliser whose statistics the selection stage takes over the initial policy's pure samples
 PURE_SAMPLES = "pure_samples"
 #: an aspect component that stands for what the selection stage chose
 SELECTED = "selected"
-#: how components combine
-COMBINATIONS = ("sum", "gate")
+#: what a component may be scored by
+SOURCE_FIELDS = ("reward_model", "aspect", "generative_reward_model", "function")
+
+
+def stated_shaping(shaping: Any) -> Chain | None:
+    """Returns a shaping as a recipe states it, with constants in units resolved against a scale of 1."""
+    return None if shaping is None else build_shaping(shaping, Scale(0.0, 1.0, 1.0))
 
 
 @dataclass(frozen=True)
-class ReadOut:
+class ReadOut(Checked):
     """How a reward model is read.
 
     Args:
@@ -47,18 +56,14 @@ class ReadOut:
         head: which head of the reward model; ODIN's are 'quality' and 'length'.
     """
 
-    segmenter: Mapping[str, Any]
-    read: str = "value"
-    base: str = "prompt"
+    segmenter: Annotated[Mapping[str, Any], accepted_by(check_stated_segmenter)]
+    read: Annotated[str, one_of(READS)] = "value"
+    base: Annotated[str, one_of(BASES)] = "prompt"
     head: str = "reward"
-
-    def __post_init__(self) -> None:
-        if self.base not in BASES:
-            raise RecipeError(f"base is '{self.base}'; known: {', '.join(BASES)}")
 
 
 @dataclass(frozen=True)
-class ComponentRecipe:
+class ComponentRecipe(Checked):
     """One source of reward: a trained reward model with its read-out, an aspect, a generative reward model's token
     rewards of fixed samples, or a function of the user's own.
 
@@ -78,64 +83,65 @@ class ComponentRecipe:
         shaping: of the normalised signal, as in {kind: par}, or a list of such; see `rlhf_core.shaping`.
     """
 
-    credit: str | None = None
+    credit: Annotated[str, one_of(CREDITS)] | None = None
     reward_model: str | None = None
     readout: ReadOut | None = None
     aspect: str | None = None
     generative_reward_model: str | None = None
     function: str | None = None
-    gives: str | None = None
-    normaliser: str = "none"
+    gives: Annotated[str, one_of(GIVES)] | None = None
+    normaliser: Annotated[str, one_of(NORMALISERS)] = "none"
     name: str = ""
-    estimator: str = "huber"
-    weight: float = 1.0
+    estimator: Annotated[str, one_of(REGRESSIONS)] = "huber"
+    weight: Annotated[float, other_than(0)] = 1.0
     shaping: Any = None
 
     def __post_init__(self) -> None:
-        normalisers = (*NORMALISERS, PURE_SAMPLES)
-        if self.normaliser not in normalisers:
-            raise RecipeError(f"unknown normaliser '{self.normaliser}'{_hint(self.normaliser, normalisers)}")
-        if self.estimator not in ("huber", "ols"):
-            raise RecipeError(f"unknown regression '{self.estimator}'; known: huber, ols")
+        super().__post_init__()
         source = self._source()
         if self.credit is None and self.aspect is None:
             raise RecipeError(f"'credit' is missing: it says how the rewards of {source} are paid to tokens")
-        credit = None if self.credit is None else build_credit(self.credit)
-        if credit is None or self.aspect is not None:
+        shaping = stated_shaping(self.shaping)
+        if self.aspect is not None or self.credit is None:
             if self.needs_references:
                 raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
             return
-        if credit.takes is not self.signal:
+        takes = CREDITS[self.credit].takes
+        if takes is not self.signal:
             raise RecipeError(
-                f"credit '{self.credit}' takes {credit.takes.__name__} but {source} gives {self.signal.__name__}"
+                f"credit '{self.credit}' takes {takes.__name__} but {source} gives {self.signal.__name__}"
             )
-        fitted = self.normaliser in ("global", "last", "location_aware")
-        if self.normaliser == PURE_SAMPLES and self.signal is not Sequence:
+        self._check_normaliser(source)
+        if shaping is not None:
+            self._check_shaping(shaping, source)
+
+    def _check_normaliser(self, source: str) -> None:
+        normaliser = NORMALISERS[self.normaliser]
+        if normaliser.of_selection and self.signal is not Sequence:
             raise RecipeError(
-                f"normaliser '{PURE_SAMPLES}' is of one value per response but {source} gives {self.signal.__name__}; "
-                "use read-out 'aggregate'"
+                f"normaliser '{self.normaliser}' is of one value per response but {source} gives "
+                f"{self.signal.__name__}; use read-out 'aggregate'"
             )
-        if self.readout and self.readout.read == "difference" and fitted:
+        if self.readout is None or not normaliser.of_segments:
+            return
+        if not READS[self.readout.read].fits_normalisers:
             raise RecipeError(
                 f"normaliser '{self.normaliser}' is fitted to what segments are worth to the reward model, not to the "
                 "differences of a read-out; use 'none'"
             )
-        if self.readout and self.readout.read == "aggregate" and fitted:
+        if self.signal is Sequence:
             raise RecipeError(
                 f"normaliser '{self.normaliser}' is fitted to segment rewards, but the read-out aggregates them to one "
                 "value per response; use 'sequence'"
             )
-        if self.shaping is not None:
-            self._check_shaping(source)
 
-    def _check_shaping(self, source: str) -> None:
-        takes = build_shaping(self.shaping, Scale(0.0, 1.0, 1.0)).takes
-        if self.signal not in takes:
-            expected = " or ".join(kind.__name__ for kind in takes)
+    def _check_shaping(self, shaping: Chain, source: str) -> None:
+        if self.signal not in shaping.takes:
+            expected = " or ".join(kind.__name__ for kind in shaping.takes)
             raise RecipeError(f"the shaping takes {expected} but {source} gives {self.signal.__name__}")
-        if self.function is not None and self.needs_references:
+        if self.needs_references and self.readout is None:
             raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
-        if self.needs_references and self.readout and self.readout.read in ("difference", "weighted"):
+        if self.needs_references and self.readout and not READS[self.readout.read].has_references:
             raise RecipeError(f"the shaping needs reference rewards, which are not known of {source}; use 'value'")
 
     @property
@@ -145,36 +151,35 @@ class ComponentRecipe:
 
     def _source(self) -> str:
         """What scores, in words, after checking that exactly one thing does."""
-        sources = (self.reward_model, self.aspect, self.generative_reward_model, self.function)
-        if sources.count(None) != len(sources) - 1:
+        given = [name for name in SOURCE_FIELDS if getattr(self, name) is not None]
+        if len(given) != 1:
             raise RecipeError(
                 "a component needs one of 'reward_model', 'aspect', 'generative_reward_model' and 'function'"
             )
-        if self.aspect is not None:
-            if self.readout is not None or self.normaliser != "none" or self.gives is not None:
-                raise RecipeError(
-                    f"aspect '{self.aspect}' declares its density and its normaliser in its own file: leave 'readout', "
-                    "'normaliser' and 'gives' out"
-                )
-            return f"aspect '{self.aspect}'"
-        if self.generative_reward_model is not None:
-            if self.readout is not None or self.normaliser != "none" or self.gives is not None:
-                raise RecipeError(
-                    f"generative_reward_model '{self.generative_reward_model}' gives tokens, clipped and to be paid as "
-                    "they are: leave 'readout', 'normaliser' and 'gives' out"
-                )
-            return f"generative_reward_model '{self.generative_reward_model}'"
+        (kind,) = given
+        source = f"{kind} '{getattr(self, kind)}'"
+        if self.reward_model is not None:
+            if self.readout is None:
+                raise RecipeError("'readout' must say the segmenter, as in {segmenter: {kind: bandit}}")
+            if self.gives is not None:
+                raise RecipeError("'gives' belongs to a function; a reward model's read-out says what it gives")
+            return f"read-out '{self.readout.read}'"
         if self.function is not None:
             if self.readout is not None or self.normaliser != "none":
-                raise RecipeError(f"function '{self.function}' has no read-out and no normaliser: only models have")
-            return f"function '{self.function}'"
-        if self.readout is None:
-            raise RecipeError("'readout' must say the segmenter, as in {segmenter: {kind: bandit}}")
-        if self.gives is not None:
-            raise RecipeError("'gives' belongs to a function; a reward model's read-out says what it gives")
-        if self.readout.read not in READS:
-            raise RecipeError(f"unknown read-out '{self.readout.read}'{_hint(str(self.readout.read), list(READS))}")
-        return f"read-out '{self.readout.read}'"
+                raise RecipeError(f"{source} has no read-out and no normaliser: only models have")
+            if self.gives is None:
+                raise RecipeError(f"'gives' is missing: it says what {source} gives, {' or '.join(GIVES)}")
+            if not all(self.function.partition(":")):
+                raise RecipeError(f"function is '{self.function}'; name it as 'package.module:name'")
+            return source
+        if self.readout is not None or self.normaliser != "none" or self.gives is not None:
+            reason = (
+                "declares its density and its normaliser in its own file"
+                if self.aspect is not None
+                else "gives tokens, clipped and to be paid as they are"
+            )
+            raise RecipeError(f"{source} {reason}: leave 'readout', 'normaliser' and 'gives' out")
+        return source
 
     @property
     def signal(self) -> SignalType:
@@ -183,62 +188,52 @@ class ComponentRecipe:
             raise RecipeError(f"aspect '{self.aspect}': its signal is known when it is built")
         if self.generative_reward_model is not None:
             return Tokens
-        return signal_type(str(self.gives)) if self.readout is None else READS[self.readout.read]
+        return GIVES[str(self.gives)] if self.readout is None else READS[self.readout.read].gives
 
 
-@dataclass(frozen=True)
-class CombinationRecipe:
-    """How components combine.
+def check_kind(optimiser: Any) -> None:
+    """Refuses an optimiser that is unknown.
+
+    Raises:
+        RecipeError: names the nearest known one.
+    """
+    if not isinstance(optimiser, Mapping):
+        raise RecipeError("it must be a mapping, as in {kind: ppo}")
+    kind = optimiser.get("kind")
+    if kind not in OPTIMISERS and kind not in SUPERVISED and not (isinstance(kind, str) and ":" in kind):
+        raise RecipeError(f"unknown optimiser '{kind}'{hint(kind, KINDS)}")
+
+
+def check_settings(optimiser: Mapping[str, Any]) -> None:
+    """Refuses settings that an optimiser does not have, or that are out of range at any scale.
 
     Args:
-        kind: 'sum' pays every component what it says (the weighted sum), 'gate' pays the others only where the
-            holistic one reaches a threshold (ALARM). The gate shapes aspects by a sigmoid unless they are positive.
-        by: name of the holistic component, for the gate.
-        threshold: of its normalised value: a number, or {quantile: q} of the initial policy's pure samples.
+        optimiser: `{kind: ..., setting: value}`; a value may be `{times: 2}` of the scale's.
+
+    Raises:
+        RecipeError: names the setting.
     """
-
-    kind: str = "sum"
-    by: str | None = None
-    threshold: Any = None
-
-    def __post_init__(self) -> None:
-        if self.kind not in COMBINATIONS:
-            raise RecipeError(f"combination is '{self.kind}'{_hint(self.kind, COMBINATIONS)}")
-        if (self.kind == "gate") != (self.by is not None) or (self.kind == "gate") != (self.threshold is not None):
-            raise RecipeError(
-                f"combination '{self.kind}' with by '{self.by}' and threshold {self.threshold}: a gate needs both, a "
-                "sum neither"
-            )
-        number = isinstance(self.threshold, int | float) and not isinstance(self.threshold, bool)
-        if self.kind == "gate" and not number and not isinstance(self.threshold, Mapping):
-            raise RecipeError(f"threshold is '{self.threshold}'; state a number, or {{quantile: q}}")
-
-    def check(self, components: tuple[ComponentRecipe, ...], clamp: float | None) -> None:
-        """Refuses components that a gate cannot order.
-
-        Raises:
-            RecipeError: no such component, one that is not paid once per response, nothing to gate, or a clamp.
-        """
-        if self.kind != "gate":
-            return
-        named = {part.name: part for part in components}
-        if self.by not in named:
-            raise RecipeError(f"the gate is by '{self.by}'{_hint(str(self.by), tuple(named))}")
-        holistic = named[self.by]
-        if holistic.aspect is not None or holistic.signal is not Sequence or holistic.credit != "last_token":
-            raise RecipeError(
-                f"the gate asks '{self.by}' for one value per response: it must be a model or function that gives one, "
-                "as read-out 'aggregate' does, with credit 'last_token'"
-            )
-        HierarchicalGate(str(self.by), 0.0, holistic.weight)
-        if len(named) < 2 or any(part.weight <= 0 for part in components):
-            raise RecipeError("a gate needs at least one component beside the holistic one, all of positive weight")
-        if clamp is not None:
-            raise RecipeError(f"a clamp of {clamp} per token can turn the gate's order around: give clamp: null")
+    kind = optimiser["kind"]
+    takes: list[Any] = [OptimiserConfig]
+    if kind in SUPERVISED:
+        takes = [SUPERVISED[str(kind)], TrainingConfig]
+    known = {name: cls for cls in takes for name in init_fields(cls)}
+    for name, value in optimiser.items():
+        if name == "kind":
+            continue
+        if name not in known:
+            raise RecipeError(f"unknown setting '{name}' of optimiser '{kind}'{hint(name, known)}")
+        if not isinstance(value, Mapping):
+            check_given(known[name], {name: value}, "optimiser.")
+            continue
+        times = value.get("times")
+        number = times if isinstance(times, int | float) and not isinstance(times, bool) else math.nan
+        if set(value) != {"times"} or not 0 <= number < math.inf:
+            raise RecipeError(f"{name} is {dict(value)}; state a number, or {{times: 2}} of the scale's")
 
 
 @dataclass(frozen=True)
-class Recipe:
+class Recipe(Checked):
     """A row: what is trained and with which reward.
 
     Args:
@@ -248,7 +243,7 @@ class Recipe:
         optimiser: settings that differ from the scale's, with `kind` one of `KINDS`.
         settings: the scale's policy settings, by name; those of the optimiser's kind unless given.
         evaluation: the scale's evaluation, by name; the backbone's unless given.
-        lora: `LoraSettings` where low-rank adapters are trained instead of the whole model.
+        lora: where low-rank adapters are trained instead of the whole model.
         alarm: `AlarmSettings` that differ from the scale's, of the hacking alarm.
         components: of a reward recipe.
         combination: how they combine; the weighted sum unless given.
@@ -259,43 +254,44 @@ class Recipe:
     """
 
     title: str
-    kind: str
+    kind: Literal["reward", "supervised"]
     backbone: str
-    optimiser: Mapping[str, Any]
+    optimiser: Annotated[Any, accepted_by(check_kind)]
     components: tuple[ComponentRecipe, ...] = ()
-    combination: CombinationRecipe = CombinationRecipe()
+    combination: Combination = WeightedSum()  # noqa: RUF009 (frozen and stateless)
     selection: str | None = None
     imitation: Mapping[str, Any] | None = None
     rewrites: str | None = None
-    clamp: float | None = 10.0
+    clamp: Annotated[float, above(0)] | None = 10.0
     settings: str | None = None
     evaluation: str | None = None
-    lora: Mapping[str, Any] | None = None
+    lora: LoraSettings | None = None
     alarm: Mapping[str, Any] = field(default_factory=dict)
     notes: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
-        if self.kind not in ("reward", "supervised"):
-            raise RecipeError(f"kind is '{self.kind}'; it must be 'reward' or 'supervised'")
-        if not isinstance(self.optimiser, Mapping):
-            raise RecipeError(f"optimiser is '{self.optimiser}'; it must be a mapping, as in {{kind: ppo}}")
-        settings = (("lora", "rank: 16, alpha: 32"), ("alarm", "on_hacking: stop"), ("imitation", "phi: 0.5"))
-        for given, needed in settings:
-            value = getattr(self, given)
-            if value is not None and not isinstance(value, Mapping):
-                raise RecipeError(f"{given} is '{value}'; it must be a mapping, as in {{{needed}}}")
-        name = str(self.optimiser.get("kind"))
-        if name not in KINDS:
-            raise RecipeError(f"unknown optimiser '{name}'{_hint(name, KINDS)}")
+        super().__post_init__()
+        check_given(AlarmSettings, self.alarm, "alarm.")
+        check_given(ImitationSettings, self.imitation or {}, "imitation.")
+        name = str(self.optimiser["kind"])
         if (name in SUPERVISED) != (self.kind == "supervised"):
             raise RecipeError(f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'")
+        check_settings(self.optimiser)
         if (self.kind == "reward") != bool(self.components):
             raise RecipeError(
                 f"a recipe of kind '{self.kind}' has {len(self.components)} reward components; 'reward' needs at least "
                 "one, 'supervised' none"
             )
+        names = [part.name for part in self.components if part.name != SELECTED]
+        twice = [part for part in names if names.count(part) > 1]
+        if twice:
+            raise RecipeError(f"two components have the name '{twice[0]}'; give one of them another 'name'")
         self.combination.check(self.components, self.clamp)
-        needs = [part.name for part in self.components if part.aspect is not None or part.normaliser == PURE_SAMPLES]
+        needs = [
+            part.name
+            for part in self.components
+            if part.aspect is not None or NORMALISERS[part.normaliser].of_selection
+        ]
         if needs and self.selection is None:
             raise RecipeError(f"component '{needs[0]}' needs what the selection stage knows: name a 'selection'")
         if self.kind == "supervised" and self.imitation is not None:
@@ -309,8 +305,10 @@ class Recipe:
     @property
     def fixed_samples(self) -> bool:
         """Whether the policy learns from solutions sampled once."""
-        kind = str(self.optimiser["kind"])
-        return self.optimiser.get("source", OPTIMISERS.get(kind, {}).get("source")) == "fixed"
+        if self.kind == "supervised":
+            return False
+        made = {**OPTIMISERS[str(self.optimiser["kind"])], **self.optimiser}
+        return SOURCES[made.get("source", OptimiserConfig.source)].fixed
 
 
 def reward_models(recipe: Recipe) -> list[str]:
@@ -341,56 +339,40 @@ def useless_shaping(recipe: Recipe) -> str | None:
     return useless_combination(build_shaping(part.shaping, Scale(0.0, 1.0, 1.0)), recipe.optimiser)
 
 
-def _hint(word: str, known: tuple[str, ...] | list[str]) -> str:
-    near = get_close_matches(word, known, n=1)
-    return f"; did you mean '{near[0]}'?" if near else f"; known: {', '.join(known)}"
-
-
-def _refuse_unknown(values: Mapping[str, Any], known: list[str], where: str) -> None:
-    for name in values:
-        if name not in known:
-            raise RecipeError(f"{where}: unknown setting '{name}'{_hint(str(name), known)}")
-
-
-def _build(cls: type[Any], values: Mapping[str, Any], where: str) -> Any:
-    _refuse_unknown(values, [f.name for f in fields(cls)], where)
-    try:
-        return cls(**values)
-    except TypeError as error:
-        raise RecipeError(f"{where}: {str(error).replace('__init__() ', '')}") from None
-    except RecipeError as error:
-        raise RecipeError(f"{where}: {error}") from None
+def _component(stated: Any, where: str) -> ComponentRecipe:
+    """Returns a component that a row states, named by what scores unless it has a name."""
+    if not isinstance(stated, Mapping):
+        raise RecipeError(f"{where}: component '{stated}' must be a mapping with a reward_model and a readout")
+    if "readout" in stated and not isinstance(stated["readout"], Mapping | None):
+        raise RecipeError(f"{where}: 'readout' must say the segmenter, as in {{segmenter: {{kind: bandit}}}}")
+    name = next((stated[source] for source in SOURCE_FIELDS if stated.get(source)), "")
+    return typed(ComponentRecipe, {"name": name, **stated}, where)
 
 
 def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
-    """A recipe from a row file's mapping.
+    """Returns a recipe from a row file's mapping.
 
     Raises:
         RecipeError: names the file, the field and what would be right.
     """
     row = dict(values)
-    _refuse_unknown(row, [f.name for cls in (Recipe, ComponentRecipe) for f in fields(cls)], where)
-    flat = {f.name for f in fields(ComponentRecipe)} & set(row)
+    own = init_fields(ComponentRecipe)
+    known = {**init_fields(Recipe), **own}
+    for name in row:
+        if name not in known:
+            raise RecipeError(f"{where}: unknown setting '{name}'{hint(name, known)}")
+    flat = {name: row.pop(name) for name in own if name in row}
     if flat and "components" in row:
         raise RecipeError(f"{where}: give either 'components' or {sorted(flat)} at the top level, not both")
-    stated = [{name: row.pop(name) for name in flat}] if flat else list(row.pop("components", []))
-    components = []
-    for component in stated:
-        if not isinstance(component, Mapping):
-            raise RecipeError(f"{where}: component '{component}' must be a mapping with a reward_model and a readout")
-        built, readout = dict(component), component.get("readout")
-        if readout is not None and not isinstance(readout, Mapping):
-            raise RecipeError(f"{where}: 'readout' must say the segmenter, as in {{segmenter: {{kind: bandit}}}}")
-        if readout is not None:
-            built["readout"] = _build(ReadOut, readout, f"{where}: readout")
-        sources = ("reward_model", "aspect", "generative_reward_model", "function")
-        built.setdefault("name", next((component[name] for name in sources if component.get(name)), ""))
-        components.append(_build(ComponentRecipe, built, where))
-    if row.get("combination") is not None:
-        if not isinstance(row["combination"], Mapping):
-            raise RecipeError(
-                f"{where}: combination is '{row['combination']}'; it must be a mapping, as in {{kind: sum}}"
-            )
-        row["combination"] = _build(CombinationRecipe, row["combination"], f"{where}: combination")
-    recipe: Recipe = _build(Recipe, {**row, "components": tuple(components)}, where)
-    return recipe
+    stated = [flat] if flat else row.pop("components", [])
+    if not isinstance(stated, list | tuple):
+        raise RecipeError(f"{where}: components is {stated!r}; it must be a list of mappings")
+    row["components"] = tuple(_component(part, where) for part in stated)
+    if row.get("combination") is None:
+        row.pop("combination", None)
+    else:
+        try:
+            row["combination"] = COMBINATIONS.build(row["combination"])
+        except RecipeError as error:
+            raise RecipeError(f"{where}: {error}") from None
+    return typed(Recipe, row, where)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
+from rlhf_core import distributed
 from rlhf_core.errors import RecipeError
 from rlhf_core.lazy import torch
 
@@ -100,3 +101,14 @@ class RolloutBatch:
 
     def __len__(self) -> int:
         return self.prompt_ids.shape[0]
+
+
+def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
+    """Longest prompt and response of some rows: the widths that they need."""
+    return max(1, int(prompt_mask.sum(dim=1).max())), max(1, int(response_mask.sum(dim=1).max()))
+
+
+def microbatches(prompt_mask: Tensor, response_mask: Tensor, size: int) -> list[Tensor]:
+    """Indices of this rank's rows in groups of similar total length, so that little padding is computed."""
+    order = torch.argsort(prompt_mask.sum(dim=1) + response_mask.sum(dim=1), stable=True)
+    return [rows for rows in distributed.own(order).split(size) if len(rows)]

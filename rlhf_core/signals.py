@@ -42,6 +42,3 @@ class Tokens:
 
 Signal = Sequence | Segments | Tokens
 SignalType = type[Sequence] | type[Segments] | type[Tokens]
-
-#: What each read-out of a reward model gives: values, differences or weighted rewards of segments, or one reward.
-READS: dict[str, SignalType] = {"value": Segments, "difference": Segments, "weighted": Segments, "aggregate": Sequence}

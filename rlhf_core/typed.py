@@ -19,13 +19,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import MISSING, Field, dataclass, fields, is_dataclass
 from enum import Enum
-from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Literal, Protocol, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from rlhf_core.errors import RecipeError, hint
 
 T = TypeVar("T")
+_HINTS: dict[Any, dict[str, Any]] = {}
 
 
 class Constraint(Protocol):
@@ -70,6 +70,11 @@ def between(low: float, high: float, *, open_low: bool = False, open_high: bool 
     if open_high:
         return Range(f"at least {low:g} and below {high:g}", lambda value: low <= value < high)
     return Range(f"from {low:g} to {high:g}", lambda value: low <= value <= high)
+
+
+def other_than(number: float) -> Range:
+    """Returns all numbers but one."""
+    return Range(f"other than {number:g}", lambda value: value != number)
 
 
 @dataclass(frozen=True)
@@ -142,8 +147,43 @@ def typed(cls: type[T], values: Mapping[str, Any], where: str) -> T:
         RecipeError: an unknown or missing field, or a value that its annotation does not allow; the message has
             `where`, the field, the value, what it must be and the nearest known name.
     """
+    if isinstance(values, cls):
+        return values
     try:
         return _built(cls, values, "")
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from None
+
+
+def check_given(cls: type[Any], values: Any, path: str = "") -> None:
+    """Refuses values that a dataclass does not take, whatever else it needs: settings that override others.
+
+    Args:
+        cls: a dataclass.
+        values: by field.
+        path: what the fields' names begin with in messages, as in 'alarm.'.
+
+    Raises:
+        RecipeError: an unknown field, or a value that its annotation does not allow.
+    """
+    hints = _hints(cls)
+    for name, value in _known(cls, values, path).items():
+        _converted(value, hints[name], f"{path}{name}")
+
+
+def checked_arguments(function: Callable[..., Any], values: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Returns arguments of a function, or of a class that is no dataclass, as its annotations have them.
+
+    Raises:
+        RecipeError: a value that its annotation does not allow.
+    """
+    maker: Any = vars(function).get("__init__", object) if isinstance(function, type) else function
+    try:
+        hints = get_type_hints(maker, include_extras=True)
+    except NameError:  # of a user's own, whose annotations only a type checker can read
+        return dict(values)
+    try:
+        return {name: _converted(value, hints.get(name, Any), name) for name, value in values.items()}
     except RecipeError as error:
         raise RecipeError(f"{where}: {error}") from None
 
@@ -155,17 +195,10 @@ def init_fields(cls: type[Any]) -> dict[str, Field[Any]]:
 
 def _built(cls: type[T], values: Mapping[str, Any], path: str) -> T:
     assert is_dataclass(cls)
-    if not isinstance(values, Mapping):
-        raise RecipeError(f"{path.rstrip('.') or 'the value'} is {_shown(values)}; it must be a mapping")
-    known = init_fields(cls)
-    for name in values:
-        if not isinstance(name, str):
-            raise RecipeError(f"{path}{name!r} is not a name of a setting; names are text{hint('', known)}")
-        if name not in known:
-            raise RecipeError(f"unknown setting '{path}{name}'{hint(name, known)}")
+    values = _known(cls, values, path)
     missing = [
         name
-        for name, field in known.items()
+        for name, field in init_fields(cls).items()
         if name not in values and field.default is MISSING and field.default_factory is MISSING
     ]
     if missing:
@@ -179,9 +212,31 @@ def _built(cls: type[T], values: Mapping[str, Any], path: str) -> T:
         raise RecipeError(f"{path.rstrip('.')}: {error}" if path else str(error)) from None
 
 
-@cache
+def _known(cls: type[Any], values: Any, path: str) -> Mapping[str, Any]:
+    """Returns values, all of fields that a dataclass has."""
+    if not isinstance(values, Mapping):
+        raise RecipeError(f"{path.rstrip('.') or 'the value'} is {_shown(values)}; it must be a mapping")
+    known = init_fields(cls)
+    for name in values:
+        if not isinstance(name, str):
+            raise RecipeError(f"{path}{name!r} is not a name of a setting; names are text{hint('', known)}")
+        if name not in known:
+            raise RecipeError(f"unknown setting '{path}{name}'{hint(name, known)}")
+    return values
+
+
 def _hints(cls: Any) -> dict[str, Any]:
-    return get_type_hints(cls, include_extras=True)
+    """Returns the annotations of a dataclass's fields."""
+    if cls not in _HINTS:
+        _HINTS[cls] = _resolved(cls)
+    return _HINTS[cls]
+
+
+def _resolved(cls: Any) -> dict[str, Any]:
+    try:
+        return get_type_hints(cls, include_extras=True)
+    except NameError:  # of a user's own class, whose annotations only a type checker can read
+        return dict.fromkeys((field.name for field in fields(cls)), Any)
 
 
 def _converted(value: Any, hint: Any, path: str) -> Any:
@@ -198,7 +253,7 @@ def _converted(value: Any, hint: Any, path: str) -> Any:
         return found
     if origin in (Union, UnionType):
         return _of_union(value, hint, path)
-    if hint is Any or isinstance(hint, TypeVar):
+    if hint == Any or isinstance(hint, TypeVar):
         return tuple(value) if isinstance(value, list) else value
     if hint is NoneType:
         return _checked(value, value is None, hint, path)
@@ -286,7 +341,7 @@ def _of_collection(value: Any, hint: Any, path: str) -> Any:
         _checked(value, isinstance(value, list | tuple | AbstractSet), hint, path)
         return frozenset(_item(item, inner[0], f"{path}[{i}]") for i, item in enumerate(value))
     if not (isinstance(kind, type) and issubclass(kind, Sequence)):
-        return _checked(value, isinstance(value, kind) or (kind is Callable and callable(value)), hint, path)
+        return _checked(value, isinstance(value, kind), hint, path)
     _checked(value, isinstance(value, list | tuple), hint, path)
     if issubclass(kind, tuple) and Ellipsis not in inner:
         if len(value) != len(inner):

@@ -30,10 +30,12 @@ from rlhf_core.errors import DataError
 from rlhf_core.evaluation.reward_models import pairwise_accuracy
 from rlhf_core.models.loading import load_language_model
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss, score_all
+from rlhf_core.rewards.preference_training import pair_loss, score_all
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.aspects import AspectModelSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
@@ -49,8 +51,8 @@ History = list[dict[str, float]]
 
 
 def train_aspect_model(
-    spec_path: Annotated[Path, "aspect-model spec (YAML)"],
-    scale_path: Annotated[Path, "training settings (YAML)"],
+    spec_path: Annotated[Address, "aspect-model spec (YAML)"],
+    scale_path: Annotated[Address, "training settings (YAML)"],
     data: Path,
     sft: Path,
     seed: int,

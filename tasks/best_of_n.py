@@ -18,7 +18,8 @@ from rlhf_core.evaluation.best_of_n import best_of_first, check_sizes
 from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
 from rlhf_core.evaluation.reward_bench import check_independence
 from tasks.params.evaluation import BestOfNSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers, read_rows
@@ -77,7 +78,7 @@ def win_rates(
 
 
 def choose(
-    scale_path: Annotated[Path, "settings (YAML)"],
+    scale_path: Annotated[Address, "settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,

@@ -17,6 +17,8 @@ import typer
 
 from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, hint, path_error
 from tasks.graph.names import ALL, known_scale, papers_here, split_names, trained_reward_model
+from tasks.graph.rows import refuse_old_tree
+from tasks.params.pages import page_files
 from tasks.running.platform_state import join_platform
 
 USER_ERROR = 2
@@ -29,11 +31,18 @@ commands = typer.Typer(
     rich_markup_mode="markdown",
     help="""Reward design for RLHF: train, compare and report reward recipes.
 
-A **row** is one recipe of a paper's table (`params/<paper>/rows/<row>.yaml`). Running it trains the models it
+A **row** is one recipe of a paper's table (an entry of `params/<paper>/rows.yaml`). Running it trains the models it
 needs, once, and shares them with every other row; a second run does nothing. Start with `rewardsmith doctor`,
 then `rewardsmith plan`, then `rewardsmith run`.
 """,
 )
+
+
+@commands.callback()
+def before(context: typer.Context) -> None:
+    if context.invoked_subcommand != "migrate":
+        refuse_old_tree(Path.cwd())
+
 
 Names = Annotated[
     list[str] | None,
@@ -175,13 +184,13 @@ def table(
 ) -> None:
     """Print a table of a paper: published and measured side by side, with direction verdicts.
 
-    The name of a study of one's own (`params/my-study/rows/`) sets its rows side by side: means over seeds.
+    The name of a study of one's own (`params/my-study/rows.yaml`) sets its rows side by side: means over seeds.
     """
     from rlhf_core.published import registry
     from tasks.graph.names import DEMO, FULL, made_tables
     from tasks.report.terminal import print_table
 
-    if name not in registry.PAPERS and Path("params", name, "rows").is_dir():
+    if name not in registry.PAPERS and page_files(Path("params", name), "rows"):
         from tasks.commands.compare import print_comparison
 
         print_comparison(Path.cwd(), scale, name)
@@ -225,8 +234,9 @@ def hackability(
 
     Trains a policy on each reward with each mitigation and measures, against the testbed's true rewards, how far the
     proxy rose and the true win rate fell, when that set in, and which clauses the policy wrote more of. Without a
-    reward of your own: reward models of four annotators with a **known flaw** (`params/hackability/reward_models/`).
-    Mitigations stand in `params/hackability/mitigations.yaml`. Seed 0 unless given.
+    reward of your own: reward models of four annotators with a **known flaw**
+    (`params/hackability/reward_models.yaml`). Mitigations are the variants in `params/hackability/rows.yaml`. Seed 0
+    unless given.
 
     Examples: `rewardsmith hackability --mitigation vanilla --mitigation par` (every flaw, two mitigations) ·
     `rewardsmith hackability --flaw length` (one flaw, every mitigation) ·
@@ -234,7 +244,8 @@ def hackability(
     `rewardsmith hackability --reward-model results/testbed/segment/reward_model/bandit/0/result` (a trained model).
 
     A mitigation that compares with reference rewards needs a reward model; with a function it is left out, and the
-    page says so. What was trained is not trained again; rows are written to `params/hackability/rows/`.
+    page says so. What was trained is not trained again; the rows of your own reward are a page,
+    `params/hackability/rows_<name>.yaml`.
     """
     from tasks.graph import laboratory
     from tasks.graph.files import matrix_folders
@@ -386,12 +397,23 @@ def verify(
 
 
 @commands.command()
+def migrate() -> None:
+    """Convert a tree with a file for each row, reward model and setting to pages; results of renamed rows move along.
+
+    Commit before: files are replaced. `git diff` shows what became of them.
+    """
+    from tasks.commands.migrate import print_migration
+
+    print_migration(Path.cwd())
+
+
+@commands.command()
 def graph(
     matrix: Annotated[str | None, typer.Option(metavar="PAPER", help="Also write this paper's full matrix.")] = None,
     scale: Scale = "testbed",
     check: Annotated[bool, typer.Option("--check", help="Write nothing; exit with 1 when not current.")] = False,
 ) -> None:
-    """Bring dvc.yaml and the graph files up to date with params/ and the stages' versions.
+    """Bring the dvc.yaml files up to date with params/ and the stages' versions.
 
     The matrix of a paper (`pipelines/<scale>/<paper>/dvc.yaml`) is written when `run` or `plan` first asks for it, or
     here with `--matrix`.

@@ -14,7 +14,8 @@ import torch
 from safetensors.torch import save_file
 
 from tasks.params.backbone import EntropySpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -38,7 +39,7 @@ def resolve_cutoffs(spec: EntropySpec, entropies: torch.Tensor) -> dict[str, flo
 
 
 def measure(
-    spec_path: Annotated[Path, "cutoffs (YAML)"], sft: Path, data: Path, out: Path, version: int | None = None
+    spec_path: Annotated[Address, "cutoffs (YAML)"], sft: Path, data: Path, out: Path, version: int | None = None
 ) -> None:
     """Writes entropies of every preference split and the cutoffs in nats."""
     check_version(STAGE, VERSION, version)

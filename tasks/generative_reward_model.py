@@ -34,8 +34,9 @@ from rlhf_core.reasoning.token_rewards import RewardRanges, aligned_logprobs, to
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.sft import sft_loss
 from rlhf_core.testbed.oracle import first_error, minimal_edit
+from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.settings import typed
 from tasks.running.artifacts import Stopped, check_version, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.loading import load_encoder, load_policy
@@ -261,8 +262,8 @@ def fidelity_metrics(scored: Sequence[RewardedSolution], material: Material, enc
 
 
 def train_generative_model(
-    spec_path: Annotated[Path, "generative reward model (YAML)"],
-    scale_path: Annotated[Path, "training settings (YAML)"],
+    spec_path: Annotated[Address, "generative reward model (YAML)"],
+    scale_path: Annotated[Address, "training settings (YAML)"],
     data: Path,
     sft: Annotated[Path, "result of `sft` that it starts from"],
     samples: Annotated[Path, "result of `samples`"],
@@ -289,7 +290,7 @@ def train_generative_model(
         material = gather(data, drawn, file, teacher, config.held_out, seed)
         rows, metrics = training_rows(material, tasks, seed)
         with training_on(teacher / "rewrites.jsonl"):
-            history = fit(model, rows, training, seed, checkpoints, spec_path.stem)
+            history = fit(model, rows, training, seed, checkpoints, Address(spec_path).name)
         model.model.eval()
         said = correct(model, tasks, material.wrong, max_new_tokens=config.max_new_tokens, batch=config.batch)
         corrected = [

@@ -20,8 +20,9 @@ from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import from_spans
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.signals import Segments
+from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import CalibrationSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, stage_output, write_json
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.result_rows import PreferencePair, read_rows
@@ -40,7 +41,7 @@ def calibration_places(spec: CalibrationSpec, rows: int) -> list[int]:
 
 
 def fit_normalisers(
-    scale_path: Annotated[Path, "calibration settings (YAML)"],
+    scale_path: Annotated[Address, "calibration settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,

@@ -22,8 +22,9 @@ from rlhf_core.recipe import parse_recipe, useless_shaping
 from tasks.evaluating.aspects import lower_is_better, write_scores
 from tasks.evaluating.policies import Evaluation
 from tasks.params.evaluation import EvaluationConfig
-from tasks.params.policy import PolicyScale, lora_settings
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.policy import PolicyScale
+from tasks.params.settings import typed
 from tasks.policy_run.given_texts import by_given_texts
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft
 from tasks.policy_run.optimising import by_reward
@@ -81,9 +82,9 @@ def _in_hindsight(
 
 
 def train_policy(
-    row_path: Annotated[Path, "row file (YAML)"],
-    scale_path: Annotated[Path, "optimiser settings (YAML)"],
-    evaluation_path: Path,
+    row_path: Annotated[Address, "row file (YAML)"],
+    scale_path: Annotated[Address, "optimiser settings (YAML)"],
+    evaluation_path: Address,
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -116,10 +117,9 @@ def train_policy(
     above = PolicyInputs(data, sft, reward, holistic, SolutionFolders(samples, teacher, token_rewards))
     row = RowTraining(recipe, scale, above, seed, f"{row_path} on {scale_path}")
     learn = by_reward(row) if recipe.kind == "reward" else by_given_texts(row)
-    lora = lora_settings(recipe, str(row_path))
     inputs = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        run = start_run(data, sft, evaluation_spec, lora, seed)
+        run = start_run(data, sft, evaluation_spec, recipe.lora, seed)
         if scale.measure_hacking and not run.scored:
             raise RecipeError(f"{scale_path}: measure_hacking needs a judge, or data with true rewards")
         summary, watch = learn(run, checkpoints)

@@ -13,7 +13,8 @@ from rlhf_core.errors import DataError
 from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.answering import answer
 from tasks.params.evaluation import PoolSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import BenchmarkItem, PooledAnswers, read_rows
@@ -24,7 +25,7 @@ STAGE = "pool"
 
 
 def draw_pool(
-    scale_path: Annotated[Path, "pool settings (YAML)"],
+    scale_path: Annotated[Address, "pool settings (YAML)"],
     data: Path,
     sft: Path,
     seed: int,

@@ -45,8 +45,8 @@ from tasks.params.data import (
     WorldSpec,
     data_spec,
 )
+from tasks.params.pages import Address, read_settings
 from tasks.params.questions import QuestionsSpec
-from tasks.params.settings import read_settings
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.stage import command_line, run_stage
 
@@ -54,7 +54,7 @@ VERSION = 3
 STAGE = "prepare"
 
 
-def prepare(spec_path: Annotated[Path, "data spec (YAML)"], out: Path, version: int | None = None) -> None:
+def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path, version: int | None = None) -> None:
     """Writes the data sets that a data spec describes."""
     check_version(STAGE, VERSION, version)
     spec = data_spec(read_settings(spec_path), str(spec_path))

@@ -24,8 +24,9 @@ from rlhf_core.normalisers import NoNormaliser
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, collect
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import build_segmenter
+from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import ReferencesSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
@@ -91,7 +92,7 @@ def sample(
 
 
 def make_references(
-    scale_path: Annotated[Path, "reference settings (YAML)"],
+    scale_path: Annotated[Address, "reference settings (YAML)"],
     data: Path,
     sft: Path,
     reward_model: Path,

@@ -15,7 +15,8 @@ from rlhf_core.data.sources import HuggingFaceSource
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores, section_of
 from tasks.params.evaluation import RewardBenchSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_world
 from tasks.running.result_rows import BenchmarkPair
@@ -65,7 +66,7 @@ def split_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
 
 
 def bench(
-    scale_path: Annotated[Path, "benchmark spec (YAML)"],
+    scale_path: Annotated[Address, "benchmark spec (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,

@@ -31,8 +31,9 @@ from rlhf_core.rewards.warm import averaged
 from rlhf_core.segmentation import Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token
 from rlhf_core.supervised.config import TrainingConfig
+from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_json, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
@@ -53,8 +54,8 @@ STAGE = "reward_model"
 
 
 def train_reward_model(
-    spec_path: Annotated[Path, "reward-model spec (YAML)"],
-    scale_path: Annotated[Path, "training settings (YAML)"],
+    spec_path: Annotated[Address, "reward-model spec (YAML)"],
+    scale_path: Annotated[Address, "training settings (YAML)"],
     data: Path,
     sft: Path,
     entropies: Path | None,
@@ -107,7 +108,7 @@ def train_reward_model(
         else:
             options = {"heads": loss.heads, "seed": own_seed, "projections": aggregation.projections}
             model = ScalarModel.from_language_model(base, **options).to(device())
-            label = f"reward model {spec_path.stem} seed {seed}"
+            label = f"reward model {Address(spec_path).name} seed {seed}"
             with training_on(data / "preference.train.jsonl"):
                 history = fit(model, splits["train"], encoder.pad_id, config, own_seed, label, checkpoints, loss)
         metrics: dict[str, float] = {
@@ -139,7 +140,7 @@ def train_reward_model(
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
-def _merged_spec(merge: MergeSpec, members: Sequence[Path], where: Path) -> RewardModelSpec:
+def _merged_spec(merge: MergeSpec, members: Sequence[Path], where: Address) -> RewardModelSpec:
     """What the merged models were trained on.
 
     Raises:

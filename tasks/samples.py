@@ -20,7 +20,8 @@ from rlhf_core.models.generation import generate
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
@@ -101,7 +102,7 @@ def statistics(samples: Sequence[SampledSolution], eos_id: int) -> dict[str, flo
 
 
 def make_samples(
-    spec_path: Annotated[Path, "sampling settings (YAML)"],
+    spec_path: Annotated[Address, "sampling settings (YAML)"],
     data: Path,
     sft: Path,
     seed: int,

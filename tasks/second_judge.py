@@ -13,7 +13,8 @@ from typing import Annotated
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
 from tasks.params.evaluation import SecondJudgeSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import Generation, OpponentJudgement, read_rows
@@ -37,8 +38,8 @@ def answers_of(policy: Path, benchmark: str) -> dict[str, Generation]:
 
 
 def judge_policies(
-    row_path: Annotated[Path, "row file (YAML)"],
-    scale_path: Annotated[Path, "judge settings (YAML)"],
+    row_path: Annotated[Address, "row file (YAML)"],
+    scale_path: Annotated[Address, "judge settings (YAML)"],
     data: Path,
     policies: Annotated[tuple[Path, ...], "results of `policy`: the one that is judged, then its opponents"],
     out: Path,

@@ -23,7 +23,8 @@ from rlhf_core.segmentation.sat import KNOWN_FILE, SaT, load_splitter, text_dige
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.params.backbone import SegmenterSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
 from tasks.running.progress import progress
 from tasks.running.stage import command_line, device, run_stage, set_threads
@@ -60,7 +61,7 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
 
 
 def make_segmenter(
-    spec_path: Annotated[Path, "segmenter spec (YAML)"], data: Path, out: Path, version: int | None = None
+    spec_path: Annotated[Address, "segmenter spec (YAML)"], data: Path, out: Path, version: int | None = None
 ) -> None:
     """Trains or loads a SaT model and finds the sentences of all responses."""
     check_version(STAGE, VERSION, version)
@@ -99,11 +100,11 @@ def make_segmenter(
         write_json(result / "metrics.json", metrics)
 
 
-def _train(spec: SegmenterSpec, training: TrainingConfig, where: Path, data: Path, folder: Path) -> dict[str, float]:
+def _train(spec: SegmenterSpec, training: TrainingConfig, where: Address, data: Path, folder: Path) -> dict[str, float]:
     config = spec.tagger
     gold = gold_texts(str(spec.gold), "train", data)[: spec.texts]
     total = 0
-    with progress(f"boundary tagger {where.stem}", 1) as advance:
+    with progress(f"boundary tagger {where.name}", 1) as advance:
 
         def on_step(step: int, steps: int, metrics: dict[str, float]) -> None:
             nonlocal total

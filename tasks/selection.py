@@ -22,7 +22,8 @@ from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.answering import answer
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
 from tasks.params.aspects import SelectionFile, SelectionScale
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt, read_rows
@@ -100,9 +101,9 @@ def _compare(
 
 
 def select(
-    spec_path: Annotated[Path, "selection file (YAML)"],
-    scale_path: Annotated[Path, "how much is compared (YAML)"],
-    aspect: Annotated[tuple[Path, ...], "aspect files (YAML), in the selection's order"],
+    spec_path: Annotated[Address, "selection file (YAML)"],
+    scale_path: Annotated[Address, "how much is compared (YAML)"],
+    aspect: Annotated[tuple[Address, ...], "aspects (YAML), in the selection's order"],
     data: Path,
     sft: Path,
     reward_model: Annotated[Path, "result of `reward_model`: the holistic reward"],
@@ -117,10 +118,8 @@ def select(
     spec = typed(SelectionFile, read_settings(spec_path), str(spec_path))
     scale = typed(SelectionScale, read_settings(scale_path), str(scale_path))
     rule = spec.rule
-    if tuple(path.stem for path in aspect) != tuple(spec.aspects):
-        raise RecipeError(
-            f"{spec_path} lists the aspects {list(spec.aspects)}, but {[p.stem for p in aspect]} are given"
-        )
+    if (given := tuple(Address(one).name for one in aspect)) != tuple(spec.aspects):
+        raise RecipeError(f"{spec_path} lists the aspects {list(spec.aspects)}, but {list(given)} are given")
     models = aspect_model or ()
     inputs = [spec_path, scale_path, *aspect, data, sft, reward_model, *models]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:

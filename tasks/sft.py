@@ -28,7 +28,8 @@ from rlhf_core.supervised.sft import mean_nll, sft_loss
 from tasks.evaluating.policies import Evaluator
 from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import join_processes
@@ -41,8 +42,8 @@ STAGE = "sft"
 
 
 def fine_tune(
-    spec_path: Annotated[Path, "backbone spec (YAML)"],
-    evaluation_path: Path,
+    spec_path: Annotated[Address, "backbone spec (YAML)"],
+    evaluation_path: Address,
     data: Path,
     tokenizer: Path,
     seed: int,
@@ -90,7 +91,7 @@ def fine_tune(
                     config,
                     weight=lambda indices: float(sum(len(rows[i].response) for i in indices)),
                     checkpoints=checkpoints,
-                    label=f"sft {spec_path.stem} seed {seed}",
+                    label=f"sft {Address(spec_path).name} seed {seed}",
                     every=10,
                 )
         model.eval()

@@ -18,7 +18,7 @@ from typing import Annotated, Any
 
 from rlhf_core.published import registry
 from rlhf_core.published.row_map import rows_of_paper
-from tasks.params.settings import read_settings
+from tasks.graph.matrix import results_of_rows
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
@@ -88,9 +88,9 @@ def write_curves(path: Path, paper_key: str, tree: ResultTree) -> None:
                             writer.writerow([row.name, seed, entry["step"], metric, entry[metric]])
 
 
-def declared_inputs(graph: Path, paper_key: str) -> frozenset[str]:
-    """The results that a graph file declares as inputs of a paper's tables."""
-    return frozenset(read_settings(graph)["tables"][paper_key]["deps"])
+def declared_inputs(results: Path, paper_key: str, rows: tuple[str, ...], seeds: tuple[int, ...]) -> frozenset[str]:
+    """The results that the graph declares as inputs of the tables of some rows."""
+    return frozenset(results_of_rows(Path(), results.name, paper_key, rows, seeds))
 
 
 def build(
@@ -122,12 +122,12 @@ def make_tables(
     paper: Annotated[str, "paper of the registry: segment, sentence, ..."],
     seeds: Annotated[tuple[int, ...], "seeds to average over"],
     out: Path,
-    graph: Annotated[Path | None, "graph file whose declared inputs alone are read"] = None,
+    rows: Annotated[tuple[str, ...], "rows whose results, and what they were made from, alone are read"] = (),
     version: int | None = None,
 ) -> None:
     """Writes a paper's tables, metrics, curves and figures beside what was published."""
     check_version("tables", VERSION, version)
-    build(results, paper, seeds, out, declared_inputs(graph, paper) if graph else None)
+    build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
 
 
 main = command_line(make_tables)

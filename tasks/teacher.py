@@ -10,15 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.errors import RecipeError
 from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
+from rlhf_core.teachers.registry import TEACHERS
 from rlhf_core.testbed.oracle import first_error
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
 from tasks.running.artifacts import check_version, record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
@@ -28,8 +30,6 @@ from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
 VERSION = 1
 STAGE = "teacher"
-#: Where answers of endpoints and local models are kept unless the spec says otherwise.
-CACHE = Path(".work/teacher")
 
 
 def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
@@ -39,38 +39,12 @@ def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
         RecipeError: an unknown kind or option.
     """
     options = {name: expanded(f"{where}: '{name}'", value) for name, value in spec.options.items()}
-    if spec.kind == "oracle":
-        from rlhf_core.teachers.oracle import OracleTeacher
-
-        return typed(OracleTeacher, options, f"{where}: options")
-    if spec.kind == "endpoint":
-        from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
-        from rlhf_core.teachers.endpoint import EndpointTeacher
-
-        cache = options.pop("cache_path", CACHE / "endpoint.jsonl")
-        return EndpointTeacher(typed(EndpointConfig, {**options, "cache_path": str(cache)}, f"{where}: options"))
-    if spec.kind == "local":
-        return _local_teacher(options, where)
-    raise RecipeError(f"{where}: kind is '{spec.kind}'; known: oracle, endpoint, local")
-
-
-def _local_teacher(options: dict[str, Any], where: str) -> Teacher:
-    from rlhf_core.data.templates import chat_template
-    from rlhf_core.data.truncation import Limits
-    from rlhf_core.models.loading import load_tokenizer
-    from rlhf_core.teachers.local import LocalTeacher
-
-    missing = {"source", "template", "limits"} - set(options)
-    if missing:
-        raise RecipeError(f"{where}: a teacher of kind local needs {', '.join(sorted(missing))}")
-    template = chat_template(options["template"])
-    tokenizer = load_tokenizer(options["source"])
-    encoder = Encoder(tokenizer, template, typed(Limits, options["limits"], f"{where}: options: limits"))
-    cache = Path(options.get("cache_path", CACHE / "local.jsonl"))
-    longest, batch = int(options.get("max_new_tokens", 256)), int(options.get("batch", 16))
-    return LocalTeacher(
-        load_policy(Path(options["source"]), encoder), encoder, str(options["source"]), cache, longest, batch
-    )
+    try:
+        kind = TEACHERS[spec.kind]
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from None
+    teacher: Teacher = typed(kind, options, f"{where}: options").teacher(load_policy)
+    return teacher
 
 
 def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution]) -> dict[str, float]:
@@ -115,7 +89,7 @@ def _steps(wrong: WrongSolution) -> bool:
 
 
 def make_rewrites(
-    spec_path: Annotated[Path, "teacher spec (YAML)"],
+    spec_path: Annotated[Address, "teacher spec (YAML)"],
     data: Path,
     sft: Path,
     samples: Annotated[Path, "result of `samples`"],

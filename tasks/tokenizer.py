@@ -9,7 +9,8 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.tokenizers import add_pad_token, check_padding, train_byte_level_bpe
 from rlhf_core.models.loading import load_tokenizer
 from tasks.params.backbone import TokenizerSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
@@ -18,7 +19,7 @@ STAGE = "tokenizer"
 
 
 def make_tokenizer(
-    spec_path: Annotated[Path, "tokenizer spec (YAML)"], data: Path, out: Path, version: int | None = None
+    spec_path: Annotated[Address, "tokenizer spec (YAML)"], data: Path, out: Path, version: int | None = None
 ) -> None:
     """Trains or loads the tokenizer that a spec describes and checks it against the chat template."""
     check_version(STAGE, VERSION, version)

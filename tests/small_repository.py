@@ -26,7 +26,14 @@ import argparse, hashlib, json, os, sys, time
 import yaml
 from pathlib import Path
 
+def settings(address):
+    file, _, key = str(address).partition(".yaml:")
+    content = yaml.safe_load(Path(file + ".yaml").read_text())
+    return {**content.get("base", {}), **content[key]}
+
 def digest(path):
+    if ".yaml:" in str(path):
+        return hashlib.sha256(json.dumps(settings(path), sort_keys=True).encode()).hexdigest()
     files = [path] if path.is_file() else sorted(p for p in path.rglob("*") if p.is_file())
     return hashlib.sha256(b"".join(f.read_bytes() for f in files)).hexdigest()
 
@@ -41,11 +48,12 @@ def run(stage):
     one = ("spec", "row", "scale", "evaluation", "data", "tokenizer", "sft", "entropies")
     named = [options[n] for n in one if options[n]] + options["reward_model"] + options["normaliser"]
     named += options["references"]
-    inputs = [Path(path) for path in named if Path(path).exists()]
+    inputs = [Path(path) for path in named if ".yaml:" in path or Path(path).exists()]
     if stage == "tables":
-        declared = yaml.safe_load(Path(options["graph"]).read_text())["tables"][options["paper"]]["deps"]
-        inputs = [Path(path) for path in sorted(declared)]
-    text = Path(options["row"] or options["spec"] or os.devnull).read_text()
+        results = Path(options["results"])
+        inputs = sorted(p for p in results.glob("segment/policy/*/*/result") if p.parts[4] in options["rows"])
+    address = options["row"] or options["spec"]
+    text = f"behaviour: {settings(address).get('behaviour')}" if address else ""
     work = Path(".work"); work.mkdir(exist_ok=True)
     with (work / "calls").open("a") as calls:
         calls.write(f"{stage} {options['out']} {os.environ.get('OMP_NUM_THREADS')} "
@@ -85,6 +93,8 @@ def run(stage):
         curves = "row,seed,step,metric,value\\nsegment,0,0,kl,0.1\\nsegment,0,1,kl,0.2\\n"
         (out / "result" / "curves.csv").write_text(curves)
         (out / "result" / "tables.json").write_text("{}")
+    if stage in ("sft", "policy", "reward_model", "tables"):
+        (out / "headline.json").write_text(json.dumps({"win_rate_vs_sft": value}))
     if "behaviour: stop" in text:
         (out / "result" / "metrics.json").unlink()
         stop = {"reason": "0.51 are right, below 0.6", "metrics": {}}
@@ -111,9 +121,22 @@ def clean_environment(**extra: str) -> dict[str, str]:
     return {**os.environ, **switches, "PATH": f"{binaries}{os.pathsep}{os.environ['PATH']}", **extra}
 
 
+class _Plain(yaml.SafeDumper):
+    """YAML without anchors, which a change of one entry's value would break."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
 def write_yaml(path: Path, value: Mapping[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(yaml.safe_dump(dict(value)), encoding="utf-8")
+    path.write_text(yaml.dump(dict(value), Dumper=_Plain), encoding="utf-8")
+
+
+def set_entry(page: Path, name: str, values: Any) -> None:
+    """Sets an entry of a page, which need not be there yet."""
+    content = yaml.safe_load(page.read_text(encoding="utf-8")) if page.exists() else {}
+    write_yaml(page, {**content, name: values})
 
 
 def reward_row(reward_model: str, backbone: str = "phi3-mini", **more: Any) -> dict[str, Any]:
@@ -141,16 +164,15 @@ def create(
     """Writes such a repository, with its graph files, git and DVC, and returns its root."""
     for scale in scales:
         folder = root / "params" / "scales" / scale
-        files = ("data/dialogue", "tokenizers/dialogue", "evaluation/dialogue", "policy/ppo", "policy/dpo")
-        for name in (*files, "entropies", "reward_model", "normaliser", "references"):
-            write_yaml(folder / f"{name}.yaml", {"size": 1, "name": name})
-        for backbone in {row["backbone"] for row in rows.values()}:
-            write_yaml(folder / "backbones" / f"{backbone}.yaml", BACKBONE)
-    for name, row in rows.items():
-        write_yaml(root / "params" / "segment" / "rows" / f"{name}.yaml", row)
-        if "reward_model" in row:
-            spec = {"backbone": row["backbone"], "kind": row["reward_model"]}
-            write_yaml(root / "params" / "segment" / "reward_models" / f"{row['reward_model']}.yaml", spec)
+        names: dict[str, tuple[str, ...]] = dict.fromkeys(("data", "tokenizers", "evaluation"), ("dialogue",))
+        names |= {"policy": ("ppo", "dpo"), "stages": ("entropies", "reward_model", "normaliser", "references")}
+        for kind, of in names.items():
+            write_yaml(folder / f"{kind}.yaml", {name: {"size": 1, "name": name} for name in of})
+        write_yaml(folder / "backbones.yaml", dict.fromkeys({row["backbone"] for row in rows.values()}, BACKBONE))
+    write_yaml(root / "params" / "segment" / "rows.yaml", rows)
+    models = {row["reward_model"]: row["backbone"] for row in rows.values() if "reward_model" in row}
+    specs = {name: {"backbone": backbone, "kind": name} for name, backbone in models.items()}
+    write_yaml(root / "params" / "segment" / "reward_models.yaml", specs)
     demo_part = {"segment": {"seeds": list(seeds), "rows": list(demo)}}
     suite = {"seeds": list(suite_seeds), "scale_seeds": {"default": [0]}}
     write_yaml(root / "params.yaml", {"demo": demo_part, "suite": suite})

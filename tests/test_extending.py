@@ -21,7 +21,7 @@ MOST_LINES = 60
 #: What a copy of the project holds, be it a clone or unpacked.
 PARTS = (
     ".dvc/.gitignore", ".dvc/config", ".dvc/plots", ".dvcignore", ".gitignore", "constraints.txt", "dvc.yaml", "flows",
-    "graph.yaml", "infra", "params", "params.yaml", "prefect.yaml", "pyproject.toml", "rlhf_core", "tasks",
+    "infra", "params", "params.yaml", "prefect.yaml", "pyproject.toml", "rlhf_core", "tasks",
 )  # fmt: skip
 #: As small as training gets: the page says what runs, not how well it learns.
 TINY = {

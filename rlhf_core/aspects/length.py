@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, groups, words
-from rlhf_core.errors import RecipeError
+from rlhf_core.typed import Checked, above
 
 
 @dataclass(frozen=True)
-class Length:
+class Length(Checked):
     """Tokens of the response over `mean_tokens`; never negative.
 
     Attributes:
@@ -20,15 +20,11 @@ class Length:
         offsets: character spans of the tokens of a text; words and marks without one.
     """
 
-    mean_tokens: float = 1.0
+    mean_tokens: Annotated[float, above(0)] = 1.0
     offsets: Offsets | None = None
     name: str = "length"
     density: Density = Density.SEQUENCE
     higher_is_better: bool = True
-
-    def __post_init__(self) -> None:
-        if not self.mean_tokens > 0:
-            raise RecipeError(f"aspect 'length': mean_tokens is {self.mean_tokens}; it must be above 0")
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         counts = [len(groups((self.offsets or words)(text))) for text in responses]

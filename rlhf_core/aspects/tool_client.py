@@ -14,16 +14,17 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, TypeVar
 
 from rlhf_core.errors import RecipeError, ToolError
 from rlhf_core.evaluation.judges.cache import AnswerCache, digest
+from rlhf_core.typed import Checked, at_least
 
 A = TypeVar("A")
 
 
 @dataclass(frozen=True)
-class ToolConfig:
+class ToolConfig(Checked):
     """How a tool is asked.
 
     Attributes:
@@ -33,18 +34,17 @@ class ToolConfig:
         cache_path: file of answers, or None for this process only.
     """
 
-    concurrency: int = 16
-    retries: int = 4
-    backoff_s: float = 0.25
+    concurrency: Annotated[int, at_least(1)] = 16
+    retries: Annotated[int, at_least(0)] = 4
+    backoff_s: Annotated[float, at_least(0)] = 0.25
     max_backoff_s: float = 8.0
     cache_path: str | Path | None = None
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1 or self.retries < 0 or self.backoff_s < 0 or self.max_backoff_s < self.backoff_s:
+        super().__post_init__()
+        if self.max_backoff_s < self.backoff_s:
             raise RecipeError(
-                f"concurrency is {self.concurrency}, retries {self.retries}, backoff_s {self.backoff_s} and "
-                f"max_backoff_s {self.max_backoff_s}; concurrency must be at least 1, the others not negative, and the "
-                "longest pause no shorter than the first"
+                f"max_backoff_s is {self.max_backoff_s}; it must be at least backoff_s, which is {self.backoff_s}"
             )
 
 

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.testbed.knowledge import stream
 from rlhf_core.testbed.longform import LongFormWorld, Slice
 from rlhf_core.testbed.translation_grammar import grammar_errors
+from rlhf_core.typed import Checked, between
 
 _WORLD = LongFormWorld()
+#: Share of slices or words that are told wrong.
+Noise = Annotated[float, between(0, 0.5)]
 
 
 def _meta(record: Mapping[str, Any], aspect: str, field: str) -> Mapping[str, Any]:
@@ -31,14 +34,8 @@ def _meta(record: Mapping[str, Any], aspect: str, field: str) -> Mapping[str, An
     return meta
 
 
-def _checked_noise(aspect: str, noise: float, largest: float) -> float:
-    if not 0 <= noise <= largest:
-        raise RecipeError(f"aspect '{aspect}': noise is {noise}; it must lie in [0, {largest}]")
-    return noise
-
-
 @dataclass(frozen=True)
-class _SliceTruth:
+class _SliceTruth(Checked):
     """An aspect of slices: `right` on those that are right, `wrong` on the others; a share `noise` is told wrong."""
 
     name: str
@@ -46,7 +43,7 @@ class _SliceTruth:
     slices: Callable[[Mapping[str, Any], str], list[Slice]]
     right: float
     wrong: float
-    noise: float
+    noise: Noise
     seed: int
     higher_is_better: bool = True
 
@@ -62,20 +59,18 @@ class _SliceTruth:
         return Scored(tuple((s.start, s.end) for s in slices), values)
 
 
-def true_relevance(right: float = 0.3, wrong: float = -0.3, noise: float = 0.0, seed: int = 0) -> _SliceTruth:
+def true_relevance(right: float = 0.3, wrong: float = -0.3, noise: Noise = 0.0, seed: int = 0) -> _SliceTruth:
     """Relevance of each sub-sentence (ALARM, Appendix A.3: +-.3)."""
-    noise = _checked_noise("testbed-relevance", noise, 0.5)
     return _SliceTruth("relevance", Density.SPAN, _WORLD.relevance, right, wrong, noise, seed)
 
 
-def true_factuality(right: float = 0.5, wrong: float = -0.5, noise: float = 0.0, seed: int = 0) -> _SliceTruth:
+def true_factuality(right: float = 0.5, wrong: float = -0.5, noise: Noise = 0.0, seed: int = 0) -> _SliceTruth:
     """Factuality of each sentence (ALARM, Appendix A.1: +-.5)."""
-    noise = _checked_noise("testbed-factuality", noise, 0.5)
     return _SliceTruth("factuality", Density.SENTENCE, _WORLD.factuality, right, wrong, noise, seed)
 
 
 @dataclass(frozen=True)
-class TrueCompleteness:
+class TrueCompleteness(Checked):
     """Share of the requested attributes that the answer states truly, plus Gaussian noise.
 
     Attributes:
@@ -83,14 +78,11 @@ class TrueCompleteness:
         seed: of the noise.
     """
 
-    noise: float = 0.0
+    noise: Annotated[float, between(0, 10)] = 0.0
     seed: int = 0
     name: str = "completeness"
     density: Density = Density.SEQUENCE
     higher_is_better: bool = True
-
-    def __post_init__(self) -> None:
-        _checked_noise("testbed-completeness", self.noise, 10.0)
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         scored = []
@@ -103,7 +95,7 @@ class TrueCompleteness:
 
 
 @dataclass(frozen=True)
-class TrueGrammar:
+class TrueGrammar(Checked):
     """Errors of the testbed's small English: -1 on wrong tokens, 0 on others.
 
     Attributes:
@@ -113,14 +105,11 @@ class TrueGrammar:
     """
 
     offsets: Offsets | None = None
-    noise: float = 0.0
+    noise: Noise = 0.0
     seed: int = 0
     name: str = "grammar"
     density: Density = Density.TOKEN
     higher_is_better: bool = False
-
-    def __post_init__(self) -> None:
-        _checked_noise("testbed-grammar", self.noise, 0.5)
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         return [marked((self.offsets or words)(text), self._errors(text)) for text in responses]

@@ -6,7 +6,6 @@ its record type, bad rows being in the quarantine folder and counted in `summari
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,7 +17,7 @@ from rlhf_core.data.hub_set import HubSet
 from rlhf_core.data.jsonl import Lines, read_jsonl, read_lines
 from rlhf_core.data.quarantine import Summary, screen
 from rlhf_core.data.schemas import Record, RecordType, infer_record_type, record_type
-from rlhf_core.errors import DataError
+from rlhf_core.errors import DataError, nearest
 
 if TYPE_CHECKING:
     import datasets
@@ -205,7 +204,7 @@ def _check_known(available: Mapping[str, Sequence[str]], name: str, split: str, 
 
 
 def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, list(known), n=3, cutoff=0.5)
+    near = nearest(word, known, more=3, cutoff=0.5)
     return f"Did you mean {' or '.join(near)}? " if near else ""
 
 

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.typed import Checked
 
 LongPrompt = Literal["truncate", "error"]
 
 
 @dataclass(frozen=True)
-class Limits:
+class Limits(Checked):
     """Length limits in tokens.
 
     Args:
@@ -35,13 +36,12 @@ class Limits:
     on_long_prompt: LongPrompt = "truncate"
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.prompt < self.total:
             raise RecipeError(
                 f"prompt limit {self.prompt} and total limit {self.total} contradict each other: "
                 "the prompt limit must be at least 1 and below the total"
             )
-        if self.on_long_prompt not in ("truncate", "error"):
-            raise RecipeError(f"on_long_prompt is '{self.on_long_prompt}': use truncate or error")
 
 
 @dataclass

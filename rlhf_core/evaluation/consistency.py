@@ -9,17 +9,19 @@ rate. Source: ALARM, §3.2 and §4.2, Figures 3 and 4.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from rlhf_core.choices import Choices
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.statistics import Interval
+from rlhf_core.typed import Checked, between, one_of
 
 Floats = NDArray[np.float64]
-RULES = ("lowest", "below")
 
 
 @dataclass(frozen=True)
@@ -130,7 +132,37 @@ def _interval(estimate: float, drawn: Sequence[float], level: float) -> Interval
 
 
 @dataclass(frozen=True)
-class SelectionRule:
+class Rule:
+    """A way to choose aspects.
+
+    Args:
+        choose: (names in order of inconsistency, inconsistencies, cutoff) -> chosen names.
+        needs_cutoff: whether a cutoff goes with it.
+    """
+
+    choose: Callable[[list[str], Mapping[str, float], float], list[str]]
+    needs_cutoff: bool = False
+
+
+def _lowest(ranked: list[str], inconsistencies: Mapping[str, float], cutoff: float) -> list[str]:
+    """The aspect of lowest inconsistency."""
+    return ranked[:1]
+
+
+def _below(ranked: list[str], inconsistencies: Mapping[str, float], cutoff: float) -> list[str]:
+    """Every aspect whose inconsistency is below the cutoff."""
+    return [name for name in ranked if inconsistencies[name] < cutoff]
+
+
+RULES = Choices(
+    "selection rule",
+    {"lowest": Rule(_lowest), "below": Rule(_below, needs_cutoff=True)},
+    needs=("choose", "needs_cutoff"),
+)
+
+
+@dataclass(frozen=True)
+class SelectionRule(Checked):
     """Which aspects accompany the holistic reward.
 
     Args:
@@ -138,16 +170,13 @@ class SelectionRule:
         cutoff: percent, of 'below'.
     """
 
-    kind: str = "lowest"
-    cutoff: float | None = None
+    kind: Annotated[str, one_of(RULES)] = "lowest"
+    cutoff: Annotated[float, between(0, 100, open_low=True)] | None = None
 
     def __post_init__(self) -> None:
-        if self.kind not in RULES:
-            raise RecipeError(f"selection rule is '{self.kind}'; known: {', '.join(RULES)}")
-        if (self.kind == "below") != (self.cutoff is not None):
+        super().__post_init__()
+        if RULES[self.kind].needs_cutoff != (self.cutoff is not None):
             raise RecipeError(f"selection rule '{self.kind}' with cutoff {self.cutoff}: 'below' needs one, alone")
-        if self.cutoff is not None and not 0 < self.cutoff <= 100:
-            raise RecipeError(f"cutoff is {self.cutoff}; inconsistency is stated in percent, above 0 and up to 100")
 
     def choose(self, inconsistencies: Mapping[str, float], constant: Sequence[str] = ()) -> list[str]:
         """Chosen aspects in order of inconsistency; equal ones in the order given.
@@ -168,4 +197,4 @@ class SelectionRule:
                 remedy="Check the holistic reward, or sample at a higher temperature",
             )
         ranked = sorted(told, key=lambda name: told[name])
-        return ranked[:1] if self.cutoff is None else [name for name in ranked if told[name] < self.cutoff]
+        return RULES[self.kind].choose(ranked, told, math.nan if self.cutoff is None else self.cutoff)

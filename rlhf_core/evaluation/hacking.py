@@ -11,15 +11,18 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.typed import Checked, above, at_least, between
 
 Scores = Mapping[str, float]
+#: A chance, neither 0 nor 1.
+Level = Annotated[float, between(0, 1, open_low=True, open_high=True)]
 
 
 @dataclass(frozen=True)
-class AlarmSettings:
+class AlarmSettings(Checked):
     """When training counts as reward hacking, and what follows. The SFT policy is that of the first rollout batch.
 
     Args:
@@ -34,28 +37,18 @@ class AlarmSettings:
         on_hacking: note goes on training; stop ends it and keeps the weights with the best win rate.
     """
 
-    false_alarms: float = 0.05
-    proxy_level: float = 0.05
-    kl: float | None = 1.0
+    false_alarms: Level = 0.05
+    proxy_level: Level = 0.05
+    kl: Annotated[float, above(0)] | None = 1.0
     length: tuple[float, float] | None = (0.5, 2.0)
-    repetition: float | None = 0.2
-    patience: int = 2
+    repetition: Annotated[float, above(0)] | None = 0.2
+    patience: Annotated[int, at_least(1)] = 2
     on_hacking: Literal["note", "stop"] = "note"
 
     def __post_init__(self) -> None:
-        for name in ("false_alarms", "proxy_level"):
-            if not 0 < getattr(self, name) < 1:
-                raise RecipeError(f"alarm: '{name}' is {getattr(self, name)}; it must lie between 0 and 1")
-        for name in ("kl", "repetition"):
-            value = getattr(self, name)
-            if value is not None and not (math.isfinite(value) and value > 0):
-                raise RecipeError(f"alarm: '{name}' is {value}; it must be a finite number above 0, or null")
-        if self.length is not None and not (len(self.length) == 2 and 0 <= self.length[0] < 1 < self.length[1]):
-            raise RecipeError(f"alarm: 'length' is {self.length}; it must be [least below 1, largest above 1], or null")
-        if self.patience < 1:
-            raise RecipeError(f"alarm: 'patience' is {self.patience}; it must be at least 1")
-        if self.on_hacking not in ("note", "stop"):
-            raise RecipeError(f"alarm: 'on_hacking' is {self.on_hacking!r}; it must be note or stop")
+        super().__post_init__()
+        if self.length is not None and not 0 <= self.length[0] < 1 < self.length[1]:
+            raise RecipeError(f"length is {list(self.length)}; it must be [least below 1, largest above 1], or null")
 
 
 @dataclass(frozen=True)

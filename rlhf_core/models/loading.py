@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -25,7 +24,7 @@ from transformers import (
     modeling_utils,
 )
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError, RecipeError, nearest
 
 #: Precisions of a model's weights by name.
 PRECISIONS = {"float32": torch.float32, "bf16": torch.bfloat16}
@@ -49,12 +48,12 @@ def build_language_model(
     options = dict(architecture)
     model_type = options.pop("model_type", None)
     if model_type not in CONFIG_MAPPING:
-        near = get_close_matches(str(model_type), CONFIG_MAPPING, n=1) or ["llama, gemma2, qwen2, t5, ..."]
+        near = nearest(model_type, CONFIG_MAPPING) or ["llama, gemma2, qwen2, t5, ..."]
         raise RecipeError(f"architecture: model_type is '{model_type}'; did you mean {near[0]}?")
     known, generation = CONFIG_MAPPING[model_type](), GenerationConfig()
     for name in options:
         if not hasattr(known, name) and not hasattr(generation, name):  # decoder_start_token_id is one of the latter
-            near = get_close_matches(name, vars(known), n=1)
+            near = nearest(name, vars(known))
             raise RecipeError(
                 f"architecture: {model_type} has no field '{name}'" + (f"; did you mean '{near[0]}'?" if near else "")
             )

@@ -16,7 +16,7 @@ from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.rewards.composition import RewardOutput
-from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.rollout import Responses, RolloutBatch, microbatches, trimmed
 from rlhf_core.signals import Segments, Tokens
 
 RewardFunction = Callable[[RolloutBatch], RewardOutput]
@@ -131,11 +131,6 @@ def score(
     return distributed.merged(logprobs), distributed.merged(entropies)
 
 
-def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
-    """Longest prompt and response of some rows: the widths that they need."""
-    return max(1, int(prompt_mask.sum(dim=1).max())), max(1, int(response_mask.sum(dim=1).max()))
-
-
 def inputs_of(batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """(prompt ids, prompt mask, response ids, response mask) of some rows, trimmed to the widths that they need."""
     prompt_len, response_len = trimmed(batch.prompt_mask[rows], batch.responses.mask[rows])
@@ -145,12 +140,6 @@ def inputs_of(batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor
         batch.responses.ids[rows, :response_len],
         batch.responses.mask[rows, :response_len],
     )
-
-
-def microbatches(prompt_mask: Tensor, response_mask: Tensor, size: int) -> list[Tensor]:
-    """Indices of this rank's rows in groups of similar total length, so that little padding is computed."""
-    order = torch.argsort(prompt_mask.sum(dim=1) + response_mask.sum(dim=1), stable=True)
-    return [rows for rows in distributed.own(order).split(size) if len(rows)]
 
 
 def slice_rows(batch: RolloutBatch, rows: Tensor) -> RolloutBatch:

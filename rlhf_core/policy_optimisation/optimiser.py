@@ -29,16 +29,14 @@ from rlhf_core.policy_optimisation.experience import (
     Experience,
     RewardFunction,
     inputs_of,
-    microbatches,
     proxy_scores,
-    trimmed,
 )
 from rlhf_core.policy_optimisation.kl import KLCoefficient, kl_tokens
 from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.replay import ReplayBuffer
 from rlhf_core.policy_optimisation.sources import RolloutSource
-from rlhf_core.rollout import RolloutBatch
+from rlhf_core.rollout import RolloutBatch, microbatches, trimmed
 from rlhf_core.schedule import rate_share
 
 #: step from 1, metrics, what was rolled out; True ends the training

@@ -9,7 +9,6 @@ gives the number where there is one.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -18,7 +17,7 @@ from typing import Any
 
 import yaml
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import RecipeError, nearest
 
 FOLDER = Path(__file__).parent
 PAPERS = ("segment", "sentence", "alarm", "rlmec", "par")
@@ -142,7 +141,7 @@ def suggestion(name: str, known: Iterable[str]) -> str:
     """'; did you mean ...?' with the nearest known name, else the list of known names."""
     names = list(dict.fromkeys(known))
     lowered = {other.lower(): other for other in names}
-    near = difflib.get_close_matches(name.lower(), list(lowered), n=1, cutoff=0.5)
+    near = nearest(name.lower(), lowered, cutoff=0.5)
     if near:
         return f"; did you mean '{lowered[near[0]]}'?"
     return f"; known: {', '.join(names)}" if names else ""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Annotated, Any, Protocol
 
-from rlhf_core.errors import RecipeError
 from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.grading import extract_answer, is_right
 from rlhf_core.reasoning.steps import split_steps
+from rlhf_core.typed import Checked, at_least, between
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Teacher(Protocol):
 
 
 @dataclass(frozen=True)
-class RewriteLimits:
+class RewriteLimits(Checked):
     """What is accepted as a rewrite.
 
     Attributes:
@@ -64,13 +64,9 @@ class RewriteLimits:
         most_edits: edit distance as a share of the longer of both.
     """
 
-    most_steps: int = 10
-    most_tokens: int = 512
-    most_edits: float = 0.8
-
-    def __post_init__(self) -> None:
-        if self.most_steps < 1 or self.most_tokens < 1 or not 0 < self.most_edits <= 1:
-            raise RecipeError(f"limits of rewrites out of range: {self}")
+    most_steps: Annotated[int, at_least(1)] = 10
+    most_tokens: Annotated[int, at_least(1)] = 512
+    most_edits: Annotated[float, between(0, 1, open_low=True)] = 0.8
 
 
 @dataclass(frozen=True)

@@ -16,8 +16,9 @@ import torch
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core import distributed
-from rlhf_core.aspects import Aspect, Density, Scored, checked_scores
+from rlhf_core.aspects import Aspect, Scored, checked_scores
 from rlhf_core.aspects.aspect import prefetch
+from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.models.generation import Generated
 from rlhf_core.rewards.composition import Reward
@@ -25,14 +26,6 @@ from rlhf_core.rollout import RolloutBatch, Spelling
 from rlhf_core.segmentation.boundary_tokens import boundary_tokens
 from rlhf_core.segmentation.segments import Segmentation, from_spans
 from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
-
-#: The signal of each density, and the credit that pays it where a recipe names none.
-SIGNALS: dict[Density, tuple[SignalType, str]] = {
-    Density.SEQUENCE: (Sequence, "last_token"),
-    Density.SENTENCE: (Segments, "segment_end"),
-    Density.SPAN: (Segments, "segment_end"),
-    Density.TOKEN: (Tokens, "as_is"),
-}
 
 
 def slice_tokens(tokens: Several[tuple[int, int]], spans: Several[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -13,17 +13,18 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from rlhf_core import distributed
-from rlhf_core.errors import NumericsError, RecipeError
+from rlhf_core.choices import Choices
+from rlhf_core.errors import NumericsError
 from rlhf_core.lazy import torch
 from rlhf_core.named import import_named
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.signals import Sequence, SignalType, Tokens
+from rlhf_core.signals import Sequence, Tokens
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 #: What a callable may give, by the word that a recipe uses.
-GIVES: dict[str, type[Sequence] | type[Tokens]] = {"sequence": Sequence, "tokens": Tokens}
+GIVES: Choices[type[Sequence] | type[Tokens]] = Choices("signal", {"sequence": Sequence, "tokens": Tokens})
 
 
 @dataclass(frozen=True)
@@ -60,14 +61,3 @@ class FunctionScorer:
 def build_function_scorer(name: str, gives: str) -> FunctionScorer:
     """The scorer of a named callable."""
     return FunctionScorer(import_named(name, "reward function"), GIVES[gives])
-
-
-def signal_type(gives: str) -> SignalType:
-    """The signal type of a word.
-
-    Raises:
-        RecipeError: an unknown word.
-    """
-    if gives not in GIVES:
-        raise RecipeError(f"gives is '{gives}'; a reward function gives {' or '.join(GIVES)}")
-    return GIVES[gives]

@@ -73,6 +73,17 @@ class HierarchicalGate:
         return paid
 
 
+def check_threshold(stated: float | Mapping[str, float]) -> None:
+    """Refuses a threshold that is neither a number nor a quantile.
+
+    Raises:
+        RecipeError: says what it must be.
+    """
+    quantile = stated.get("quantile") if isinstance(stated, Mapping) else 0.5
+    if (isinstance(stated, Mapping) and set(stated) != {"quantile"}) or quantile is None or not 0 < quantile < 1:
+        raise RecipeError("state a number, or {quantile: q} with q in (0, 1)")
+
+
 def resolve_threshold(stated: float | Mapping[str, float], holistic: Tensor | None) -> float:
     """The threshold of the normalised holistic reward.
 
@@ -83,10 +94,12 @@ def resolve_threshold(stated: float | Mapping[str, float], holistic: Tensor | No
     Raises:
         RecipeError: a quantile outside (0, 1), or one without D_p.
     """
+    try:
+        check_threshold(stated)
+    except RecipeError as error:
+        raise RecipeError(f"gate: threshold is {stated}; {error}") from None
     if not isinstance(stated, Mapping):
         return float(stated)
-    if set(stated) != {"quantile"} or not 0 < float(stated["quantile"]) < 1:
-        raise RecipeError(f"gate: threshold is {dict(stated)}; state a number, or {{quantile: q}} with q in (0, 1)")
     if holistic is None or not len(holistic):
         raise RecipeError("gate: a quantile threshold is one of the selection's pure samples: name a 'selection'")
     return float(torch.quantile(holistic.double(), float(stated["quantile"])))

@@ -7,27 +7,17 @@ and 4; Sentence, §3.1.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from rlhf_core import distributed
-from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.models.policy import pad_rows
 from rlhf_core.models.reward_model import ScalarModel, SegmentStates, read_head
 from rlhf_core.rewards.aggregation import Aggregated, Aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss
 from rlhf_core.rewards.readout import read_ends
-
-
-@dataclass(frozen=True)
-class SegmentedSequence:
-    """A sequence and the response token indices at which its segments end."""
-
-    sequence: EncodedSequence
-    ends: list[int]
-
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 
 MEAN = Aggregation("mean")
 

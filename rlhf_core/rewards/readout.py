@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence as Several
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -17,16 +16,14 @@ from rlhf_core import distributed
 from rlhf_core.data.tokenizers import token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.policy import pad_rows
-from rlhf_core.models.reward_model import ScalarModel, SegmentStates
-from rlhf_core.policy_optimisation.experience import microbatches, trimmed
-from rlhf_core.rewards.aggregation import Aggregated, Aggregation, differences
-from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.rewards.aggregation import Aggregated, Aggregation
+from rlhf_core.rewards.reads import READS
+from rlhf_core.rollout import Responses, RolloutBatch, microbatches, trimmed
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segmenters import Segmenter
 from rlhf_core.segmentation.segments import Segmentation
-from rlhf_core.signals import READS, Segments, Sequence, SignalType
-
-Read = Literal["value", "aggregate", "difference", "weighted"]
+from rlhf_core.signals import Segments, Sequence, SignalType
 
 
 def read_ends(values: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
@@ -53,7 +50,7 @@ class RewardModelScorer:
 
     model: ScalarModel
     segmenter: Segmenter
-    read: Read = "value"
+    read: str = "value"
     head: str = "reward"
     microbatch: int = 64
     aggregation: Aggregation = Aggregation("mean")  # noqa: RUF009 (frozen)
@@ -62,15 +59,14 @@ class RewardModelScorer:
     end_token: int | None = None
 
     def __post_init__(self) -> None:
-        if self.read not in READS:
-            raise RecipeError(f"unknown read-out '{self.read}'; known: {', '.join(READS)}")
+        READS[self.read]
         if self.end_token is not None and not (self.segmenter.needs_spelling and self.tokenizer is not None):
             raise RecipeError("a reward model with boundary tokens is read at sentences: use a segmenter of kind sat")
         self.model.eval()
 
     @property
     def gives(self) -> SignalType:
-        return READS[self.read]
+        return READS[self.read].gives
 
     @torch.no_grad()
     def token_values(self, batch: RolloutBatch) -> torch.Tensor:
@@ -114,17 +110,9 @@ class RewardModelScorer:
                 ends[rows],
                 head=self.head,
             )
-            found = self.aggregation(states) if self.read in ("aggregate", "weighted") else self._unweighted(states)
+            found = READS[self.read].rewards(states, self.aggregation, self.base)
             total[rows], rewards[rows], weights[rows] = found.total, found.rewards, found.weights
         return Aggregated(distributed.merged(total), distributed.merged(rewards), distributed.merged(weights))
-
-    def _unweighted(self, states: SegmentStates) -> Aggregated:
-        """Values or differences of a model that aggregates them in another way, each with weight 1."""
-        rewards = states.values
-        if self.read == "difference":
-            base = states.base if self.base == "prompt" else torch.zeros_like(states.base)
-            rewards = differences(states.values, states.mask, base)
-        return Aggregated(rewards.sum(dim=1), rewards, states.mask.float())
 
     def _own_view(
         self, responses: Responses, segmentation: Segmentation
@@ -149,15 +137,12 @@ class RewardModelScorer:
             return self.read_out(self.token_values(batch), responses)
         segmentation = self.segmenter.segment(responses)
         found = self.aggregated(batch, responses, segmentation)
-        if self.read == "aggregate":
-            return Sequence(found.total)
-        return Segments(found.contributions if self.read == "weighted" else found.rewards, segmentation)
+        return READS[self.read].signal(found, segmentation)
 
     @property
     def needs_token_values_only(self) -> bool:
         """Whether the head's values at the response's tokens give the signal, without base, weights or `<END>`."""
-        plain = self.read == "value" or (self.read == "aggregate" and self.aggregation.kind == "mean")
-        return plain and self.end_token is None
+        return self.end_token is None and READS[self.read].enough(self.aggregation)
 
     def read_out(self, values: torch.Tensor, responses: Responses) -> Segments | Sequence:
         """The signal of responses whose head values [batch, response_len] are known.
@@ -174,4 +159,6 @@ class RewardModelScorer:
             )
         segmentation = self.segmenter.segment(self.spelled(responses))
         segments = Segments(read_ends(values, segmentation.ends), segmentation)
-        return segments if self.read == "value" else Sequence(segments.masked_mean())
+        of_token_values = READS[self.read].of_token_values
+        assert of_token_values is not None
+        return of_token_values(segments)

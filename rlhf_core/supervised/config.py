@@ -1,4 +1,4 @@
-"""Settings of a supervised run."""
+"""Settings of supervised runs, and of imitation beside a reward."""
 
 from __future__ import annotations
 
@@ -43,3 +43,20 @@ class TrainingConfig(Checked):
     def rate(self, step: int, steps: int) -> float:
         """Share of the peak learning rate at `step` (from 0) of `steps`."""
         return rate_share(step, steps, warmup=self.warmup, schedule=self.schedule, final_share=self.final_share)
+
+
+@dataclass(frozen=True)
+class ImitationSettings(Checked):
+    """Imitation of rewrites beside a reward.
+
+    Args:
+        batch: rewrites per optimiser step.
+        coefficient: factor on the loss.
+        gamma: weight of tokens that the edit made.
+        phi: the other tokens weigh phi * gamma.
+    """
+
+    batch: Annotated[int, at_least(1)]
+    coefficient: Annotated[float, above(0)] = 1.0
+    gamma: Annotated[float, at_least(0)] = 1.0
+    phi: Annotated[float, at_least(0)] = 0.5

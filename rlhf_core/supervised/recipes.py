@@ -17,14 +17,15 @@ al. 2023 (FIGA).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import MISSING, dataclass, field
+from typing import TYPE_CHECKING, Annotated, Any, Protocol
 
+from rlhf_core.choices import Choices
 from rlhf_core.data.solutions import Rewrite, Sample, ground_truths, pairs
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.minimum_editing import edit_weights, mistaken_tokens
+from rlhf_core.typed import Checked, above, at_least, check_given, init_fields, one_of
 
 if TYPE_CHECKING:
     from rlhf_core.data.encoding import EncodedSequence, Encoder
@@ -127,7 +128,7 @@ def rewritten(rewrites: Sequence[Rewrite], encoder: Encoder, *, gamma: float, ph
 
 
 @dataclass(frozen=True)
-class Dpo:
+class Dpo(Checked):
     """Direct preference optimisation.
 
     Args:
@@ -135,15 +136,9 @@ class Dpo:
         pairs: 'preference' of the data set, or 'samples': correct and wrong solutions of the same question.
     """
 
-    beta: float | None = None
-    pairs: str = PREFERENCE
+    beta: Annotated[float, above(0)]
+    pairs: Annotated[str, one_of((PREFERENCE, SAMPLES))] = PREFERENCE
     opening = ""
-
-    def __post_init__(self) -> None:
-        if self.beta is None or not (math.isfinite(self.beta) and self.beta > 0):
-            raise RecipeError(f"beta is {self.beta}; it must be a finite number above 0")
-        if self.pairs not in (PREFERENCE, SAMPLES):
-            raise RecipeError(f"pairs is '{self.pairs}'; it must be '{PREFERENCE}' or '{SAMPLES}'")
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -157,7 +152,6 @@ class Dpo:
                 remedy="Sample more solutions per question, or at a higher temperature",
             )
         chosen, rejected = ([encoder.sequence(row, row[side]) for row in rows] for side in ("chosen", "rejected"))
-        assert self.beta is not None
         return Preferences(chosen, rejected, self.beta)
 
 
@@ -176,20 +170,15 @@ class Sft:
 
 
 @dataclass(frozen=True)
-class Rft:
+class Rft(Checked):
     """Rejection sampling fine-tuning: the model's own correct solutions, each distinct one once.
 
     Args:
         additional: 'ground_truth', 'teacher' or 'generated' solutions beside them, or none.
     """
 
-    additional: str | None = None
+    additional: Annotated[str, one_of(("ground_truth", TEACHER, GENERATED))] | None = None
     opening = ""
-
-    def __post_init__(self) -> None:
-        known = ("ground_truth", TEACHER, GENERATED)
-        if self.additional not in (None, *known):
-            raise RecipeError(f"additional is '{self.additional}'; it must be one of {', '.join(known)}, or null")
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -209,7 +198,7 @@ class Rft:
 
 
 @dataclass(frozen=True)
-class ChainOfHindsight:
+class ChainOfHindsight(Checked):
     """Chain of Hindsight: correct solutions behind `good`, alone, and after a wrong one behind `bad`.
 
     Words are not learned, solutions are; answers are then asked for behind `good`. Source: Liu et al. 2023, §3.
@@ -256,7 +245,7 @@ class ChainOfHindsight:
 
 
 @dataclass(frozen=True)
-class Figa:
+class Figa(Checked):
     """Fine-grained imitation: tokens that the edit made are learned, tokens that it took away are unlearned.
 
     Args:
@@ -267,18 +256,11 @@ class Figa:
     Source: Guo et al. 2023, Eq. 3 to 5.
     """
 
-    alpha: float = 1.0
-    beta: float = 0.5
-    gamma: float = 0.0
+    alpha: Annotated[float, above(0)] = 1.0
+    beta: Annotated[float, at_least(0)] = 0.5
+    gamma: Annotated[float, at_least(0)] = 0.0
     needs = (SAMPLES, TEACHER)
     opening = ""
-
-    def __post_init__(self) -> None:
-        if not (self.alpha > 0 and self.beta >= 0 and self.gamma >= 0):
-            raise RecipeError(
-                f"figa: alpha is {self.alpha}, beta {self.beta}, gamma {self.gamma}; alpha must be above 0 and none of "
-                "the others below"
-            )
 
     def examples(self, sources: Sources, encoder: Encoder) -> Weighted:
         made = rewritten(sources.teacher, encoder, gamma=self.alpha, phi=self.gamma / self.alpha)
@@ -290,7 +272,7 @@ class Figa:
 
 
 @dataclass(frozen=True)
-class ImitationOnly:
+class ImitationOnly(Checked):
     """Imitation of a generative reward model's rewrites of wrong solutions, without a reward.
 
     Args:
@@ -300,8 +282,8 @@ class ImitationOnly:
     Source: RLMEC, Eq. 8 and 9; Table 4.
     """
 
-    gamma: float = 1.0
-    phi: float = 0.5
+    gamma: Annotated[float, at_least(0)] = 1.0
+    phi: Annotated[float, at_least(0)] = 0.5
     needs = (SAMPLES, GENERATED)
     opening = ""
 
@@ -310,24 +292,33 @@ class ImitationOnly:
 
 
 #: Every supervised recipe by the `kind` of a row's optimiser.
-RECIPES: dict[str, type[Any]] = {
-    "dpo": Dpo,
-    "sft": Sft,
-    "rft": Rft,
-    "coh": ChainOfHindsight,
-    "figa": Figa,
-    "imitation": ImitationOnly,
-}
+RECIPES: Choices[type[Any]] = Choices(
+    "supervised recipe",
+    {
+        "dpo": Dpo,
+        "sft": Sft,
+        "rft": Rft,
+        "coh": ChainOfHindsight,
+        "figa": Figa,
+        "imitation": ImitationOnly,
+    },
+    needs=("needs", "opening", "examples"),
+)
 
 
 def needs_of(kind: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """What a recipe with these options reads, whatever its numbers.
+    """Returns what a recipe with these options reads; numbers that are missing, or wrong, do not matter.
 
     Raises:
-        RecipeError: an option that says what is read and is none of the known ones.
+        RecipeError: an option that says what is read and is unknown.
     """
-    given = {name: value for name, value in options.items() if name in ("pairs", "additional")}
-    chosen = {f.name: given[f.name] for f in fields(RECIPES[kind]) if f.name in given}
-    numbers = {"beta": 1.0} if kind == "dpo" else {}
-    needs: tuple[str, ...] = RECIPES[kind](**chosen, **numbers).needs
+    cls = RECIPES[kind]
+    words = {name: value for name, value in options.items() if isinstance(value, str) and name in init_fields(cls)}
+    check_given(cls, words)
+    needed = {
+        name: 1.0
+        for name, field in init_fields(cls).items()
+        if field.default is MISSING and field.default_factory is MISSING and name not in words
+    }
+    needs: tuple[str, ...] = cls(**words, **needed).needs
     return needs

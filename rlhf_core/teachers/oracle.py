@@ -6,17 +6,19 @@ import random
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Annotated
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution
 from rlhf_core.reasoning.steps import locating_target
 from rlhf_core.testbed.oracle import first_error, minimal_edit
+from rlhf_core.typed import Checked, between
 
 PROSE = "I cannot find a mistake in this."
 
 
 @dataclass(frozen=True)
-class OracleTeacher:
+class OracleTeacher(Checked):
     """The true first wrong step and the true minimal edit, with noise.
 
     Args:
@@ -25,13 +27,9 @@ class OracleTeacher:
         seed: of the noise.
     """
 
-    noise: float = 0.0
+    noise: Annotated[float, between(0, 1)] = 0.0
     seed: int = 0
     name: str = "oracle"
-
-    def __post_init__(self) -> None:
-        if not 0 <= self.noise <= 1:
-            raise RecipeError(f"noise is {self.noise}; it must lie in [0, 1]")
 
     def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
         """One correction for each.

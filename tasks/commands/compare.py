@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.graph.rows import load_rows, load_yaml
+from tasks.graph.rows import load_rows
+from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, mean_and_standard_error
 
 #: Stages whose metrics a row of each kind is compared by.
@@ -39,7 +40,7 @@ def compared_rows(root: Path, scale: str, study: str) -> list[Compared]:
         found = ResultTree(results, tuple(seeds)).outputs(group, stage, of) if seeds else {}
         if found:
             metrics[name] = {seed: output.metrics for seed, output in found.items()}
-            titles[name] = str(load_yaml(root / row.path).get("title", name))
+            titles[name] = str(read_settings(row.path.under(root)).get("title", name))
     if not metrics:
         raise RecipeError(f"no row of {study} was run to its end at scale {scale}: rewardsmith run {study}")
     every = [set(measured) for runs in metrics.values() for measured in runs.values()]

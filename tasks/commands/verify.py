@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.graph.rows import load_yaml
 from tasks.params.settings import ROOT_SCALE
+from tasks.params.yaml_files import read_mapping
 from tasks.report.measurements import JOINT_METRICS
 from tasks.running.artifacts import read_json, write_json
 
@@ -64,8 +64,7 @@ class CheckedMetric:
 
 def demo_outputs(root: Path) -> dict[str, Path]:
     """Directories of the demo's trained models and tables by path below results/testbed."""
-    stages = load_yaml(root / "graph.yaml")
-    outs = [item["out"] for group in (*stages["groups"], "tables") for item in stages[group].values()]
+    outs = [str(Path(stage["outs"][0]).parent) for stage in read_mapping(root / "dvc.yaml")["stages"].values()]
     base = Path("results") / ROOT_SCALE
     return {str(Path(o).relative_to(base)): root / o for o in sorted(outs) if Path(o).parts[3] in KINDS}
 

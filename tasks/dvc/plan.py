@@ -20,11 +20,15 @@ import yaml
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.published import registry
 from tasks.graph import files as graph
-from tasks.graph.items import SHARED, Graph, module_of
+from tasks.graph.check import refuse_rows
+from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import build
 from tasks.graph.names import SUITE
-from tasks.graph.rows import ROW_STAGES, load_yaml
+from tasks.graph.rows import ROW_STAGES
+from tasks.params.pages import page_files, read_settings
+from tasks.params.scales import scale_names
 from tasks.params.settings import ROOT_SCALE
+from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import stopped
 from tasks.running.exclusive import only_scheduler
 
@@ -36,9 +40,9 @@ class Stage:
     """One stage of the graph. Paths are relative to the repository.
 
     Attributes:
-        address: DVC's name, `policy@segment-bandit-0` or `pipelines/testbed/segment/dvc.yaml:policy@segment-dpo-2`.
+        address: DVC's name, `policy-segment-bandit-0` or `pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-2`.
         kind: the module that it runs, such as policy.
-        owner, name, seed: the paper (or 'shared'), the row, model or data set, and the seed; empty for tables.
+        owner, name, seed: the paper (or 'shared'), the row, model or data set, and the seed; no name for tables.
         upstream: addresses of the stages whose outputs it reads.
         state: current | restore | run.
         reasons: why it is not current, in words.
@@ -87,12 +91,13 @@ def pipeline_files(
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
-    in_demo = not params.exists() or _within(load_yaml(params)["demo"].get(paper), rows, seeds)
+    if params.exists() and (root / "params" / "scales" / scale).is_dir():
+        refuse_rows(root, scale, {paper: rows or _demo_rows(root, paper, scale, full=full)})
+    in_demo = not params.exists() or _within(read_settings(params)["demo"].get(paper), rows, seeds)
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
         if not (root / "params" / "scales" / scale).is_dir():
-            known = {path.name for path in (root / "params" / "scales").glob("*/")}
-            raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(known), more=3)}")
+            raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(root)), more=3)}")
         folders = graph.matrix_folders(scale, paper)
     if params.exists():
         _follow_params(root, folders, build(root))
@@ -103,11 +108,20 @@ def pipeline_files(
     return files
 
 
+def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
+    """The rows of a paper's part of the demo, where a run is of the demo; none stand for all of the paper's."""
+    demo = read_settings(root / "params.yaml")["demo"].get(paper)
+    if demo is None or full or scale != ROOT_SCALE:
+        return ()
+    found: Collection[str] = demo["rows"]
+    return found
+
+
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
     """Whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by name."""
     if full or scale != ROOT_SCALE:
-        return tuple(paper for paper in registry.PAPERS if (root / "params" / paper / "rows").is_dir())
-    return tuple(load_yaml(root / "params.yaml")["demo"])
+        return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
+    return tuple(read_settings(root / "params.yaml")["demo"])
 
 
 def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
@@ -118,6 +132,8 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
         RecipeError: no paper has rows at the scale.
     """
     folders: list[Path] = []
+    chosen_papers = suite_papers(root, scale=scale, full=full)
+    refuse_rows(root, scale, {paper: _demo_rows(root, paper, scale, full=full) for paper in chosen_papers})
     graphs = build(root)
     if full or scale != ROOT_SCALE:
         chosen = {SHARED, *suite_papers(root, scale=scale, full=full)}
@@ -156,7 +172,7 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
         graph.put(root, texts, changed)
     kept = [path.as_posix() for path in changed if path.parent == Path()]
     if kept:
-        print(f"wrote {' and '.join(kept)} anew, which params/ gives otherwise than they stood", file=sys.stderr)
+        print(f"updated {' and '.join(kept)}: params/ changed", file=sys.stderr)
 
 
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:
@@ -173,7 +189,9 @@ def _reasons(status: Sequence[Any]) -> tuple[str, ...]:
             continue
         for kind, paths in entry.items():
             noun = {"changed deps": "input", "changed outs": "output"}.get(kind, kind)
-            words += [f"{noun} {path} {change}" for path, change in paths.items()]
+            for path, change in paths.items():
+                keys = change.items() if isinstance(change, Mapping) else [("", change)]  # of parameters: each key
+                words += [f"{noun} {path}:{key} {how}" if key else f"{noun} {path} {how}" for key, how in keys]
     return tuple(words)
 
 
@@ -237,7 +255,7 @@ def read_state(
     from dvc.exceptions import DvcException
     from dvc.repo import Repo
 
-    declared = {file: load_yaml((root / file).parent / "graph.yaml") for file in files}
+    declared = {file: declared_stages(root / file) for file in files}
     loaded_seeds = seeds if set(seeds) <= _seeds(declared.values(), papers) else ()  # `select` says what is wrong
     try:
         with Repo(str(root), _wait_for_lock=True) as repo, repo.lock:
@@ -245,34 +263,41 @@ def read_state(
             for file in files:
                 stages_of_file = load_file(repo, str(root / file)).stages
                 for own in stages_of_file:
-                    if not loaded_seeds or _is_of_seeds(own, declared[file], loaded_seeds):
+                    if not loaded_seeds or _is_of_seeds(declared[file][own], loaded_seeds):
                         name = own if file == ROOT_FILE else f"{file}:{own}"
                         loaded[name], origin[name] = stages_of_file[own], file
-            stages = _stages(root, loaded, {name: declared[file] for name, file in origin.items()})
+            facts = {name: declared[file][str(loaded[name].name)] for name, file in origin.items()}
+            stages = _stages(root, loaded, facts)
             return _with_states(repo, loaded, select(stages, rows, seeds, papers))
     except DvcException as error:
         raise RewardsmithError(f"DVC cannot read this repository: {error}") from error
 
 
-def _item(name: str, declared: Mapping[str, Any]) -> Mapping[str, Any]:
-    """What graph.yaml says of a stage, by DVC's name of it within its file; nothing of a tables stage."""
-    group, _, key = name.partition("@")
-    found: Mapping[str, Any] = declared.get(group, {}).get(key, {})
-    return found
+def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
+    """What a dvc.yaml says of its stages in `meta`, by DVC's name of each within the file.
+
+    Raises:
+        RewardsmithError: a stage without it, which `rewardsmith graph` did not write.
+    """
+    stages = read_mapping(file).get("stages") or {}
+    for name, stage in stages.items():
+        if "module" not in (stage.get("meta") or {}):
+            raise RewardsmithError(f"{file}: stage '{name}' has no meta.module; write it with `rewardsmith graph`")
+    return {name: stage["meta"] for name, stage in stages.items()}
 
 
-def _is_of_seeds(name: str, declared: Mapping[str, Any], seeds: Collection[int]) -> bool:
+def _is_of_seeds(meta: Mapping[str, Any], seeds: Collection[int]) -> bool:
     """Whether a stage belongs to one of the seeds, or to none: what it reads from does, then, too.
 
     Tables are of all seeds, and no part of a choice of some.
     """
-    return "@" in name and _item(name, declared).get("seed") in (None, *seeds)
+    return meta["module"] != "tables" and meta.get("seed") in (None, *seeds)
 
 
-def _seeds(graphs: Iterable[Mapping[str, Any]], papers: Collection[str]) -> set[int]:
+def _seeds(files: Iterable[Mapping[str, Mapping[str, Any]]], papers: Collection[str]) -> set[int]:
     """Seeds of the papers' stages; of all papers without a choice."""
-    items = [item for given in graphs for group in given["groups"] for item in given[group].values()]
-    return {item["seed"] for item in items if "seed" in item and (not papers or item["owner"] in papers)}
+    metas = [meta for stages in files for meta in stages.values()]
+    return {meta["seed"] for meta in metas if "seed" in meta and (not papers or meta["owner"] in papers)}
 
 
 def asked_for(
@@ -287,7 +312,11 @@ def asked_for(
 
 
 def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Stage]:
-    """What the files say of every stage, in an order that runs, as if each were to run."""
+    """What the files say of every stage, in an order that runs, as if each were to run.
+
+    Args:
+        declared: `meta` of each stage.
+    """
     makers = {out.fs_path: name for name, stage in loaded.items() for out in stage.outs}
     upstream = {
         name: tuple(dict.fromkeys(makers[dep.fs_path] for dep in stage.deps if dep.fs_path in makers))
@@ -296,26 +325,28 @@ def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mappin
     stages: dict[str, Stage] = {}
     for name in _in_order(loaded, upstream):
         stage = loaded[name]
-        group, item = str(stage.name).partition("@")[0], _item(str(stage.name), declared[name])
-        kind = "tables" if group.startswith("tables-") else module_of(group)
+        meta = declared[name]
         stages[name] = Stage(
             address=name,
-            kind=kind,
-            owner=item.get("owner", ""),
-            name=item.get("name", ""),
-            seed=item.get("seed"),
+            kind=str(meta["module"]),
+            owner=str(meta["owner"]),
+            name=str(meta["name"]),
+            seed=meta.get("seed"),
             command=str(stage.cmd),
             outs=tuple(Path(out.fs_path).relative_to(root.resolve()).as_posix() for out in stage.outs),
             upstream=upstream[name],
             state="run",
             reasons=(),
-            needs=declared[name].get("resources", {}).get(kind, graph.CPU),
+            needs=meta.get("needs", graph.CPU),
         )
     return stages
 
 
 def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stage]) -> dict[str, Stage]:
-    """The chosen stages with what DVC says of each."""
+    """The chosen stages with what DVC says of each.
+
+    The result of a check is constant: what reads it does not run because the check does.
+    """
     known: dict[str, Any] = {}
     hashes: dict[str, Any] = {}
     states: dict[str, Stage] = {}
@@ -326,12 +357,13 @@ def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stag
         reasons = _reasons(next(iter(_status(stage).values()), []))
         if not any(out.hash_info for out in stage.outs):
             reasons = ("it has not run here",)
-        above = [a for a in item.upstream if states[a].state != "current"]
+        above = [a for a in item.upstream if states[a].state != "current" and states[a].kind != "check"]
         state = "current"
         if reasons or above:
             state = "restore" if _restorable(repo, stage, known) else "run"
             reasons = reasons or tuple(f"reads from {a}" for a in above)
-        known |= {out.fs_path: None if state == "run" else out.hash_info for out in stage.outs}
+        unknown = state == "run" and not (item.kind == "check" and all(out.hash_info for out in stage.outs))
+        known |= {out.fs_path: None if unknown else out.hash_info for out in stage.outs}
         states[name] = replace(item, state=state, reasons=reasons)
     return states
 
@@ -343,7 +375,11 @@ def _status(stage: Any) -> dict[str, list[Any]]:
 
 
 def _hash_once(part: Any, hashes: dict[str, Any]) -> None:
-    """Has what many stages read hashed once in a look, by path."""
+    """Has what many stages read hashed once in a look, by path; parameters are each stage's own keys of a page."""
+    from dvc.dependency import ParamsDependency
+
+    if isinstance(part, ParamsDependency):
+        return
     compute = part.get_hash
 
     def get_hash() -> Any:
@@ -372,8 +408,7 @@ def select(
     Raises:
         RecipeError: a row that no stage has, with the nearest known ones.
     """
-    tables = {f"tables-{paper}" for paper in papers}
-    own = [a for a, s in states.items() if s.owner in papers or a.rpartition(":")[2] in tables]
+    own = [a for a, s in states.items() if s.owner in papers]
     mine = closure(states, own) if papers else dict(states)
     if not rows and not seeds:
         return mine

@@ -1,6 +1,6 @@
 """One stage, run by one machine among several.
 
-    python -m tasks.dvc.shared_stage policy@segment-bandit-0 --remote team --commit HEAD --upstream sft@phi3-mini ...
+    python -m tasks.dvc.shared_stage policy-segment-bandit-0 --remote team --commit HEAD --upstream sft-phi3-mini ...
 
 1. The stage's inputs are pulled by the digests in dvc.lock, and their content is hashed anew: what differs is refused.
 2. `dvc repro --single-item` runs the stage alone.

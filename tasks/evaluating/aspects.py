@@ -11,18 +11,20 @@ from typing import Any
 from transformers import PreTrainedTokenizerBase
 
 from rlhf_core.aspects import Aspect, Density, Scored, build_aspect, checked_scores, rate
+from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.data.encoding import Encoder
 from rlhf_core.data.tokenizers import response_offsets
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.normalisers import NoNormaliser, Normaliser, Scalar
 from rlhf_core.rewards.aggregation import build_aggregation
-from rlhf_core.rewards.aspect_scorer import SIGNALS
-from rlhf_core.rewards.preference_training import SegmentedSequence, score_all
+from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.signals import Tokens
 from tasks.params.aspects import AspectSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
 from tasks.running.stage import device
 
@@ -79,11 +81,11 @@ def load_aspect(
 
 
 def read_aspects(
-    files: Sequence[Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
+    files: Sequence[Address | Path], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
 ) -> list[LoadedAspect]:
-    """The aspects of some files, in order; a file's name is the aspect's."""
+    """Returns the aspects at some addresses, in order, each under its entry's name."""
     known = named_models(models)
-    specs = {file.stem: typed(AspectSpec, read_settings(file), str(file)) for file in files}
+    specs = {Address(one).name: typed(AspectSpec, read_settings(one), str(one)) for one in files}
     return [load_aspect(name, spec, known, tokenizer) for name, spec in specs.items()]
 
 

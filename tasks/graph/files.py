@@ -1,6 +1,6 @@
 """The graph of stages: rows, reward models, scales and seeds resolved into the files that DVC reads.
 
-    python -m tasks.graph                     brings dvc.yaml, graph.yaml and the matrices that are there up to date
+    python -m tasks.graph                     brings dvc.yaml and the matrices that are there up to date
     python -m tasks.graph --matrix segment    writes a paper's matrix, pipelines/testbed/{shared,segment}/, too
     python -m tasks.graph --check             exits with 1 when one of them is not current
 
@@ -9,13 +9,13 @@ tree, so a matrix that nobody ran would stand there as missing.
 
 What is read:
     params.yaml                which rows and seeds the demo and the suite have
-    params/<paper>/            rows and reward models, see `tasks.graph.rows`
-    params/scales/<scale>/     how big: data/, tokenizers/, evaluation/, backbones/, policy/<optimiser>.yaml and the
-                               settings of the other stages
+    params/<paper>/            pages of rows and reward models, see `tasks.graph.rows`
+    params/scales/<scale>/     how big, see `tasks.params.scales`
     tasks/<stage>.py           each stage's VERSION, read without importing it
 
-`tasks.graph.matrix` says which stages there are. Every path is relative to the repository. A group of stages is a
-`foreach` over the items of graph.yaml.
+`tasks.graph.matrix` says which stages there are. Every path is relative to the repository. A stage depends on the keys
+of pages that its settings are made of (`params:`), so a changed value of a row runs that row again, and DVC's own
+`params diff`, `exp run -S`, `exp show` and `metrics diff` work. `meta` of a stage is what the scheduler reads.
 """
 
 from __future__ import annotations
@@ -24,39 +24,39 @@ import argparse
 import ast
 import re
 import sys
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
-from tasks.graph.items import SHARED, Argument, Graph, Item, module_of
+from tasks.graph.check import check_all
+from tasks.graph.headlines import HEADLINE_FILE, HEADLINES
+from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
-from tasks.graph.rows import load_yaml
+from tasks.params.pages import Address, read_page
+from tasks.params.scales import resources as own_resources
 from tasks.params.settings import ROOT_SCALE
-from tasks.running.artifacts import write_whole
+from tasks.params.stages import stage_needs
+from tasks.params.yaml_files import write_whole
 
 STAGES = (
-    "prepare", "tokenizer", "segmenter", "sft", "entropies", "samples", "teacher", "generative_reward_model",
+    "check", "prepare", "tokenizer", "segmenter", "sft", "entropies", "samples", "teacher", "generative_reward_model",
     "solution_pairs", "reward_model", "normaliser", "references", "aspect_model", "selection", "policy",
     "reward_bench", "pool", "best_of_n", "second_judge", "tables",
 )  # fmt: skip
 #: Arguments of stages that are no files.
-NOT_PATHS = ("seed", "seeds", "paper", "results")
+NOT_PATHS = ("seed", "seeds", "paper", "results", "rows")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
 
-#: What a stage needs while it runs, where params/scales/<scale>/resources.yaml says nothing.
+#: What a stage needs while it runs, where `resources` of params/scales/<scale>/stages.yaml says nothing.
 CPU = {"cores": 1, "gpus": 0, "memory_gb": 2}
+ON_CPU = ("check", "tokenizer", "tables")
 RESOURCES: Mapping[str, Mapping[str, Mapping[str, int]]] = {
     "testbed": dict.fromkeys(STAGES, CPU),
-    "small": {
-        stage: CPU if stage in ("tokenizer", "tables") else {"cores": 4, "gpus": 1, "memory_gb": 32} for stage in STAGES
-    },
-    "paper": {
-        stage: CPU if stage in ("tokenizer", "tables") else {"cores": 32, "gpus": 8, "memory_gb": 512}
-        for stage in STAGES
-    },
+    "small": {stage: CPU if stage in ON_CPU else {"cores": 4, "gpus": 1, "memory_gb": 32} for stage in STAGES},
+    "paper": {stage: CPU if stage in ON_CPU else {"cores": 32, "gpus": 8, "memory_gb": 512} for stage in STAGES},
 }
 
 
@@ -87,85 +87,73 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
     """What each stage needs while it runs at a scale: cores, gpus and memory_gb (GiB) by the stage's name.
 
     Raises:
-        RecipeError: params/scales/<scale>/resources.yaml names an unknown stage.
+        RecipeError: `resources` of params/scales/<scale>/stages.yaml names an unknown stage.
     """
-    own = root / "params" / "scales" / scale / "resources.yaml"
     found: dict[str, dict[str, Any]] = {k: dict(v) for k, v in RESOURCES.get(scale, RESOURCES["small"]).items()}
-    for stage, needs in (load_yaml(own) if own.exists() else {}).items():
+    where = f"params/scales/{scale}/stages.yaml:resources"
+    for stage, needs in stage_needs(own_resources(root, scale), where).items():
         if stage not in found:
-            raise RecipeError(f"{own}: unknown stage '{stage}'{hint(stage, STAGES, more=3)}")
-        found[stage].update(needs)
+            raise RecipeError(f"{where}: unknown stage '{stage}'{hint(stage, STAGES, more=3)}")
+        found[stage].update({name: value for name, value in vars(needs).items() if value is not None})
     return found
 
 
-def graph_file(root: Path, graph: Graph) -> dict[str, Any]:
-    """Content of graph.yaml: what the pipeline reads by `vars:`, and what the scheduler reads."""
-    content: dict[str, Any] = {
-        "scale": graph.scale,
-        "versions": {stage: stage_version(root, stage) for stage in STAGES},
-        "resources": resources(root, graph.scale),
-        "groups": _group_names(graph),
-    }
-    for group in content["groups"]:
-        content[group] = {
-            key: {"name": item.name, "owner": item.owner, "seed": item.seed, **item.flat(), "out": item.out}
-            for key, item in graph.groups[group].items()
-        }
-    return {**content, "tables": graph.tables}
-
-
-def _group_names(graph: Graph) -> list[str]:
-    return sorted(graph.groups, key=lambda group: (STAGES.index(module_of(group)), group != module_of(group), group))
-
-
-def _stage(module: str, arguments: Mapping[str, Argument], out: str) -> dict[str, Any]:
-    """One stage: its command line, and every file or directory among its arguments as a dependency."""
+def _stage(item: Item, root: Path, version: int | str, needs: Mapping[str, Any]) -> dict[str, Any]:
+    """One stage: its command line, what it reads, and what it leaves."""
     words: list[str] = []
     deps: list[str] = []
-    for name, value in arguments.items():
-        values = value if isinstance(value, tuple) else (str(value),)
+    for name, value in item.arguments.items():
+        values = value if isinstance(value, tuple) else (str(value) if isinstance(value, int) else value,)
         words += [f"--{name.replace('_', '-')}", *values]
-        deps += values if name not in NOT_PATHS else ()
-    version = f"${{versions.{module}}}"
+        if name not in NOT_PATHS:
+            deps += [one for one in values if not isinstance(one, Address)]
+    outs = {"outs": [f"{item.out}/result", f"{item.out}/record"]}
+    if item.module in HEADLINES:
+        outs["metrics"] = [f"{item.out}/{HEADLINE_FILE}"]
+    params = _params(root, item.addresses)
+    meta = {"module": item.module, "owner": item.owner, "name": item.name, "seed": item.seed, "needs": dict(needs)}
     return {
-        "cmd": f"python -m tasks.{module} {' '.join(words)} --out {out} --stage-version {version}",
-        "deps": deps,
-        "outs": [f"{out}/result", f"{out}/record"],
+        "cmd": f"python -m tasks.{item.module} {' '.join(words)} --out {item.out} --stage-version {version}",
+        **({"params": params} if params else {}),
+        "deps": [*deps, *item.after],
+        **outs,
+        "meta": {name: value for name, value in meta.items() if value is not None},
     }
 
 
-def _template(item: Item) -> dict[str, Any]:
-    """The stage of a group, its values taken from the item."""
-    fields: dict[str, Argument] = {
-        name: tuple(f"${{item.{name}_{i + 1}}}" for i in range(len(value)))
-        if isinstance(value, tuple)
-        else f"${{item.{name}}}"
-        for name, value in item.arguments.items()
-    }
-    return _stage(item.module, fields, "${item.out}")
+def _params(root: Path, addresses: Iterable[Address]) -> list[str | dict[str, list[str]]]:
+    """DVC's parameters of some entries: the keys of each page that they are made of."""
+    keys: dict[str, list[str]] = {}
+    for address in addresses:
+        own = [] if address.key is None else read_page(root / address.file).keys(address.key)
+        known = keys.setdefault(address.file.as_posix(), [])
+        known += [key for key in own if key not in known]
+    return [{file: names} for file, names in keys.items()]
 
 
-def pipeline_file(graph: Graph, folder: Path) -> dict[str, Any]:
+def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
     """Content of dvc.yaml for a graph in a folder relative to the root."""
+    versions = {stage: stage_version(root, stage) for stage in STAGES}
+    needs = resources(root, graph.scale)
+    tables = {paper: _tables_item(graph, made) for paper, made in graph.tables.items()}
+    items = sorted(graph.items(), key=lambda item: (STAGES.index(item.module), item.stage))
+    stages = {
+        item.stage: _stage(item, root, versions[item.module], needs[item.module]) for item in (*items, *tables.values())
+    }
     depth = len(folder.parts)
-    stages: dict[str, Any] = {}
-    for group in _group_names(graph):
-        template = _template(next(iter(graph.groups[group].values())))
-        stages[group] = {"foreach": f"${{{group}}}", "do": template}
-    metrics, plots = [], []
-    for paper, item in graph.tables.items():
-        seeds = tuple(map(str, item["seeds"]))
-        arguments: dict[str, Argument] = {"results": f"results/{graph.scale}", "paper": paper, "seeds": seeds}
-        arguments["graph"] = (folder / "graph.yaml").as_posix()
-        stages[f"tables-{paper}"] = _stage("tables", arguments, item["out"]) | {"deps": item["deps"]}
-        result = f"{'../' * depth}{item['out']}/result"
-        metrics.append(f"{result}/metrics.json")
-        plots.append({f"{result}/curves.csv": {"x": "step", "y": "value", "template": "curves"}})
     if depth:
-        for stage in stages.values():
-            stage.get("do", stage)["wdir"] = "/".join([".."] * depth)
-    shown = {"metrics": metrics, "plots": plots} if metrics else {}
-    return {"vars": ["graph.yaml"], "stages": stages, **shown}
+        stages = {name: {"wdir": "/".join([".."] * depth), **stage} for name, stage in stages.items()}
+    results = [f"{'../' * depth}{item.out}/result" for item in tables.values()]
+    plots = [{f"{result}/curves.csv": {"x": "step", "y": "value", "template": "curves"}} for result in results]
+    return {"stages": stages, **({"plots": plots} if plots else {})}
+
+
+def _tables_item(graph: Graph, made: Tables) -> Item:
+    """The stage that makes a paper's tables."""
+    seeds = tuple(map(str, made.seeds))
+    arguments: dict[str, Argument] = {"results": f"results/{graph.scale}", "paper": made.paper, "seeds": seeds}
+    arguments["rows"] = made.rows
+    return Item("tables", "", arguments, made.out, made.paper, after=made.deps)
 
 
 class _Plain(yaml.CSafeDumper):
@@ -197,8 +185,8 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
     for folder, graph in graphs.items():
         if folder.parts and folder not in wanted and not (root / folder / "dvc.yaml").exists():
             continue
-        for name, value in (("graph.yaml", graph_file(root, graph)), ("dvc.yaml", pipeline_file(graph, folder))):
-            files[folder / name] = HEADER + yaml.dump(value, Dumper=_Plain, sort_keys=False, width=110)
+        content = pipeline_file(root, graph, folder)
+        files[folder / "dvc.yaml"] = HEADER + yaml.dump(content, Dumper=_Plain, sort_keys=False, width=110)
     return files
 
 
@@ -210,6 +198,7 @@ def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
         if not (root / path).exists() or (root / path).read_text(encoding="utf-8") != text
     ]
     there = {path.relative_to(root) for path in (root / "pipelines").glob("*/*/*.yaml")}
+    there |= {path.relative_to(root) for path in root.glob("graph.yaml")}  # of a tree from before
     return [*changed, *sorted(there - set(texts))]
 
 
@@ -245,6 +234,7 @@ def main(arguments: list[str] | None = None) -> int:
     wanted = matrix_folders(options.scale, options.matrix) if options.matrix else ()
     try:
         if options.check:
+            check_all(options.root)
             stale = stale_files(options.root)
             if stale:
                 print(f"not current: {', '.join(map(str, stale))}; run `python -m tasks.graph`", file=sys.stderr)

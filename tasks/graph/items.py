@@ -1,24 +1,15 @@
-"""Items of the graph: one stage each, with its module, arguments and output, and the graph that keeps each once.
-
-Stages of one module whose arguments differ are groups of their own (`policy`, `policy-entropies`, `policy-2-models`,
-`policy-references`, `policy-selection-3-aspect-models`).
-"""
+"""Items of the graph: one stage each, with its module, arguments and output, and the graph that keeps each once."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
 
 from rlhf_core.errors import RecipeError
-from tasks.graph.rows import MEASURING
+from tasks.params.pages import Address
 
 SHARED = "shared"
-#: Modules that read entropies, or a SaT model's sentences, only where a segmenter needs them.
-CUTTING = ("reward_model", "normaliser", "references", "policy", *MEASURING)
-#: What policies read of sampled solutions.
-SOLUTIONS = ("samples", "teacher", "token_rewards")
-#: One path, or several of the same kind (one per reward model).
+#: A path, an entry's address, or several of the same kind (one per reward model).
 Argument = str | int | tuple[str, ...]
 
 
@@ -33,6 +24,7 @@ class Item:
         out: its output directory.
         owner: the paper it belongs to, or 'shared'.
         seed: None for stages without one.
+        after: files and directories that it depends on beside its arguments.
     """
 
     module: str
@@ -41,59 +33,51 @@ class Item:
     out: str
     owner: str
     seed: int | None = None
+    after: tuple[str, ...] = ()
 
     @property
-    def key(self) -> str:
-        """Its name among the stages of a group."""
-        parts = [] if self.owner == SHARED else [self.owner]
-        parts += [self.name] if self.seed is None else [self.name, str(self.seed)]
-        return "-".join(parts)
+    def stage(self) -> str:
+        """DVC's name of the stage: `policy-segment-bandit-0`, `sft-phi3-mini-0`, `check-par`."""
+        owner = "" if self.owner == SHARED else self.owner
+        seed = "" if self.seed is None else str(self.seed)
+        return "-".join(filter(None, [self.module, owner, self.name, seed]))
 
     @property
-    def group(self) -> str:
-        """The group of stages with the same arguments."""
-        models = self.arguments.get("reward_model")
-        aspects = [
-            f"{len(given)}-{name.replace('_', '-')}s"
-            for name in ("aspect", "aspect_model")
-            if isinstance(given := self.arguments.get(name), tuple)
-        ]
-        own = ("selection", *SOLUTIONS) if self.module == "policy" else ()
-        read = [name for name in own if name in self.arguments]
-        if self.module == "policy" and not models:
-            return "-".join(["policy-plain", *read, *aspects])
-        several = [f"{len(models)}-models"] if isinstance(models, tuple) and len(models) > 1 else []
-        inputs = ("entropies", "sentences") if self.module in CUTTING else ()
-        cut = [name for name in inputs if name in self.arguments]
-        known = self.arguments.get("references")
-        compared = self.arguments.get("policies")
-        several += [f"{len(compared)}-policies"] if isinstance(compared, tuple) else []
-        centered = [f"{len(known)}-references" if len(known) > 1 else "references"] if isinstance(known, tuple) else []
-        return "-".join([self.module, *cut, *several, *centered, *read, *aspects])
-
-    def flat(self) -> dict[str, Any]:
-        """The arguments as a mapping of single values, several paths numbered."""
-        flat: dict[str, Any] = {}
-        for name, value in self.arguments.items():
-            if isinstance(value, tuple):
-                flat |= {f"{name}_{i}": path for i, path in enumerate(value, start=1)}
-            else:
-                flat[name] = value
-        return flat
+    def addresses(self) -> list[Address]:
+        """The entries of pages among its arguments."""
+        values = (value if isinstance(value, tuple) else (value,) for value in self.arguments.values())
+        return [one for several in values for one in several if isinstance(one, Address)]
 
 
-def module_of(group: str) -> str:
-    """The module that a group's stages run."""
-    return group.partition("-")[0]
+@dataclass(frozen=True)
+class Tables:
+    """The tables stage of a paper.
+
+    Attributes:
+        rows, seeds: what the tables are of.
+        deps: results that they read.
+        out: their output directory.
+    """
+
+    paper: str
+    rows: tuple[str, ...]
+    seeds: tuple[int, ...]
+    deps: tuple[str, ...]
+    out: str
+
+    @property
+    def stage(self) -> str:
+        """DVC's name of the stage."""
+        return f"tables-{self.paper}"
 
 
 @dataclass
 class Graph:
-    """The stages of one dvc.yaml: items of each group by key, and tables by paper."""
+    """The stages of one dvc.yaml by DVC's name, and tables by paper."""
 
     scale: str
-    groups: dict[str, dict[str, Item]] = field(default_factory=dict)
-    tables: dict[str, dict[str, Any]] = field(default_factory=dict)
+    stages: dict[str, Item] = field(default_factory=dict)
+    tables: dict[str, Tables] = field(default_factory=dict)
 
     def add(self, items: Iterable[Item]) -> None:
         """Adds stages; the same stage twice counts once.
@@ -102,12 +86,12 @@ class Graph:
             RecipeError: two different stages of one name.
         """
         for item in items:
-            known = self.groups.setdefault(item.group, {}).setdefault(item.key, item)
+            known = self.stages.setdefault(item.stage, item)
             if known != item:
-                raise RecipeError(f"two stages are called {item.group}@{item.key}: {known.out} and {item.out}")
+                raise RecipeError(f"two stages are called {item.stage}: {known.out} and {item.out}")
 
     def items(self) -> list[Item]:
-        return [item for group in self.groups.values() for item in group.values()]
+        return [*self.stages.values()]
 
     def outputs(self) -> set[str]:
         return {item.out for item in self.items()}

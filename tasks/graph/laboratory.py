@@ -1,12 +1,12 @@
-"""The hacking laboratory's rows: every mitigation under every reward, written from one file.
+"""The hacking laboratory's rows: every mitigation under every reward, from one page of variants.
 
-params/hackability/mitigations.yaml          what each mitigation changes in the common row
-params/hackability/reward_models/<it>.yaml   the rewards: models of annotators with a known flaw; and what is written
-                                             here for mitigations that train them another way
-params/hackability/rows/<reward>-<it>.yaml   what is written here, plain rows like any other
+params/hackability/rows.yaml            `each`: the rewards with a known flaw; `variants`: the mitigations
+params/hackability/reward_models.yaml   the rewards: models of annotators with a known flaw; and in
+                                        reward_models_mitigations.yaml those that a mitigation trains another way
+params/hackability/rows_<name>.yaml     what is written here: the rows of a reward of the user's own
 
-A reward of the user's own is a function or a folder with a trained model; its rows are written beside the others. What
-does not fit (a centered shaping over a function, which has no reference rewards) is left out, with the reason.
+A reward of the user's own is a function or a folder with a trained model. What does not fit (a centered shaping over a
+function, which has no reference rewards) is left out, with the reason.
 """
 
 from __future__ import annotations
@@ -18,18 +18,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlhf_core.errors import DataError, RecipeError, hint
-from tasks.graph.rows import NAME, load_yaml
+from tasks.params.page_text import page_text
+from tasks.params.pages import NAME, NAME_RULE, Page, entries, merge, page_files, read_page, read_settings
+from tasks.params.scales import scale_entries
 
 LABORATORY = "hackability"
 FOLDER = Path("params") / LABORATORY
-#: In a mitigation's fields, the name of the reward.
-PLACE = "{reward}"
-#: What a merged reward model has in common with the flaw's; it is not trained, so nothing else.
-OF_A_MERGED = ("title", "backbone", "data", "references")
-HEADER = f"# Written by `rewardsmith {LABORATORY}` from {FOLDER}/mitigations.yaml; change that instead.\n"
+HEADER = f"Written by `rewardsmith {LABORATORY}` from the variants of {FOLDER}/rows.yaml."
 
 
 @dataclass(frozen=True)
@@ -52,7 +48,7 @@ class OwnReward:
         if (self.function is None) == (self.model is None):
             raise RecipeError("a reward of one's own is either a function or the folder of a reward model")
         if not NAME.fullmatch(self.name):
-            raise RecipeError(f"name is '{self.name}'; it may hold small letters, digits, '-', '_' and '.' only")
+            raise RecipeError(f"name is '{self.name}'; it may have {NAME_RULE}")
 
 
 @dataclass(frozen=True)
@@ -69,26 +65,30 @@ class RewardRows:
     left_out: Mapping[str, str] = field(default_factory=dict)
 
 
-def mitigations(root: Path) -> dict[str, dict[str, Any]]:
-    """Fields of each mitigation by name, over those of the common row, in the file's order.
+def laboratory_page(root: Path) -> Page:
+    """The page of mitigations.
 
     Raises:
-        RecipeError: not this repository's root, or a file of another form.
+        RecipeError: not this repository's root, or a page of another form.
     """
-    path = root / FOLDER / "mitigations.yaml"
+    path = root / FOLDER / "rows.yaml"
     if not path.is_file():
-        raise RecipeError(f"no {FOLDER}/mitigations.yaml in {root}: run rewardsmith in the repository")
-    values = load_yaml(path)
-    common, named = values.get("row"), values.get("mitigations")
-    if not isinstance(common, Mapping) or not isinstance(named, Mapping) or not named:
-        raise RecipeError(f"{path}: it must hold a mapping 'row' and a mapping 'mitigations'")
-    return {str(name): {**common, **(fields or {})} for name, fields in named.items()}
+        raise RecipeError(f"no {FOLDER}/rows.yaml in {root}: run rewardsmith in the repository")
+    page = read_page(path)
+    if not page.each:
+        raise RecipeError(f"{path}: it must have 'each', a list of rewards, and 'variants', the mitigations")
+    return page
+
+
+def mitigations(root: Path) -> dict[str, dict[str, Any]]:
+    """Settings of each mitigation's row by name, `{reward}` in the place of the reward, in the page's order."""
+    page = laboratory_page(root)
+    return {name: merge(page.base, own) for name, own in page.entries.items()}
 
 
 def flaws(root: Path) -> list[str]:
-    """The known flaws: the reward models that were not written here."""
-    files = sorted((root / FOLDER / "reward_models").glob("*.yaml"))
-    return [path.stem for path in files if not path.read_text(encoding="utf-8").startswith(HEADER)]
+    """The known flaws: the rewards that the page has every mitigation of."""
+    return [*laboratory_page(root).each]
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
@@ -103,25 +103,15 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
     return [name for name in known if name in names or not names]
 
 
-def _filled(value: Any, reward: str) -> Any:
-    """The value with `PLACE` replaced by the reward's name everywhere."""
-    if isinstance(value, Mapping):
-        return {key: _filled(inner, reward) for key, inner in value.items()}
-    if isinstance(value, list):
-        return [_filled(inner, reward) for inner in value]
-    return value.replace(PLACE, reward) if isinstance(value, str) else value
-
-
-def row_of(fields: Mapping[str, Any], reward: str, own: OwnReward | None = None) -> dict[str, Any]:
-    """The row of one mitigation under one reward.
+def row_of(page: Page, mitigation: str, own: OwnReward) -> dict[str, Any]:
+    """The row of one mitigation under a reward of the user's own.
 
     Raises:
         RecipeError: the mitigation does not fit a function.
     """
-    row: dict[str, Any] = _filled({name: value for name, value in fields.items() if name != "models"}, reward)
-    row["title"] = f"{row.get('title', '')}, reward {reward}"
-    if own is not None and own.function is not None:
-        if row["reward_model"] != reward:
+    row = Page(page.file, page.base, page.entries, (own.name,), page.word).entry(f"{own.name}-{mitigation}")
+    if own.function is not None:
+        if row["reward_model"] != own.name:
             raise RecipeError("it is a way to train a reward model, and a function is not trained")
         for name in ("reward_model", "readout", "normaliser"):
             row.pop(name, None)
@@ -130,7 +120,7 @@ def row_of(fields: Mapping[str, Any], reward: str, own: OwnReward | None = None)
 
 
 def rows_of(root: Path, reward: str, names: Sequence[str], own: OwnReward | None = None) -> RewardRows:
-    """Writes the rows of a reward that are not there as they should be.
+    """The rows of a reward; those of a reward of the user's own are written to a page of their own.
 
     Args:
         root: the repository.
@@ -140,62 +130,54 @@ def rows_of(root: Path, reward: str, names: Sequence[str], own: OwnReward | None
     """
     from rlhf_core.recipe import parse_recipe
 
-    every, rows, left_out = mitigations(root), {}, {}
-    if own is not None and own.model is not None:
-        _write(root / FOLDER / "reward_models" / f"{reward}.yaml", _given(root, own, every))
+    page, rows, left_out = laboratory_page(root), {}, {}
+    if own is None:
+        return RewardRows(reward, {name: f"{reward}-{name}" for name in names})
+    if own.model is not None:
+        _write(root / FOLDER / f"reward_models_{reward}.yaml", {reward: _given(root, own, page)})
+    models, written = entries(root, FOLDER, "reward_models"), {}
     for name in names:
         stem = f"{reward}-{name}"
-        if own is None:
-            _write_models(root, reward, every[name].get("models", {}))
         try:
-            row = row_of(every[name], reward, own)
+            row = row_of(page, name, own)
             parse_recipe(row, stem)
         except RecipeError as error:
             left_out[name] = str(error).removeprefix(f"{stem}: ")
             continue
-        model = row.get("reward_model")
-        if model is not None and not (root / FOLDER / "reward_models" / f"{model}.yaml").exists():
-            left_out[name] = f"there is no reward model '{model}'"
+        if row.get("reward_model", reward) not in models and own.function is None:
+            left_out[name] = f"there is no reward model '{row['reward_model']}'"
             continue
-        _write(root / FOLDER / "rows" / f"{stem}.yaml", row)
-        rows[name] = stem
+        rows[name], written[stem] = stem, row
+    _write(root / FOLDER / f"rows_{reward}.yaml", written)
     return RewardRows(reward, rows, left_out)
 
 
-def _write_models(root: Path, flaw: str, models: Mapping[str, Mapping[str, Any]]) -> None:
-    """The reward models that a mitigation trains on a flaw's data: their own fields over those of the flaw's."""
-    folder = root / FOLDER / "reward_models"
-    for name, fields in models.items():
-        base = load_yaml(folder / f"{flaw}.yaml")
-        if "merge" in fields:
-            base = {key: base[key] for key in OF_A_MERGED if key in base}
-        stem = str(_filled(name, flaw))
-        _write(folder / f"{stem}.yaml", base | {"title": f"{base['title']}, {stem}"} | _filled(fields, flaw))
-
-
 def known_rows(root: Path) -> list[RewardRows]:
-    """Every reward that has row files, the known flaws first."""
-    found: dict[str, dict[str, str]] = {name: {} for name in flaws(root)}
-    names = sorted(mitigations(root), key=len, reverse=True)
-    for path in sorted((root / FOLDER / "rows").glob("*.yaml")):
-        for name in names:
-            reward = path.stem.removesuffix(f"-{name}")
-            if reward != path.stem:
-                found.setdefault(reward, {})[name] = path.stem
-                break
-    return [RewardRows(reward, rows) for reward, rows in found.items() if rows]
+    """Every reward that has rows, the known flaws first."""
+    page = laboratory_page(root)
+    found = [RewardRows(reward, {name: f"{reward}-{name}" for name in page.entries}) for reward in page.each]
+    names = sorted(page.entries, key=len, reverse=True)
+    for file in page_files(root / FOLDER, "rows"):
+        rows: dict[str, dict[str, str]] = {}
+        for row in read_page(file).names if file != page.file else ():
+            mitigation = next((name for name in names if row.endswith(f"-{name}")), None)
+            if mitigation is not None:
+                rows.setdefault(row.removesuffix(f"-{mitigation}"), {})[mitigation] = row
+        found += [RewardRows(reward, of) for reward, of in rows.items()]
+    return found
 
 
-def _write(path: Path, values: Mapping[str, Any]) -> None:
-    """A settings file, left alone where it already says the same."""
-    text = HEADER + yaml.safe_dump(dict(values), sort_keys=False, width=110)
-    if not path.exists() or path.read_text(encoding="utf-8") != text:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text, encoding="utf-8")
+def _write(path: Path, written: Mapping[str, Mapping[str, Any]]) -> None:
+    """A page with some entries and those that it had; left alone where it says the same already."""
+    before = read_page(path) if path.exists() else Page(path, {}, {})
+    known = {name: before.entry(name) for name in before.names}
+    wanted = {**known, **written}
+    if wanted != known:
+        path.write_text(page_text(wanted, header=HEADER), encoding="utf-8")
 
 
-def _given(root: Path, own: OwnReward, every: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
-    """The reward-model file of a folder with a trained model.
+def _given(root: Path, own: OwnReward, page: Page) -> dict[str, Any]:
+    """The reward model's entry of a folder with a trained model.
 
     Raises:
         DataError: no model in it.
@@ -210,8 +192,12 @@ def _given(root: Path, own: OwnReward, every: Mapping[str, Mapping[str, Any]]) -
         )
     inside = folder.resolve().is_relative_to(root.resolve())
     given = folder.resolve().relative_to(root.resolve()).as_posix() if inside else folder.resolve().as_posix()
-    backbone = next(iter(every.values()))["backbone"]
-    return {"title": f"Reward model {own.name}", "backbone": backbone, "given": given, "references": LABORATORY}
+    return {
+        "title": f"Reward model {own.name}",
+        "backbone": page.base["backbone"],
+        "given": given,
+        "references": LABORATORY,
+    }
 
 
 def check_words(root: Path, scale: str, own: OwnReward) -> None:
@@ -220,8 +206,8 @@ def check_words(root: Path, scale: str, own: OwnReward) -> None:
     Raises:
         RecipeError: their vocabularies differ; nothing is said while the scale has no tokenizer yet.
     """
-    spec = load_yaml(root / FOLDER / "reward_models" / f"{own.name}.yaml")
-    backbone = load_yaml(root / "params" / "scales" / scale / "backbones" / f"{spec['backbone']}.yaml")
+    spec = read_settings(entries(root, FOLDER, "reward_models")[own.name].under(root))
+    backbone = read_settings(scale_entries(root, scale, "backbones")[spec["backbone"]].under(root))
     written = root / "results" / scale / "shared" / "tokenizer" / str(backbone["tokenizer"]) / "result"
     read = root / str(spec["given"]) / "model"
     words = [
@@ -241,4 +227,4 @@ def own_name(function: str | None, model: Path | None) -> str:
         assert model is not None
         parts = [part for part in model.resolve().parts if part not in ("result", "model") and not part.isdigit()]
         word = parts[-1] if parts else "model"
-    return "own-" + re.sub(r"[^a-z0-9._-]+", "-", word.lower()).strip("-")
+    return "own-" + re.sub(r"[^a-z0-9_-]+", "-", word.lower()).strip("-")

@@ -12,53 +12,72 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.published import registry, row_map
-from tasks.graph.items import SHARED, Graph, result_of
-from tasks.graph.rows import RowSpec, load_rows, load_yaml, papers, raw_row, row_named
+from tasks.graph.items import SHARED, Graph, Item, Tables, result_of
+from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
+from tasks.params.pages import read_settings
+from tasks.params.scales import scale_names
 from tasks.params.settings import ROOT_SCALE
 
 
 def add_rows(
     graph: Graph, scale: Scale, paper: str, rows: Iterable[RowSpec], seeds: Iterable[int], tables: str
 ) -> None:
-    """Adds rows over seeds with all above them, and of a published paper the tables stage that reads them."""
-    rows, seeds = list(rows), sorted(seeds)
-    needed: set[str] = set()
+    """Adds rows over seeds with all above them, and of a published paper the tables stage that reads them.
+
+    A row that is not valid is left out; `tasks.graph.check` says why.
+    """
+    seeds, names, needed = sorted(seeds), set(), set()
     for row in rows:
-        for seed in seeds:
-            items = scale.row(row, seed)
-            graph.add(items)
-            needed |= {result_of(item) for item in items}
+        try:
+            stages = [item for seed in seeds for item in scale.row(row, seed)]
+        except (RecipeError, DataError):
+            continue
+        graph.add(stages)
+        names.add(row.name)
+        needed |= table_inputs(stages)
     if paper not in registry.PAPERS:
         return
-    deps = sorted(path for path in needed if "/shared/tokenizer/" not in path)
-    names = sorted({row.name for row in rows})
-    graph.tables[paper] = {"rows": names, "seeds": seeds, "deps": deps, "out": tables}
+    graph.tables[paper] = Tables(paper, tuple(sorted(names)), tuple(seeds), tuple(sorted(needed)), tables)
+
+
+def table_inputs(items: Iterable[Item]) -> set[str]:
+    """The results among some stages that tables may read."""
+    return {result_of(item) for item in items if item.module not in ("check", "tokenizer")}
+
+
+def results_of_rows(root: Path, scale: str, paper: str, rows: Iterable[str], seeds: Iterable[int]) -> set[str]:
+    """The results that tables of some rows of a paper may read: the rows' and what they were made from."""
+    here = Scale(root, scale)
+    specs = [row_named(root, paper, name, {}) for name in rows]
+    return {path for seed in seeds for spec in specs for path in table_inputs(here.row(spec, seed))}
 
 
 def build(root: Path) -> dict[Path, Graph]:
-    """Every graph by its folder, relative to the root.
+    """Every graph by its folder, relative to the root; rows that are not valid are left out.
 
     Raises:
-        RecipeError: an unknown row, backbone or reward model, or two that contradict each other.
+        RecipeError: the demo names an unknown row.
     """
-    settings = load_yaml(root / "params.yaml")
+    settings = read_settings(root / "params.yaml")
     demo_rows: dict[str, dict[str, Any]] = settings["demo"]
     suite = settings["suite"]
-    rows = {paper: load_rows(root, paper) for paper in papers(root)}
+    rows = {paper: read_rows(root, paper)[0] for paper in papers(root)}
     demo, testbed = Graph(ROOT_SCALE), Scale(root, ROOT_SCALE)
     for paper, part in demo_rows.items():
-        chosen = [row_named(root, paper, name, rows[paper]) for name in part["rows"]]
+        wrong = set(row_addresses(root, paper)) - set(rows[paper])
+        chosen = [row_named(root, paper, name, rows[paper]) for name in part["rows"] if name not in wrong]
         add_rows(demo, testbed, paper, chosen, part["seeds"], f"results/{ROOT_SCALE}/{paper}/tables-demo")
     graphs = {Path(): demo}
-    for folder in sorted(path for path in (root / "params" / "scales").iterdir() if path.is_dir()):
-        scale = Scale(root, folder.name)
+    for scale_name in scale_names(root):
+        scale = Scale(root, scale_name)
         full: dict[str, Graph] = {}
         for paper, found in rows.items():
             raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, {}).get("rows", [])) - set(found)
             raw |= _printed_backbones(paper)
-            every = [*found.values(), *(raw_row(paper, name) for name in sorted(raw) if name not in found)]
+            every = [*found.values(), *(raw_row(root, paper, name) for name in sorted(raw) if name not in found)]
             here = [row for row in every if scale.has(row)]
             if here:
                 full[paper], seeds = Graph(scale.name), suite_seeds(suite, scale.name, paper)
@@ -94,4 +113,4 @@ def _parted(full: Mapping[str, Graph], made: set[str]) -> dict[str, Graph]:
         for item in graph.items():
             if item.out not in made:
                 parts[SHARED if item.owner == SHARED or users[item.out] > 1 else paper].add([item])
-    return {name: graph for name, graph in parts.items() if graph.groups or graph.tables}
+    return {name: graph for name, graph in parts.items() if graph.stages or graph.tables}

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Collection
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph.rows import backbone_names, load_rows, papers
+from tasks.graph.rows import backbone_names, papers, row_addresses
+from tasks.params.pages import present_name
+from tasks.params.scales import scale_names
 
 #: The flow of the five papers, and the name that stands for all their matrices.
 SUITE, ALL = "suite", "all"
@@ -19,9 +23,7 @@ def known_scale(scale: str) -> str:
     """
     folder = Path("params", "scales")
     if folder.is_dir() and not (folder / scale).is_dir():
-        raise RecipeError(
-            f"unknown scale '{scale}'{hint(scale, sorted(path.name for path in folder.glob('*/')), more=3)}"
-        )
+        raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(Path())), more=3)}")
     return scale
 
 
@@ -48,8 +50,9 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     known_papers = papers_here(root)
     if not names or names == [ALL]:
         return SUITE, []
-    rows = {paper: set(load_rows(root, paper)) for paper in known_papers}
+    rows = {paper: set(row_addresses(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
+    names = [_present(name, set().union(backbones, *rows.values())) for name in names]
     first_is_paper = bool(names) and names[0] in known_papers
     owned, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
     for name in chosen:
@@ -64,6 +67,15 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     return owned.pop(), chosen
 
 
+def _present(name: str, known: Collection[str]) -> str:
+    """A row's present name for one with dots, which names had before; said on standard error."""
+    present = present_name(name)
+    if name in known or present not in known or present == name:
+        return name
+    print(f"note: '{name}' is called '{present}' now: names have no dots", file=sys.stderr)
+    return present
+
+
 def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     """The folder of a reward model: the given one, else the result of that name and seed, `<paper>/<name>` where
     several papers have one.
@@ -75,11 +87,12 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     if folder.is_dir():
         return folder
     paper, _, name = model.rpartition("/")
+    known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
+    name = _present(name, known)
     found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
     if not found:
-        known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
-        nearest_ones = hint(name, sorted(known), more=3) if known else "; none is trained yet: rewardsmith run"
-        raise RecipeError(f"no trained reward model '{model}' (seed {seed}){nearest_ones}")
+        near = hint(name, sorted(known), more=3) if known else "; none is trained yet: rewardsmith run"
+        raise RecipeError(f"no trained reward model '{model}' (seed {seed}){near}")
     if len(found) > 1:
         several = ", ".join(f"{folder.parts[2]}/{name}" for folder in found)
         raise RecipeError(f"several papers have a reward model '{model}'; say which: {several}")

@@ -1,15 +1,19 @@
-"""A scale: the stages that rows, reward models and selections need there, from the files of params/."""
+"""A scale: the stages that rows, reward models and selections need there, from the pages of params/."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
-from tasks.graph.rows import COMPARING, MEASURING, ModelSpec, RowSpec, SelectionSpec, load_yaml
+from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
+from tasks.params.pages import Address, entries, page_files, read_settings
+from tasks.params.rows import COMPARING, MEASURING
+from tasks.params.scales import STAGES, scale_entries, scale_pages
 from tasks.params.settings import ROOT_SCALE
 
 
@@ -18,44 +22,68 @@ class Scale:
 
     def __init__(self, root: Path, name: str) -> None:
         self.root, self.name = root, name
-        self.params, self.results = f"params/scales/{name}", f"results/{name}"
-        self._files: dict[str, dict[str, Any]] = {}
+        self.results = f"results/{name}"
+        self._entries: dict[str, dict[str, Address]] = {}
+        self._settings_read: dict[Address, dict[str, Any]] = {}
+        self._checks: dict[str, Item] = {}
 
-    def _read(self, file: str) -> dict[str, Any]:
-        """A YAML file below the root, read once: thousands of stages name the same few."""
-        if file not in self._files:
-            self._files[file] = load_yaml(self.root / file)
-        return self._files[file]
+    def _of(self, kind: str) -> dict[str, Address]:
+        """Entries of a kind by name, found once."""
+        if kind not in self._entries:
+            self._entries[kind] = scale_entries(self.root, self.name, kind)
+        return self._entries[kind]
+
+    def _read(self, address: Address) -> dict[str, Any]:
+        """An entry's settings, merged once: thousands of stages name the same few."""
+        if address not in self._settings_read:
+            self._settings_read[address] = read_settings(address.under(self.root))
+        return self._settings_read[address]
 
     def has(self, row: RowSpec) -> bool:
         """Whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so are the
         data, references and evaluation that it and its reward models name beside the backbone's."""
         named = [("evaluation", row.evaluation)] if self.name != ROOT_SCALE else []
         for model in row.reward_models if self.name != ROOT_SCALE else ():
-            named += [("data", model.data), ("references", model.references)]
-        files = [("backbones", row.backbone), *((folder, name) for folder, name in named if name is not None)]
-        return all((self.root / self._file(*file)).exists() for file in files)
+            named += [("data", model.data)]
+            named += [(STAGES, model.references and f"references-{model.references}")]
+        wanted = [("backbones", row.backbone), *((kind, name) for kind, name in named if name is not None)]
+        return all(name in self._of(kind) for kind, name in wanted)
 
-    def _file(self, folder: str, name: str) -> str:
-        return f"{self.params}/{folder}/{name}.yaml"
+    def _chosen(self, kind: str, name: str, what: str, where: str) -> Address:
+        """The scale's entry that a row or reward model names."""
+        known = self._of(kind)
+        if name not in known:
+            near = hint(name, sorted(known), more=3) if known else f"; the scale has no {kind}.yaml"
+            raise RecipeError(f"{where}: no {what} '{name}' at scale {self.name}{near}")
+        return known[name]
 
-    def _chosen(self, folder: str, name: str, what: str, where: str) -> str:
-        """The scale's file that a row or reward model names."""
-        file = self._file(folder, name)
-        if not (self.root / file).exists():
-            known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
-            raise RecipeError(f"{where}: no {what} '{name}' at scale {self.name}{hint(name, sorted(known), more=3)}")
-        return file
-
-    def _named(self, backbone: str, field_: str, folder: str) -> tuple[str, str]:
-        """Name and file of what a backbone's spec names in a field."""
-        spec = self._file("backbones", backbone)
-        name = str(self._read(spec).get(field_))
-        file = self._file(folder, name)
-        if not (self.root / file).exists():
-            known = {path.stem for path in (self.root / self.params / folder).glob("*.yaml")}
+    def _named(self, backbone: str, field_: str, kind: str) -> tuple[str, Address]:
+        """Name and address of what a backbone names in a field."""
+        spec = self._backbone(backbone)
+        name, known = str(self._read(spec).get(field_)), self._of(kind)
+        if name not in known:
             raise RecipeError(f"{spec}: {field_} is '{name}'{hint(name, sorted(known), more=3)}")
-        return name, file
+        return name, known[name]
+
+    def _backbone(self, name: str) -> Address:
+        known = self._of("backbones")
+        if name not in known:
+            raise RecipeError(f"scale {self.name} has no backbone '{name}'{hint(name, sorted(known), more=3)}")
+        return known[name]
+
+    def stage_settings(self, stage: str, where: str, *names: str) -> Address:
+        """A stage's settings: of the first name that has its own (`<stage>-<name>`), else everybody's (`<stage>`).
+
+        Raises:
+            RecipeError: the scale has none, with the row or model that needs them.
+        """
+        known = self._of(STAGES)
+        found = next((known[name] for name in (*(f"{stage}-{own}" for own in names), stage) if name in known), None)
+        if found is None:
+            raise RecipeError(
+                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which says how big"
+            )
+        return found
 
     def _item(self, module: str, name: str, seed: int | None, owner: str = SHARED, /, **arguments: Argument) -> Item:
         kind = "data" if module == "prepare" else module
@@ -72,23 +100,19 @@ class Scale:
         made = {"data": result_of(prepare)}
         tokens = self._item("tokenizer", tokenizer, None, spec=tokenizer_spec, **made)
         made["tokenizer"] = result_of(tokens)
-        spec = self._file("backbones", name)
+        spec = self._backbone(name)
         sft = self._item("sft", name, seed, spec=spec, evaluation=evaluation, **made, seed=seed)
         return [prepare, tokens, sft]
 
     def entropies(self, base: list[Item], seed: int) -> Item:
         """The SFT model's entropies on the data."""
         prepare, _, sft = base
-        spec = f"{self.params}/entropies.yaml"
+        spec = self.stage_settings("entropies", sft.name)
         return self._item("entropies", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft))
 
     def segmenter(self, base: list[Item], name: str, where: str) -> Item:
         """A SaT model, with the sentences that it finds in the data."""
-        spec = self._file("segmenters", name)
-        if not (self.root / spec).exists():
-            known = {path.stem for path in (self.root / self.params / "segmenters").glob("*.yaml")}
-            near = hint(name, sorted(known), more=3) if known else f"; there is no {self.params}/segmenters/"
-            raise RecipeError(f"{where}: no SaT model '{name}' at scale {self.name}{near}")
+        spec = self._chosen("segmenters", name, "SaT model", where)
         return self._item("segmenter", f"{name}-{base[0].name}", None, spec=spec, data=result_of(base[0]))
 
     def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
@@ -106,22 +130,22 @@ class Scale:
         if spec.segmenter is not None:
             above.append(self.segmenter(base, spec.segmenter, spec.path))
             made["sentences"] = result_of(above[-1])
-        settings = self._settings("reward_model", spec.paper, spec.data or base[0].name)
+        settings = self._settings("reward_model", spec, spec.data or base[0].name)
         members = [self._trained(member, seed, settings, made) for member in spec.merge]
         averaged: dict[str, Argument] = {"reward_model": tuple(map(result_of, members))} if members else {}
         above += members
         if spec.given is None:
             above.append(self._trained(spec, seed, settings, made | averaged))
         made["reward_model"] = spec.given or result_of(above[-1])
-        fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=f"{self.params}/normaliser.yaml", **made)
+        calibration = self.stage_settings("normaliser", spec.path)
+        fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=calibration, **made)
         return [*above, fitted]
 
-    def _settings(self, module: str, paper: str, data: str) -> str:
+    def _settings(self, module: str, spec: ModelSpec, data: str) -> Address:
         """How a paper's reward models are trained: those on one data set, all of its own, else everybody's."""
-        own = [self._file(module, name) for name in (f"{paper}-{data}", paper)]
-        return next((file for file in own if (self.root / file).exists()), f"{self.params}/{module}.yaml")
+        return self.stage_settings(module, spec.path, f"{spec.paper}-{data}", spec.paper)
 
-    def _trained(self, spec: ModelSpec, seed: int, settings: str, made: Mapping[str, Argument]) -> Item:
+    def _trained(self, spec: ModelSpec, seed: int, settings: Address, made: Mapping[str, Argument]) -> Item:
         """The stage of one reward model, from what is made for it."""
         given: dict[str, Argument] = {"spec": spec.path, "scale": settings, **made}
         return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
@@ -135,7 +159,7 @@ class Scale:
     def samples(self, base: list[Item], seed: int) -> Item:
         """Solutions that the SFT model draws."""
         prepare, _, sft = base
-        spec = f"{self.params}/samples.yaml"
+        spec = self.stage_settings("samples", sft.name)
         return self._item("samples", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft), seed=seed)
 
     def solution_pairs(self, base: list[Item], seed: int) -> list[Item]:
@@ -147,7 +171,7 @@ class Scale:
     def teacher(self, base: list[Item], seed: int) -> list[Item]:
         """A teacher's rewrites of wrong solutions, after the samples."""
         prepare, _, sft = base
-        drawn, spec = self.samples(base, seed), f"{self.params}/teacher.yaml"
+        drawn, spec = self.samples(base, seed), self.stage_settings("teacher", sft.name)
         made = {"data": result_of(prepare), "sft": result_of(sft), "samples": result_of(drawn)}
         return [drawn, self._item("teacher", sft.name, seed, spec=spec, **made)]
 
@@ -160,7 +184,7 @@ class Scale:
         name = spec.name if spec.backbone == base[2].name else f"{spec.name}-for-{base[2].name}"
         made = {"data": result_of(own[0]), "sft": result_of(own[2])}
         made |= {"samples": result_of(taught[0]), "teacher": result_of(taught[1])}
-        scale = self._settings("generative_reward_model", spec.paper, own[0].name)
+        scale = self._settings("generative_reward_model", spec, own[0].name)
         model = self._item(
             "generative_reward_model", name, seed, spec.paper, spec=spec.path, scale=scale, **made, seed=seed
         )
@@ -185,15 +209,15 @@ class Scale:
         made["reward_model"] = above[-1].arguments["reward_model"]
         if spec.segmenter is not None:
             made["sentences"] = above[-1].arguments["sentences"]
-        scale = f"{self.params}/references.yaml"
+        scale = self.stage_settings("references", spec.path)
         if spec.references is not None:
-            scale = self._chosen("references", spec.references, "references", spec.path)
+            scale = self._chosen(STAGES, f"references-{spec.references}", "settings", spec.path)
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
     def measuring(self, row: RowSpec, seed: int) -> list[Item]:
         """What measures a row's reward model, last: a benchmark, or the best of N of the row's backbone's responses."""
         (spec,) = row.reward_models
-        settings = self._settings_file(row.path, row.kind)
+        settings = self.stage_settings(row.kind, row.path)
         above = self.reward_model(spec, seed)[:-1]
         model = above[-1]
         made: dict[str, Argument] = {"scale": settings, "data": result_of(above[0]), "sft": result_of(above[2])}
@@ -208,7 +232,7 @@ class Scale:
     def comparing(self, row: RowSpec, seed: int) -> list[Item]:
         """What compares the policies of several rows, last."""
         parts = [self.row(other, seed) for other in row.policies]
-        made: dict[str, Argument] = {"row": row.path, "scale": self._settings_file(row.path, row.kind)}
+        made: dict[str, Argument] = {"row": row.path, "scale": self.stage_settings(row.kind, row.path)}
         made |= {"data": result_of(parts[0][0]), "policies": tuple(result_of(items[-1]) for items in parts)}
         above = [item for items in parts for item in items]
         return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
@@ -216,23 +240,17 @@ class Scale:
     def pool(self, row: RowSpec, seed: int) -> list[Item]:
         """Greedy and sampled responses of a row's backbone, after the backbone."""
         base = self.backbone(row.backbone, seed)
-        made: dict[str, Argument] = {"scale": self._settings_file(row.path, "pool"), "data": result_of(base[0])}
+        made: dict[str, Argument] = {"scale": self.stage_settings("pool", row.path), "data": result_of(base[0])}
         return [*base, self._item("pool", row.backbone, seed, **made, sft=result_of(base[2]), seed=seed)]
 
-    def _settings_file(self, where: str, name: str) -> str:
-        path = f"{self.params}/{name}.yaml"
-        if not (self.root / path).exists():
-            raise RecipeError(f"{where}: scale {self.name} has no {path}, which says how big")
-        return path
+    def policy_settings(self, row: RowSpec, data: str) -> Address:
+        """Sizes of a row's optimiser: those for one data set, else everybody's."""
+        of_data = f"{row.settings}-{data}"
+        return self._chosen("policy", of_data if of_data in self._of("policy") else row.settings, "settings", row.path)
 
-    def aspects(self, spec: SelectionSpec) -> tuple[str, ...]:
-        """The files of a selection's aspects at this scale."""
-        known = {path.stem for path in (self.root / self.params / "aspects").glob("*.yaml")}
-        for name in spec.aspects:
-            if name not in known:
-                near = hint(name, sorted(known), more=3) if known else f"; there is no {self.params}/aspects/"
-                raise RecipeError(f"{spec.path}: no aspect '{name}' at scale {self.name}{near}")
-        return tuple(self._file("aspects", name) for name in spec.aspects)
+    def aspects(self, spec: SelectionSpec) -> tuple[Address, ...]:
+        """Addresses of a selection's aspects at this scale."""
+        return tuple(self._chosen("aspects", name, "aspect", spec.path) for name in spec.aspects)
 
     def selection(self, spec: SelectionSpec, seed: int) -> list[Item]:
         """A selection of aspects, after everything that it needs."""
@@ -240,10 +258,9 @@ class Scale:
         files = self.aspects(spec)
         holistic = self.reward_model(spec.holistic, seed)
         models = self.aspect_models(spec.paper, files, seed)
-        own = self._file("selection", base[0].name)
         made: dict[str, Argument] = {
             "spec": spec.path,
-            "scale": own if (self.root / own).exists() else f"{self.params}/selection.yaml",
+            "scale": self.stage_settings("selection", spec.path, base[0].name),
             "aspect": files,
             "data": result_of(base[0]),
             "sft": result_of(base[2]),
@@ -254,19 +271,19 @@ class Scale:
         above = [*base, *holistic, *(item for items in models for item in items)]
         return [*above, self._item("selection", spec.name, seed, spec.paper, **made, seed=seed)]
 
-    def aspect_models(self, paper: str, files: tuple[str, ...], seed: int) -> list[list[Item]]:
+    def aspect_models(self, paper: str, files: tuple[Address, ...], seed: int) -> list[list[Item]]:
         """The trained models behind aspects, each after everything that it needs."""
         named = [(file, self._read(file).get("model")) for file in files]
         found = []
         for file, name in named:
             if name is not None:
-                spec = f"params/{paper}/aspect_models/{name}.yaml"
-                if not (self.root / spec).exists():
-                    known = (path.stem for path in (self.root / "params" / paper / "aspect_models").glob("*.yaml"))
+                known = entries(self.root, paper_folder(paper), "aspect_models")
+                if name not in known:
                     raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, sorted(known), more=3)}")
+                spec = known[name]
                 base = self.backbone(str(self._read(spec).get("backbone")), seed)
                 made = {"data": result_of(base[0]), "sft": result_of(base[2])}
-                scale = f"{self.params}/aspect_model.yaml"
+                scale = self.stage_settings("aspect_model", spec)
                 item = self._item("aspect_model", str(name), seed, paper, spec=spec, scale=scale, **made, seed=seed)
                 found.append([*base, item])
         return found
@@ -287,8 +304,28 @@ class Scale:
             if spec in row.references and spec.backbone != row.backbone:
                 raise RecipeError(f"{other}, whose responses its reference rewards would be of")
 
+    def check(self, paper: str) -> Item:
+        """The stage that checks every setting of a paper at this scale, and depends on all their pages."""
+        if paper not in self._checks:
+            rows = read_rows(self.root, paper)[0].values()
+            owners = {paper, *(model.paper for row in rows for model in row.reward_models)}
+            folders = [self.root / paper_folder(owner) for owner in sorted(owners)]
+            pages = [file for folder in folders for kind in PAGES for file in page_files(folder, kind)]
+            after = [*(page.relative_to(self.root) for page in pages), *scale_pages(self.root, self.name)]
+            made: dict[str, Argument] = {"results": self.results, "paper": paper}
+            out = f"{self.results}/{paper}/check"
+            self._checks[paper] = Item("check", "", made, out, paper, after=tuple(path.as_posix() for path in after))
+        return self._checks[paper]
+
     def row(self, row: RowSpec, seed: int) -> list[Item]:
         """A row's stage of one seed, last, and everything above it."""
+        items = self._row(row, seed)
+        if row.kind == "raw":
+            return items
+        check = self.check(row.paper)
+        return [*items[:-1], check, replace(items[-1], after=(result_of(check),))]
+
+    def _row(self, row: RowSpec, seed: int) -> list[Item]:
         above = base = self.backbone(row.backbone, seed)
         if row.kind == "raw":
             return base
@@ -297,9 +334,7 @@ class Scale:
         if row.kind in COMPARING:
             return self.comparing(row, seed)
         prepare, _, sft = base
-        of_data = f"{row.settings}-{prepare.name}"
-        named = of_data if (self.root / self._file("policy", of_data)).exists() else row.settings
-        settings = self._chosen("policy", named, "settings", row.path)
+        settings = self.policy_settings(row, prepare.name)
         self._check_models(row)
         evaluation = row.evaluation and self._chosen("evaluation", row.evaluation, "evaluation", row.path)
         made: dict[str, Argument] = {

@@ -21,9 +21,12 @@ from rlhf_core.recipe import parse_recipe
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.rows import RowSpec, load_rows, papers
+from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
+from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
-from tasks.params.settings import read_settings, typed
+from tasks.params.scales import scale_entries
+from tasks.params.settings import typed
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -96,25 +99,25 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         raise RecipeError(f"no scale '{scale}' in {folder.parent}")
     found: list[StageMemory] = []
     rows = [row for row in load_rows(root, paper).values() if row.kind == "reward"]
-    for path in sorted((folder / "backbones").glob("*.yaml")):
-        spec = typed(BackboneSpec, read_settings(path), str(path))
-        own = [row for row in rows if row.backbone == path.stem]
+    here = Scale(root, scale)
+    data_sets = scale_entries(root, scale, "data")
+    for name, path in sorted(scale_entries(root, scale, "backbones").items()):
+        spec = typed(BackboneSpec, read_settings(path.under(root)), str(path))
+        own = [row for row in rows if row.backbone == name]
         if spec.source is None or not own:
             continue
-        data = read_settings(folder / "data" / f"{spec.data}.yaml")
+        data = read_settings(data_sets[spec.data].under(root))
         limits, pairs = typed(Limits, data["limits"], f"{spec.data}: limits"), expected_rows(data)
         lies = replace(sharding, bf16=sharding.bf16 or spec.precision == "bf16")
-        backbone = _Backbone(path.stem, spec, known_configuration(spec.source), limits, lies)
+        backbone = _Backbone(name, spec, known_configuration(spec.source), limits, lies)
         training = spec.training
         if training is not None:
             found.append(_supervised(backbone, "sft", training, pairs))
         if any(row.reward_models for row in own):
-            by_paper = [folder / "reward_model" / f"{name}.yaml" for name in (f"{paper}-{spec.data}", paper)]
-            where = next((file for file in by_paper if file.exists()), folder / "reward_model.yaml")
-            found.append(
-                _supervised(backbone, "reward_model", typed(TrainingConfig, read_settings(where), str(where)), pairs)
-            )
-        stages = [_policy(root, folder, row, backbone) for row in own]
+            where = here.stage_settings("reward_model", path, f"{paper}-{spec.data}", paper)
+            training = typed(TrainingConfig, read_settings(where.under(root)), str(where))
+            found.append(_supervised(backbone, "reward_model", training, pairs))
+        stages = [_policy(root, here, row, backbone) for row in own]
         found.append(max(stages, key=lambda stage: stage.total))
     if not found:
         raise RecipeError(f"scale '{scale}' loads no model; only such scales are checked (small, paper)")
@@ -159,15 +162,12 @@ def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows:
     return StageMemory(backbone.name, stage, made, parts, host, work.gpu_hours())
 
 
-def _policy(root: Path, folder: Path, row: RowSpec, backbone: _Backbone) -> StageMemory:
+def _policy(root: Path, here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
     """A reward row's policy by its own settings; adapters are trained where it says so."""
     config, limits, sharding = backbone.config, backbone.limits, backbone.sharding
-    of_data = folder / "policy" / f"{row.settings}-{backbone.spec.data}.yaml"
-    where = of_data if of_data.exists() else folder / "policy" / f"{row.settings}.yaml"
-    if not where.exists():
-        raise RecipeError(f"{row.path} has no settings at this scale: {where}")
-    scale = typed(PolicyScale, read_settings(where), str(where))
-    recipe = parse_recipe(read_settings(root / row.path), row.path)
+    where = here.policy_settings(row, backbone.spec.data)
+    scale = typed(PolicyScale, read_settings(where.under(root)), str(where))
+    recipe = parse_recipe(read_settings(row.path.under(root)), row.path)
     settings = scale.optimiser_config(recipe.optimiser, str(where))
     prompt, response = scale.prompt_limit or limits.prompt, limits.total - limits.prompt
     if settings.source == "on_policy":
@@ -179,7 +179,7 @@ def _policy(root: Path, folder: Path, row: RowSpec, backbone: _Backbone) -> Stag
         adapted = on_meta(config)
         Adapter(adapted, typed(LoraSettings, recipe.lora, f"{row.path}: lora"))
         policy = trainable(adapted)
-    scorers = backbone.scalar * (len(reward_models_of(recipe)) + _trained_aspects(folder, row))
+    scorers = backbone.scalar * (len(reward_models_of(recipe)) + _trained_aspects(root, here, row))
     trained = {"policy": policy} | ({"critic": backbone.scalar} if settings.has_critic else {})
     sizes = [sharding.trained(parameters) for parameters in trained.values()]
     at_once = min(settings.microbatch, -(settings.minibatch // -sharding.ranks)) * length
@@ -205,10 +205,10 @@ def _policy(root: Path, folder: Path, row: RowSpec, backbone: _Backbone) -> Stag
     return StageMemory(backbone.name, stage, trained, parts, host, work.gpu_hours())
 
 
-def _trained_aspects(folder: Path, row: RowSpec) -> int:
+def _trained_aspects(root: Path, here: Scale, row: RowSpec) -> int:
     """Models behind the aspects that a row's selection may choose."""
-    files = [folder / "aspects" / f"{name}.yaml" for name in (row.selection.aspects if row.selection else ())]
-    return sum(read_settings(file)["aspect"]["kind"] == "trained" for file in files)
+    aspects = here.aspects(row.selection) if row.selection else ()
+    return sum(read_settings(one.under(root))["aspect"]["kind"] == "trained" for one in aspects)
 
 
 def check_deepspeed(config: dict[str, Any], ranks: int) -> None:
@@ -233,7 +233,7 @@ def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: f
     from rich.console import Console
     from rich.table import Table
 
-    from tasks.running.launch import read_deepspeed
+    from tasks.params.deepspeed import read_deepspeed
 
     config = None if deepspeed is None else read_deepspeed(deepspeed)
     if config is not None:

@@ -16,7 +16,7 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from tasks.running.artifacts import write_whole
+from tasks.params.yaml_files import write_whole
 
 RUNS = Path(".work") / "runs"
 

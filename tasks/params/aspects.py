@@ -1,10 +1,10 @@
 """Settings of aspects, of the models behind them, and of selections.
 
-params/scales/<scale>/aspects/<name>.yaml
+params/scales/<scale>/aspects.yaml, an entry for each aspect
     aspect: {kind: length}      a kind of `rlhf_core.aspects.registry.ASPECTS` with its options
     normaliser: mean            none, z over the initial policy's pure samples, or mean of the training answers
     positive: true              whether its rewards are above 0 already, so that the gate leaves them as they are
-    model: factuality           the trained model behind it, if any: params/<paper>/aspect_models/<it>.yaml
+    model: factuality           the trained model behind it, if any: an entry of params/<paper>/aspect_models.yaml
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ NORMALISERS = ("none", "mean", "z")
 
 @dataclass(frozen=True)
 class AspectSpec(Checked):
-    """An aspect file; see the module."""
+    """An entry of aspects.yaml; see the module."""
 
     aspect: Mapping[str, Any]
     normaliser: Annotated[str, one_of(NORMALISERS)] = "none"
@@ -79,7 +79,7 @@ class SelectionFile(Checked):
         super().__post_init__()
         if not self.aspects or len(set(self.aspects)) != len(self.aspects):
             raise RecipeError(
-                f"aspects is {list(self.aspects)}; list names of params/scales/<scale>/aspects/<it>.yaml, each once"
+                f"aspects is {list(self.aspects)}; list entries of params/scales/<scale>/aspects.yaml, each once"
             )
 
 

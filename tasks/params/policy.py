@@ -8,16 +8,14 @@ from typing import Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.hacking import AlarmSettings
-from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
 from rlhf_core.recipe import Recipe, reward_models
-from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
+from rlhf_core.supervised.recipes import GENERATED, SAMPLES, SupervisedRecipe
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
-from rlhf_core.supervised.recipes import SupervisedRecipe
-from rlhf_core.typed import Checked
+from rlhf_core.typed import Checked, check_given
 from tasks.params.settings import Count, Size, overrides, typed
-from tasks.params.solutions import ImitationSettings
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,8 @@ class PolicyScale(Checked):
             raise RecipeError("measure_hacking compares evaluations while training: set checkpoint_prompts")
         if (self.peak or self.checkpoint_proxy) and not self.checkpoint_prompts:
             raise RecipeError("peak and checkpoint_proxy read evaluations while training: set checkpoint_prompts")
-        typed(AlarmSettings, self.alarm, "alarm")
-        typed(ImitationSettings, {"batch": 1, **self.imitation}, "imitation")
+        check_given(AlarmSettings, self.alarm, "alarm.")
+        check_given(ImitationSettings, self.imitation, "imitation.")
 
     def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:
         """Whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
@@ -137,6 +135,8 @@ def imitation_settings(scale: Mapping[str, Any], row: Mapping[str, Any] | None, 
     return None if row is None else typed(ImitationSettings, {**scale, **row}, f"{where}: imitation")
 
 
-def lora_settings(recipe: Recipe, where: str) -> LoraSettings | None:
-    """Returns the settings of a recipe's low-rank adapters, None where the whole model is trained."""
-    return None if recipe.lora is None else typed(LoraSettings, recipe.lora, f"{where}: lora")
+def needed_solutions(recipe: Recipe) -> tuple[str, ...]:
+    """Returns what a reward recipe learns from, by the names of a supervised recipe's sources."""
+    paid = any(part.generative_reward_model for part in recipe.components)
+    needed = [SAMPLES] if recipe.fixed_samples or paid else []
+    return tuple(needed + ([GENERATED] if paid or recipe.imitation is not None else []))

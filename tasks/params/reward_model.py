@@ -13,6 +13,7 @@ from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_losses import build_loss
+from rlhf_core.segmentation.segmenters import check_stated_segmenter
 from rlhf_core.shaping.specification import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import Checked, above, accepted_by, between, one_of, typed
@@ -44,7 +45,7 @@ class RewardModelSpec(Checked):
 
     title: str
     backbone: str
-    segmenter: Mapping[str, Any]
+    segmenter: Annotated[Mapping[str, Any], accepted_by(check_stated_segmenter)]
     aggregation: Annotated[str | Mapping[str, Any], accepted_by(build_aggregation)]
     loss: Annotated[str | Mapping[str, Any], accepted_by(build_loss)]
     end_token: bool = False

@@ -1,15 +1,12 @@
-"""Setting files: YAML mappings turned into typed values, with unknown fields refused by name."""
+"""Settings of a row over those of a scale, and the numbers that settings often are."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
-
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import RecipeError
 from rlhf_core.typed import at_least, between
 from rlhf_core.typed import typed as typed
 
@@ -20,58 +17,6 @@ Count = Annotated[int, at_least(1)]
 Size = Annotated[int, at_least(0)]
 Share = Annotated[float, between(0, 1)]
 InnerShare = Annotated[float, between(0, 1, open_low=True, open_high=True)]
-
-
-class _Twice(yaml.YAMLError):
-    """A setting that stands twice in one mapping."""
-
-    def __init__(self, name: str, row: int) -> None:
-        self.name, self.row = name, row
-
-
-class _Loader(yaml.CSafeLoader):
-    """Refuses what YAML would settle silently by the later one: two values of one setting."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[str] = set()
-        for key, _ in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    raise _Twice(key.value, key.start_mark.line + 1)
-                seen.add(key.value)
-        return super().construct_mapping(node, deep)
-
-
-def read_settings(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping.
-
-    Raises:
-        DataError: it cannot be read, is no YAML, no mapping, or has a setting twice.
-    """
-    try:
-        value = yaml.load(path.read_text(encoding="utf-8"), Loader=_Loader)
-    except FileNotFoundError:
-        raise DataError("file does not exist", file=str(path), remedy="Check the path") from None
-    except OSError as error:
-        raise DataError(f"cannot be read ({error.strerror})", file=str(path), remedy="Check the path") from None
-    except _Twice as twice:
-        raise DataError(
-            "stands twice", file=str(path), row=twice.row, field=twice.name, remedy="Keep the one that is meant"
-        ) from None
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark or error.context_mark
-        row = mark.line + 1 if mark else None
-        raise DataError(
-            f"not valid YAML ({error.problem})", file=str(path), row=row, remedy="Correct it there"
-        ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"not valid YAML ({reason})", file=str(path), remedy="It must be YAML in UTF-8") from None
-    if not isinstance(value, dict):
-        raise DataError(
-            "expected a mapping of settings", file=str(path), remedy="It needs lines of the form name: value"
-        )
-    return value
 
 
 def overrides(own: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rlhf_core.data.truncation import Limits
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.teachers.oracle import OracleTeacher
-from rlhf_core.typed import Checked, above, accepted_by, between, one_of, typed
+from rlhf_core.typed import Checked, accepted_by, one_of, typed
 from tasks.params.evaluation import check_endpoint
 from tasks.params.settings import Count
 
@@ -83,20 +83,3 @@ class TeacherSpec(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         TEACHERS[self.kind](self.options)
-
-
-@dataclass(frozen=True)
-class ImitationSettings(Checked):
-    """Imitation of rewrites beside a reward.
-
-    Args:
-        batch: rewrites per optimiser step.
-        coefficient: factor on the loss.
-        gamma: weight of tokens that the edit made.
-        phi: the other tokens weigh phi * gamma.
-    """
-
-    batch: Count
-    coefficient: Annotated[float, above(0)] = 1.0
-    gamma: Annotated[float, above(0)] = 1.0
-    phi: Annotated[float, between(0, 1)] = 0.5

@@ -24,7 +24,7 @@ from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
 from rlhf_core.signals import Segments
 from rlhf_core.training_state import State
-from tasks.params.policy import RewardTraining, reward_training
+from tasks.params.policy import RewardTraining, needed_solutions, reward_training
 from tasks.policy_run.answering import question_accuracies
 from tasks.policy_run.hacking_watch import HackingWatch
 from tasks.policy_run.proxies import ProxyReader
@@ -33,7 +33,6 @@ from tasks.policy_run.run import Learn, PolicyRun, RowTraining
 from tasks.policy_run.solutions import (
     SAMPLES_FILE,
     Solved,
-    needed_solutions,
     solved_samples,
 )
 from tasks.running.artifacts import peak_memory

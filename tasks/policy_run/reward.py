@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from transformers import PreTrainedTokenizerBase
 
+from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.credit import build_credit
 from rlhf_core.data.solutions import TokenRewards
 from rlhf_core.data.tokenizers import require_offset_mapping
@@ -20,11 +21,10 @@ from rlhf_core.normalisers import Normaliser, Scalar, build_normaliser
 from rlhf_core.recipe import PURE_SAMPLES, SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
-from rlhf_core.rewards.aspect_scorer import SIGNALS, AspectScorer
-from rlhf_core.rewards.composition import Combination, Component, Reward, add_up
+from rlhf_core.rewards.aspect_scorer import AspectScorer
+from rlhf_core.rewards.composition import Combination, Component, Reward
 from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.given import GivenTokenRewards
-from rlhf_core.rewards.hierarchical import HierarchicalGate, resolve_threshold
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.shaping.registry import Chain, build_shaping
@@ -103,7 +103,7 @@ def build_reward(
     if (recipe.selection is not None) != (selection is not None):
         raise RecipeError(f"the row's selection is '{recipe.selection}', but --selection is {selection}")
     selected = read_json(selection / "selection.json") if selection is not None else None
-    gated = recipe.combination.kind == "gate"
+    gated = recipe.combination.shapes_aspects
     components: list[Component] = []
     for part in recipe.components:
         if part.aspect is not None:
@@ -142,12 +142,8 @@ def _needed(selected: Mapping[str, Any] | None, part: ComponentRecipe) -> Mappin
 
 def _combination(recipe: Recipe, selected: Mapping[str, Any] | None) -> Combination:
     """How the components combine; a quantile threshold is of the selection's pure samples."""
-    if recipe.combination.kind != "gate":
-        return add_up
-    by = str(recipe.combination.by)
-    (holistic,) = (part for part in recipe.components if part.name == by)
     pure = torch.tensor(selected["holistic"]["pure"]) if selected is not None else None
-    return HierarchicalGate(by, resolve_threshold(recipe.combination.threshold, pure), holistic.weight)
+    return recipe.combination.build({part.name: part.weight for part in recipe.components}, pure)
 
 
 def _aspect_components(
@@ -190,7 +186,7 @@ def _aspect_components(
 def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, Any] | None) -> Normaliser:
     """The normaliser of a reward model's component, from its fit or from the selection's pure samples."""
     if part.normaliser != PURE_SAMPLES:
-        return build_normaliser(part.normaliser, read_json(normaliser / "normaliser.json"), part.estimator)  # type: ignore[arg-type]
+        return build_normaliser(part.normaliser, read_json(normaliser / "normaliser.json"), part.estimator)
     holistic = _needed(selected, part)["holistic"]
     if holistic["reward_model"] != part.reward_model:
         raise RecipeError(
@@ -246,7 +242,7 @@ def _model_component(
     scorer = RewardModelScorer(
         model,
         segmenter,
-        readout.read,  # type: ignore[arg-type]
+        readout.read,
         head=readout.head,
         microbatch=found.microbatch,
         aggregation=build_aggregation(trained["aggregation"]),

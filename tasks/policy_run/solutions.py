@@ -23,10 +23,9 @@ from rlhf_core.minimum_editing import mistaken_tokens
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.policy_optimisation.auxiliary import Imitation
 from rlhf_core.policy_optimisation.experience import Experience, score, slice_rows
-from rlhf_core.recipe import Recipe
 from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.supervised.config import ImitationSettings
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, Sources, Weighted, rewritten
-from tasks.params.solutions import ImitationSettings
 from tasks.running.artifacts import read_jsonl
 from tasks.running.result_rows import PreferencePair, Prompt, TokenCredit
 from tasks.running.stage import device
@@ -138,13 +137,6 @@ def on_device(batch: RolloutBatch, device: torch.device) -> RolloutBatch:
 def sampled_prompts(sources: Sources) -> list[Prompt]:
     """The sampled questions as prompts for an optimiser that samples itself."""
     return [{"id": s.question_id, "prompt": s.prompt, "solution": s.solution} for s in ground_truths(sources.samples)]
-
-
-def needed_solutions(recipe: Recipe) -> tuple[str, ...]:
-    """What a reward recipe learns from, by the names of a supervised recipe's sources."""
-    paid = any(part.generative_reward_model for part in recipe.components)
-    needed = [SAMPLES] if recipe.fixed_samples or paid else []
-    return tuple(needed + ([GENERATED] if paid or recipe.imitation is not None else []))
 
 
 def imitation_loss(

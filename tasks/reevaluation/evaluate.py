@@ -37,10 +37,12 @@ from rlhf_core.evaluation.judges.templates import get_template
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
 from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import Address, read_settings
+from tasks.params.settings import typed
+from tasks.params.yaml_files import write_whole
 from tasks.reevaluation.past_results import bring_back
 from tasks.reevaluation.records import bring_records, records, records_folder
-from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_whole
+from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.running.exclusive import only_one
 from tasks.running.result_rows import Generation
 
@@ -79,8 +81,9 @@ class Subject:
         record = read_json(result.parent / "record" / "record.json")
         found: dict[str, Path] = {}
         for path in map(Path, record.get("inputs", {})):
-            # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation/<name>.yaml
-            names = {*path.parts[-4:-1], *([path.stem] if path.suffix == ".yaml" else [])}
+            # results/<scale>/shared/data/<name>/result, params/scales/<scale>/evaluation.yaml:<name>
+            file = Address(path).file
+            names = {*path.parts[-4:-1], *([file.stem.split("_")[0]] if file.suffix == ".yaml" else [])}
             found |= {part: path for part in ("data", "sft", "evaluation") if part in names}
         missing = {"data", "sft", "evaluation"} - set(found)
         if missing:
@@ -337,8 +340,8 @@ def _reevaluate(
 
     result = tree / model["result"]
     subject = Subject.of(result)
-    data = root / subject.data
-    for path in (data / "data.json", root / subject.evaluation):
+    data, evaluation = root / subject.data, Address(subject.evaluation).under(root)
+    for path in (data / "data.json", evaluation.file):
         if not path.exists():
             raise DataError(
                 f"is what {model['name']}@{model['alias']} is evaluated with today, and is not here",
@@ -346,7 +349,7 @@ def _reevaluate(
                 remedy="Make it (rewardsmith run), or fetch it (dvc checkout, dvc pull); or promote a model of the "
                 "data sets that are here",
             )
-    spec = typed(EvaluationConfig, read_settings(root / subject.evaluation), str(subject.evaluation))
+    spec = typed(EvaluationConfig, read_settings(evaluation), str(subject.evaluation))
     world = load_world(data)
     judge = load_judge(spec.judge, world)
     uncached = load_judge({k: v for k, v in (spec.judge or {}).items() if k != "cache_path"}, world) if judge else None

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from tasks.graph.rows import load_yaml
+from tasks.graph.rows import row_addresses
+from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
 from tasks.report.records import run_anchor
 from tasks.running.artifacts import read_json
@@ -91,6 +92,7 @@ def relative_path(path: Path, results: Path) -> str:
 
 
 def _title(results: Path, group: str, name: str) -> str:
-    """As the row's file has it; the file lies in the tree that holds the results."""
-    path = results.parent.parent / "params" / group / "rows" / f"{name}.yaml"
-    return str(load_yaml(path).get("title", name)) if path.exists() else name
+    """Returns the row's title, by its page in the tree that holds the results."""
+    root = results.parent.parent
+    address = row_addresses(root, group).get(name)
+    return name if address is None else str(read_settings(address.under(root)).get("title", name))

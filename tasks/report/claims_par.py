@@ -121,10 +121,10 @@ def claims() -> list[Claim]:
         Claim(
             "A larger KL coefficient raises the win rate and lowers the proxy",
             "§4.2, Figure 3",
-            [*_above("kl0.1", "kl0.01"), Part(_proxy("kl0.1"), "below", _proxy("kl0.01"))],
+            [*_above("kl0_1", "kl0_01"), Part(_proxy("kl0_1"), "below", _proxy("kl0_01"))],
         ),
-        Claim("A lower ceiling raises the win rate", "§4.2, Figure 3", _above("ceil3.0", "ceil5.0")),
-        Claim("PAR ends above the larger KL coefficient", "§4.2, Figure 3", _above("par-2-epochs", "kl0.1")),
+        Claim("A lower ceiling raises the win rate", "§4.2, Figure 3", _above("ceil3_0", "ceil5_0")),
+        Claim("PAR ends above the larger KL coefficient", "§4.2, Figure 3", _above("par-2-epochs", "kl0_1")),
         Claim(
             "Over two epochs PAR ends highest",
             "§4.5, Figure 3",

@@ -51,10 +51,10 @@ BOUNDS = {
     "vanilla-2-epochs": "Vanilla",
     "minmax-2-epochs": "Minmax",
     "warm-2-epochs": "WARM",
-    "ceil5.0": "ceil5.0",
-    "ceil3.0": "ceil3.0",
-    "kl0.01": "kl0.01",
-    "kl0.1": "kl0.1",
+    "ceil5_0": "ceil5.0",
+    "ceil3_0": "ceil3.0",
+    "kl0_01": "kl0.01",
+    "kl0_1": "kl0.1",
 }
 REFERENCES = {"par": "PARref10", "par-ref5": "PARref5", "par-ref1": "PARref1", "sigmoid": "sigmoid"}
 GRPO = {"grpo-par": "PAR", "grpo-vanilla": "Vanilla", "grpo-minmax": "Minmax", "grpo-meanstd": "Meanstd"}

@@ -34,10 +34,10 @@ LABELS = {
 }
 #: Palette slots; the method keeps its colour in every figure.
 COLOURS = {name: slot for slot, name in enumerate(METHODS)}
-CUTOFFS = {"cutoff-1.5": 1.5, "segment": 1.75, "cutoff-2.0": 2.0, "cutoff-2.25": 2.25}
+CUTOFFS = {"cutoff-1_5": 1.5, "segment": 1.75, "cutoff-2_0": 2.0, "cutoff-2_25": 2.25}
 REWARD_MODELS = (
     *("bandit", "sentence", "token", "segment", "ngram-2", "ngram-5", "ngram-10", "ngram-20"),
-    *("cutoff-1.5", "cutoff-2.0", "cutoff-2.25"),
+    *("cutoff-1_5", "cutoff-2_0", "cutoff-2_25"),
     *("phi31-bandit", "phi31-token", "phi31-segment", "llama3-bandit", "llama3-token", "llama3-segment"),
 )
 CODE_BENCHMARKS = {"mbpp_base": "MBPP Base", "mbpp_plus": "MBPP Plus", "livecode": "LiveCode"}
@@ -232,7 +232,7 @@ def _segmentation_block(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def segmentations(tree: ResultTree) -> list[FigureData]:
     """Figures 6 to 11: true clause boundaries beside entropy boundaries, dialogue and code."""
-    source = next((name for name in ("cutoff-1.5", "segment") if _examples(tree, name)), None)
+    source = next((name for name in ("cutoff-1_5", "segment") if _examples(tree, name)), None)
     rows = _examples(tree, source) if source else []
     dialogue = [row for row in rows if row["kind"] == "normal"]
     code = [row for row in rows if row["kind"] == "code"]
@@ -250,7 +250,7 @@ def segmentations(tree: ResultTree) -> list[FigureData]:
         if index < len(pool):
             figure.blocks = [_segmentation_block(pool[index])]
         elif not rows:
-            figure.missing = ["reward_model/cutoff-1.5"]
+            figure.missing = ["reward_model/cutoff-1_5"]
         elif not pool:
             figure.missing = ["code responses among the reward model's examples"]
         drawn.append(figure)

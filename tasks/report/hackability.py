@@ -22,7 +22,8 @@ from markupsafe import Markup
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation.overoptimisation import ClauseUse, inflated
 from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, mitigations
-from tasks.graph.rows import load_yaml
+from tasks.params.pages import entries, read_settings
+from tasks.params.scales import scale_entries
 from tasks.report.hacking_curves import Curve, colours_of, curves_svg, span, spark_svg
 from tasks.report.outputs import mean_and_standard_error
 from tasks.report.page import TEMPLATES, environment
@@ -249,16 +250,17 @@ def read_run(out: Path, seed: int) -> HackingRun | None:
 
 def describe(root: Path, scale: str, name: str) -> str:
     """What a reward is, in a line."""
-    file = root / FOLDER / "reward_models" / f"{name}.yaml"
-    if not file.exists():
-        row = next(iter(sorted((root / FOLDER / "rows").glob(f"{name}-*.yaml"))), None)
-        function = load_yaml(row).get("function") if row else None
+    model = entries(root, FOLDER, "reward_models").get(name)
+    if model is None:
+        rows = entries(root, FOLDER, "rows")
+        row = next((rows[row] for row in sorted(rows) if row.startswith(f"{name}-")), None)
+        function = read_settings(row.under(root)).get("function") if row else None
         return f"the function {function}" if function else ""
-    spec = load_yaml(file)
+    spec = read_settings(model.under(root))
     if "given" in spec:
         return f"the reward model in {spec['given']}"
-    data = root / "params" / "scales" / scale / "data" / f"{spec.get('data')}.yaml"
-    likes = load_yaml(data).get("annotator", {}) if data.exists() else {}
+    data = scale_entries(root, scale, "data").get(str(spec.get("data")))
+    likes = read_settings(data.under(root)).get("annotator", {}) if data else {}
     said = [PAYS[bias].format(value) for bias, value in likes.items() if value and bias in PAYS]
     return f"a reward model of labels by an annotator who adds {' and '.join(said)}" if said else str(spec["title"])
 

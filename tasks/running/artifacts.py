@@ -1,7 +1,8 @@
 """Stage outputs: written to a temporary directory and renamed whole, in two parts.
 
 `<out>/result/` is deterministic (weights, metrics, history without clock) and the only thing that later
-stages read. `<out>/record/` says how it was made (seconds, memory, versions, commit) and nothing reads it.
+stages read. `<out>/record/` says how it was made (seconds, memory, versions, commit) and nothing reads it. Beside them
+`<out>/headline.json` has at most six metrics of some stages, for DVC's tables (`tasks.graph.headlines`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import platform
 import resource
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -27,6 +29,8 @@ import psutil
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError
+from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
+from tasks.params.pages import Address, settings_digest
 
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn")
 
@@ -51,17 +55,6 @@ def read_json(path: Path | str) -> Any:
         raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all, for who may be reading it meanwhile; makes its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path | str, value: Any) -> None:
@@ -140,10 +133,10 @@ def _source_digest() -> str:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The files and directories that a stage reads, as they were when it began.
+    """The files, directories and entries of pages that a stage reads, as they were when it began.
 
     Args:
-        digests: of each by its path.
+        digests: of each by its path or address; of an entry, its own settings count, and not the rest of the page.
         stamps: size, inode and times of the files of each, which tell cheaply that nothing wrote to them.
     """
 
@@ -157,12 +150,12 @@ class Inputs:
         Raises:
             DataError: an input that does not exist.
         """
-        for path in paths:
-            if not Path(path).exists():
-                raise DataError("input does not exist", file=str(path), remedy="Run the stage that makes it first")
-        names = [Path(path).as_posix() for path in paths]
-        stamps = {name: _stamp(Path(name)) for name in names}  # before the digests: a write between the two shows
-        return cls({name: digest(name) for name in names}, stamps)
+        addresses = [Address(Path(path)) for path in paths]
+        for address in addresses:
+            if not address.file.exists():
+                raise DataError("input does not exist", file=str(address), remedy="Run the stage that makes it first")
+        stamps = {str(one): _stamp(one.file) for one in addresses}  # before the digests: a write between the two shows
+        return cls({str(address): _digest(address) for address in addresses}, stamps)
 
     def check_unchanged(self) -> None:
         """Compares with the present state; what was not written to is not read again.
@@ -171,9 +164,10 @@ class Inputs:
             DataError: an input that changed since, so that a result would belong to neither state.
         """
         for name, known in self.digests.items():
+            address = Address(name)
             try:
-                same = _stamp(Path(name)) == self.stamps[name] or (Path(name).exists() and digest(name) == known)
-            except FileNotFoundError:
+                same = _stamp(address.file) == self.stamps[name] or _digest(address) == known
+            except (FileNotFoundError, RewardsmithError):
                 same = False
             if not same:
                 raise DataError(
@@ -181,6 +175,15 @@ class Inputs:
                     file=name,
                     remedy="Run the same again",
                 )
+
+
+def _digest(address: Address) -> str:
+    """The digest of a file or directory, or of an entry's settings."""
+    if address.key is None:
+        if not address.file.exists():
+            raise FileNotFoundError(address.file)
+        return digest(address.file)
+    return settings_digest(address)
 
 
 def _stamp(path: Path) -> frozenset[tuple[str, int, int, int]]:
@@ -191,10 +194,9 @@ def _stamp(path: Path) -> frozenset[tuple[str, int, int, int]]:
 
 def peak_memory() -> dict[str, float]:
     """`peak_memory_mb` of this process so far, and `peak_gpu_memory_mb` where it uses a GPU."""
-    import torch
-
     found = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
+    torch = sys.modules.get("torch")  # a stage without models does not load it for this
+    if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():
         found["peak_gpu_memory_mb"] = round(torch.cuda.max_memory_allocated() / 2**20, 1)
     return found
 
@@ -207,8 +209,8 @@ def record_folder(result: Path) -> Path:
 def _record(
     stage: str, version: int, digests: Mapping[str, str], started: float, startup: float, seconds: float
 ) -> dict[str, Any]:
-    import torch
-
+    torch = sys.modules.get("torch")
+    gpu = torch is not None and torch.cuda.is_available()
     return {
         "stage": stage,
         "version": version,
@@ -216,8 +218,8 @@ def _record(
         "startup_seconds": round(startup, 3),
         "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(started)),
         "peak_memory_mb": peak_memory()["peak_memory_mb"],
-        "threads": torch.get_num_threads(),
-        "device": torch.cuda.get_device_name() if torch.cuda.is_available() else "cpu",
+        "threads": 1 if torch is None else torch.get_num_threads(),
+        "device": torch.cuda.get_device_name() if torch is not None and gpu else "cpu",
         "host_cpu": platform.processor() or platform.machine(),
         "python": platform.python_version(),
         "versions": {name: metadata.version(name) for name in RECORDED_PACKAGES},
@@ -310,11 +312,15 @@ def stage_output(
         record = _record(stage, version, read.digests, started, startup, time.monotonic() - clock + seconds_before())
         record["result_digest"] = digest(partial / "result")
         write_json(partial / "record" / "record.json", record)
+        parts = ["result", "record"]
+        if stage in HEADLINES:
+            write_headlines(stage, partial / "result", partial / HEADLINE_FILE)
+            parts.append(HEADLINE_FILE)
         read.check_unchanged()
-        for part in ("result", "record"):
-            if (out / part).exists():
+        for part in parts:
+            if (out / part).is_dir():
                 shutil.rmtree(out / part)
-            (partial / part).rename(out / part)
+            (partial / part).replace(out / part)
         distributed.barrier()
     finally:
         shutil.rmtree(partial, ignore_errors=True)

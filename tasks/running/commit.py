@@ -10,7 +10,7 @@ from pathlib import Path
 from rlhf_core.errors import RewardsmithError
 
 #: What a run executes: a deployment stays at the commit of these.
-CODE = ("flows", "tasks", "rlhf_core", "params", "params.yaml", "dvc.yaml", "graph.yaml", "constraints.txt")
+CODE = ("flows", "tasks", "rlhf_core", "params", "params.yaml", "dvc.yaml", "constraints.txt")
 
 
 def commit_of(root: Path) -> str:

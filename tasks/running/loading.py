@@ -124,21 +124,13 @@ def load_judge(spec: Mapping[str, Any] | None, world: GoldWorld | None) -> Judge
     """
     if spec is None:
         return None
-    options = dict(spec)
-    kind = options.pop("kind", None)
-    if kind == "gold":
-        if world is None:
-            raise RecipeError("a gold judge knows the testbed only; name an endpoint judge for real data, or none")
-        from rlhf_core.testbed.judge import GoldJudge
+    from rlhf_core.evaluation.judges.registry import JUDGES
 
-        return GoldJudge(world, **options)
-    if kind == "endpoint":
-        from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
-
-        hint = "set it, or set the evaluation's judge to null to leave judged metrics out"
-        given = {name: expanded(f"judge: '{name}'", value, hint) for name, value in options.items()}
-        return EndpointJudge(typed(EndpointConfig, given, "judge"))
-    raise RecipeError(f"unknown judge kind '{kind}'; known: gold, endpoint")
+    kind = JUDGES.kind_of(spec)
+    hint = "set it, or set the evaluation's judge to null to leave judged metrics out"
+    given = {name: expanded(f"judge: '{name}'", value, hint) for name, value in spec.items() if name != "kind"}
+    judge: Judge = typed(JUDGES[kind], given, "judge").judge(world)
+    return judge
 
 
 _VARIABLE = re.compile(r"\$\{(\w+)\}")

@@ -90,6 +90,7 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
         above = stopped_inputs(given)
         settings = [str(path) for name, path in given.items() if name.endswith("_path") and path is not None]
         try:
+            _refuse_other_inputs(given)
             if above:
                 stop_as_well(function, above, given)
             function(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
@@ -101,6 +102,18 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
             raise RecipeError(f"{error} (settings: {', '.join(settings)})" if settings else str(error)) from None
 
     return main
+
+
+def _refuse_other_inputs(given: Mapping[str, Any]) -> None:
+    """Refuses inputs that the graph does not give to the stage of this output, such as those of a row before a change.
+
+    Raises:
+        RecipeError: names the argument.
+    """
+    from tasks.graph.declared import check_declared
+
+    named = {name.removesuffix("_path"): value for name, value in given.items() if value is not None}
+    check_declared(Path(), given["out"], {n: v for n, v in named.items() if n not in ("out", "version")})
 
 
 def stopped_inputs(given: Mapping[str, Any]) -> dict[Path, str]:

@@ -19,10 +19,11 @@ from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.reward_model import CONFIG_FILE, ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
-from rlhf_core.rewards.preference_training import SegmentedSequence, score_parts
+from rlhf_core.rewards.preference_training import score_parts
 from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.segmentation.sat import KNOWN_FILE
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.stage import device

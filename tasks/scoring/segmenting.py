@@ -8,9 +8,10 @@ from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.rewards.aggregation import Aggregation
-from rlhf_core.rewards.preference_training import MEAN, SegmentedSequence
+from rlhf_core.rewards.preference_training import MEAN
 from rlhf_core.segmentation import SaT, Segmentation, Segmenter
 from rlhf_core.segmentation.end_tokens import with_end_tokens
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from tasks.running.result_rows import PreferencePair
 
 

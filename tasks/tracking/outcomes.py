@@ -7,16 +7,20 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 from rlhf_core.published import registry
 from rlhf_core.published.row_map import mapped_rows
 from tasks.graph import files as graph
-from tasks.graph.items import SHARED, module_of
+from tasks.graph.items import SHARED
 from tasks.graph.names import made_tables
-from tasks.graph.rows import ROW_STAGES, load_yaml
+from tasks.graph.rows import ROW_STAGES
+from tasks.params.pages import Address, read_settings
+from tasks.params.scales import STAGES, scale_entries
 from tasks.params.settings import ROOT_SCALE
+from tasks.params.yaml_files import read_mapping
 from tasks.running.artifacts import digest, read_json, stopped
 
 
@@ -103,16 +107,25 @@ def tables_of_rows(paper: str) -> dict[str, list[str]]:
     return tables
 
 
-def _settings(root: Path, scale: str, item: Mapping[str, Any]) -> dict[str, str]:
-    """Parameters of a run: its row, its backbone and the scale's files."""
+def _settings(root: Path, scale: str, stage: Mapping[str, Any]) -> dict[str, str]:
+    """Parameters of a run: its row, its backbone and the scale's settings."""
     params: dict[str, str] = {}
-    files = {"": item.get("row"), "backbone_spec": item.get("spec")}
-    files |= {"scale.policy": item.get("scale"), "scale.evaluation": item.get("evaluation")}
-    files |= {f"scale.{name}": f"params/scales/{scale}/{name}.yaml" for name in ("reward_model", "normaliser")}
-    for prefix, file in files.items():
-        if file and (root / file).exists():
-            params |= flatten(load_yaml(root / file), prefix)
+    given = _arguments(stage)
+    found = {"": given.get("row"), "backbone_spec": given.get("spec")}
+    found |= {"scale.policy": given.get("scale"), "scale.evaluation": given.get("evaluation")}
+    of_scale = scale_entries(root, scale, STAGES)
+    found |= {f"scale.{name}": of_scale.get(name) for name in ("reward_model", "normaliser")}
+    for prefix, address in found.items():
+        if address is not None:
+            params |= flatten(read_settings(address.under(root)), prefix)
     return params
+
+
+def _arguments(stage: Mapping[str, Any]) -> dict[str, Address]:
+    """The entries of pages on a stage's command line, by the names of their arguments."""
+    words = str(stage["cmd"]).split()
+    pairs = pairwise(words)
+    return {name.removeprefix("--"): Address(value) for name, value in pairs if name.startswith("--")}
 
 
 def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ROW_STAGES) -> list[RowOutcome]:
@@ -125,24 +138,22 @@ def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ROW_
         folders.insert(0, root)
     found = []
     for folder in folders:
-        if not (folder / "graph.yaml").exists():
+        if not (folder / "dvc.yaml").exists():
             continue
-        stages = load_yaml(folder / "graph.yaml")
         prefix = "" if folder == root else f"{(folder / 'dvc.yaml').relative_to(root).as_posix()}:"
-        for group in stages["groups"]:
-            for key, item in stages[group].items() if module_of(group) in modules else ():
-                if item["owner"] in (SHARED, paper):
-                    outcome = _outcome(root, scale, f"{prefix}{group}@{key}", item)
-                    if outcome is not None:
-                        found.append(outcome)
+        for name, stage in read_mapping(folder / "dvc.yaml")["stages"].items():
+            if stage["meta"]["module"] in modules and stage["meta"]["owner"] in (SHARED, paper):
+                outcome = _outcome(root, scale, f"{prefix}{name}", stage)
+                if outcome is not None:
+                    found.append(outcome)
     return found
 
 
-def _outcome(root: Path, scale: str, stage: str, item: Mapping[str, Any]) -> RowOutcome | None:
-    out = root / item["out"]
-    row, seed = item["name"], item["seed"]
+def _outcome(root: Path, scale: str, stage: str, declared: Mapping[str, Any]) -> RowOutcome | None:
+    out = root / Path(declared["outs"][0]).parent
+    row, seed = declared["meta"]["name"], declared["meta"]["seed"]
     failure_file = root / ".work" / "failures" / f"{graph.file_name(stage)}.json"
-    params = _settings(root, scale, item)
+    params = _settings(root, scale, declared)
     record_file = out / "record" / "record.json"
     record = read_json(record_file) if record_file.exists() else {}
     if (out / "result" / "metrics.json").exists():

@@ -28,8 +28,8 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "summary",
     [
-        Summary(current=["policy@segment-bandit-0"]),
-        Summary(failed={"policy@segment-dpo-0": "boom"}, skipped={FULL: "reads from it"}),
+        Summary(current=["policy-segment-bandit-0"]),
+        Summary(failed={"policy-segment-dpo-0": "boom"}, skipped={FULL: "reads from it"}),
         Summary(current=[DEMO], skipped={FULL: "reads from it"}),
         Summary(failed={FULL: "boom"}),
         Summary(current=["tables-par"]),

@@ -316,7 +316,7 @@ def test_a_run_leaves_its_progress_a_table_of_its_stages_and_links(platform: Pla
     mine = ArtifactFilter(flow_run_id=ArtifactFilterFlowRunId(any_=[run]))
     found = {artifact.key: artifact for artifact in platform.client.read_artifacts(artifact_filter=mine)}
     assert found["progress"].data == 100.0
-    assert "policy@segment-bandit-0" in str(found["stages"].data)
+    assert "policy-segment-bandit-0" in str(found["stages"].data)
     page, runs = platform.environment["REWARDSMITH_PAGE"], platform.environment["MLFLOW_TRACKING_URI"]
     assert f"({page}/report/index.html)" in found["report"].data
     assert f"({runs}/#/experiments/" in found["mlflow-segment"].data

@@ -24,7 +24,7 @@ from tasks.running.exclusive import only_one
 from tasks.tracking.models import Registered, Registry
 from tests.small_repository import PROJECT
 
-MODEL = Registered("segment-policy-a", "3", "champion", "run", "digest", "results/a/result", "policy@a-0")
+MODEL = Registered("segment-policy-a", "3", "champion", "run", "digest", "results/a/result", "policy-a-0")
 
 
 class Listener:

@@ -101,7 +101,7 @@ def test_stages_get_their_threads_and_no_gpu(finished: Path) -> None:
 
 
 def test_logs_are_kept(finished: Path) -> None:
-    assert "policy at work" in (finished / ".work/logs/policy@segment-segment-0.log").read_text()
+    assert "policy at work" in (finished / ".work/logs/policy-segment-segment-0.log").read_text()
 
 
 def test_second_run_does_nothing(finished: Path) -> None:
@@ -148,7 +148,7 @@ def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path
     assert outs.count("results/testbed/segment/policy/bandit/0") == 1, "a data error is not tried again"
     assert "results/testbed/segment/policy/segment/1" in outs
     assert not [out for out in outs if "tables" in out]
-    failure = json.loads((root / ".work/failures/policy@segment-bandit-0.json").read_text())
+    failure = json.loads((root / ".work/failures/policy-segment-bandit-0.json").read_text())
     assert (failure["exit_code"], failure["retry"]) == (2, False)
     assert not (root / "results/testbed/segment/policy/bandit/0/result").exists()
     row = root / "params/segment/rows/bandit.yaml"

@@ -59,7 +59,7 @@ def test_of_runs_that_were_missed_one_evaluates_and_one_that_begins_after_it_fin
     (root / "params" / "reevaluation.yaml").write_text(settings)
     small_repository.command("git", "add", "-A", root=root)
     small_repository.command("git", "commit", "-qm", "re-evaluation", root=root)
-    model = Registered("segment-policy-a", "3", "champion", "run", "digest", "results/testbed/a/result", "policy@a-0")
+    model = Registered("segment-policy-a", "3", "champion", "run", "digest", "results/testbed/a/result", "policy-a-0")
     record = {"number": 1, "time": 0.0, "digest": "digest", "benchmarks": {}, "judge": {"digest": "judge"}}
     made: list[dict[str, Any]] = []
 

@@ -351,7 +351,7 @@ from flows.working_tree import mark
 
 signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
 stage = subprocess.Popen(
-    ["sleep", "600"], env={**os.environ, **mark(Path(sys.argv[1]), "policy@segment-0")}, start_new_session=True
+    ["sleep", "600"], env={**os.environ, **mark(Path(sys.argv[1]), "policy-segment-0")}, start_new_session=True
 )
 try:
     print(stage.pid, flush=True)
@@ -388,7 +388,7 @@ def test_down_ends_runs_and_their_stages_whichever_server_lives(
         if stage.is_running():
             stage.kill()
     said = capsys.readouterr().out
-    assert said == f"stopped {'stage policy@segment-0, left running by a killed flow' if killed else '1 run(s)'}\n"
+    assert said == f"stopped {'stage policy-segment-0, left running by a killed flow' if killed else '1 run(s)'}\n"
 
 
 def test_the_page_escapes_what_it_shows(tmp_path: Path) -> None:
@@ -512,10 +512,10 @@ def test_a_stage_that_outgrows_its_memory_is_ended_and_says_so(monkeypatch: pyte
     process = subprocess.Popen([sys.executable, "-c", code], start_new_session=True)
     watch = MemoryWatch(process.pid, 0.1)
     process.wait(30)
-    failure = watch.explained("policy@x", explain_failure("policy@x", process.returncode, ""))
+    failure = watch.explained("policy-x", explain_failure("policy-x", process.returncode, ""))
     assert watch.outgrown
     assert not failure.retry
-    assert "stage policy@x outgrew its memory: it held" in str(failure)
+    assert "stage policy-x outgrew its memory: it held" in str(failure)
     assert "resources.yaml" in str(failure)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from flows.stage_run import explain_failure
 
-DVC = "ERROR: failed to reproduce 'policy@a-0': failed to run: python -m tasks.policy, exited with {}\n"
+DVC = "ERROR: failed to reproduce 'policy-a-0': failed to run: python -m tasks.policy, exited with {}\n"
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ DVC = "ERROR: failed to reproduce 'policy@a-0': failed to run: python -m tasks.p
     ],
 )
 def test_only_what_may_pass_is_tried_again(tail: str, status: int, retry: bool) -> None:
-    assert explain_failure("policy@a-0", status, tail).retry is retry
+    assert explain_failure("policy-a-0", status, tail).retry is retry
 
 
 def test_message_is_the_stages_own() -> None:
-    failure = explain_failure("policy@a-0", 255, "step 3\nerror: file x.jsonl, row 3: empty\n" + DVC.format(2))
-    assert str(failure) == "stage policy@a-0 failed with exit code 2: file x.jsonl, row 3: empty"
+    failure = explain_failure("policy-a-0", 255, "step 3\nerror: file x.jsonl, row 3: empty\n" + DVC.format(2))
+    assert str(failure) == "stage policy-a-0 failed with exit code 2: file x.jsonl, row 3: empty"
 
 
 def test_exception_is_found_in_a_traceback() -> None:
@@ -51,8 +51,8 @@ def test_kill_by_the_system_suggests_memory() -> None:
     ],
 )
 def test_a_full_disk_says_what_to_do_and_is_not_tried_again(line: str) -> None:
-    failure = explain_failure("policy@a-0", 255, f"step 3\n{line}\n" + DVC.format(1))
+    failure = explain_failure("policy-a-0", 255, f"step 3\n{line}\n" + DVC.format(1))
     assert not failure.retry
     assert str(failure).startswith(
-        f"stage policy@a-0 failed: the disk is full: {line}. Free some space and run the same"
+        f"stage policy-a-0 failed: the disk is full: {line}. Free some space and run the same"
     )

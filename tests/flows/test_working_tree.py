@@ -121,7 +121,7 @@ from flows.working_tree import mark
 sleep = "import time; time.sleep(60)"
 stage = "import subprocess, sys, time; call = [sys.executable, '-c', sys.argv[1]]; "
 stage += "print(subprocess.Popen(call, start_new_session=True).pid, flush=True); time.sleep(60)"
-environment = {**os.environ, **mark(Path(sys.argv[1]), "policy@segment-0")}
+environment = {**os.environ, **mark(Path(sys.argv[1]), "policy-segment-0")}
 child = subprocess.Popen([sys.executable, "-c", stage, sleep], env=environment, start_new_session=True)
 print(child.pid, flush=True)
 time.sleep(60)
@@ -156,7 +156,7 @@ def test_the_stage_of_a_killed_flow_is_ended_with_its_children(
     process, children = flow
     process.kill()
     process.wait()
-    assert working_tree.end_orphans(tmp_path) == ["ended stage policy@segment-0, left running by a killed flow"]
+    assert working_tree.end_orphans(tmp_path) == ["ended stage policy-segment-0, left running by a killed flow"]
     assert all(ended(child) for child in children)
 
 

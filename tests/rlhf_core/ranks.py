@@ -27,9 +27,10 @@ from rlhf_core.policy_optimisation.learner import weights
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
-from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss, score_all
+from rlhf_core.rewards.preference_training import pair_loss, score_all
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import build_segmenter
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.shaping.registry import build_shaping
 from rlhf_core.stepper import use_deepspeed
 from rlhf_core.supervised.config import TrainingConfig

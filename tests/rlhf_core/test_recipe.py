@@ -70,17 +70,17 @@ def test_a_component_at_the_top_level_is_the_component_list() -> None:
     [
         (changed(normalizer="none"), "row.yaml: unknown setting 'normalizer'; did you mean 'normaliser'"),
         (changed(normaliser="location_awar"), "did you mean 'location_aware'"),
-        (changed(optimiser={"kind": "pppo"}), "did you mean 'ppo'"),
+        (changed(optimiser={"kind": "pppo"}), "unknown optimiser 'pppo'; did you mean 'ppo'"),
         (changed(optimiser={}), "unknown optimiser 'None'; known: ppo, ppo_a2c"),
         (changed(optimiser="ppo"), "must be a mapping"),
-        (changed(readout={"segmentr": {}}), "readout: unknown setting 'segmentr'; did you mean 'segmenter'"),
+        (changed(readout={"segmentr": {}}), "unknown setting 'readout.segmentr'; did you mean 'segmenter'"),
         (changed(readout=None), "'readout' must say the segmenter"),
         (changed(readout={"segmenter": {"kind": "token"}, "read": "values"}), "did you mean 'value'"),
-        (changed(credit="evensplit"), "unknown credit 'evensplit'"),
+        (changed(credit="evensplit"), "row.yaml: credit is 'evensplit'; did you mean 'even_split'?"),
         (changed(credit=None), "credit"),
         (changed(title=None), "title"),
-        (changed(estimator="ridge"), "unknown regression"),
-        (changed(kind="rewards"), "'reward' or 'supervised'"),
+        (changed(estimator="ridge"), "estimator is 'ridge'; known: huber, ols"),
+        (changed(kind="rewards"), "kind is 'rewards'; did you mean 'reward'?"),
     ],
 )
 def test_mistakes_are_named_with_the_nearest(row: dict[str, Any], message: str) -> None:
@@ -128,7 +128,7 @@ def test_reward_models_and_functions_mix_in_one_row() -> None:
         ({"reward_model": "segment"}, "a component needs one of"),
         ({"function": None}, "a component needs one of"),
         ({"normaliser": "global"}, "has no read-out and no normaliser"),
-        ({"gives": "segments"}, "a reward function gives sequence or tokens"),
+        ({"gives": "segments"}, "gives is 'segments'; known: sequence, tokens"),
         ({"credit": "as_is"}, "takes Tokens but function 'own:brevity' gives Sequence"),
     ],
 )
@@ -196,3 +196,68 @@ def test_an_affine_shaping_is_useless_for_one_value_per_response_only() -> None:
     assert useless_shaping(parse_recipe(changed(shaping={"kind": "minmax"}, optimiser=grpo))) is None
     parts = [{**MODEL, "readout": AGGREGATE, **sequence}, FUNCTION]
     assert useless_shaping(parse_recipe(MIXED | {"components": parts, "optimiser": grpo})) is None
+
+
+NAN = float("nan")
+PPO: dict[str, Any] = {"kind": "ppo"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"credits": "even_split"}, "unknown setting 'credits'; did you mean 'credit'?"),
+        ({"clamp": 0}, "clamp is 0; it must be above 0"),
+        ({"clamp": -1}, "clamp is -1; it must be above 0"),
+        ({"clamp": True}, "clamp is true; it must be a number or null"),
+        ({"clamp": "ten"}, "clamp is 'ten'; it must be a number or null"),
+        ({"weight": 0}, "weight is 0; it must be other than 0"),
+        ({"weight": NAN}, "weight is nan; it must be a finite number"),
+        ({"weight": "x"}, "weight is 'x'; it must be a number"),
+        ({"lora": {"rank": 0}}, "lora.rank is 0; it must be at least 1"),
+        ({"lora": {"rnk": 8}}, "unknown setting 'lora.rnk'; did you mean 'rank'?"),
+        ({"alarm": [1]}, "alarm is [1]; it must be a mapping"),
+        ({"alarm": {"patience": 0}}, "alarm.patience is 0; it must be at least 1"),
+        ({"alarm": {"on_hacking": "stp"}}, "alarm.on_hacking is 'stp'; did you mean 'stop'?"),
+        ({"imitation": {"phi": -1}}, "imitation.phi is -1; it must be at least 0"),
+        ({"optimiser": {**PPO, "kl_coef": NAN}}, "optimiser.kl_coef is nan; it must be a finite number"),
+        ({"optimiser": {**PPO, "kl_coef": "1e-2"}}, "with a decimal point, such as 1.0e-02"),
+        (
+            {"optimiser": {**PPO, "kl_coeff": 0.1}},
+            "'kl_coeff' of optimiser 'ppo'; did you mean 'kl_coef'?",
+        ),
+        ({"optimiser": {**PPO, "kl_coef": {"times": NAN}}}, "state a number, or {times: 2}"),
+        ({"optimiser": {**PPO, "kl_coef": {"time": 2}}}, "state a number, or {times: 2}"),
+        ({"optimiser": {**PPO, 5: 1}}, "unknown setting '5' of optimiser 'ppo'"),
+        ({"optimiser": {**PPO, "advantage": "gea"}}, "optimiser.advantage is 'gea'; did you mean 'gae'?"),
+        ({"optimiser": {**PPO, "clip": 0}}, "optimiser.clip is 0; it must be above 0"),
+        ({"readout": {"segmenter": {"kind": "entropi", "cutoff": "1.75"}}}, "did you mean 'entropy'?"),
+        ({"readout": {"segmenter": {"kind": "ngram", "n": 0}}}, "n is 0; it must be at least 1"),
+        ({"readout": {"segmenter": {"kind": "ngram"}}}, "'n' is missing"),
+        ({"readout": {"segmenter": {"kind": "sat", "model": "a", "threshold": 0.1}}}, "unknown setting 'threshold'"),
+        ({"shaping": {"kind": "par", "reference": 5}}, "unknown option 'reference'; did you mean 'references'?"),
+        ({"shaping": {"kind": "ceil", "ceiling": {"sft_deviation": 2}}}, "state a number, or {value: ..."),
+        ({"combination": {"kind": "gat"}}, "unknown combination 'gat'; did you mean 'gate'?"),
+        ({"combination": {"kind": "gate", "by": "segment"}}, "'threshold' is missing"),
+        ({"combination": {"kind": "gate", "by": "segment", "threshold": {"quantile": 7}}}, "with q in (0, 1)"),
+        ({5: 1}, "unknown setting '5'"),
+        ({"title": 5}, "title is 5; it must be text"),
+    ],
+)
+def test_what_a_stage_would_refuse_is_refused_when_the_row_is_read(change: dict[Any, Any], message: str) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_recipe(changed(**{}) | change, "row.yaml")
+    assert str(caught.value).startswith("row.yaml: ")
+    assert message in str(caught.value)
+
+
+def test_components_are_a_list_with_names_of_their_own() -> None:
+    row = {"title": "t", "kind": "reward", "backbone": "b", "optimiser": PPO}
+    with pytest.raises(RecipeError, match="row: components is 5; it must be a list of mappings"):
+        parse_recipe(row | {"components": 5}, "row")
+    with pytest.raises(RecipeError, match="two components have the name 'segment'"):
+        parse_recipe(row | {"components": [MODEL, MODEL]}, "row")
+
+
+def test_an_empty_setting_is_refused_where_it_says_nothing() -> None:
+    with pytest.raises(RecipeError, match="alarm is null; it must be a mapping"):
+        parse_recipe(changed() | {"alarm": None})

@@ -188,7 +188,7 @@ def refused(run: Run, row: str, change: Mapping[str, Any], tmp_path: Path, **inp
         ({"clamp": 10.0}, "clamp: null"),
         ({"combination": {"kind": "gate", "by": "holistics", "threshold": 0.6}}, "did you mean 'holistic'"),
         ({"combination": {"kind": "gate", "by": "holistic", "threshold": {"quantile": 7}}}, "q in (0, 1)"),
-        ({"combination": {"kind": "gate", "by": "holistic"}}, "a gate needs both"),
+        ({"combination": {"kind": "gate", "by": "holistic"}}, "'threshold' is missing"),
         ({"selection": None}, "name a 'selection'"),
         ({"components": [HOLISTIC]}, "at least one component beside"),
     ],

@@ -16,7 +16,8 @@ from tasks.graph.matrix import suite_seeds
 from tasks.graph.rows import load_row, load_rows
 from tasks.graph.scale import Scale
 from tasks.params.aspects import AspectSpec, SelectionFile, SelectionScale
-from tasks.params.settings import read_settings, typed
+from tasks.params.pages import read_settings
+from tasks.params.settings import typed
 
 ROOT = Path(__file__).parents[2]
 ROWS = sorted((ROOT / "params" / "alarm" / "rows").glob("*.yaml"))

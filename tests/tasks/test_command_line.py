@@ -170,7 +170,7 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "[  4/4] pipelines/testbed/segment/dvc.yaml:policy-plain@segment-dpo-0 ran in" in done.stdout
+    assert "[  4/4] pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0 ran in" in done.stdout
     again = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert (again.returncode, again.stdout) == (0, "4 current\n"), again.stderr
     row = root / "params/segment/rows/dpo.yaml"

@@ -19,11 +19,12 @@ from tasks.command_line import commands
 from tasks.graph import files as graph
 from tasks.graph import laboratory as hackability
 from tasks.graph.laboratory import OwnReward, RewardRows
-from tasks.graph.rows import load_rows, load_yaml
+from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
 from tasks.params.data import WorldSpec, data_spec
+from tasks.params.pages import read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.settings import typed
 from tasks.prepare import make_sets
 from tasks.report.hackability import compare, write_comparison
 from tests import small_repository
@@ -77,12 +78,12 @@ def test_a_mitigation_that_trains_the_reward_model_brings_its_models(laboratory:
         "warm": "length-warm",
         "odin": "length-odin",
     }
-    assert load_yaml(laboratory / hackability.FOLDER / "rows" / "length-warm.yaml")["reward_model"] == "length-warm"
-    members = load_yaml(folder / "length-warm.yaml")["merge"]
+    assert read_settings(laboratory / hackability.FOLDER / "rows" / "length-warm.yaml")["reward_model"] == "length-warm"
+    members = read_settings(folder / "length-warm.yaml")["merge"]
     assert members == [f"length-warm-{i}" for i in range(1, 6)]
-    flaw, member = load_yaml(folder / "length.yaml"), load_yaml(folder / "length-warm-2.yaml")
+    flaw, member = read_settings(folder / "length.yaml"), read_settings(folder / "length-warm-2.yaml")
     assert member == flaw | {"title": member["title"], "learning_rate_share": 0.8, "seed_offset": 2000}
-    assert load_yaml(folder / "length-odin.yaml")["loss"]["kind"] == "odin"
+    assert read_settings(folder / "length-odin.yaml")["loss"]["kind"] == "odin"
     assert tuple(hackability.flaws(laboratory)) == FLAWS
 
 
@@ -111,7 +112,7 @@ def test_a_function_has_the_rows_that_need_no_reference_rewards(laboratory: Path
     own = OwnReward("own-brevity", function="own_rewards:brevity")
     found = hackability.rows_of(laboratory, own.name, list(hackability.mitigations(laboratory)), own)
     assert set(found.rows) == {"vanilla", "clip", "meanstd", "minmax"}
-    row = load_yaml(laboratory / hackability.FOLDER / "rows" / "own-brevity-minmax.yaml")
+    row = read_settings(laboratory / hackability.FOLDER / "rows" / "own-brevity-minmax.yaml")
     assert (row["function"], row["gives"], row["shaping"]) == ("own_rewards:brevity", "sequence", {"kind": "minmax"})
     assert not {"reward_model", "readout", "normaliser"} & set(row)
     assert "needs reference rewards" in found.left_out["par"]
@@ -123,7 +124,7 @@ def test_a_folder_with_a_reward_model_has_every_shaping(laboratory: Path) -> Non
     own = OwnReward("own-mine", model=laboratory / "mine")
     found = hackability.rows_of(laboratory, own.name, ["vanilla", "par"], own)
     assert set(found.rows) == {"vanilla", "par"}
-    spec = load_yaml(laboratory / hackability.FOLDER / "reward_models" / "own-mine.yaml")
+    spec = read_settings(laboratory / hackability.FOLDER / "reward_models" / "own-mine.yaml")
     assert spec["given"] == "mine/result"
     assert "own-mine" not in hackability.flaws(laboratory)
 
@@ -186,7 +187,7 @@ def test_an_annotator_s_data_differ_from_the_dialogues_in_compared_responses_alo
 
 
 def test_compared_responses_are_padded_with_one_kind(tmp_path: Path) -> None:
-    spec = load_yaml(DATA / "flattery.yaml") | {"padding": {"flattery": 0.2, "keyword": 0.2}}
+    spec = read_settings(DATA / "flattery.yaml") | {"padding": {"flattery": 0.2, "keyword": 0.2}}
     write_yaml(tmp_path / "data.yaml", spec)
     with pytest.raises(RecipeError, match="padding names flattery, keyword; compared responses are padded with one"):
         data_spec(read_settings(tmp_path / "data.yaml"), "data.yaml")
@@ -312,7 +313,7 @@ def test_a_run_has_its_measures_and_a_page(
     monkeypatch.syspath_prepend(str(root))
     own = OwnReward("own-length", function="lengthy:length")
     rewards = hackability.rows_of(root, own.name, ["vanilla", "minmax", "par"], own)
-    row = load_yaml(root / hackability.FOLDER / "rows" / "own-length-vanilla.yaml")
+    row = read_settings(root / hackability.FOLDER / "rows" / "own-length-vanilla.yaml")
     out = root / "results/testbed/hackability/policy/own-length-vanilla/0"
     run_policy(pipeline, root, row, out)
     metrics = json.loads((out / "result" / "metrics.json").read_text())

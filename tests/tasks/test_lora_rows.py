@@ -71,7 +71,7 @@ def test_the_reference_shares_the_policy_s_weights(pipeline: Pipeline) -> None:
 
 
 @pytest.mark.parametrize(
-    ("lora", "message"), [({"rang": 2}, "did you mean 'rank'"), ({"rank": 0}, "out of range"), ("yes", "a mapping")]
+    ("lora", "message"), [({"rang": 2}, "did you mean 'rank'"), ({"rank": 0}, "lora.rank is 0"), ("yes", "a mapping")]
 )
 def test_wrong_lora_settings_are_named(pipeline: Pipeline, tmp_path: Path, lora: Any, message: str) -> None:
     with pytest.raises(RecipeError, match=message):

@@ -146,8 +146,8 @@ def test_the_killer_of_the_system_is_named_where_only_the_machine_counts(
     watch = stage_run.MemoryWatch(process.pid, 4.0)
     process.wait()
     watch.close()
-    failure = stage_run.explain_failure("policy@x", -9, "")
-    assert watch.explained("policy@x", failure) is failure, "nothing was ended for want of memory"
+    failure = stage_run.explain_failure("policy-x", -9, "")
+    assert watch.explained("policy-x", failure) is failure, "nothing was ended for want of memory"
     group(proc, vmstat="oom_kill 8")
-    assert "the system ran out of memory" in str(watch.explained("policy@x", failure))
-    assert not watch.explained("policy@x", failure).retry
+    assert "the system ran out of memory" in str(watch.explained("policy-x", failure))
+    assert not watch.explained("policy-x", failure).retry

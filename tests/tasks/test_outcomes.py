@@ -27,8 +27,8 @@ def test_only_what_was_run_is_an_outcome(tmp_path: Path) -> None:
     found = outcomes.outcomes(root, "segment", "testbed")
     assert [(o.row, o.seed) for o in found] == [("segment", 1), ("dpo", 0)]
     assert found[0].metrics == {"alpaca_wr": 50.0}
-    assert found[0].stage == "policy@segment-segment-1"
-    assert found[1].stage == "pipelines/testbed/segment/dvc.yaml:policy-plain@segment-dpo-0"
+    assert found[0].stage == "policy-segment-segment-1"
+    assert found[1].stage == "pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0"
 
 
 def test_settings_are_the_rows_and_the_scales(tmp_path: Path) -> None:

@@ -17,8 +17,9 @@ from tasks.commands import plan_table
 from tasks.dvc import plan
 from tasks.dvc.plan import Stage
 from tasks.graph.times import clock
+from tasks.params.pages import read_settings
 from tests import small_repository
-from tests.small_repository import PROJECT, reward_row, write_yaml
+from tests.small_repository import PROJECT, reward_row, set_entry, write_yaml
 
 #: Of one stage of the small repository.
 OUTPUTS = [f"results/testbed/segment/policy/bandit/0/{part}" for part in ("result", "record")]
@@ -29,42 +30,44 @@ def states(root: Path) -> dict[str, str]:
 
 
 def stage(address: str, *upstream: str, out: str = "results/testbed/segment/policy/x/0") -> Stage:
-    kind, _, item = address.partition("@")
-    name, _, seed = item.rpartition("-")
+    kind, _, item = address.partition("-")
+    name, _, seed = item.rpartition("-") if item[-1:].isdigit() else (item, "", "")
     return Stage(address, kind, "", name, int(seed) if seed else None, "", (f"{out}/result",), upstream, "run", (), {})
 
 
 def chain() -> dict[str, Stage]:
     stages = [
         stage("prepare"),
-        stage("sft@phi3-mini-0", "prepare"),
-        stage("reward_model@segment-0", "sft@phi3-mini-0"),
-        stage("policy@segment-0", "reward_model@segment-0"),
-        stage("policy@bandit-1", "prepare"),
-        stage("tables-segment", "policy@segment-0", "policy@bandit-1"),
+        stage("sft-phi3-mini-0", "prepare"),
+        stage("reward_model-segment-0", "sft-phi3-mini-0"),
+        stage("policy-segment-0", "reward_model-segment-0"),
+        stage("policy-bandit-1", "prepare"),
+        stage("tables-segment", "policy-segment-0", "policy-bandit-1"),
     ]
     return {s.address: s for s in stages}
 
 
 def test_a_row_is_selected_with_everything_above_it() -> None:
     chosen = plan.select(chain(), rows=["segment"])
-    assert list(chosen) == ["prepare", "sft@phi3-mini-0", "reward_model@segment-0", "policy@segment-0"]
+    assert list(chosen) == ["prepare", "sft-phi3-mini-0", "reward_model-segment-0", "policy-segment-0"]
 
 
 def test_a_seed_is_selected_over_all_rows() -> None:
-    assert "policy@bandit-1" in plan.select(chain(), seeds=[1])
-    assert "policy@segment-0" not in plan.select(chain(), seeds=[1])
+    assert "policy-bandit-1" in plan.select(chain(), seeds=[1])
+    assert "policy-segment-0" not in plan.select(chain(), seeds=[1])
 
 
 def test_a_paper_is_selected_with_what_it_shares_and_no_more() -> None:
     other = [
-        replace(stage("sft@llama-0", "prepare"), owner="shared"),
-        replace(stage("policy@sentence-segment-0", "prepare"), name="segment", owner="sentence"),
-        stage("pipelines/testbed/sentence/dvc.yaml:tables-sentence", "policy@sentence-segment-0"),
+        replace(stage("sft-llama-0", "prepare"), owner="shared"),
+        replace(stage("policy-sentence-segment-0", "prepare"), name="segment", owner="sentence"),
+        replace(
+            stage("pipelines/testbed/sentence/dvc.yaml:tables-sentence", "policy-sentence-segment-0"), owner="sentence"
+        ),
     ]
     known = {address: replace(s, owner="segment" if s.kind != "sft" else "shared") for address, s in chain().items()}
     known |= {s.address: s for s in other}
-    mine = ["prepare", "policy@sentence-segment-0", "pipelines/testbed/sentence/dvc.yaml:tables-sentence"]
+    mine = ["prepare", "policy-sentence-segment-0", "pipelines/testbed/sentence/dvc.yaml:tables-sentence"]
     assert list(plan.select(known, papers=["sentence"])) == mine
     assert list(plan.select(known, rows=["segment"], papers=["sentence"])) == mine[:2]
     assert not set(mine[1:]) & set(plan.select(known, papers=["segment"]))
@@ -72,15 +75,15 @@ def test_a_paper_is_selected_with_what_it_shares_and_no_more() -> None:
 
 def test_several_papers_are_selected_without_the_studies_beside_them() -> None:
     beside = [
-        replace(stage("reward_model@hackability-odin-0", "prepare"), owner="shared"),
-        replace(stage("policy@hackability-odin-0", "reward_model@hackability-odin-0"), owner="hackability"),
-        replace(stage("policy@par-odin-0", "prepare"), name="odin", owner="par"),
+        replace(stage("reward_model-hackability-odin-0", "prepare"), owner="shared"),
+        replace(stage("policy-hackability-odin-0", "reward_model-hackability-odin-0"), owner="hackability"),
+        replace(stage("policy-par-odin-0", "prepare"), name="odin", owner="par"),
     ]
     known = {address: replace(s, owner="segment") for address, s in chain().items()} | {s.address: s for s in beside}
-    assert set(plan.select(known, papers=["segment", "par"])) == {*chain(), "policy@par-odin-0"}
+    assert set(plan.select(known, papers=["segment", "par"])) == {*chain(), "policy-par-odin-0"}
     seed = plan.select(known, seeds=[0], papers=["segment", "par"])
-    assert {"policy@segment-0", "policy@par-odin-0"} <= set(seed)
-    assert not {"policy@bandit-1", "policy@hackability-odin-0"} & set(seed)
+    assert {"policy-segment-0", "policy-par-odin-0"} <= set(seed)
+    assert not {"policy-bandit-1", "policy-hackability-odin-0"} & set(seed)
 
 
 def test_unknown_row_and_seed_name_what_is_known() -> None:
@@ -119,16 +122,16 @@ def test_a_changed_row_is_in_the_graph_of_the_next_plan(tmp_path: Path, capsys: 
     root = small_repository.create(tmp_path)
     first = plan.suite_files(root, full=True)
     assert plan.pipeline_files(root, "segment") == ["dvc.yaml"]
-    before = {file: (root / file).with_name("graph.yaml").read_text() for file in first}
+    before = {file: (root / file).read_text() for file in first}
     assert plan.suite_files(root, full=True) == first
-    assert before == {file: (root / file).with_name("graph.yaml").read_text() for file in first}
+    assert before == {file: (root / file).read_text() for file in first}
     assert capsys.readouterr().err == ""
-    write_yaml(root / "params/segment/rows/new.yaml", reward_row("bandit"))
-    params = plan.load_yaml(root / "params.yaml")
+    set_entry(root / "params/segment/rows.yaml", "new", reward_row("bandit"))
+    params = read_settings(root / "params.yaml")
     write_yaml(root / "params.yaml", params | {"demo": {"segment": {"seeds": [0], "rows": ["new"]}}})
     plan.suite_files(root, full=False)
-    assert "wrote graph.yaml and dvc.yaml anew" in capsys.readouterr().err
-    assert "new" in (root / "pipelines/testbed/segment/graph.yaml").read_text(), "a matrix that is there follows"
+    assert "updated dvc.yaml: params/ changed" in capsys.readouterr().err
+    assert "new" in (root / "pipelines/testbed/segment/dvc.yaml").read_text(), "a matrix that is there follows"
 
 
 def test_expected_time_is_the_own_record_else_the_mean_of_the_kind(tmp_path: Path) -> None:
@@ -136,11 +139,11 @@ def test_expected_time_is_the_own_record_else_the_mean_of_the_kind(tmp_path: Pat
         record = tmp_path / f"results/testbed/segment/policy/{name}/0/record/record.json"
         record.parent.mkdir(parents=True)
         record.write_text(json.dumps({"seconds": seconds}))
-    known = stage("policy@a-0", out="results/testbed/segment/policy/a/0")
-    new = stage("policy@c-0", out="results/testbed/segment/policy/c/0")
-    other = stage("sft@m-0", out="results/testbed/shared/sft/m/0")
+    known = stage("policy-a-0", out="results/testbed/segment/policy/a/0")
+    new = stage("policy-c-0", out="results/testbed/segment/policy/c/0")
+    other = stage("sft-m-0", out="results/testbed/shared/sft/m/0")
     expected = plan.expected_seconds(tmp_path, [known, new, other])
-    assert expected == {"policy@a-0": 10.0, "policy@c-0": 20.0, "sft@m-0": None}
+    assert expected == {"policy-a-0": 10.0, "policy-c-0": 20.0, "sft-m-0": None}
 
 
 @pytest.mark.parametrize(
@@ -161,10 +164,10 @@ def test_slots_and_gpu_hours_follow_what_the_stages_need(
     slots: int,
     costs: bool,
 ) -> None:
-    running = replace(stage("policy@a-0"), needs=needs)
-    done = replace(stage("sft@m-0"), state="current", needs={"cores": 64, "gpus": 64})
+    running = replace(stage("policy-a-0"), needs=needs)
+    done = replace(stage("sft-m-0"), state="current", needs={"cores": 64, "gpus": 64})
     monkeypatch.setattr(plan_table, "asked_for", lambda *_, **__: {s.address: s for s in (running, done)})
-    monkeypatch.setattr(plan_table, "expected_seconds", lambda *_: {"policy@a-0": 60.0, "sft@m-0": None})
+    monkeypatch.setattr(plan_table, "expected_seconds", lambda *_: {"policy-a-0": 60.0, "sft-m-0": None})
     monkeypatch.setattr(plan_table, "_print_costs", lambda root, scale, paper: print(f"costs of {paper} at {scale}"))
     monkeypatch.setattr("tasks.running.machine.cores", lambda: 4)
     monkeypatch.setattr("tasks.running.machine.gpus", lambda: gpus)
@@ -182,15 +185,14 @@ def test_everything_is_current_after_a_run(finished: Path) -> None:
 @pytest.mark.platform
 def test_changed_row_runs_with_what_reads_from_it_and_says_why(finished_copy: Path) -> None:
     root = finished_copy
-    row = root / "params/segment/rows/bandit.yaml"
-    row.write_text(row.read_text() + "more: 1\n")
+    set_entry(root / "params/segment/rows.yaml", "bandit", small_repository.DEFAULT_ROWS["bandit"] | {"more": 1})
     found = plan.read_state(root, ["dvc.yaml"])
     running = {address for address, s in found.items() if s.state == "run"}
-    assert running == {"policy@segment-bandit-0", "policy@segment-bandit-1", "tables-segment"}
-    assert found["policy@segment-bandit-0"].reasons == ("input params/segment/rows/bandit.yaml modified",)
+    assert running == {"check-segment", "policy-segment-bandit-0", "policy-segment-bandit-1", "tables-segment"}
+    assert found["policy-segment-bandit-0"].reasons == ("input params/segment/rows.yaml:bandit modified",)
     assert found["tables-segment"].reasons == (
-        "reads from policy@segment-bandit-0",
-        "reads from policy@segment-bandit-1",
+        "reads from policy-segment-bandit-0",
+        "reads from policy-segment-bandit-1",
     )
 
 
@@ -200,12 +202,12 @@ def test_deleted_outputs_come_from_the_cache(finished_copy: Path) -> None:
     shutil.rmtree(root / "results/testbed/segment")
     found = states(root)
     assert (
-        found["policy@segment-segment-0"]
-        == found["reward_model@segment-segment-0"]
+        found["policy-segment-segment-0"]
+        == found["reward_model-segment-segment-0"]
         == found["tables-segment"]
         == "restore"
     )
-    assert found["sft@phi3-mini-0"] == "current"
+    assert found["sft-phi3-mini-0"] == "current"
 
 
 @pytest.mark.platform
@@ -237,20 +239,20 @@ def test_full_matrix_knows_the_stages_of_the_root_it_reads_from(finished_copy: P
     root = finished_copy
     files = plan.pipeline_files(root, "segment", full=True)
     found = plan.read_state(root, files)
-    dpo = found["pipelines/testbed/segment/dvc.yaml:policy-plain@segment-dpo-0"]
+    dpo = found["pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0"]
     assert dpo.state == "run"
     assert dpo.reasons == ("it has not run here",)
-    assert dpo.upstream == ("prepare@dialogue", "sft@phi3-mini-0")
-    assert found["sft@phi3-mini-0"].state == "current"
+    assert dpo.upstream == ("prepare-dialogue", "sft-phi3-mini-0", "check-segment")
+    assert found["sft-phi3-mini-0"].state == "current"
     assert dpo.needs == {"cores": 1, "gpus": 0, "memory_gb": 2}
 
 
 def test_a_seed_of_a_paper_takes_no_other_papers_models() -> None:
-    shared = [replace(stage(f"sft@{name}-0", "prepare"), owner="shared") for name in ("own", "other")]
-    policy = replace(stage("policy@sentence-segment-0", "sft@own-0"), owner="sentence")
+    shared = [replace(stage(f"sft-{name}-0", "prepare"), owner="shared") for name in ("own", "other")]
+    policy = replace(stage("policy-sentence-segment-0", "sft-own-0"), owner="sentence")
     known = {s.address: s for s in (*chain().values(), *shared, policy)}
-    assert "sft@own-0" in plan.select(known, seeds=[0], papers=["sentence"])
-    assert "sft@other-0" not in plan.select(known, seeds=[0], papers=["sentence"])
+    assert "sft-own-0" in plan.select(known, seeds=[0], papers=["sentence"])
+    assert "sft-other-0" not in plan.select(known, seeds=[0], papers=["sentence"])
 
 
 @pytest.mark.parametrize("scale", sorted(path.name for path in (PROJECT / "params" / "scales").glob("*/")))

@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.tool_server import ToolServer
 from rlhf_core.aspects.language_tool import URL_VARIABLE
-from tasks.params.settings import read_settings
+from tasks.params.pages import read_settings
 from tests.tasks.alarm_run import FILES, Run
 from tests.tasks.test_real_aspects import MT, QA, shortened
 

@@ -16,11 +16,11 @@ from tasks.graph.matrix import build
 from tasks.graph.rows import RowSpec, load_rows, raw_row
 from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
-from tasks.params.policy import PolicyScale, imitation_settings
+from tasks.params.pages import read_settings
+from tasks.params.policy import PolicyScale, imitation_settings, needed_solutions
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
-from tasks.params.settings import read_settings, typed
+from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec, TeacherSpec
-from tasks.policy_run.solutions import needed_solutions
 from tests import small_repository
 from tests.small_repository import write_yaml
 
@@ -207,7 +207,7 @@ def test_rows_that_lack_what_they_learn_from_are_refused(tmp_path: Path, row: di
         ({"optimiser": {"kind": "ppo"}}, "pays the tokens of fixed samples, but optimiser 'ppo' samples"),
         ({"optimiser": {"kind": "rlmec"}, "normaliser": "global"}, "leave 'readout', 'normaliser' and 'gives' out"),
         ({"optimiser": {"kind": "rlmec"}, "credit": "last_token"}, "credit 'last_token' takes Sequence"),
-        ({"optimiser": {"kind": "rlmec"}, "imitation": 0.5}, "imitation is '0.5'; it must be a mapping"),
+        ({"optimiser": {"kind": "rlmec"}, "imitation": 0.5}, "imitation is 0.5; it must be a mapping"),
     ],
 )
 def test_generative_rewards_fit_fixed_samples_alone(row: dict[str, object], message: str) -> None:

@@ -8,6 +8,7 @@ import pytest
 
 from rlhf_core.errors import DataError, JudgeError, RecipeError
 from rlhf_core.recipe import parse_recipe
+from rlhf_core.segmentation import check_stated_segmenter
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
@@ -16,9 +17,10 @@ from tasks.params.aspects import AspectModelSpec
 from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
 from tasks.params.data import RealSpec, data_spec
 from tasks.params.evaluation import EvaluationConfig
+from tasks.params.pages import read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.reward_model import CalibrationSpec, RewardModelSpec
-from tasks.params.settings import overrides, read_settings, typed
+from tasks.params.settings import overrides, typed
 from tasks.running.loading import load_judge
 
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ def record(root: Path, out: str, **values: float) -> Path:
 
 
 def stage(began: float, seconds: float, own: float, startup: float = 0.0) -> StageTime:
-    return StageTime("policy@x", "ran", 1, began, seconds, own, startup)
+    return StageTime("policy-x", "ran", 1, began, seconds, own, startup)
 
 
 def test_kinds_are_summed_over_papers_and_their_shares_are_one(tmp_path: Path) -> None:
@@ -57,7 +57,7 @@ def test_parts_of_a_run_sum_to_one_and_tell_what_is_beyond_the_stages() -> None:
 
 def test_a_stage_from_the_cache_has_no_work_of_its_own(tmp_path: Path) -> None:
     out = record(tmp_path, "par/policy/a/0", seconds=30.0, startup_seconds=4.0)
-    shared = {"stage": "policy@a", "cores": 1, "began": 0.0}
+    shared = {"stage": "policy-a", "cores": 1, "began": 0.0}
     ran = stage_time(out, outcome="ran", seconds=36.0, **shared)
     assert (ran.own, ran.startup) == (30.0, 4.0)
     assert stage_time(out, outcome="restored", seconds=2.0, **shared).own == 0.0

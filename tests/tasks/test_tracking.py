@@ -215,7 +215,7 @@ def test_a_seeds_alias_follows_a_result_that_comes_back_and_is_set_after_a_kill(
 def test_failed_stage_appears_as_failed_and_recovers(root: Path) -> None:
     result = root / "results/testbed/segment/policy/bandit/1/result"
     kept = result.rename(result.parent / "kept")
-    failure = root / ".work/failures/policy@segment-bandit-1.json"
+    failure = root / ".work/failures/policy-segment-bandit-1.json"
     failure.parent.mkdir(parents=True)
     failure.write_text(json.dumps({"message": "non-finite loss", "exit_code": 2}))
     assert tracking.sync(root, "segment").failed == 1
@@ -242,10 +242,10 @@ def test_unreachable_database_is_one_clear_error(root: Path, monkeypatch: pytest
 
 
 def test_models_of_other_scales_have_names_of_their_own() -> None:
-    stage = "pipelines/small/segment/dvc.yaml:policy@segment-bandit-0"
+    stage = "pipelines/small/segment/dvc.yaml:policy-segment-bandit-0"
     assert model_name("segment", "small", stage, "bandit") == "segment-small-policy-bandit"
     assert model_name("segment", "testbed", stage, "bandit") == "segment-policy-bandit"
-    assert model_name("segment", "testbed", "normaliser@segment-bandit-0", "bandit") is None
+    assert model_name("segment", "testbed", "normaliser-segment-bandit-0", "bandit") is None
 
 
 def test_a_row_by_several_evaluators_has_names_that_mlflow_takes() -> None:

@@ -164,10 +164,10 @@ def test_length_is_tokens_over_the_mean() -> None:
     [
         ({"kind": "factualty"}, "unknown aspect 'factualty'"),
         ({"kind": "testbed-factuality"} | {"noize": 0.1}, "did you mean 'noise'"),
-        ({"kind": "testbed-factuality", "noise": 0.7}, r"noise is 0.7; it must lie in \[0, 0.5\]"),
-        ({"kind": "length", "mean_tokens": 0}, "must be above 0"),
+        ({"kind": "testbed-factuality", "noise": 0.7}, r"noise is 0.7; it must be from 0 to 0.5"),
+        ({"kind": "length", "mean_tokens": 0}, "mean_tokens is 0; it must be above 0"),
         ({"kind": "trained"}, "folder"),
-        ({}, "unknown aspect 'None'"),
+        ({}, "aspect: 'kind' is missing"),
         ({"kind": "no_such_module_here:Politeness"}, "aspect 'no_such_module_here:Politeness': No module named"),
         ({"kind": "math:sqrt"}, "aspect 'math:sqrt'"),
     ],

@@ -82,7 +82,7 @@ def test_a_constant_aspect_is_never_chosen() -> None:
         ({"kind": "highest"}, "known: lowest, below"),
         ({"kind": "below"}, "needs one"),
         ({"cutoff": 40.0}, "needs one"),
-        ({"kind": "below", "cutoff": 0.4 - 0.4}, "stated in percent"),
+        ({"kind": "below", "cutoff": 0.4 - 0.4}, "cutoff is 0.0; it must be above 0 and at most 100"),
     ],
 )
 def test_rules_that_mean_nothing_are_refused(options: dict[str, float], message: str) -> None:

@@ -139,11 +139,11 @@ def test_every_pair_of_evaluations_and_the_start_is_counted() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"false_alarms": 0.0}, "'false_alarms' is 0.0"),
-        ({"kl": -1.0}, "'kl' is -1.0"),
+        ({"false_alarms": 0.0}, "false_alarms is 0.0"),
+        ({"kl": -1.0}, "kl is -1.0"),
         ({"length": (1.5, 2.0)}, "least below 1"),
         ({"patience": 0}, "at least 1"),
-        ({"on_hacking": "halt"}, "note or stop"),
+        ({"on_hacking": "halt"}, "it must be one of note, stop"),
     ],
 )
 def test_settings_out_of_range_are_named(settings: dict[str, object], message: str) -> None:

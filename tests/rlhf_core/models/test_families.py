@@ -24,7 +24,8 @@ from rlhf_core.policy_optimisation.experience import EncodedPrompt, response_tex
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import RewardOutput
-from rlhf_core.rewards.preference_training import SegmentedSequence, pair_loss
+from rlhf_core.rewards.preference_training import pair_loss
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.supervised.sft import sequence_statistics, sft_loss
 from tests.model_families import FAMILIES, published
 

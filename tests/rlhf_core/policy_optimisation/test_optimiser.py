@@ -22,13 +22,12 @@ from rlhf_core.policy_optimisation.experience import (
     Experience,
     RewardFunction,
     collect,
-    microbatches,
     slice_rows,
 )
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import RewardOutput
-from rlhf_core.rollout import Responses, RolloutBatch
+from rlhf_core.rollout import Responses, RolloutBatch, microbatches
 
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3], ended=False)
 ROWS = random_rows(2, [6, 1, 3, 7, 2, 5, 4, 4])

@@ -20,8 +20,9 @@ from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.rewards.composition import RewardOutput
-from rlhf_core.rewards.preference_training import SegmentedSequence, pair_evaluations
+from rlhf_core.rewards.preference_training import pair_evaluations
 from rlhf_core.rollout import RolloutBatch
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.supervised.dpo import dpo_loss, sequence_logprobs
 
 trl = pytest.importorskip("trl")

@@ -73,7 +73,7 @@ def test_segment_rows_are_those_of_the_experiment_matrix() -> None:
     assert all(mapped.recipe for mapped in rows)
     policies = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "policy"}
     raw = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "sft"}
-    only_in_figure_3 = {"cutoff-1.5", "cutoff-2.0", "cutoff-2.25"}
+    only_in_figure_3 = {"cutoff-1_5", "cutoff-2_0", "cutoff-2_25"}
     matrix = registry.paper("segment").experiment_matrix
     assert len(policies | only_in_figure_3) == len(matrix["policy_trainings"]) == 27
     assert len(raw) == len(matrix["eval_only"]) == 3

@@ -48,5 +48,5 @@ def test_a_prediction_of_too_many_steps_is_not_rewritten() -> None:
 
 
 def test_limits_out_of_range_are_refused() -> None:
-    with pytest.raises(RecipeError, match="limits of rewrites out of range"):
+    with pytest.raises(RecipeError, match="most_edits is 0; it must be above 0 and at most 1"):
         RewriteLimits(most_edits=0)

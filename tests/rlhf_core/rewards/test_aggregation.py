@@ -14,9 +14,10 @@ from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel, SegmentStates
 from rlhf_core.rewards.aggregation import AGGREGATIONS, Aggregation, build_aggregation, rotary
-from rlhf_core.rewards.preference_training import SegmentedSequence, aggregate, pair_loss, score_parts
+from rlhf_core.rewards.preference_training import aggregate, pair_loss, score_parts
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import Bandit, NGram
+from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.signals import Segments, Sequence
 
 DIM = 8

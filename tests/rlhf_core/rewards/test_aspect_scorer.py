@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from tiny_models import ToyTokenizer, batch_of
 
 from rlhf_core.aspects import Density, Scored
+from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.credit import build_credit
 from rlhf_core.errors import NumericsError, RecipeError
-from rlhf_core.rewards.aspect_scorer import SIGNALS, AspectScorer, slice_tokens, token_values
+from rlhf_core.rewards.aspect_scorer import AspectScorer, slice_tokens, token_values
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.signals import Segments
 

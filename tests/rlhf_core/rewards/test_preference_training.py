@@ -22,7 +22,7 @@ from rlhf_core.rewards.preference_training import (
     score_all,
     shared_prompt_mask,
 )
-from rlhf_core.rewards.readout import Read, RewardModelScorer
+from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation import Bandit, Entropy, NGram
 from rlhf_core.signals import Segments
 
@@ -220,7 +220,7 @@ def test_other_aggregations_than_the_mean_are_those_of_each_response_alone(kind:
 
 
 @pytest.mark.parametrize(("read", "kind"), [("aggregate", "sum"), ("difference", "mean"), ("weighted", "mean")])
-def test_read_outs_that_need_more_than_token_values_refuse_them(read: Read, kind: str) -> None:
+def test_read_outs_that_need_more_than_token_values_refuse_them(read: str, kind: str) -> None:
     scorer = RewardModelScorer(tiny_scalar_model(), NGram(2), read, aggregation=Aggregation(kind))
     batch = batch_of(PROMPTS, ROWS)
     with pytest.raises(RecipeError, match=f"the read-out '{read}' of a reward model of aggregation '{kind}' is not"):

@@ -121,16 +121,16 @@ def test_a_pool_of_one_sign_is_defined_or_refused_in_words(
 @pytest.mark.parametrize(
     ("kind", "options", "message"),
     [
-        ("dpo", {"beta": 0.0}, "beta is 0.0; it must be a finite number above 0"),
-        ("dpo", {}, "beta is None"),
+        ("dpo", {"beta": 0.0}, "beta is 0.0; it must be above 0"),
+        ("dpo", {}, "'beta' is missing"),
         ("dpo", {"beta": 0.1, "pairs": "sample"}, "pairs is 'sample'"),
-        ("rft", {"additional": "techer"}, "additional is 'techer'; it must be one of ground_truth, teacher"),
-        ("figa", {"alpha": 0.0}, "alpha must be above 0"),
+        ("rft", {"additional": "techer"}, "additional is 'techer'; did you mean 'teacher'"),
+        ("figa", {"alpha": 0.0}, "alpha is 0.0; it must be above 0"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(kind: str, options: dict[str, Any], message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        RECIPES[kind](**options)
+        RECIPES.build({"kind": kind, **options})
 
 
 def test_words_that_the_tokenizer_cannot_spell_are_refused() -> None:

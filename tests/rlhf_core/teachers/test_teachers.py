@@ -57,7 +57,7 @@ def test_the_oracle_needs_to_know_the_right_steps() -> None:
     unknown = WrongSolution("r/0", {**QUESTION, "id": "r", "meta": {}}, "The answer is 4.")
     with pytest.raises(DataError, match="'r' does not list its right steps"):
         OracleTeacher().correct([unknown])
-    with pytest.raises(RecipeError, match=r"noise is 2; it must lie in \[0, 1\]"):
+    with pytest.raises(RecipeError, match=r"noise is 2; it must be from 0 to 1"):
         OracleTeacher(noise=2)
 
 

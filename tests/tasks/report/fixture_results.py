@@ -25,9 +25,9 @@ QUALITY = {
     "segment-as-bandit": 1.08,
     "ngram-5": 0.7,
     "normaliser-none": 0.2,
-    "cutoff-1.5": 0.6,
-    "cutoff-2.0": 1.0,
-    "cutoff-2.25": 0.95,
+    "cutoff-1_5": 0.6,
+    "cutoff-2_0": 1.0,
+    "cutoff-2_25": 0.95,
     "phi31-mini-sft": 0.1,
     "phi31-bandit": 0.5,
     "phi31-token": 0.45,
@@ -188,7 +188,7 @@ def make_results(root: Path, seeds: Sequence[int] = (0, 1), rows: Sequence[str] 
 
 
 def make_reward_models(results: Path, seeds: Sequence[int]) -> None:
-    for name in ("bandit", "token", "segment", "ngram-5", "cutoff-1.5"):
+    for name in ("bandit", "token", "segment", "ngram-5", "cutoff-1_5"):
         for seed in seeds:
             generator = np.random.default_rng([len(name), seed])
             folder = results / "segment" / "reward_model" / name / str(seed)

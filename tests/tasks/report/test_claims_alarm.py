@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tasks.graph.rows import load_rows
-from tasks.params.settings import read_settings
+from tasks.params.pages import read_settings
 from tasks.report.claims import Number
 from tasks.report.claims_alarm import ASPECTS, SELECTIONS, claims, paper_claims
 from tasks.report.figures_alarm import figures

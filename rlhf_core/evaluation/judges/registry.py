@@ -1,0 +1,66 @@
+"""The judges that an evaluation names, as in `{kind: gold, persona: exact}` and `{kind: endpoint, base_url: ...}`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from rlhf_core.choices import Choices
+from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
+from rlhf_core.testbed.judge import DEFAULT_TEMPERATURE, PERSONAS, GoldJudge
+from rlhf_core.typed import Checked, above, check_given, one_of
+
+if TYPE_CHECKING:
+    from rlhf_core.evaluation.judges.protocol import Judge
+    from rlhf_core.testbed.judge import GoldWorld
+
+
+@dataclass(frozen=True)
+class Gold(Checked):
+    """The testbed's judge, which knows the true reward.
+
+    Args:
+        persona: one of `PERSONAS`.
+        seed: of its noise.
+        temperature: of its soft preferences, in reward units.
+    """
+
+    persona: Annotated[str, one_of(PERSONAS)] = "exact"
+    seed: int = 0
+    temperature: Annotated[float, above(0)] = DEFAULT_TEMPERATURE
+
+    def judge(self, world: GoldWorld | None) -> Judge:
+        """Returns the judge of a world.
+
+        Raises:
+            RecipeError: no world, since the data is not of the testbed.
+        """
+        if world is None:
+            raise RecipeError("a gold judge knows the testbed only; name an endpoint judge for real data, or none")
+        return GoldJudge(world, self.persona, self.seed, self.temperature)
+
+
+@dataclass(frozen=True)
+class Endpoint(EndpointConfig):
+    """A language model behind an OpenAI-compatible endpoint."""
+
+    def judge(self, world: GoldWorld | None) -> Judge:
+        """Returns the judge; it needs no world."""
+        return EndpointJudge(self)
+
+
+#: Settings of each kind of judge, with `judge(world)`.
+JUDGES: Choices[type[Any]] = Choices("judge kind", {"gold": Gold, "endpoint": Endpoint}, needs=("judge",))
+
+
+def check_stated_judge(spec: Any) -> None:
+    """Refuses a judge that a file states wrongly; environment variables in its texts may be set later.
+
+    Raises:
+        RecipeError: an unknown kind or setting, or a value that is wrong.
+    """
+    kind = JUDGES.kind_of(spec)
+    options: Mapping[str, Any] = {} if isinstance(spec, str) else spec
+    check_given(JUDGES[kind], {name: value for name, value in options.items() if name != "kind"})

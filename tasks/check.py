@@ -1,0 +1,39 @@
+"""Stage `check`: refuses a paper's settings at a scale before anything of the paper is trained.
+
+    python -m tasks.check --results results/testbed --paper par --out results/testbed/par/check
+
+Depends on every page of the paper and of the scale; its result is constant, so that a changed page runs this stage and
+nothing else that does not read what changed.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+from tasks.graph.check import check_paper
+from tasks.running.artifacts import check_version, stage_output, write_json
+from tasks.running.stage import command_line, run_stage
+
+STAGE = "check"
+VERSION = 1
+
+
+def check(
+    results: Annotated[Path, "results of one scale"],
+    paper: Annotated[str, "the paper whose settings are checked"],
+    out: Path,
+    version: int | None = None,
+) -> None:
+    """Checks every row of a paper with all that it reads at a scale; a problem is an error."""
+    check_version(STAGE, VERSION, version)
+    check_paper(Path(), paper, results.name)
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=[]) as result:
+        write_json(result / "checked.json", {"paper": paper, "scale": results.name})
+
+
+main = command_line(check)
+
+
+if __name__ == "__main__":
+    run_stage(main)

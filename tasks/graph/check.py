@@ -1,0 +1,226 @@
+"""Every setting that a stage would refuse, refused before anything runs, and without torch.
+
+A row is checked at every scale that has its backbone: each stage above it is found as the graph finds it, its
+settings are typed as the stage types them (`tasks.graph.stage_checks`), and what contradicts is refused as the stage
+would. A row that is wrong says nothing about others; what is wrong with settings that several rows read is said once.
+
+    check_rows(root, "par", ["vanilla"], "testbed")     what is wrong with some rows at a scale
+    check_paper(root, "par", "testbed")                 refuses all rows of a paper at a scale
+    check_all(root)                                     refuses every entry of every page
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+
+from rlhf_core.errors import DataError, RecipeError, hint
+from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.typed import typed
+from tasks.graph.items import Item
+from tasks.graph.names import papers_here
+from tasks.graph.policy_checks import check_policy, check_selection
+from tasks.graph.rows import PAGES, RowSpec, paper_folder, papers, read_rows, row_addresses, row_named
+from tasks.graph.scale import Scale
+from tasks.graph.stage_checks import CHECKS, TYPES, Make, Reached, TypedSettings, by_result, stated_settings
+from tasks.params.evaluation import ReevaluationSettings
+from tasks.params.pages import Address, entries
+from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
+from tasks.params.rows import row_settings
+from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_names
+from tasks.params.stages import RunSettings, stage_needs
+
+#: Where re-evaluation is set up, and which rows and seeds are run together.
+REEVALUATION, RUNS = "params/reevaluation.yaml", "params.yaml"
+#: What a stage refuses that depends on several settings.
+ALL_CHECKS: Mapping[str, Callable[[Reached], None]] = {**CHECKS, "policy": check_policy, "selection": check_selection}
+#: How entries of a paper's pages are typed.
+PAPER_TYPES: Mapping[str, Make] = {
+    "rows": row_settings,
+    "reward_models": reward_model_spec,
+    "generative_reward_models": partial(typed, GenerativeModelSpec),
+    "selections": TYPES["selection", "spec"],
+    "aspect_models": TYPES["aspect_model", "spec"],
+}
+#: How entries of a scale's pages are typed.
+SCALE_TYPES: Mapping[str, Make] = {
+    "backbones": TYPES["sft", "spec"],
+    "data": TYPES["prepare", "spec"],
+    "tokenizers": TYPES["tokenizer", "spec"],
+    "evaluation": TYPES["sft", "evaluation"],
+    "policy": TYPES["policy", "scale"],
+    "aspects": TYPES["selection", "aspect"],
+    "segmenters": TYPES["segmenter", "spec"],
+}
+#: How a scale's settings of stages are typed, by the stage.
+STAGE_TYPES: Mapping[str, Make] = {
+    RESOURCES: stage_needs,
+    "entropies": TYPES["entropies", "spec"],
+    "samples": TYPES["samples", "spec"],
+    "teacher": TYPES["teacher", "spec"],
+    "reward_model": partial(typed, TrainingConfig),
+    "aspect_model": partial(typed, TrainingConfig),
+    **{module: make for (module, name), make in TYPES.items() if name == "scale" and module != "policy"},
+}
+
+
+class Check:
+    """A check of some rows and pages below a root; settings that several stages read are typed once."""
+
+    def __init__(self, root: Path) -> None:
+        self.root, self.settings = root, TypedSettings(root)
+        self._checked: dict[str, list[str]] = {}
+        self._scales: dict[str, Scale] = {}
+
+    def named(self, scale: str, paper: str, names: Iterable[str]) -> dict[str, list[str]]:
+        """Returns what is wrong with rows of a paper at a scale by their names; valid rows have nothing."""
+        found: dict[str, list[str]] = {}
+        rows, wrong = read_rows(self.root, paper)
+        for name in names:
+            if name in wrong:
+                found[name] = [wrong[name]]
+                continue
+            try:
+                row = row_named(self.root, paper, name, rows)
+            except (RecipeError, DataError) as error:
+                found[name] = [str(error)]
+                continue
+            found[name] = self.row(scale, row)
+        return found
+
+    def row(self, scale: str, row: RowSpec) -> list[str]:
+        """Returns what is wrong with a row at a scale; nothing where its backbone is not there."""
+        here = self._scales.setdefault(scale, Scale(self.root, scale))
+        try:
+            items = here.row(row, 0) if here.has(row) else []
+        except (RecipeError, DataError) as error:
+            return [str(error)]
+        above = by_result(items)
+        stages = {item.out: item for item in items}
+        return list(dict.fromkeys(problem for item in stages.values() for problem in self._stage(item, above)))
+
+    def _stage(self, item: Item, above: Mapping[str, Item]) -> list[str]:
+        """Returns what is wrong with a stage's settings, looked at once."""
+        if item.out not in self._checked:
+            self._checked[item.out] = self._look(item, above)
+        return self._checked[item.out]
+
+    def _look(self, item: Item, above: Mapping[str, Item]) -> list[str]:
+        problems = [found for make, address in stated_settings(item) if (found := self.entry(make, address))]
+        if problems or item.module not in ALL_CHECKS:
+            return problems
+        try:
+            ALL_CHECKS[item.module](Reached(item, above, self.settings))
+        except (RecipeError, DataError) as error:
+            # settings of a stage above, which is looked at itself
+            return [] if str(error) in self.settings.problems else [str(error)]
+        return []
+
+    def entry(self, make: Make, address: str) -> str | None:
+        """Returns what is wrong with the settings at an address, None where they are valid."""
+        try:
+            self.settings.get(make, address)
+        except (RecipeError, DataError) as error:
+            return str(error)
+        return None
+
+
+def _entries(root: Path) -> Iterator[tuple[Make, str]]:
+    """How each entry of every page is typed, and its address."""
+    for paper in sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales"):
+        for kind in PAGES:
+            for address in entries(root, paper_folder(paper), kind).values():
+                yield PAPER_TYPES[kind], address
+    for scale in scale_names(root):
+        for kind, make in SCALE_TYPES.items():
+            for address in scale_entries(root, scale, kind).values():
+                yield make, address
+        for name, address in scale_entries(root, scale, STAGES).items():
+            yield _stage_type(name, address), address
+    for file, cls in ((REEVALUATION, ReevaluationSettings), (RUNS, RunSettings)):
+        if (root / file).exists():
+            yield partial(typed, cls), file
+
+
+def _stage_type(name: str, address: Address) -> Make:
+    """How settings of a scale's stage are typed: `<stage>`, or `<stage>-<name>` for those of one case.
+
+    Raises:
+        RecipeError: no such stage.
+    """
+    stage = name.partition("-")[0]
+    if stage not in STAGE_TYPES:
+        raise RecipeError(f"{address}: no stage '{stage}' has settings{hint(stage, STAGE_TYPES, more=3)}")
+    return STAGE_TYPES[stage]
+
+
+def refused(problems: Iterable[str]) -> RecipeError | None:
+    """Returns one error that lists every problem, None where there is none."""
+    found = list(dict.fromkeys(problems))
+    return RecipeError("\n".join(found)) if found else None
+
+
+def check_rows(root: Path, paper: str, rows: Iterable[str], scale: str) -> list[str]:
+    """Returns what is wrong with rows of a paper at a scale, all stages above them included; each problem once."""
+    found = Check(root).named(scale, paper, rows)
+    return list(dict.fromkeys(problem for problems in found.values() for problem in problems))
+
+
+def check_paper(root: Path, paper: str, scale: str) -> None:
+    """Refuses what a stage of a paper's rows at a scale would refuse.
+
+    Raises:
+        RecipeError: every problem, one a line.
+    """
+    if (error := refused(check_rows(root, paper, row_addresses(root, paper), scale))) is not None:
+        raise error
+
+
+def check_all(root: Path) -> None:
+    """Refuses what any stage of any row would refuse at any scale, and entries of pages that no row reads.
+
+    Raises:
+        RecipeError: every problem, one a line.
+    """
+    check, problems = Check(root), []
+    try:
+        problems += [found for make, address in _entries(root) if (found := check.entry(make, address))]
+    except (RecipeError, DataError) as error:
+        problems.append(str(error))
+    for paper in papers(root):
+        rows, wrong = read_rows(root, paper)
+        problems += wrong.values()
+        problems += [
+            problem for scale in scale_names(root) for row in rows.values() for problem in check.row(scale, row)
+        ]
+    if (error := refused(problems)) is not None:
+        raise error
+
+
+def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -> None:
+    """Refuses rows that are to run, and warns of other rows that are not valid.
+
+    Args:
+        root: the repository.
+        scale: of the run.
+        chosen: names of rows by paper; none for all of the paper's.
+
+    Raises:
+        RecipeError: every problem of the chosen rows, one a line.
+    """
+    check, problems, others = Check(root), [], []
+    for paper in papers_here(root):
+        known = row_addresses(root, paper)
+        asked = chosen.get(paper)
+        wanted = list(known) if asked is not None and not asked else list(asked or ())
+        found = check.named(scale, paper, dict.fromkeys([*wanted, *known]))
+        problems += [problem for name in wanted for problem in found[name]]
+        others += [f"{paper}/{name}" for name in known if name not in wanted and found[name]]
+    if others:
+        names = ", ".join(others[:3]) + (" and more" if len(others) > 3 else "")
+        noun = "row is" if len(others) == 1 else "rows are"
+        print(f"warning: {len(others)} other {noun} not valid: {names}; see rewardsmith graph --check", file=sys.stderr)
+    if (error := refused(problems)) is not None:
+        raise error

@@ -1,0 +1,277 @@
+"""Refusals of a policy stage that need its row beside reward models, selection, data and scale."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from typing import Any
+
+from rlhf_core.aspects.aspect import Density
+from rlhf_core.aspects.registry import ASPECTS, build_aspect
+from rlhf_core.aspects.signals import SIGNALS
+from rlhf_core.aspects.trained import TrainedAspect
+from rlhf_core.credit import CREDITS
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.normalisers import NORMALISERS
+from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe
+from rlhf_core.rewards.preference_losses import build_loss
+from rlhf_core.shaping.registry import build_shaping
+from rlhf_core.shaping.specification import Scale as ShapingScale
+from rlhf_core.signals import SignalType, Tokens
+from rlhf_core.typed import checked_arguments
+from tasks.graph.stage_checks import (
+    TYPES,
+    Reached,
+    check_judge_world,
+    check_positions,
+    check_segmenter,
+    has_judge_or_world,
+    prompt_limits,
+    trained_spec,
+)
+from tasks.params.aspects import AspectSpec, SelectionFile
+from tasks.params.data import DrawnSpec
+from tasks.params.evaluation import EvaluationConfig
+from tasks.params.policy import PolicyScale, RewardTraining, reward_training
+
+#: What architectures call the width of their layers.
+WIDTHS = ("hidden_size", "d_model", "n_embd")
+#: The highest rank of adapters where a model's width is not known before it is loaded.
+MOST_RANK = 16384
+
+
+def check_policy(reached: Reached) -> None:
+    """Refuses a row that its policy stage would refuse by its settings.
+
+    Raises:
+        RecipeError: names the setting, and what would be right.
+    """
+    recipe, scale = reached.own("row"), reached.own("scale")
+    where = f"{reached.where('row')} on {reached.where('scale')}"
+    evaluation: EvaluationConfig = reached.own("evaluation")
+    check_judge_world(evaluation.judge, reached, reached.where("evaluation"))
+    _check_adapters(reached, recipe)
+    if recipe.kind == "supervised":
+        scale.supervised_config(recipe.optimiser, where)
+        return
+    training = reward_training(recipe, scale, where)
+    _check_measuring(reached, scale, evaluation)
+    _check_lengths(reached, scale, training)
+    _check_referenced(reached, scale)
+    models = {one.item.name: one for one in reached.upstream("reward_model")}
+    for part in recipe.components:
+        _check_component(reached, recipe, part, models)
+
+
+def _check_adapters(reached: Reached, recipe: Recipe) -> None:
+    """Refuses adapters of a higher rank than the layers of a model that is built here have."""
+    for sft in reached.upstream("sft"):
+        sizes = sft.own("spec").architecture or {}
+        width = next((sizes[name] for name in WIDTHS if isinstance(sizes.get(name), int)), MOST_RANK)
+        if recipe.lora is not None and recipe.lora.rank > width:
+            raise RecipeError(
+                f"{reached.where('row')}: lora.rank is {recipe.lora.rank}; it must be at most {width}, the width of "
+                f"the model's layers ({sft.where('spec')})"
+            )
+
+
+def _check_measuring(reached: Reached, scale: PolicyScale, evaluation: EvaluationConfig) -> None:
+    """Refuses what compares answers where nothing judges them."""
+    if has_judge_or_world(evaluation, reached):
+        return
+    for name in ("peak", "measure_hacking"):
+        if getattr(scale, name):
+            raise RecipeError(
+                f"{reached.where('scale')}: {name} is true, which compares answers, but {reached.where('evaluation')} "
+                "has no judge and the data no true rewards; set a judge, or leave it out"
+            )
+
+
+def _check_lengths(reached: Reached, scale: PolicyScale, training: RewardTraining) -> None:
+    """Refuses rollouts beyond the limits of the data or the positions of the model."""
+    limits = prompt_limits(scale.prompt_limit, reached, reached.where("scale"))
+    if not training.optimiser.fixed_samples:
+        longest = limits.prompt + training.sampling.max_new_tokens
+        check_positions(reached, longest, f"prompts and rollouts of {reached.where('scale')}")
+
+
+def _check_referenced(reached: Reached, scale: PolicyScale) -> None:
+    """Refuses more training prompts than have reference rewards."""
+    data = reached.data
+    known = data.rows["prompts"] if isinstance(data, DrawnSpec) else None
+    asked = min((n for n in (scale.prompts, known) if n is not None), default=None)
+    for references in reached.upstream("references"):
+        cached = references.own("scale").prompts
+        if cached is not None and asked is not None and asked > cached:
+            raise RecipeError(
+                f"{reached.where('scale')}: prompts is {scale.prompts}, but {references.where('scale')} caches "
+                f"reference rewards of {cached} prompts; let 'prompts' of both agree"
+            )
+
+
+def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, models: dict[str, Reached]) -> None:
+    where = f"{reached.where('row')}: component '{part.name}'"
+    if part.aspect is not None:
+        _check_aspect(reached, recipe, part, where)
+        return
+    _check_pure_samples(reached, part, where)
+    if part.readout is None or part.reward_model is None:
+        return
+    check_segmenter(part.readout.segmenter, reached, where)
+    model = models.get(part.reward_model.rpartition("/")[2])
+    spec = None if model is None else trained_spec(model)
+    if model is None or spec is None:
+        return
+    heads = build_loss(spec.loss).heads
+    if part.readout.head not in heads:
+        raise RecipeError(
+            f"{where}: readout.head is '{part.readout.head}', but reward model '{part.reward_model}' has "
+            f"{', '.join(heads)}{hint(part.readout.head, heads)}"
+        )
+    if part.normaliser != "none" and part.readout.head != heads[0]:
+        raise RecipeError(
+            f"{where}: normaliser is '{part.normaliser}', which is fitted to the head '{heads[0]}', but the readout "
+            f"reads '{part.readout.head}'; use normaliser 'none'"
+        )
+    if NORMALISERS[part.normaliser].of_segments and dict(spec.segmenter) != dict(part.readout.segmenter):
+        raise RecipeError(
+            f"{where}: normaliser '{part.normaliser}' is fitted to segments of the reward model "
+            f"'{part.reward_model}', cut by {dict(spec.segmenter)}, but the read-out cuts by "
+            f"{dict(part.readout.segmenter)}; state the model's segmenter in 'readout', or use the normaliser "
+            "'sequence' or 'none'"
+        )
+
+
+def _check_pure_samples(reached: Reached, part: ComponentRecipe, where: str) -> None:
+    """Refuses pure samples that another reward model scored."""
+    for selection in reached.upstream("selection") if NORMALISERS[part.normaliser].of_selection else ():
+        chosen: SelectionFile = selection.own("spec")
+        if chosen.holistic != part.reward_model:
+            raise RecipeError(
+                f"{where}: reward_model is '{part.reward_model}', but the pure samples of {selection.where('spec')} "
+                f"are scored by '{chosen.holistic}'; name the same reward model in both"
+            )
+
+
+def _check_aspect(reached: Reached, recipe: Recipe, part: ComponentRecipe, where: str) -> None:
+    """Refuses an aspect that the selection does not compare, or a credit or shaping that does not take its signal."""
+    for selection in reached.upstream("selection"):
+        chosen: SelectionFile = selection.own("spec")
+        if part.aspect != SELECTED and part.aspect not in chosen.aspects:
+            raise RecipeError(
+                f"{where}: aspect is '{part.aspect}', which {selection.where('spec')} does not compare"
+                f"{hint(part.aspect, chosen.aspects)}"
+            )
+        for name, density in aspect_densities(selection).items():
+            if part.aspect not in (SELECTED, name):
+                continue
+            signal, usual = SIGNALS[density]
+            takes = CREDITS[part.credit or usual].takes
+            if takes is not signal:
+                raise RecipeError(
+                    f"{where}: credit '{part.credit}' takes {takes.__name__}, but aspect '{name}' gives "
+                    f"{signal.__name__}; leave 'credit' out"
+                )
+            _check_shaping(part, signal, f"{where}: aspect '{name}'")
+
+
+def _check_shaping(part: ComponentRecipe, signal: SignalType, where: str) -> None:
+    if part.shaping is None:
+        return
+    takes = build_shaping(part.shaping, ShapingScale(0.0, 1.0, 1.0)).takes
+    if signal not in takes:
+        expected = " or ".join(kind.__name__ for kind in takes)
+        raise RecipeError(f"{where}: the shaping takes {expected}, but the aspect gives {signal.__name__}")
+
+
+# --- selections --------------------------------------------------------------------------------------------------
+
+
+def aspect_densities(selection: Reached) -> dict[str, Density]:
+    """Returns the density of each aspect of a selection by name; that of a trained model stands with the model.
+
+    Raises:
+        RecipeError: an aspect that cannot be built.
+    """
+    spec: SelectionFile = selection.own("spec")
+    models = {one.item.name: one for one in selection.upstream("aspect_model")}
+    given = selection.item.arguments["aspect"]
+    addresses = given if isinstance(given, tuple) else (str(given),)
+    found: dict[str, Density] = {}
+    for name, address in zip(spec.aspects, addresses, strict=True):
+        aspect: AspectSpec = selection.settings.get(TYPES["selection", "aspect"], address)
+        found[name] = aspect_density(aspect, models, address)
+    return found
+
+
+def aspect_density(aspect: AspectSpec, models: Mapping[str, Reached], where: str) -> Density:
+    """Returns the density of an aspect.
+
+    Raises:
+        RecipeError: an aspect that cannot be built, or a normaliser that its density has no use for.
+    """
+    try:
+        density = _trained_density(aspect, models) if aspect.model is not None else _own_density(aspect)
+    except RecipeError as error:
+        raise RecipeError(f"{where}: {error}") from None
+    if aspect.normaliser != "none" and SIGNALS[density][0] is Tokens:
+        raise RecipeError(
+            f"{where}: normaliser is '{aspect.normaliser}', but the aspect is of density '{density.value}', whose "
+            "values are not normalised; use 'none'"
+        )
+    return density
+
+
+def _own_density(aspect: AspectSpec) -> Density:
+    """Returns the density of an aspect without a model; one that declares it is not built, which may start a tool."""
+    kind = ASPECTS.kind_of(aspect.aspect)
+    target = ASPECTS.named(kind)
+    if target is TrainedAspect:
+        raise RecipeError("'model' is missing: an aspect of kind 'trained' names its model")
+    declared = getattr(target, "density", None)
+    if not isinstance(declared, Density) or "density" in ASPECTS.options(kind):
+        return build_aspect(aspect.aspect, offsets=lambda _: []).density
+    _check_options(aspect, ())
+    return declared
+
+
+def _check_options(aspect: AspectSpec, provided: tuple[str, ...]) -> dict[str, Any]:
+    """Returns the options of an aspect, each known and of the right type.
+
+    Args:
+        aspect: as its entry states it.
+        provided: options that its stage gives.
+    """
+    kind = ASPECTS.kind_of(aspect.aspect)
+    options = {name: value for name, value in aspect.aspect.items() if name != "kind"}
+    known = [name for name in ASPECTS.options(kind) if name not in provided]
+    for name in options:
+        if name not in known:
+            raise RecipeError(f"aspect '{kind}': unknown option '{name}'{hint(name, known)}")
+    return checked_arguments(ASPECTS.named(kind), options, f"aspect '{kind}'")
+
+
+def _trained_density(aspect: AspectSpec, models: Mapping[str, Reached]) -> Density:
+    """Returns the density that a trained model is of, after checking the aspect's own options."""
+    kind = ASPECTS.kind_of(aspect.aspect)
+    if ASPECTS.named(kind) is not TrainedAspect:
+        raise RecipeError(f"model is '{aspect.model}', which an aspect of kind '{kind}' does not read")
+    options = _check_options(aspect, ("folder", "device"))
+    parameters = inspect.signature(TrainedAspect).parameters
+    right, wrong = (options.get(name, parameters[name].default) for name in ("right", "wrong"))
+    if not right > wrong:
+        raise RecipeError(f"aspect 'trained': right is {right} and wrong {wrong}; right must be above wrong")
+    return Density(models[str(aspect.model)].own("spec").density)
+
+
+def check_selection(reached: Reached) -> None:
+    """Refuses aspects that cannot be built, and a holistic reward model that is not read at the response's end."""
+    aspect_densities(reached)
+    for model in reached.upstream("reward_model"):
+        spec = trained_spec(model)
+        if spec is not None and spec.segmenter.get("kind") in ("entropy", "sat"):
+            raise RecipeError(
+                f"{reached.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
+                f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "
+                "train it as 'bandit'"
+            )

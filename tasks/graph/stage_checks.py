@@ -1,0 +1,407 @@
+"""Settings of each stage, typed as the stage types them, and what of them contradicts what it reads from.
+
+`TYPES` says how every settings argument of a stage is typed. `CHECKS` holds, for each stage, the refusals that depend
+on several settings: a reward model's microbatch and its loss, an evaluation's judge and its data, a row and its reward
+models. A stage that is reached is given its items by `tasks.graph.check`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.data.truncation import Limits
+from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
+from rlhf_core.rewards.preference_losses import build_loss
+from rlhf_core.supervised.config import TrainingConfig
+from tasks.graph.items import Argument, Item, result_of
+from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionFile, SelectionScale
+from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
+from tasks.params.data import LongFormDirectorySpec, LongFormWorldSpec, RealSpec, WorldSpec, data_spec
+from tasks.params.evaluation import BestOfNSpec, EvaluationConfig, PoolSpec, RewardBenchSpec, SecondJudgeSpec
+from tasks.params.pages import read_settings
+from tasks.params.policy import PolicyScale
+from tasks.params.questions import QuestionsSpec
+from tasks.params.reward_model import (
+    CalibrationSpec,
+    GenerativeModelScale,
+    GenerativeModelSpec,
+    GivenSpec,
+    MergeSpec,
+    ReferencesSpec,
+    RewardModelSpec,
+    reward_model_spec,
+)
+from tasks.params.rows import row_settings
+from tasks.params.settings import typed
+from tasks.params.solutions import SamplesSpec, TeacherSpec
+
+#: Makes typed settings of a mapping; the second argument is where it stands, for messages.
+Make = Callable[[Mapping[str, Any], str], Any]
+
+
+def _of(cls: type[Any]) -> Make:
+    return partial(typed, cls)
+
+
+#: How the settings among a stage's arguments are typed.
+TYPES: Mapping[tuple[str, str], Make] = {
+    ("prepare", "spec"): data_spec,
+    ("tokenizer", "spec"): _of(TokenizerSpec),
+    ("segmenter", "spec"): _of(SegmenterSpec),
+    ("sft", "spec"): _of(BackboneSpec),
+    ("sft", "evaluation"): _of(EvaluationConfig),
+    ("entropies", "spec"): _of(EntropySpec),
+    ("samples", "spec"): _of(SamplesSpec),
+    ("teacher", "spec"): _of(TeacherSpec),
+    ("generative_reward_model", "spec"): _of(GenerativeModelSpec),
+    ("generative_reward_model", "scale"): _of(GenerativeModelScale),
+    ("reward_model", "spec"): reward_model_spec,
+    ("reward_model", "scale"): _of(TrainingConfig),
+    ("normaliser", "scale"): _of(CalibrationSpec),
+    ("references", "scale"): _of(ReferencesSpec),
+    ("aspect_model", "spec"): _of(AspectModelSpec),
+    ("aspect_model", "scale"): _of(TrainingConfig),
+    ("selection", "spec"): _of(SelectionFile),
+    ("selection", "scale"): _of(SelectionScale),
+    ("selection", "aspect"): _of(AspectSpec),
+    ("policy", "row"): row_settings,
+    ("policy", "scale"): _of(PolicyScale),
+    ("policy", "evaluation"): _of(EvaluationConfig),
+    ("reward_bench", "scale"): _of(RewardBenchSpec),
+    ("pool", "scale"): _of(PoolSpec),
+    ("best_of_n", "scale"): _of(BestOfNSpec),
+    ("second_judge", "row"): row_settings,
+    ("second_judge", "scale"): _of(SecondJudgeSpec),
+}
+
+
+@dataclass
+class TypedSettings:
+    """Settings below a root, each typed once; what was wrong with one is raised again whenever it is asked for."""
+
+    root: Path
+    made: dict[tuple[Make, str], Any] = field(default_factory=dict)
+    problems: set[str] = field(default_factory=set)
+
+    def get(self, make: Make, address: str) -> Any:
+        """Returns the typed settings at an address.
+
+        Raises:
+            RecipeError, DataError: they cannot be read or typed.
+        """
+        key = (make, address)
+        if key not in self.made:
+            try:
+                self.made[key] = make(read_settings(self.root / address), address)
+            except (RecipeError, DataError) as error:
+                self.made[key] = error
+                self.problems.add(str(error))
+        found = self.made[key]
+        if isinstance(found, RewardsmithError):
+            raise found
+        return found
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A stage with what it reads from.
+
+    Attributes:
+        item: the stage.
+        above: every stage above it, by its result.
+        settings: of this root.
+    """
+
+    item: Item
+    above: Mapping[str, Item]
+    settings: TypedSettings
+
+    def own(self, argument: str) -> Any:
+        """Returns the typed settings of one of the stage's own arguments."""
+        return self.settings.get(TYPES[self.item.module, argument], str(self.item.arguments[argument]))
+
+    def where(self, argument: str) -> str:
+        """Returns the address of one of the stage's own settings."""
+        return str(self.item.arguments[argument])
+
+    def upstream(self, argument: str) -> list[Reached]:
+        """Returns the stages whose results are given as an argument; a given reward model has none."""
+        value: Argument = self.item.arguments.get(argument, ())
+        results = value if isinstance(value, tuple) else (str(value),)
+        return [Reached(self.above[one], self.above, self.settings) for one in results if one in self.above]
+
+    @property
+    def data(self) -> Any:
+        """The typed data spec of the stage's data."""
+        reached = self.upstream("data")[0]
+        while reached.item.module != "prepare":
+            reached = reached.upstream("data")[0]
+        return reached.own("spec")
+
+    @property
+    def has_world(self) -> bool:
+        """Whether true rewards are known of the stage's data."""
+        data = self.data
+        return str(data.source).startswith("testbed") and not isinstance(data, QuestionsSpec)
+
+
+def stated_settings(item: Item) -> Iterator[tuple[Make, str]]:
+    """Returns how each of a stage's settings is typed, and its address."""
+    for name, value in item.arguments.items():
+        if (item.module, name) in TYPES:
+            for address in value if isinstance(value, tuple) else (str(value),):
+                yield TYPES[item.module, name], address
+
+
+def by_result(items: list[Item]) -> dict[str, Item]:
+    """Returns stages by their results."""
+    return {result_of(item): item for item in items}
+
+
+# --- what contradicts --------------------------------------------------------------------------------------------
+
+
+def _refuse(where: str, problem: str) -> RecipeError:
+    return RecipeError(f"{where}: {problem}")
+
+
+def check_segmenter(segmenter: Mapping[str, Any], reached: Reached, where: str) -> None:
+    """Refuses an entropy cutoff that the scale does not have."""
+    if segmenter.get("kind") != "entropy":
+        return
+    for above in reached.upstream("entropies"):
+        cutoffs = above.own("spec").cutoffs
+        name = str(segmenter.get("cutoff"))
+        if name not in cutoffs:
+            at = above.where("spec")
+            raise _refuse(where, f"segmenter.cutoff is '{name}', which {at} does not have{hint(name, cutoffs)}")
+
+
+def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: str) -> None:
+    """Refuses a judge that knows true rewards where the data has none."""
+    if judge is not None and judge.get("kind") == "gold" and not reached.has_world:
+        raise _refuse(
+            where,
+            f"judge.kind is 'gold', which knows the testbed only, but the data's source is '{reached.data.source}'; "
+            "name an endpoint, or null for none",
+        )
+
+
+def has_judge_or_world(evaluation: EvaluationConfig, reached: Reached) -> bool:
+    """Whether answers can be compared."""
+    return evaluation.judge is not None or reached.has_world
+
+
+def prompt_limits(limit: int | None, reached: Reached, where: str) -> Limits:
+    """Returns the limits of prompts and responses, a prompt limit of the stage's own in place.
+
+    Raises:
+        RecipeError: the data's limits leave no token for a response.
+    """
+    limits = typed(Limits, reached.data.limits, where)
+    if limit is None:
+        return limits
+    if limit >= limits.total:
+        raise _refuse(where, f"prompt_limit is {limit}; it must be below the data's total limit of {limits.total}")
+    return replace(limits, prompt=limit)
+
+
+def check_positions(reached: Reached, tokens: int, what: str) -> None:
+    """Refuses sequences beyond the positions of a backbone that is built here."""
+    for sft in reached.upstream("sft"):
+        spec: BackboneSpec = sft.own("spec")
+        places = (spec.architecture or {}).get("max_position_embeddings")
+        if isinstance(places, int) and tokens > places:
+            raise _refuse(
+                sft.where("spec"), f"architecture.max_position_embeddings is {places}, but {what} have {tokens} tokens"
+            )
+
+
+def _sft(reached: Reached) -> None:
+    judge = reached.own("evaluation").judge
+    check_judge_world(judge, reached, reached.where("evaluation"))
+    spec: BackboneSpec = reached.own("spec")
+    places = (spec.architecture or {}).get("max_position_embeddings")
+    total = typed(Limits, reached.data.limits, reached.where("spec")).total
+    if isinstance(places, int) and total > places:
+        raise _refuse(
+            reached.where("spec"),
+            f"architecture.max_position_embeddings is {places}, but the data's limits.total is {total}",
+        )
+
+
+def _segmenter(reached: Reached) -> None:
+    spec: SegmenterSpec = reached.own("spec")
+    if spec.gold == "clauses" and not reached.has_world:
+        raise _refuse(
+            reached.where("spec"),
+            f"gold is 'clauses', which the testbed's data has, but the data's source is '{reached.data.source}'; name "
+            "a set with sentence spans",
+        )
+
+
+def _questions(reached: Reached) -> None:
+    if not isinstance(reached.data, QuestionsSpec):
+        raise _refuse(
+            reached.where("spec"),
+            f"solutions are of questions, but the data's source is '{reached.data.source}'; take a backbone whose data "
+            "has a 'task'",
+        )
+
+
+def _teacher(reached: Reached) -> None:
+    _questions(reached)
+    if reached.own("spec").kind == "oracle" and reached.data.source != "testbed":
+        raise _refuse(reached.where("spec"), "kind is 'oracle', which knows the steps of the testbed's questions only")
+
+
+def _generative_reward_model(reached: Reached) -> None:
+    scale: GenerativeModelScale = reached.own("scale")
+    scale.training_config(reached.own("spec"), f"{reached.where('scale')}, {reached.where('spec')}")
+
+
+def trained_spec(reached: Reached) -> RewardModelSpec | None:
+    """Returns the settings that a reward model was trained with; of an average, those of its first member."""
+    spec = reached.own("spec")
+    if isinstance(spec, MergeSpec):
+        return trained_spec(reached.upstream("reward_model")[0])
+    return None if isinstance(spec, GivenSpec) else spec
+
+
+def _reward_model(reached: Reached) -> None:
+    spec, where = reached.own("spec"), reached.where("spec")
+    config: TrainingConfig = reached.own("scale")
+    if isinstance(spec, MergeSpec):
+        _merge(reached, where)
+        return
+    if not isinstance(spec, RewardModelSpec):
+        return
+    loss = build_loss(spec.loss)
+    if config.microbatch < loss.least_pairs:
+        raise _refuse(
+            reached.where("scale"),
+            f"microbatch is {config.microbatch}, but the loss of {where} compares the responses of one microbatch with "
+            f"each other; it needs at least {loss.least_pairs} pairs",
+        )
+    check_segmenter(spec.segmenter, reached, where)
+
+
+def _merge(reached: Reached, where: str) -> None:
+    """Refuses to average reward models of different segmentations or heads."""
+    members = [(one, trained_spec(one)) for one in reached.upstream("reward_model")]
+    (first, of_first), *others = members
+    for one, spec in others:
+        if spec is None or of_first is None:
+            continue
+        for name in ("segmenter", "aggregation", "end_token"):
+            if getattr(spec, name) != getattr(of_first, name):
+                raise _refuse(
+                    where,
+                    f"merge: '{one.item.name}' has {name} {getattr(spec, name)} and '{first.item.name}' "
+                    f"{getattr(of_first, name)}; average models that differ in seed and learning rate only",
+                )
+        if build_loss(spec.loss).heads != build_loss(of_first.loss).heads:
+            raise _refuse(where, f"merge: '{one.item.name}' and '{first.item.name}' have losses of different heads")
+
+
+def _references(reached: Reached) -> None:
+    spec: ReferencesSpec = reached.own("scale")
+    where = reached.where("scale")
+    limits = prompt_limits(spec.prompt_limit, reached, where)
+    check_positions(reached, limits.prompt + spec.sampling.max_new_tokens, f"prompts and responses of {where}")
+    for model in reached.upstream("reward_model"):
+        trained = trained_spec(model)
+        if trained is not None and trained.end_token:
+            raise _refuse(
+                model.where("spec"),
+                "end_token is true, but reference rewards are kept as values at the response's own tokens; a shaping "
+                "that needs them takes a reward model with end_token: false",
+            )
+
+
+def _aspect_model(reached: Reached) -> None:
+    spec: AspectModelSpec = reached.own("spec")
+    if not isinstance(reached.data, LongFormWorldSpec | LongFormDirectorySpec):
+        raise _refuse(
+            reached.where("spec"),
+            f"labelled answers are those of long-form questions, but the data's source is '{reached.data.source}'",
+        )
+    known = ("completeness",) if spec.density == "sequence" else ("relevance", "factuality")
+    if spec.aspect not in known:
+        raise _refuse(
+            reached.where("spec"),
+            f"aspect is '{spec.aspect}', of which the data has no labels of density '{spec.density}'"
+            f"{hint(spec.aspect, known)}",
+        )
+
+
+def _benchmarks(data: Any) -> tuple[str, ...]:
+    """Returns the dialogue benchmarks that data has."""
+    if isinstance(data, WorldSpec):
+        return ("alpaca", "arena", "ood", "mtbench")
+    if isinstance(data, QuestionsSpec):
+        return ()
+    return tuple(data.benchmarks) or ("alpaca",) if isinstance(data, RealSpec) else ("alpaca",)
+
+
+def _pool(reached: Reached) -> None:
+    known = _benchmarks(reached.data)
+    for name in reached.own("scale").benchmarks:
+        if name not in known:
+            raise _refuse(
+                reached.where("scale"), f"benchmarks names '{name}', which the data does not have{hint(name, known)}"
+            )
+
+
+def _best_of_n(reached: Reached) -> None:
+    spec: BestOfNSpec = reached.own("scale")
+    (pool,) = reached.upstream("pool")
+    drawn = pool.own("scale").samples
+    if max(spec.sizes) > drawn:
+        raise _refuse(
+            reached.where("scale"),
+            f"sizes is {list(spec.sizes)}; each must be at most the pool of {drawn} in {pool.where('scale')}",
+        )
+    for judge in spec.judges.values():
+        check_judge_world(judge, reached, reached.where("scale"))
+
+
+def _reward_bench(reached: Reached) -> None:
+    if reached.own("scale").source == "testbed" and not isinstance(reached.data, WorldSpec):
+        raise _refuse(
+            reached.where("scale"),
+            f"source is 'testbed', which needs the testbed's dialogues, but the data's source is "
+            f"'{reached.data.source}'; use source 'huggingface'",
+        )
+
+
+def _second_judge(reached: Reached) -> None:
+    spec: SecondJudgeSpec = reached.own("scale")
+    check_judge_world(spec.judge, reached, reached.where("scale"))
+    known = _benchmarks(reached.data)
+    if spec.benchmark not in known:
+        raise _refuse(
+            reached.where("scale"),
+            f"benchmark is '{spec.benchmark}', which the data does not have{hint(spec.benchmark, known)}",
+        )
+
+
+#: Refusals that depend on several settings, by the stage that would make them.
+CHECKS: Mapping[str, Callable[[Reached], None]] = {
+    "sft": _sft,
+    "segmenter": _segmenter,
+    "samples": _questions,
+    "teacher": _teacher,
+    "generative_reward_model": _generative_reward_model,
+    "reward_model": _reward_model,
+    "references": _references,
+    "aspect_model": _aspect_model,
+    "pool": _pool,
+    "best_of_n": _best_of_n,
+    "reward_bench": _reward_bench,
+    "second_judge": _second_judge,
+}

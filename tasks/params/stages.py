@@ -1,0 +1,86 @@
+"""Settings of running: what stages need while they run, and which rows and seeds are run together (params.yaml)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.typed import Checked, above, typed
+from tasks.params.settings import Count, Size
+
+
+@dataclass(frozen=True)
+class StageNeeds(Checked):
+    """What a stage needs while it runs, where a scale says otherwise than the usual.
+
+    Args:
+        cores: of the CPU.
+        gpus: whole ones.
+        memory_gb: GiB of the CPU's memory.
+    """
+
+    cores: Count | None = None
+    gpus: Size | None = None
+    memory_gb: Annotated[float, above(0)] | None = None
+
+
+@dataclass(frozen=True)
+class Demo(Checked):
+    """A paper's part of the demo.
+
+    Args:
+        rows: of the paper; a backbone's name stands for the backbone as it is.
+        seeds: of each.
+    """
+
+    rows: tuple[str, ...]
+    seeds: tuple[Size, ...]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name in ("rows", "seeds"):
+            values = getattr(self, name)
+            if not values or len(set(values)) != len(values):
+                raise RecipeError(f"{name} is {list(values)}; name at least one, each once")
+
+
+@dataclass(frozen=True)
+class Suite(Checked):
+    """The papers' whole matrices.
+
+    Args:
+        seeds: at the testbed's scale.
+        scale_seeds: at every other scale by paper; `default` for papers that are not named.
+    """
+
+    seeds: tuple[Size, ...]
+    scale_seeds: Mapping[str, tuple[Size, ...]]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if "default" not in self.scale_seeds:
+            raise RecipeError("scale_seeds: 'default' is missing; it holds the seeds of papers that are not named")
+
+
+@dataclass(frozen=True)
+class RunSettings(Checked):
+    """params.yaml: what is run.
+
+    Args:
+        demo: by paper.
+        suite: of every paper.
+    """
+
+    suite: Suite
+    demo: Mapping[str, Demo] = field(default_factory=dict)
+
+
+def stage_needs(values: Mapping[str, Any], where: str) -> dict[str, StageNeeds]:
+    """Returns what stages need by their names.
+
+    Raises:
+        RecipeError: an unknown field, or a value that its field does not allow.
+    """
+    return {stage: typed(StageNeeds, needs, f"{where}.{stage}") for stage, needs in values.items()}

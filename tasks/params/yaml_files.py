@@ -1,0 +1,129 @@
+"""YAML files, read as DVC reads them: YAML 1.2, in which `1e-3` is a number and `yes` and `on` are text.
+
+DVC compares and changes values of params/ through its own parser; a value that the two parsers read differently would
+train with one number and be compared by another.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+import yaml
+
+from rlhf_core.errors import DataError
+
+
+class _Twice(yaml.YAMLError):
+    """A setting that is set twice in one mapping."""
+
+    def __init__(self, name: str, row: int) -> None:
+        self.name, self.row = name, row
+
+
+class _NotText(yaml.YAMLError):
+    """A setting whose name is a number or another value that is not text."""
+
+    def __init__(self, name: str, row: int) -> None:
+        self.name, self.row = name, row
+
+
+class Loader(yaml.CSafeLoader):
+    """YAML 1.2 without what YAML would settle silently: a setting set twice, or one whose name is not text."""
+
+    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        seen: set[str] = set()
+        for key, _ in node.value:
+            name, row = str(key.value), key.start_mark.line + 1
+            if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
+                raise _NotText(name, row)
+            if name in seen:
+                raise _Twice(name, row)
+            seen.add(name)
+        return super().construct_mapping(node, deep)
+
+
+#: Plain scalars by kind, with the characters that they may begin with: the expressions of ruamel.yaml, DVC's parser.
+_SCALARS = {
+    "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
+    "float": (
+        r"[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+]?[0-9]+)?|[-+]?[0-9][0-9_]*[eE][-+]?[0-9]+"
+        r"|[-+]?\.[0-9_]+(?:[eE][-+][0-9]+)?|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+        "-+0123456789.",
+    ),
+    "int": (r"[-+]?0b[01]+|[-+]?0o[0-7]+|[-+]?[0-9][0-9_]*|[-+]?0x[0-9a-fA-F]+", "-+0123456789"),
+    "null": (r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    "timestamp": (r"[0-9]{4}-[0-9]{2}-[0-9]{2}", "0123456789"),
+    "merge": (r"<<", "<"),
+}
+for _kind, (_pattern, _first) in _SCALARS.items():
+    Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
+
+_BASES = {"0b": 2, "0o": 8, "0x": 16}
+
+
+def _int(loader: Loader, node: yaml.ScalarNode) -> int:
+    text = str(loader.construct_scalar(node)).replace("_", "")
+    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
+    base = _BASES.get(digits[:2], 10)
+    return sign * int(digits if base == 10 else digits[2:], base)
+
+
+Loader.add_constructor("tag:yaml.org,2002:int", _int)
+
+
+def read_mapping(path: Path) -> dict[str, Any]:
+    """A YAML file's mapping.
+
+    Raises:
+        DataError: the file cannot be read, is not YAML, is not a mapping, or sets something twice.
+    """
+    try:
+        return parse_mapping(path.read_text(encoding="utf-8"), str(path))
+    except FileNotFoundError:
+        raise DataError("file does not exist", file=str(path), remedy="Check the path") from None
+    except OSError as error:
+        raise DataError(f"cannot be read ({error.strerror})", file=str(path), remedy="Check the path") from None
+    except UnicodeDecodeError as error:
+        raise DataError(f"not valid YAML ({error})", file=str(path), remedy="It must be YAML in UTF-8") from None
+
+
+def parse_mapping(text: str, file: str) -> dict[str, Any]:
+    """The mapping of a YAML text.
+
+    Raises:
+        DataError: as for `read_mapping`.
+    """
+    try:
+        value = yaml.load(text, Loader=Loader)
+    except _Twice as twice:
+        raise DataError("is set twice", file=file, row=twice.row, field=twice.name, remedy="Delete one") from None
+    except _NotText as wrong:
+        raise DataError(
+            "a name must be text", file=file, row=wrong.row, field=wrong.name, remedy=f"Write '{wrong.name}' in quotes"
+        ) from None
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        row = mark.line + 1 if mark else None
+        raise DataError(f"not valid YAML ({error.problem})", file=file, row=row, remedy="Correct it there") from None
+    except yaml.YAMLError as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"not valid YAML ({reason})", file=file, remedy="It must be YAML in UTF-8") from None
+    if not isinstance(value, dict):
+        raise DataError("expected a mapping of settings", file=file, remedy="It needs lines of the form name: value")
+    return value
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all, for who may be reading it meanwhile; makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
