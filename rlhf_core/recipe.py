@@ -368,9 +368,7 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
     if not isinstance(stated, list | tuple):
         raise RecipeError(f"{where}: components is {stated!r}; it must be a list of mappings")
     row["components"] = tuple(_component(part, where) for part in stated)
-    if row.get("combination") is None:
-        row.pop("combination", None)
-    else:
+    if "combination" in row:
         try:
             row["combination"] = COMBINATIONS.build(row["combination"])
         except RecipeError as error:

@@ -86,6 +86,7 @@ def run(
     `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
     stage: `.work/logs/`. Interrupting is safe: the same command goes on where it stopped.
     """
+    from tasks.dvc.plan import refuse_asked
     from tasks.dvc.up_to_date import Asked, nothing_to_do
 
     root = Path.cwd()
@@ -96,6 +97,7 @@ def run(
     if not remote and (current := nothing_to_do(root, asked)) is not None:
         print(current)
         return
+    refuse_asked(root, paper, rows, scale=scale, full=full)
     options = ["--full"] if full else []
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
     options += ["--remote", remote] if remote else []

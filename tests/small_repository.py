@@ -1,8 +1,9 @@
 """A repository with the project's graph and stand-in stages that take no time: for tests of the platform.
 
-The stand-ins read the files they are given, write `result/` and `record/` and obey a row's `behaviour`:
-`data-error` exits with 2, `crash` with 1, `flaky` with 75 the first time, `stop` leaves a stop as its result. While
-`.work/refuse-<stage>` exists, that stage exits with 2.
+Rows, reward models and settings are valid; those of the scales are the testbed's own. The stand-ins read the files
+they are given, write `result/` and `record/` and obey a row's `notes`: `behaviour: data-error` exits with 2, `crash`
+with 1, `flaky` with 75 the first time, `stop` leaves a stop as its result. While `.work/refuse-<stage>` exists, that
+stage exits with 2.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from typing import Any
 import yaml
 
 from tasks.graph import files as graph
+from tasks.params.pages import read_settings
+from tasks.params.scales import scale_entries
 
 PROJECT = Path(__file__).resolve().parent.parent
 STAND_IN = """
@@ -53,7 +56,7 @@ def run(stage):
         results = Path(options["results"])
         inputs = sorted(p for p in results.glob("segment/policy/*/*/result") if p.parts[4] in options["rows"])
     address = options["row"] or options["spec"]
-    text = f"behaviour: {settings(address).get('behaviour')}" if address else ""
+    text = str(settings(address).get("notes", "")) if address else ""
     work = Path(".work"); work.mkdir(exist_ok=True)
     with (work / "calls").open("a") as calls:
         calls.write(f"{stage} {options['out']} {os.environ.get('OMP_NUM_THREADS')} "
@@ -139,16 +142,36 @@ def set_entry(page: Path, name: str, values: Any) -> None:
     write_yaml(page, {**content, name: values})
 
 
+def change_entry(page: Path, name: str, **changes: Any) -> None:
+    """Changes settings of an entry; None takes one away."""
+    entry = yaml.safe_load(page.read_text(encoding="utf-8"))[name] | changes
+    set_entry(page, name, {field: value for field, value in entry.items() if value is not None})
+
+
 def reward_row(reward_model: str, backbone: str = "phi3-mini", **more: Any) -> dict[str, Any]:
-    return {"kind": "reward", "backbone": backbone, "reward_model": reward_model, "optimiser": {"kind": "ppo"}, **more}
+    """Returns a row that reads one value of each response."""
+    row = {"title": reward_model, "kind": "reward", "backbone": backbone, "reward_model": reward_model}
+    row |= {"readout": {"segmenter": {"kind": "bandit"}, "read": "aggregate"}, "credit": "last_token"}
+    return {**row, "optimiser": {"kind": "ppo"}, **more}
 
 
-BACKBONE = {"data": "dialogue", "tokenizer": "dialogue", "evaluation": "dialogue", "width": 8}
+def reward_model(title: str, backbone: str = "phi3-mini", **more: Any) -> dict[str, Any]:
+    """Returns a reward model of whole responses."""
+    spec = {"title": title, "backbone": backbone, "segmenter": {"kind": "bandit"}, "aggregation": "mean"}
+    return {**spec, "loss": "bradley_terry", **more}
+
+
+def scale_entry(kind: str, name: str) -> dict[str, Any]:
+    """Returns an entry of the testbed's own pages."""
+    return read_settings(scale_entries(PROJECT, "testbed", kind)[name].under(PROJECT))
+
+
+BACKBONE = scale_entry("backbones", "phi3-mini")
 DEFAULT_ROWS: Mapping[str, Mapping[str, Any]] = {
     "bandit": reward_row("bandit"),
-    "segment": reward_row("segment", value_clip=0.25),
-    "segment-as-bandit": reward_row("segment", readout={"read": "aggregate"}),
-    "dpo": {"kind": "supervised", "backbone": "phi3-mini", "optimiser": {"kind": "dpo"}},
+    "segment": reward_row("segment", optimiser={"kind": "ppo", "value_clip": 0.25}),
+    "segment-as-bandit": reward_row("segment", title="Segment as bandit"),
+    "dpo": {"title": "DPO", "kind": "supervised", "backbone": "phi3-mini", "optimiser": {"kind": "dpo"}},
 }
 
 
@@ -167,11 +190,11 @@ def create(
         names: dict[str, tuple[str, ...]] = dict.fromkeys(("data", "tokenizers", "evaluation"), ("dialogue",))
         names |= {"policy": ("ppo", "dpo"), "stages": ("entropies", "reward_model", "normaliser", "references")}
         for kind, of in names.items():
-            write_yaml(folder / f"{kind}.yaml", {name: {"size": 1, "name": name} for name in of})
+            write_yaml(folder / f"{kind}.yaml", {name: scale_entry(kind, name) for name in of})
         write_yaml(folder / "backbones.yaml", dict.fromkeys({row["backbone"] for row in rows.values()}, BACKBONE))
     write_yaml(root / "params" / "segment" / "rows.yaml", rows)
     models = {row["reward_model"]: row["backbone"] for row in rows.values() if "reward_model" in row}
-    specs = {name: {"backbone": backbone, "kind": name} for name, backbone in models.items()}
+    specs = {name: reward_model(name, backbone) for name, backbone in models.items()}
     write_yaml(root / "params" / "segment" / "reward_models.yaml", specs)
     demo_part = {"segment": {"seeds": list(seeds), "rows": list(demo)}}
     suite = {"seeds": list(suite_seeds), "scale_seeds": {"default": [0]}}

@@ -20,6 +20,8 @@ from rlhf_core.published import registry
 from tasks.command_line import commands
 from tasks.graph.names import split_names
 from tasks.graph.rows import load_rows, papers
+from tasks.params.pages import read_page, read_settings
+from tasks.params.scales import scale_entries
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCUMENTS = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md"), *(ROOT / "infra").rglob("*.md")])
@@ -185,7 +187,7 @@ def test_links_lead_somewhere(document: Path) -> None:
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
 def test_files_named_in_the_text_exist(document: Path) -> None:
     made = scales(document)
-    scale_files = {path.name for path in (ROOT / "params" / "scales" / "testbed").rglob("*.yaml")} | {"resources.yaml"}
+    scale_files = {path.name for path in (ROOT / "params" / "scales" / "testbed").rglob("*.yaml")} | {"scale.yaml"}
     for span in inline(text_of(document)):
         if not PATH.fullmatch(span) or span in scale_files:
             continue
@@ -200,9 +202,10 @@ def test_files_named_in_the_text_exist(document: Path) -> None:
 def test_yaml_of_a_named_file_is_what_the_file_holds(document: Path) -> None:
     """A block with a row's or reward model's title shows that file, unless the reader is to write it."""
     files = {}
-    for path in (ROOT / "params").glob("*/*/*.yaml"):
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
-        files.setdefault((values.get("title"), values.get("backbone")), values)
+    for path in (ROOT / "params").glob("*/*.yaml"):
+        page = read_page(path)
+        for values in map(page.entry, page.names):
+            files.setdefault((values.get("title"), values.get("backbone")), values)
     for block in blocks(text_of(document), "yaml"):
         values = yaml.safe_load(block)
         if "title" in values and not block.startswith(OWN):
@@ -220,23 +223,25 @@ def test_every_row_of_a_paper_is_documented(paper: str) -> None:
 def test_the_testbed_settings_in_the_text_are_those_in_use() -> None:
     """docs/segment.md states how the testbed differs from the paper; a tuned value changes there, too."""
     text = " ".join(text_of(ROOT / "docs" / "segment.md").split())
-    folder = ROOT / "params" / "scales" / "testbed"
     names = (
         "data/dialogue",
         "evaluation/dialogue",
         "policy/ppo",
         "policy/dpo",
-        "entropies",
-        "normaliser",
-        "reward_model",
+        "stages/entropies",
+        "stages/normaliser",
+        "stages/reward_model",
     )
-    settings = {name: yaml.safe_load((folder / f"{name}.yaml").read_text(encoding="utf-8")) for name in names}
-    ppo, quantiles = settings["policy/ppo"]["optimiser"], settings["entropies"]["cutoffs"]
+    settings = {}
+    for name in names:
+        kind, _, entry = name.partition("/")
+        settings[name] = read_settings(scale_entries(ROOT, "testbed", kind)[entry].under(ROOT))
+    ppo, quantiles = settings["policy/ppo"]["optimiser"], settings["stages/entropies"]["cutoffs"]
     shares = [str(rule["quantile"]) for rule in quantiles.values()]
     cutoffs = list(quantiles)
     data = settings["data/dialogue"]
-    limits, normaliser = data["limits"], settings["normaliser"]
-    reward_model, evaluation = settings["reward_model"], settings["evaluation/dialogue"]
+    limits, normaliser = data["limits"], settings["stages/normaliser"]
+    reward_model, evaluation = settings["stages/reward_model"], settings["evaluation/dialogue"]
     rate = f"{reward_model['learning_rate']:.1e}".replace(".0e", "e").replace("e-0", "e-")
     stated = [
         f"{ppo['iterations']} iterations of {ppo['rollout_batch']} rollouts, minibatch {ppo['minibatch']}",

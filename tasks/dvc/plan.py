@@ -91,8 +91,7 @@ def pipeline_files(
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
-    if params.exists() and (root / "params" / "scales" / scale).is_dir():
-        refuse_rows(root, scale, {paper: rows or _demo_rows(root, paper, scale, full=full)})
+    refuse_asked(root, paper, rows, scale=scale, full=full)
     in_demo = not params.exists() or _within(read_settings(params)["demo"].get(paper), rows, seeds)
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
@@ -106,6 +105,18 @@ def pipeline_files(
         if not (root / file).exists():
             raise RecipeError(f"{file} does not exist. Run rewardsmith in the repository")
     return files
+
+
+def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, full: bool) -> None:
+    """Refuses what a run is asked for where a stage would refuse a setting of it, and warns of other rows.
+
+    Raises:
+        RecipeError: every problem, one a line.
+    """
+    if not (root / "params.yaml").exists() or not (root / "params" / "scales" / scale).is_dir():
+        return
+    chosen = suite_papers(root, scale=scale, full=full) if paper == SUITE else (paper,)
+    refuse_rows(root, scale, {name: rows or _demo_rows(root, name, scale, full=full) for name in chosen})
 
 
 def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
@@ -132,8 +143,7 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
         RecipeError: no paper has rows at the scale.
     """
     folders: list[Path] = []
-    chosen_papers = suite_papers(root, scale=scale, full=full)
-    refuse_rows(root, scale, {paper: _demo_rows(root, paper, scale, full=full) for paper in chosen_papers})
+    refuse_asked(root, SUITE, (), scale=scale, full=full)
     graphs = build(root)
     if full or scale != ROOT_SCALE:
         chosen = {SHARED, *suite_papers(root, scale=scale, full=full)}

@@ -1,7 +1,7 @@
 """Every setting that a stage would refuse, refused before anything runs, and without torch.
 
 A row is checked at every scale that has its backbone: each stage above it is found as the graph finds it, its
-settings are typed as the stage types them (`tasks.graph.stage_checks`), and what contradicts is refused as the stage
+settings are typed as the stage types them (`tasks.graph.typed_settings`), and what contradicts is refused as the stage
 would. A row that is wrong says nothing about others; what is wrong with settings that several rows read is said once.
 
     check_rows(root, "par", ["vanilla"], "testbed")     what is wrong with some rows at a scale
@@ -24,7 +24,8 @@ from tasks.graph.names import papers_here
 from tasks.graph.policy_checks import check_policy, check_selection
 from tasks.graph.rows import PAGES, RowSpec, paper_folder, papers, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
-from tasks.graph.stage_checks import CHECKS, TYPES, Make, Reached, TypedSettings, by_result, stated_settings
+from tasks.graph.stage_checks import CHECKS, Reached, by_result, stated_settings
+from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import Address, entries
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
@@ -162,6 +163,11 @@ def refused(problems: Iterable[str]) -> RecipeError | None:
     return RecipeError("\n".join(found)) if found else None
 
 
+def check_entry(root: Path, make: Make, address: str) -> str | None:
+    """Returns what is wrong with the settings at an address, None where they are valid."""
+    return Check(root).entry(make, address)
+
+
 def check_rows(root: Path, paper: str, rows: Iterable[str], scale: str) -> list[str]:
     """Returns what is wrong with rows of a paper at a scale, all stages above them included; each problem once."""
     found = Check(root).named(scale, paper, rows)
@@ -187,8 +193,8 @@ def check_all(root: Path) -> None:
     check, problems = Check(root), []
     try:
         problems += [found for make, address in _entries(root) if (found := check.entry(make, address))]
-    except (RecipeError, DataError) as error:
-        problems.append(str(error))
+    except (RecipeError, DataError) as unreadable:
+        problems.append(str(unreadable))
     for paper in papers(root):
         rows, wrong = read_rows(root, paper)
         problems += wrong.values()

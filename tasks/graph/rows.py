@@ -134,8 +134,8 @@ def refuse_old_tree(root: Path) -> None:
     Raises:
         RecipeError: it is one, and how to convert it.
     """
-    old = [*(root / "params").glob("*/rows/*.yaml"), *(root / "params" / "scales").glob("*/backbones/*.yaml")]
-    if old:
+    scales = root / "params" / "scales"
+    if old := sorted([*(root / "params").glob("*/rows/*.yaml"), *scales.glob("*/backbones/*.yaml")]):
         raise RecipeError(
             f"{old[0].relative_to(root)}: a file of its own; entries are on pages, such as params/<paper>/rows.yaml. "
             "Convert the tree with `rewardsmith migrate`"

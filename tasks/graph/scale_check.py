@@ -15,7 +15,6 @@ from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.cost import policy_run, supervised
 from rlhf_core.models.lora import Adapter
-from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.memory import GIB, OVERHEAD, Sharding, known_configuration, on_meta, scalar_on_meta, trainable
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.recipe import reward_models as reward_models_of
@@ -177,7 +176,7 @@ def _policy(root: Path, here: Scale, row: RowSpec, backbone: _Backbone) -> Stage
     policy = backbone.parameters
     if recipe.lora is not None:
         adapted = on_meta(config)
-        Adapter(adapted, typed(LoraSettings, recipe.lora, f"{row.path}: lora"))
+        Adapter(adapted, recipe.lora)
         policy = trainable(adapted)
     scorers = backbone.scalar * (len(reward_models_of(recipe)) + _trained_aspects(root, here, row))
     trained = {"policy": policy} | ({"critic": backbone.scalar} if settings.has_critic else {})

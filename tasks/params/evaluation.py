@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -10,14 +9,13 @@ from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rlhf_core.data.hub_set import HubSet
-from rlhf_core.errors import JudgeError, RecipeError, hint
+from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
+from rlhf_core.evaluation.judges.registry import JUDGES, check_stated_judge
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.models.sampling import Sampling
-from rlhf_core.testbed.judge import GoldJudge
-from rlhf_core.typed import Checked, above, accepted_by, at_least, between, one_of, typed
-from tasks.params.settings import Count, InnerShare
+from rlhf_core.typed import Checked, accepted_by, at_least, between, one_of
+from tasks.params.settings import Count, InnerShare, check_stated
 
 #: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
 PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
@@ -25,53 +23,16 @@ PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
 PAIR_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.n_answers == 2)
 #: Name of true rewards among judges.
 TRUE = "true"
-_VARIABLE = re.compile(r"\$\{\w+\}")
-
-
-@dataclass(frozen=True)
-class GoldJudgeSettings(Checked):
-    """The testbed's judge: `{kind: gold, persona: exact}`."""
-
-    persona: str = "exact"
-    seed: int = 0
-    temperature: Annotated[float, above(0)] = 0.75
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        GoldJudge(None, self.persona, self.seed, self.temperature)  # type: ignore[arg-type]
 
 
 def check_judge(spec: Mapping[str, Any]) -> None:
     """Refuses the settings of a judge that cannot be built; `${NAME}` stands for an environment variable.
 
     Raises:
-        RecipeError: an unknown kind, an unknown field, or a value that its field does not allow.
+        RecipeError: an unknown kind, an unknown or missing field, or a value that its field does not allow.
     """
-    options = dict(spec)
-    kind = options.pop("kind", None)
-    if kind == "gold":
-        typed(GoldJudgeSettings, options, "judge")
-        return
-    if kind != "endpoint":
-        raise RecipeError(f"kind is {kind!r}{hint(kind, ('gold', 'endpoint'))}")
-    check_endpoint(options)
-
-
-def check_endpoint(options: Mapping[str, Any]) -> None:
-    """Refuses the settings of an endpoint; `${NAME}` stands for an environment variable.
-
-    Raises:
-        RecipeError: an unknown field, or a value that its field does not allow.
-    """
-    set_later = {
-        name: _VARIABLE.sub("http://localhost", value) if name == "base_url" else value
-        for name, value in options.items()
-        if isinstance(value, str)
-    }
-    try:
-        typed(EndpointConfig, {**options, **set_later}, "endpoint")
-    except JudgeError as error:
-        raise RecipeError(f"endpoint: {error}") from None
+    check_stated_judge(spec)
+    check_stated(JUDGES[JUDGES.kind_of(spec)], {name: value for name, value in spec.items() if name != "kind"}, "")
 
 
 #: A judge: `{kind: gold, persona: exact}`, or `{kind: endpoint}` with the fields of `EndpointConfig`.

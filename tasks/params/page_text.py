@@ -81,14 +81,14 @@ def best_base(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """
     if len(entries) < 2:
         return {}
-    kinds = Counter(entry.get("kind") for entry in entries)
-    kind = kinds.most_common(1)[0][0]
-    own = [entry for entry in entries if entry.get("kind") in (kind, None)]
+    kinds = [entry["kind"] if isinstance(entry.get("kind"), str) else "" for entry in entries]
+    kind = Counter(kinds).most_common(1)[0][0]
+    own = [entry for entry, of in zip(entries, kinds, strict=True) if of in (kind, "")]
     names = dict.fromkeys(name for entry in own for name in entry)
     base: dict[str, Any] = {}
     for name in names:
         values = [entry[name] for entry in own if name in entry]
-        if len(own) - len(values) > len(own) // 6 or len(values) < 2:  # each entry without it would say null
+        if len(own) - len(values) > len(own) // 9 or len(values) < 2:  # each entry without it would say null
             continue
         nulls = [value for value in values if value is None]
         mappings = [value for value in values if isinstance(value, Mapping)]

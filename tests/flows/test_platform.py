@@ -471,7 +471,7 @@ def test_a_missing_limit_stops_a_run_with_its_name_and_up_makes_it_again(platfor
 
 
 def test_a_deployment_does_not_run_another_tree_than_it_was_pinned_to(platform: Platform) -> None:
-    path = platform.root / "params/segment/rows/dpo.yaml"
+    path = platform.root / "params/segment/rows.yaml"
     before = path.read_text()
     path.write_text(before + "title: changed\n")
     try:
@@ -479,7 +479,7 @@ def test_a_deployment_does_not_run_another_tree_than_it_was_pinned_to(platform: 
     finally:
         path.write_text(before)
     assert state.is_failed()
-    assert "the tree differs in params/segment/rows/dpo.yaml" in state.message
+    assert "the tree differs in params/segment/rows.yaml" in state.message
 
 
 def test_three_kills_lose_nothing(root: Path, tmp_path: Path) -> None:
@@ -495,8 +495,8 @@ def test_three_kills_lose_nothing(root: Path, tmp_path: Path) -> None:
 
 def test_a_recipe_that_ran_is_adopted_as_a_row(platform: Platform) -> None:
     done = command(sys.executable, "-P", "-m", "flows.recipe", "own", root=platform.root, PYTHONPATH=str(PROJECT))
-    assert "params/segment/rows/own.yaml" in done.stdout
-    (platform.root / "params/segment/rows/own.yaml").unlink()
+    assert "params/segment/rows_own.yaml" in done.stdout
+    (platform.root / "params/segment/rows_own.yaml").unlink()
     command(sys.executable, "-P", "-m", "tasks.graph.files", root=platform.root, PYTHONPATH=str(PROJECT))
 
 

@@ -52,7 +52,7 @@ def test_a_deployment_whose_version_is_no_commit_runs_at_the_trees_commit(
 def test_a_second_run_of_a_name_is_refused_while_the_first_is_at_work(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    row = root / ".work/recipes/own/params/segment/rows/own.yaml"
+    row = root / ".work/recipes/own/params/segment/rows_own.yaml"
     seen: list[str] = []
 
     def at_work(path: Path, *_: object, **__: object) -> Any:

@@ -20,7 +20,7 @@ import yaml
 
 from flows.working_tree import marked_groups
 from tests import small_repository
-from tests.small_repository import PROJECT, clean_environment, command
+from tests.small_repository import PROJECT, change_entry, clean_environment, command, set_entry
 
 pytestmark = pytest.mark.platform
 
@@ -84,16 +84,15 @@ def wait_for(condition: Any, seconds: float = 90) -> None:
 
 
 def change_row(root: Path, row: str, text: str) -> None:
-    path = root / f"params/segment/rows/{row}.yaml"
-    path.write_text(path.read_text() + text)
+    change_entry(root / "params/segment/rows.yaml", row, **yaml.safe_load(text))
 
 
 def test_after_the_flow_dvc_finds_nothing_to_do(finished: Path) -> None:
     outs = [line[1] for line in calls(finished)]
-    assert len(outs) == len(set(outs)) == 17
+    assert len(outs) == len(set(outs)) == 18
     assert "up to date" in command("dvc", "repro", root=finished).stdout
     assert "up to date" in command("dvc", "status", root=finished).stdout
-    assert len(calls(finished)) == 17
+    assert len(calls(finished)) == 18
 
 
 def test_stages_get_their_threads_and_no_gpu(finished: Path) -> None:
@@ -151,8 +150,7 @@ def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path
     failure = json.loads((root / ".work/failures/policy-segment-bandit-0.json").read_text())
     assert (failure["exit_code"], failure["retry"]) == (2, False)
     assert not (root / "results/testbed/segment/policy/bandit/0/result").exists()
-    row = root / "params/segment/rows/bandit.yaml"
-    row.write_text(row.read_text().replace("behaviour: data-error\n", ""))
+    change_entry(root / "params/segment/rows.yaml", "bandit", behaviour=None)
     run_flow(root)
     assert not list((root / ".work/failures").iterdir())
 
@@ -168,7 +166,7 @@ def test_a_passing_failure_is_tried_again(tmp_path: Path) -> None:
 def test_stages_run_side_by_side_on_declared_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = small_repository.create(tmp_path)
     needs = {"policy": {"cores": 1, "gpus": 1}}
-    (root / "params/scales/testbed/resources.yaml").write_text(yaml.safe_dump(needs))
+    set_entry(root / "params/scales/testbed/stages.yaml", "resources", needs)
     command("python", "-P", "-m", "tasks.graph.files", "--root", str(root), root=PROJECT, PYTHONPATH=str(PROJECT))
     monkeypatch.setenv("REWARDSMITH_GPUS", "0,1")
     monkeypatch.setenv("STAND_IN_SECONDS", "1")

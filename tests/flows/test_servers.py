@@ -516,7 +516,7 @@ def test_a_stage_that_outgrows_its_memory_is_ended_and_says_so(monkeypatch: pyte
     assert watch.outgrown
     assert not failure.retry
     assert "stage policy-x outgrew its memory: it held" in str(failure)
-    assert "resources.yaml" in str(failure)
+    assert "`resources` in params/scales/<scale>/stages.yaml" in str(failure)
 
 
 def test_a_stage_that_fails_otherwise_keeps_its_message() -> None:

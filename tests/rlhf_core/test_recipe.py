@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.recipe import parse_recipe, referenced_models, reward_models, useless_shaping
 from rlhf_core.segmentation import build_segmenter
+from tasks.params.pages import Address, entries, read_settings
 
-PARAMS = Path(__file__).parents[2] / "params" / "segment"
-ROWS = sorted((PARAMS / "rows").glob("*.yaml"))
+ROOT = Path(__file__).parents[2]
+ROWS = entries(ROOT, "params/segment", "rows").values()
+MODELS = entries(ROOT, "params/segment", "reward_models")
 ROW: dict[str, Any] = {
     "title": "Segment",
     "kind": "reward",
@@ -37,16 +38,15 @@ def test_there_are_27_rows() -> None:
     assert len(ROWS) == 27
 
 
-@pytest.mark.parametrize("path", ROWS, ids=lambda path: path.stem)
-def test_every_row_file_parses(path: Path) -> None:
-    row = yaml.safe_load(path.read_text(encoding="utf-8"))
-    recipe = parse_recipe(row, str(path))
+@pytest.mark.parametrize("address", ROWS, ids=lambda address: address.name)
+def test_every_row_parses(address: Address) -> None:
+    recipe = parse_recipe(read_settings(address.under(ROOT)), address)
     dense = False
     for component in recipe.components:
         assert component.readout is not None
         segmenter = dict(component.readout.segmenter)
         build_segmenter({**segmenter, "cutoff": 1.0} if "cutoff" in segmenter else segmenter)
-        trained = yaml.safe_load((PARAMS / "reward_models" / f"{component.reward_model}.yaml").read_text("utf-8"))
+        trained = read_settings(MODELS[str(component.reward_model)].under(ROOT))
         assert trained["backbone"] == recipe.backbone
         dense = component.readout.read == "value"
         if component.normaliser == "location_aware":

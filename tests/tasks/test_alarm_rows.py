@@ -13,37 +13,41 @@ import yaml
 from rlhf_core.errors import RecipeError
 from rlhf_core.recipe import parse_recipe
 from tasks.graph.matrix import suite_seeds
-from tasks.graph.rows import load_row, load_rows
+from tasks.graph.rows import load_row, load_rows, row_addresses
 from tasks.graph.scale import Scale
 from tasks.params.aspects import AspectSpec, SelectionFile, SelectionScale
-from tasks.params.pages import read_settings
+from tasks.params.pages import Address, entries, read_settings
+from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
 
 ROOT = Path(__file__).parents[2]
-ROWS = sorted((ROOT / "params" / "alarm" / "rows").glob("*.yaml"))
-SCALES = [path.parent for path in sorted((ROOT / "params" / "scales").glob("*/selection.yaml"))]
+ROWS = row_addresses(ROOT, "alarm").values()
+#: Those with rows of ALARM.
+SCALES = ("feedback", "paper", "small", "testbed")
 
 
-@pytest.mark.parametrize("path", ROWS, ids=lambda path: path.stem)
-def test_every_row_weighs_the_holistic_reward_alike_and_clamps_nothing(path: Path) -> None:
-    recipe = parse_recipe(read_settings(path), str(path))
+@pytest.mark.parametrize("address", ROWS, ids=lambda address: address.name)
+def test_every_row_weighs_the_holistic_reward_alike_and_clamps_nothing(address: Address) -> None:
+    recipe = parse_recipe(read_settings(address.under(ROOT)), address)
     weights = {part.name: part.weight for part in recipe.components}
-    assert weights.pop("holistic", None) in (None, 5 if path.stem.startswith("qa") else 3)
+    assert weights.pop("holistic", None) in (None, 5 if address.name.startswith("qa") else 3)
     assert set(weights.values()) <= {1.0}
     assert recipe.clamp is None
-    assert (recipe.combination.kind == "gate") == ("alarm" in path.stem)
+    assert (recipe.combination.kind == "gate") == ("alarm" in address.name)
 
 
-@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
-def test_selections_and_aspects_of_a_scale_parse(scale: Path) -> None:
-    for path in (scale / "selection.yaml", *scale.glob("selection/*.yaml")):
-        typed(SelectionScale, read_settings(path), str(path))
-    for path in (scale / "aspects").glob("*.yaml"):
-        typed(AspectSpec, read_settings(path), str(path))
-    for path in (ROOT / "params" / "alarm" / "selections").glob("*.yaml"):
-        typed(SelectionFile, read_settings(path), str(path))
+@pytest.mark.parametrize("scale", SCALES)
+def test_selections_and_aspects_of_a_scale_parse(scale: str) -> None:
+    stages = scale_entries(ROOT, scale, "stages")
+    sizes = [address for name, address in stages.items() if name.split("-")[0] == "selection"]
+    aspects = scale_entries(ROOT, scale, "aspects").values()
+    selections = entries(ROOT, "params/alarm", "selections").values()
+    for cls, addresses in ((SelectionScale, sizes), (AspectSpec, aspects), (SelectionFile, selections)):
+        assert addresses
+        for address in addresses:
+            typed(cls, read_settings(address.under(ROOT)), address)
     rows = load_rows(ROOT, "alarm")
-    own = Scale(ROOT, scale.name)
+    own = Scale(ROOT, scale)
     found = {name: own.row(row, 0) for name, row in rows.items() if own.has(row)}
     assert {name for name in rows if not name.startswith("mt-t5")} <= set(found)
     (item,) = [item for item in found["qa-alarm"] if item.module == "selection"]
@@ -63,7 +67,9 @@ def test_the_initial_policy_answers_as_long_as_policies_do_while_they_train(scal
     for row in (row for row in rows if row.selection is not None and own.has(row)):
         items = own.row(row, 0)
         (selection,) = [item for item in items if item.module == "selection"]
-        drawn, trained = (read_settings(ROOT / str(item.arguments["scale"])) for item in (selection, items[-1]))
+        drawn, trained = (
+            read_settings(Address(str(item.arguments["scale"])).under(ROOT)) for item in (selection, items[-1])
+        )
         assert drawn["max_new_tokens"] == trained["sampling"]["max_new_tokens"], row.name
         compared += 1
     assert compared > 15
@@ -76,30 +82,44 @@ def test_the_whole_matrix_is_run_with_three_seeds_at_every_scale_as_in_the_paper
     assert suite_seeds(suite, "paper", "par") == [0]
 
 
+QA, SELECTION = "alarm/rows_qa.yaml:qa-alarm", "alarm/selections.yaml:qa"
+ASPECT = "scales/testbed/aspects.yaml:factuality"
 Change = Callable[[dict[str, Any]], None]
 
 
 @pytest.mark.parametrize(
     ("file", "change", "message"),
     [
-        ("alarm/rows/qa-alarm", lambda row: row.update(selection="qaa"), "unknown selection 'qaa'; did you mean 'qa'"),
-        ("alarm/rows/qa-alarm", lambda row: row.update(selection="mt"), "selection 'mt' is of 'alarm-mt'"),
-        ("alarm/selections/qa", lambda spec: spec.update(aspects=["honesty"]), "no aspect 'honesty' at scale testbed"),
-        ("alarm/selections/qa", lambda spec: spec.update(aspects=[]), "'aspects' must list names"),
-        ("alarm/selections/qa", lambda spec: spec.update(aspects=["length", "length"]), "twice"),
-        ("alarm/selections/qa", lambda spec: spec.pop("holistic"), "name the initial policy and the holistic"),
-        ("scales/testbed/aspects/factuality", lambda spec: spec.update(model="fact"), "unknown aspect model 'fact'"),
+        (
+            QA,
+            lambda row: row.update(selection="qaa"),
+            "unknown selection 'qaa'; did you mean 'qa'",
+        ),
+        (QA, lambda row: row.update(selection="mt"), "selection 'mt' is of 'alarm-mt'"),
+        (
+            SELECTION,
+            lambda spec: spec.update(aspects=["honesty"]),
+            "no aspect 'honesty' at scale testbed",
+        ),
+        (SELECTION, lambda spec: spec.update(aspects=[]), "list entries of params"),
+        (SELECTION, lambda spec: spec.update(aspects=["length", "length"]), "each once"),
+        (SELECTION, lambda spec: spec.update(holistic=None), "'holistic' is missing"),
+        (
+            ASPECT,
+            lambda spec: spec.update(model="fact"),
+            "unknown aspect model 'fact'",
+        ),
     ],
 )
 def test_names_that_lead_nowhere_are_refused(file: str, change: Change, message: str, tmp_path: Path) -> None:
     shutil.copytree(ROOT / "params", tmp_path / "params")
-    path = tmp_path / "params" / f"{file}.yaml"
-    values = yaml.safe_load(path.read_text(encoding="utf-8"))
-    change(values)
-    path.write_text(yaml.safe_dump(values), encoding="utf-8")
+    address = Address(tmp_path / "params" / file)
+    content = yaml.safe_load(address.file.read_text(encoding="utf-8"))
+    change(content[address.key])
+    address.file.write_text(yaml.safe_dump(content), encoding="utf-8")
 
     def resolve() -> None:
-        row = load_row(tmp_path, "alarm", tmp_path / "params" / "alarm" / "rows" / "qa-alarm.yaml")
+        row = load_row(tmp_path, "alarm", row_addresses(tmp_path, "alarm")["qa-alarm"])
         Scale(tmp_path, "testbed").row(row, 0)
 
     with pytest.raises(RecipeError, match=message):

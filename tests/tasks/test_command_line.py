@@ -15,7 +15,7 @@ from tasks import command_line
 from tasks.graph.names import split_names, trained_reward_model
 from tasks.running.stage import run_stage
 from tests import small_repository
-from tests.small_repository import PROJECT, clean_environment
+from tests.small_repository import PROJECT, change_entry, clean_environment
 
 COMMANDS = ("run", "plan", "table", "report", "sync", "explain", "doctor", "verify", "graph")
 
@@ -156,13 +156,12 @@ def test_graph_check_tells_by_its_exit_code(repository: Path) -> None:
 def test_plan_says_what_runs_and_what_is_up_to_date(repository: Path, finished_copy: Path) -> None:
     done = rewardsmith("plan", root=repository)
     assert done.returncode == 0, done.stderr
-    assert "\n17 run; disk: " in done.stdout
-    assert rewardsmith("plan", root=finished_copy).stdout.strip() == "17 up to date"
-    row = finished_copy / "params/segment/rows/bandit.yaml"
-    row.write_text(row.read_text() + "more: 1\n")
+    assert "\n18 run; disk: " in done.stdout
+    assert rewardsmith("plan", root=finished_copy).stdout.strip() == "18 up to date"
+    change_entry(finished_copy / "params/segment/rows.yaml", "bandit", more=1)
     done = rewardsmith("plan", root=finished_copy)
-    assert "input params/segment/rows/bandit.yaml modified" in done.stdout
-    assert "3 run, 14 up to date; about" in done.stdout
+    assert "input params/segment/rows.yaml:bandit modified" in done.stdout
+    assert "4 run, 14 up to date; about" in done.stdout
 
 
 @pytest.mark.platform
@@ -170,11 +169,10 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "[  4/4] pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0 ran in" in done.stdout
+    assert "[  5/5] pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0 ran in" in done.stdout
     again = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
-    assert (again.returncode, again.stdout) == (0, "4 current\n"), again.stderr
-    row = root / "params/segment/rows/dpo.yaml"
-    row.write_text(row.read_text() + "behaviour: crash\n")
+    assert (again.returncode, again.stdout) == (0, "5 current\n"), again.stderr
+    change_entry(root / "params/segment/rows.yaml", "dpo", behaviour="crash")
     done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 1
     assert "ValueError: boom" in done.stderr
@@ -185,6 +183,6 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
 def test_a_seed_of_the_suite_from_nothing_and_then_nothing(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     done = rewardsmith("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)
-    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "11 ran"), done.stdout + done.stderr
+    assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "12 ran"), done.stdout + done.stderr
     again = rewardsmith("run", "all", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert (again.returncode, again.stdout) == (0, "11 current\n"), again.stderr

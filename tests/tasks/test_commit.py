@@ -13,7 +13,7 @@ from tests.small_repository import command
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    for name in ("tasks/sft.py", "params/segment/rows/bandit.yaml", ".gitignore"):
+    for name in ("tasks/sft.py", "params/segment/rows.yaml", ".gitignore"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("__pycache__/\n" if name == ".gitignore" else "1\n")
     command("git", "init", "-q", root=tmp_path)
@@ -24,7 +24,7 @@ def root(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("name", ["tasks/new.py", "params/segment/rows/new row.yaml", "params/mine/rows/x.yaml"])
+@pytest.mark.parametrize("name", ["tasks/new.py", "params/segment/rows new.yaml", "params/mine/rows.yaml"])
 def test_a_new_file_of_code_or_parameters_is_a_difference(root: Path, name: str) -> None:
     (root / name).parent.mkdir(parents=True, exist_ok=True)
     (root / name).write_text("1\n")
@@ -33,8 +33,8 @@ def test_a_new_file_of_code_or_parameters_is_a_difference(root: Path, name: str)
 
 def test_changed_and_removed_files_are_differences(root: Path) -> None:
     (root / "tasks/sft.py").write_text("2\n")
-    (root / "params/segment/rows/bandit.yaml").unlink()
-    assert changed_since(root, commit_of(root)) == ["params/segment/rows/bandit.yaml", "tasks/sft.py"]
+    (root / "params/segment/rows.yaml").unlink()
+    assert changed_since(root, commit_of(root)) == ["params/segment/rows.yaml", "tasks/sft.py"]
 
 
 def test_what_runs_write_and_what_git_ignores_is_none(root: Path) -> None:

@@ -7,15 +7,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.rewards.composition import Reward
+from tasks.graph.rows import paper_folder, papers, row_addresses
+from tasks.params.pages import entries, read_settings
 from tasks.policy_run.reward import RewardInputs, build_reward
 from tests.rlhf_core.tiny_models import tiny_scalar_model
 
-PARAMS = Path(__file__).resolve().parents[2] / "params"
+ROOT = Path(__file__).resolve().parents[2]
 FITTED = ("global", "last", "location_aware")
 LINE = {"w_mean": 0.1, "b_mean": 0.0, "w_std": 0.0, "b_std": 1.0, "floor": 0.1}
 COEFFICIENTS = {name: {"mean": 0.0, "std": 1.0} for name in ("global", "last", "sequence")}
@@ -76,14 +77,18 @@ def test_a_normaliser_of_the_same_segmentation_is_taken(
 
 def test_every_committed_row_reads_the_segments_that_its_normaliser_is_fitted_to() -> None:
     checked = 0
-    for path in sorted(PARAMS.glob("*/rows/*.yaml")):
-        row = yaml.safe_load(path.read_text(encoding="utf-8"))
+    rows = {
+        (paper, at): read_settings(at.under(ROOT))
+        for paper in papers(ROOT)
+        for at in row_addresses(ROOT, paper).values()
+    }
+    for (own, path), row in rows.items():
         for part in row.get("components") or [row]:
             if part.get("normaliser") not in FITTED:
                 continue
             paper, _, name = str(part["reward_model"]).rpartition("/")
-            model = (PARAMS / paper if paper else path.parents[1]) / "reward_models" / f"{name}.yaml"
-            trained = yaml.safe_load(model.read_text(encoding="utf-8"))
+            models = entries(ROOT, paper_folder(paper or own), "reward_models")
+            trained = read_settings(models[name].under(ROOT))
             assert part["readout"]["segmenter"] == trained["segmenter"], path
             checked += 1
     assert checked >= 19

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -13,15 +14,20 @@ from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, RecipeError
 from tasks.graph import files as graph
+from tasks.graph.check import check_all
 from tasks.params.pages import read_settings
 from tests import small_repository
-from tests.small_repository import command, reward_row, set_entry, write_yaml
+from tests.small_repository import command, reward_model, reward_row, scale_entry, set_entry, write_yaml
 
 ROOT = Path(__file__).resolve().parents[2]
 MIXED = {
+    "title": "Two reward models",
     "kind": "reward",
     "backbone": "phi3-mini",
-    "components": [{"reward_model": "segment/segment"}, {"reward_model": "style"}],
+    "components": [
+        {name: reward_row(model)[name] for name in ("reward_model", "readout", "credit")}
+        for model in ("segment/segment", "style")
+    ],
     "optimiser": {"kind": "ppo"},
 }
 
@@ -29,6 +35,13 @@ MIXED = {
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     return small_repository.create(tmp_path)
+
+
+def refused(root: Path, message: str) -> None:
+    """A row is refused with a message; the graph leaves it out, and other rows stay."""
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        check_all(root)
+    assert "policy-segment-bandit-0" in graph.build(root)[Path()].stages
 
 
 def write_matrix(root: Path, paper: str = "segment") -> None:
@@ -79,7 +92,9 @@ def test_a_papers_reward_models_have_settings_of_their_own_on_one_data_set_first
     root: Path, there: list[str], taken: str
 ) -> None:
     for name in there:
-        set_entry(root / "params/scales/testbed/stages.yaml", f"reward_model-{name}", {"size": 1})
+        set_entry(
+            root / "params/scales/testbed/stages.yaml", f"reward_model-{name}", scale_entry("stages", "reward_model")
+        )
     models = [item for item in graph.build(root)[Path()].items() if item.module == "reward_model"]
     assert {item.arguments["scale"] for item in models} == {f"params/scales/testbed/stages.yaml:{taken}"}
 
@@ -156,8 +171,7 @@ def test_reference_rewards_are_made_once_for_the_rows_that_need_them(root: Path)
 
 def test_a_shaping_that_is_none_is_named_by_the_graph(root: Path) -> None:
     set_entry(root / "params/segment/rows.yaml", "wrong", reward_row("segment", shaping="par"))
-    with pytest.raises(RecipeError, match=r"rows.yaml:wrong: shaping is 'par'; it must be a mapping"):
-        graph.build(root)
+    refused(root, "rows.yaml:wrong: shaping is 'par'; it must be a mapping")
 
 
 def test_version_is_read_without_importing(tmp_path: Path) -> None:
@@ -177,8 +191,7 @@ def test_a_version_step_changes_the_graph(root: Path) -> None:
 
 def test_unknown_reward_model_names_the_nearest(root: Path) -> None:
     set_entry(root / "params/segment/rows.yaml", "wrong", reward_row("segmnt"))
-    with pytest.raises(RecipeError, match=r"unknown reward_model 'segmnt'; did you mean 'segment'"):
-        graph.build(root)
+    refused(root, "unknown reward_model 'segmnt'; did you mean 'segment'")
 
 
 def test_a_reward_model_of_another_backbone_serves_where_both_have_one_tokenizer(root: Path) -> None:
@@ -195,27 +208,30 @@ def test_a_reward_model_of_another_tokenizer_is_refused(root: Path) -> None:
     set_entry(scale / "backbones.yaml", "llama", {**small_repository.BACKBONE, "tokenizer": "llama"})
     set_entry(root / "params/segment/rows.yaml", "wrong", reward_row("segment", backbone="llama"))
     message = "'llama' but reward model 'segment' is of 'phi3-mini', and their tokenizers at scale testbed are 'llama'"
-    with pytest.raises(RecipeError, match=message):
-        graph.build(root)
+    refused(root, message)
 
 
 def test_reference_rewards_are_of_the_rows_own_backbone(root: Path) -> None:
     set_entry(root / "params/scales/testbed/backbones.yaml", "llama", small_repository.BACKBONE)
     set_entry(root / "params/segment/rows.yaml", "wrong", reward_row("segment", "llama", shaping={"kind": "par"}))
-    with pytest.raises(RecipeError, match="is of 'phi3-mini', whose responses its reference rewards would be of"):
-        graph.build(root)
+    refused(root, "is of 'phi3-mini', whose responses its reference rewards would be of")
 
 
 def test_the_sentence_paper_trains_what_its_experiments_are() -> None:
     assert trained("sentence") == {"reward_model": 12 * 3, "policy": 18 * 3}
 
 
+def without(name: str) -> dict[str, Any]:
+    """A row that lacks a setting."""
+    return {key: value for key, value in reward_row("segment").items() if key != name}
+
+
 @pytest.mark.parametrize(
     ("row", "message"),
     [
         ({"kind": "magic", "backbone": "phi3-mini"}, "kind is 'magic'"),
-        ({"kind": "reward", "reward_model": "segment"}, "'backbone' is missing"),
-        ({"kind": "reward", "backbone": "phi3-mini", "optimiser": {"kind": "ppo"}}, "must name its 'reward_model'"),
+        (without("backbone"), "'backbone' is missing"),
+        (without("reward_model"), "a component needs one of 'reward_model'"),
         (reward_row("segment", optimiser="ppo"), "optimiser is 'ppo'; it must be a mapping"),
         (reward_row("segment", settings="huge"), "no settings 'huge' at scale testbed"),
         (reward_row("segment", backbone="phi4"), "unknown backbone 'phi4'"),
@@ -223,8 +239,7 @@ def test_the_sentence_paper_trains_what_its_experiments_are() -> None:
 )
 def test_bad_rows_are_refused(root: Path, row: dict[str, object], message: str) -> None:
     set_entry(root / "params/segment/rows.yaml", "wrong", row)
-    with pytest.raises(RecipeError, match=message):
-        graph.build(root)
+    refused(root, message)
 
 
 def test_broken_yaml_is_named(root: Path) -> None:
@@ -243,7 +258,7 @@ def test_unknown_demo_row_is_refused(root: Path) -> None:
 
 def test_a_row_may_read_several_reward_models_and_those_of_another_paper(root: Path) -> None:
     set_entry(root / "params/other/rows.yaml", "mixed", MIXED)
-    set_entry(root / "params/other/reward_models.yaml", "style", {"backbone": "phi3-mini"})
+    set_entry(root / "params/other/reward_models.yaml", "style", reward_model("style"))
     write_matrix(root, "other")
     stages = stages_of(root / "pipelines/testbed/other")
     models = [
@@ -258,7 +273,7 @@ def test_a_row_may_read_several_reward_models_and_those_of_another_paper(root: P
 
 
 def test_only_what_cuts_by_entropy_waits_for_entropies(root: Path) -> None:
-    cut = {"backbone": "phi3-mini", "segmenter": {"kind": "entropy", "cutoff": "1.75"}}
+    cut = reward_model("segment", segmenter={"kind": "entropy", "cutoff": "1.75"})
     set_entry(root / "params/segment/reward_models.yaml", "segment", cut)
     graph.write(root)
     waiting = {name for name, stage in stages_of(root).items() if "--entropies " in stage["cmd"]}
@@ -271,9 +286,8 @@ def test_a_backbone_brings_its_own_data_and_tokenizer(root: Path) -> None:
     set_entry(scale / "backbones.yaml", "llama", {**small_repository.BACKBONE, "tokenizer": "llama"})
     dpo = {**small_repository.DEFAULT_ROWS["dpo"], "backbone": "llama"}
     set_entry(root / "params/segment/rows.yaml", "llama-dpo", dpo)
-    with pytest.raises(RecipeError, match=r"backbones.yaml:llama: tokenizer is 'llama'; known: dialogue"):
-        graph.build(root)
-    set_entry(scale / "tokenizers.yaml", "llama", {"size": 2})
+    refused(root, "backbones.yaml:llama: tokenizer is 'llama'; known: dialogue")
+    set_entry(scale / "tokenizers.yaml", "llama", {"vocabulary": 512})
     write_matrix(root)
     stages = stages_of(root / "pipelines/testbed/shared")
     assert named(stages, "tokenizer") == {"llama"}

@@ -18,21 +18,23 @@ from rlhf_core.testbed import World
 from tasks.command_line import commands
 from tasks.graph import files as graph
 from tasks.graph import laboratory as hackability
+from tasks.graph.check import check_paper
 from tasks.graph.laboratory import OwnReward, RewardRows
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
 from tasks.params.data import WorldSpec, data_spec
-from tasks.params.pages import read_settings
+from tasks.params.pages import Address, entries, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec
+from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
 from tasks.prepare import make_sets
 from tasks.report.hackability import compare, write_comparison
 from tests import small_repository
-from tests.small_repository import reward_row, write_yaml
+from tests.small_repository import reward_model, reward_row, scale_entry, set_entry, write_yaml
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 
 ROOT = Path(__file__).resolve().parents[2]
-DATA = ROOT / "params" / "scales" / "testbed" / "data"
+DATA = scale_entries(ROOT, "testbed", "data")
 FLAWS = ("flattery", "keyword", "length", "repetition")
 #: What each flaw looks like in a text: a clause kind, or a word.
 TRAITS = {
@@ -45,25 +47,26 @@ TRAITS = {
 
 @pytest.fixture
 def laboratory(tmp_path: Path) -> Path:
-    """A folder with the laboratory's files and no rows."""
+    """A folder with the laboratory's pages."""
     shutil.copytree(ROOT / "params" / "hackability", tmp_path / "params" / "hackability")
-    shutil.rmtree(tmp_path / "params" / "hackability" / "rows")
     return tmp_path
+
+
+def settings_of(root: Path, kind: str, name: str) -> dict[str, Any]:
+    return read_settings(entries(root, hackability.FOLDER, kind)[name].under(root))
 
 
 # --- rows
 
 
-def test_the_committed_rows_are_those_of_the_mitigations(laboratory: Path) -> None:
-    names = list(hackability.mitigations(laboratory))
+def test_every_flaw_has_every_mitigation_and_nothing_is_written(laboratory: Path) -> None:
+    names, before = list(hackability.mitigations(laboratory)), sorted((laboratory / hackability.FOLDER).iterdir())
+    rows = entries(laboratory, hackability.FOLDER, "rows")
     for flaw in hackability.flaws(laboratory):
-        hackability.rows_of(laboratory, flaw, names)
-    made = {path.name: path.read_text() for path in (laboratory / hackability.FOLDER / "rows").glob("*.yaml")}
-    committed = {path.name: path.read_text() for path in (ROOT / hackability.FOLDER / "rows").glob("*.yaml")}
-    for path in (laboratory / hackability.FOLDER / "reward_models").glob("*.yaml"):
-        assert path.read_text() == (ROOT / hackability.FOLDER / "reward_models" / path.name).read_text()
-    assert made == committed, "run `rewardsmith hackability --no-train`"
-    assert len(committed) == len(FLAWS) * len(names)
+        assert set(hackability.rows_of(laboratory, flaw, names).rows.values()) < set(rows)
+    assert len(rows) == len(FLAWS) * len(names)
+    assert sorted((laboratory / hackability.FOLDER).iterdir()) == before
+    assert [found.reward for found in hackability.known_rows(laboratory)] == list(FLAWS)
 
 
 def test_the_known_flaws_are_four() -> None:
@@ -71,19 +74,17 @@ def test_the_known_flaws_are_four() -> None:
 
 
 def test_a_mitigation_that_trains_the_reward_model_brings_its_models(laboratory: Path) -> None:
-    folder = laboratory / hackability.FOLDER / "reward_models"
-    for path in folder.glob("length-*.yaml"):
-        path.unlink()
     assert hackability.rows_of(laboratory, "length", ["warm", "odin"]).rows == {
         "warm": "length-warm",
         "odin": "length-odin",
     }
-    assert read_settings(laboratory / hackability.FOLDER / "rows" / "length-warm.yaml")["reward_model"] == "length-warm"
-    members = read_settings(folder / "length-warm.yaml")["merge"]
-    assert members == [f"length-warm-{i}" for i in range(1, 6)]
-    flaw, member = read_settings(folder / "length.yaml"), read_settings(folder / "length-warm-2.yaml")
+    assert settings_of(laboratory, "rows", "length-warm")["reward_model"] == "length-warm"
+    merged = settings_of(laboratory, "reward_models", "length-warm")
+    assert merged["merge"] == [f"length-warm-{i}" for i in range(1, 6)]
+    assert set(merged) == {"title", "backbone", "data", "references", "merge"}
+    flaw, member = (settings_of(laboratory, "reward_models", name) for name in ("length", "length-warm-2"))
     assert member == flaw | {"title": member["title"], "learning_rate_share": 0.8, "seed_offset": 2000}
-    assert read_settings(folder / "length-odin.yaml")["loss"]["kind"] == "odin"
+    assert settings_of(laboratory, "reward_models", "length-odin")["loss"]["kind"] == "odin"
     assert tuple(hackability.flaws(laboratory)) == FLAWS
 
 
@@ -95,16 +96,15 @@ def test_every_reward_model_of_a_flaw_learns_from_its_pairs(flaw: str) -> None:
         items = {item.name: item for item in scale.row(rows[f"{flaw}-{name}"], 0) if item.module == "reward_model"}
         assert {item.arguments["data"] for item in items.values()} == {data}, name
         for item in items.values():
-            values = read_settings(ROOT / str(item.arguments["spec"]))
+            values = read_settings(Address(str(item.arguments["spec"])).under(ROOT))
             typed(MergeSpec if "merge" in values else RewardModelSpec, values, item.name)
 
 
 def test_models_of_several_data_sets_are_not_averaged(laboratory: Path) -> None:
-    path = laboratory / hackability.FOLDER / "reward_models" / "length-warm-2.yaml"
     shutil.copytree(ROOT / "params" / "scales", laboratory / "params" / "scales")
-    hackability.rows_of(laboratory, "length", ["warm"])
-    path.write_text(path.read_text().replace("data: length", "data: keyword"))
-    with pytest.raises(RecipeError, match=r"data is length but 'length-warm-2' learns from keyword"):
+    page = laboratory / hackability.FOLDER / "reward_models_mitigations.yaml"
+    page.write_text(page.read_text().replace("  warm-2:\n", "  warm-2:\n    data: keyword\n"))
+    with pytest.raises(RecipeError, match=r"data is flattery but 'flattery-warm-2' learns from keyword"):
         load_rows(laboratory, "hackability")
 
 
@@ -112,7 +112,7 @@ def test_a_function_has_the_rows_that_need_no_reference_rewards(laboratory: Path
     own = OwnReward("own-brevity", function="own_rewards:brevity")
     found = hackability.rows_of(laboratory, own.name, list(hackability.mitigations(laboratory)), own)
     assert set(found.rows) == {"vanilla", "clip", "meanstd", "minmax"}
-    row = read_settings(laboratory / hackability.FOLDER / "rows" / "own-brevity-minmax.yaml")
+    row = settings_of(laboratory, "rows", "own-brevity-minmax")
     assert (row["function"], row["gives"], row["shaping"]) == ("own_rewards:brevity", "sequence", {"kind": "minmax"})
     assert not {"reward_model", "readout", "normaliser"} & set(row)
     assert "needs reference rewards" in found.left_out["par"]
@@ -124,7 +124,7 @@ def test_a_folder_with_a_reward_model_has_every_shaping(laboratory: Path) -> Non
     own = OwnReward("own-mine", model=laboratory / "mine")
     found = hackability.rows_of(laboratory, own.name, ["vanilla", "par"], own)
     assert set(found.rows) == {"vanilla", "par"}
-    spec = read_settings(laboratory / hackability.FOLDER / "reward_models" / "own-mine.yaml")
+    spec = settings_of(laboratory, "reward_models", "own-mine")
     assert spec["given"] == "mine/result"
     assert "own-mine" not in hackability.flaws(laboratory)
 
@@ -135,8 +135,7 @@ def test_a_folder_without_a_model_is_refused(laboratory: Path) -> None:
 
 
 def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:
-    scale = laboratory / "params" / "scales" / "testbed"
-    write_yaml(scale / "backbones" / "phi3-mini.yaml", {"tokenizer": "dialogue"})
+    write_yaml(laboratory / "params/scales/testbed/backbones.yaml", {"phi3-mini": {"tokenizer": "dialogue"}})
     places = {"results/testbed/shared/tokenizer/dialogue/result": {"a": 0}, "mine/model": {"b": 0}}
     for place, words in places.items():
         (laboratory / place).mkdir(parents=True)
@@ -168,7 +167,7 @@ def test_names_of_own_rewards() -> None:
 
 @pytest.mark.parametrize("flaw", FLAWS)
 def test_an_annotator_s_data_differ_from_the_dialogues_in_compared_responses_alone(flaw: str) -> None:
-    plain, flawed = (data_spec(read_settings(DATA / f"{name}.yaml"), name) for name in ("dialogue", flaw))
+    plain, flawed = (data_spec(read_settings(DATA[name].under(ROOT)), name) for name in ("dialogue", flaw))
     assert isinstance(plain, WorldSpec)
     assert isinstance(flawed, WorldSpec)
     few = dict.fromkeys(plain.rows, 20)
@@ -187,7 +186,7 @@ def test_an_annotator_s_data_differ_from_the_dialogues_in_compared_responses_alo
 
 
 def test_compared_responses_are_padded_with_one_kind(tmp_path: Path) -> None:
-    spec = read_settings(DATA / "flattery.yaml") | {"padding": {"flattery": 0.2, "keyword": 0.2}}
+    spec = read_settings(DATA["flattery"].under(ROOT)) | {"padding": {"flattery": 0.2, "keyword": 0.2}}
     write_yaml(tmp_path / "data.yaml", spec)
     with pytest.raises(RecipeError, match="padding names flattery, keyword; compared responses are padded with one"):
         data_spec(read_settings(tmp_path / "data.yaml"), "data.yaml")
@@ -205,45 +204,58 @@ def test_what_an_annotator_likes_is_within_reach_of_the_sft_model(flaw: str) -> 
 
 def laboratory_graph(root: Path, model: dict[str, Any], **row: Any) -> Any:
     """Items of a laboratory row with a reward model of these settings."""
-    write_yaml(root / "params/hackability/reward_models/length.yaml", {"backbone": "phi3-mini", **model})
-    write_yaml(root / "params/hackability/rows/length-par.yaml", reward_row("length", shaping={"kind": "par"}, **row))
+    folder = root / "params/hackability"
+    given = {"title": "length", "backbone": "phi3-mini", **model}
+    set_entry(folder / "reward_models.yaml", "length", given if "given" in model else reward_model("length", **model))
+    set_entry(folder / "rows.yaml", "length-par", reward_row("length", shaping={"kind": "par"}, **row))
     return graph.build(root)[Path("pipelines/testbed/hackability")]
 
 
 def test_a_reward_model_learns_from_data_of_its_own_on_the_same_sft_model(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path, scales=("testbed", "small"))
-    for name in ("data/length", "references/few", "evaluation/short"):
-        write_yaml(root / f"params/scales/testbed/{name}.yaml", {"size": 1})
+    new = (
+        ("data", "length", "length"),
+        ("stages", "references-few", "references"),
+        ("evaluation", "short", "dialogue"),
+    )
+    for kind, name, like in new:
+        set_entry(root / f"params/scales/testbed/{kind}.yaml", name, scale_entry(kind, like))
     made = laboratory_graph(root, {"data": "length", "references": "few"}, evaluation="short")
-    model = made.groups["reward_model"]["hackability-length-0"].arguments
+    model = made.stages["reward_model-hackability-length-0"].arguments
     assert model["data"] == "results/testbed/shared/data/length/result"
     assert model["sft"] == "results/testbed/shared/sft/phi3-mini/0/result"
-    references = made.groups["references"]["hackability-length-0"].arguments
+    references = made.stages["references-hackability-length-0"].arguments
     assert references["data"] == "results/testbed/shared/data/dialogue/result"
-    assert references["scale"] == "params/scales/testbed/references/few.yaml"
-    policy = made.groups["policy-references"]["hackability-length-par-0"].arguments
+    assert references["scale"] == "params/scales/testbed/stages.yaml:references-few"
+    policy = made.stages["policy-hackability-length-par-0"].arguments
     assert policy["data"] == "results/testbed/shared/data/dialogue/result"
-    assert policy["evaluation"] == "params/scales/testbed/evaluation/short.yaml"
+    assert policy["evaluation"] == "params/scales/testbed/evaluation.yaml:short"
     assert not made.tables
     assert Path("pipelines/small/hackability") not in graph.build(root)
 
 
 def test_a_given_reward_model_is_not_trained(tmp_path: Path) -> None:
     made = laboratory_graph(small_repository.create(tmp_path), {"given": "mine"})
-    assert "reward_model" not in made.groups
-    assert made.groups["normaliser"]["hackability-length-0"].arguments["reward_model"] == "mine"
-    assert made.groups["references"]["hackability-length-0"].arguments["reward_model"] == "mine"
-    assert made.groups["policy-references"]["hackability-length-par-0"].arguments["reward_model"] == ("mine",)
+    assert not [name for name in made.stages if name.startswith("reward_model")]
+    assert made.stages["normaliser-hackability-length-0"].arguments["reward_model"] == "mine"
+    assert made.stages["references-hackability-length-0"].arguments["reward_model"] == "mine"
+    assert made.stages["policy-hackability-length-par-0"].arguments["reward_model"] == ("mine",)
 
 
 def test_data_that_the_scale_does_not_have_is_named(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    with pytest.raises(KeyError):
+        laboratory_graph(root, {"data": "lenth"})
     with pytest.raises(RecipeError, match="no data 'lenth' at scale testbed"):
-        laboratory_graph(small_repository.create(tmp_path), {"data": "lenth"})
+        check_paper(root, "hackability", "testbed")
 
 
 def test_entropies_with_data_of_its_own_are_refused(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    with pytest.raises(KeyError):
+        laboratory_graph(root, {"data": "x", "segmenter": {"kind": "entropy", "cutoff": "1.75"}})
     with pytest.raises(RecipeError, match="leave 'data' out"):
-        laboratory_graph(small_repository.create(tmp_path), {"data": "x", "segmenter": {"kind": "entropy"}})
+        check_paper(root, "hackability", "testbed")
 
 
 # --- command
@@ -313,7 +325,7 @@ def test_a_run_has_its_measures_and_a_page(
     monkeypatch.syspath_prepend(str(root))
     own = OwnReward("own-length", function="lengthy:length")
     rewards = hackability.rows_of(root, own.name, ["vanilla", "minmax", "par"], own)
-    row = read_settings(root / hackability.FOLDER / "rows" / "own-length-vanilla.yaml")
+    row = settings_of(root, "rows", "own-length-vanilla")
     out = root / "results/testbed/hackability/policy/own-length-vanilla/0"
     run_policy(pipeline, root, row, out)
     metrics = json.loads((out / "result" / "metrics.json").read_text())

@@ -97,7 +97,9 @@ def test_the_processes_of_a_stage_share_its_threads(
 def test_every_process_needs_a_gpu_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,3")
     assert launch.environment_of_each(2)["REWARDSMITH_THREADS"] == "1"
-    with pytest.raises(RecipeError, match=r"REWARDSMITH_PROCESSES is 3, but the stage sees 2 GPU\(s\).*resources.yaml"):
+    with pytest.raises(
+        RecipeError, match=r"REWARDSMITH_PROCESSES is 3, but the stage sees 2 GPU\(s\).*`resources` in .*stages.yaml"
+    ):
         launch.environment_of_each(3)
 
 
@@ -193,15 +195,15 @@ def test_every_papers_recipes_are_checked_by_their_own_settings() -> None:
         assert trained["critic"] > 10 * trained["policy"], "the critic is a model of its own"
     grpo = [stage for stage in check_scale(ROOT, "small", Sharding(1), "par") if "policy" in stage.stage]
     assert grpo
-    with pytest.raises(RecipeError, match=r"rows/.* has no settings at this scale: .*policy/hackability\.yaml"):
+    with pytest.raises(RecipeError, match=r"rows.yaml:.*: no settings 'hackability' at scale small"):
         check_scale(ROOT, "small", Sharding(1), "hackability")
 
 
 def test_a_backbone_in_bf16_is_reckoned_so(tmp_path: Path) -> None:
     shutil.copytree(ROOT / "params", tmp_path / "params")
     plain = {(stage.backbone, stage.stage): stage for stage in check_scale(tmp_path, "small", Sharding(1))}
-    with (tmp_path / "params/scales/small/backbones/phi3-mini.yaml").open("a") as file:
-        file.write("precision: bf16\n")
+    page = tmp_path / "params/scales/small/backbones.yaml"
+    page.write_text(page.read_text().replace("phi3-mini:\n", "phi3-mini:\n  precision: bf16\n"))
     for stage in check_scale(tmp_path, "small", Sharding(1)):
         before = plain[stage.backbone, stage.stage]
         if stage.backbone == "phi3-mini":

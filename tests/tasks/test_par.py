@@ -14,14 +14,22 @@ from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.reward_model import ScalarModel
 from rlhf_core.recipe import parse_recipe
 from tasks import normaliser, policy, references, reward_model
-from tasks.graph.rows import load_rows
+from tasks.graph.rows import load_rows, row_addresses
+from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale
+from tasks.params.scales import scale_entries
 from tasks.report import figures_par
 from tasks.report.outputs import ResultTree
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
-ROWS = ROOT / "params" / "par" / "rows"
+ROWS = {name: address.under(ROOT) for name, address in row_addresses(ROOT, "par").items()}
+
+
+def of_scale(scale: str, kind: str, name: str) -> Address:
+    return scale_entries(ROOT, scale, kind)[name].under(ROOT)
+
+
 BANDIT = {**SETTINGS["reward_model"], "segmenter": {"kind": "bandit"}}
 SPECS: dict[str, dict[str, Any]] = {
     "odin": {**BANDIT, "loss": {"kind": "odin"}},
@@ -96,7 +104,7 @@ def run_row(pipeline: Pipeline, name: str, model: Path, out: Path, **changes: An
     made: dict[str, Any] = {**upstream(pipeline), "reward_model": model}
     normaliser.main(line(scale=pipeline.settings("normaliser"), out=out / "normaliser", **made))
     references.main(line(scale=pipeline.settings("references"), seed=0, out=out / "references", **made))
-    row = yaml.safe_load((ROWS / f"{name}.yaml").read_text(encoding="utf-8"))
+    row = read_settings(ROWS[name])
     if row["shaping"][-1]["kind"] == "par":
         row["shaping"][-1]["references"] = 3
     given = {"normaliser": out / "normaliser/result", "references": out / "references/result"}
@@ -212,7 +220,7 @@ def test_prompts_beyond_the_references_are_refused_before_training(
     normaliser.main(line(scale=pipeline.settings("normaliser"), out=tmp_path / "normaliser", **made))
     references.main(line(scale=scale, seed=0, out=tmp_path / "references", **made))
     known = {"normaliser": tmp_path / "normaliser/result", "references": tmp_path / "references/result"}
-    row = yaml.safe_load((ROWS / "par.yaml").read_text(encoding="utf-8"))
+    row = read_settings(ROWS["par"])
     files = {"row": written(tmp_path / "row.yaml", row), "evaluation": pipeline.settings("evaluation")}
     files["scale"] = written(tmp_path / "scale.yaml", SCALE)
     with pytest.raises(DataError, match=r"has no reference rewards; they are cached for 5 prompt.*references\.yaml"):
@@ -232,9 +240,8 @@ def test_prompts_beyond_the_references_are_refused_before_training(
 def test_a_shaping_without_effect_is_named_before_anything_is_loaded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str, settings: str, said: str
 ) -> None:
-    folder = ROOT / "params/scales/testbed"
-    files = {"row": ROWS / f"{name}.yaml", "scale": folder / f"policy/{settings}.yaml"}
-    files["evaluation"] = folder / "evaluation/dialogue.yaml"
+    files = {"row": ROWS[name], "scale": of_scale("testbed", "policy", settings)}
+    files["evaluation"] = of_scale("testbed", "evaluation", "dialogue")
     nothing = dict.fromkeys(("data", "sft", "reward_model", "normaliser", "references"), tmp_path / "nothing")
     with pytest.raises((DataError, RecipeError)):
         policy.main(line(**files, **nothing, seed=0, out=tmp_path / "out"))
@@ -284,8 +291,8 @@ def test_every_row_is_a_recipe_and_its_settings_are_an_optimisers_at_every_scale
     assert len(rows) == 59
     for scale in ("testbed", "small", "paper"):
         for name, row in rows.items():
-            recipe = parse_recipe(yaml.safe_load((ROOT / row.path).read_text(encoding="utf-8")), row.path)
-            stated = yaml.safe_load((ROOT / f"params/scales/{scale}/policy/{row.settings}.yaml").read_text())
+            recipe = parse_recipe(read_settings(row.path.under(ROOT)), row.path)
+            stated = read_settings(of_scale(scale, "policy", row.settings))
             config = PolicyScale(**stated).optimiser_config(recipe.optimiser, f"{name} at {scale}")
             assert config.replay in (0, 4)
 
@@ -293,7 +300,7 @@ def test_every_row_is_a_recipe_and_its_settings_are_an_optimisers_at_every_scale
 def test_every_way_of_a_buffer_holds_4_batches_and_ten_evaluations_make_an_epoch() -> None:
     for scale in ("testbed", "small", "paper"):
         for settings in ("par_ppo", "par_grpo", "par_online_dpo"):
-            stated = yaml.safe_load((ROOT / f"params/scales/{scale}/policy/{settings}.yaml").read_text())
+            stated = read_settings(of_scale(scale, "policy", settings))
             assert stated["optimiser"]["iterations"] == 10 * stated["checkpoint_every"]
             if settings != "par_online_dpo":
                 assert stated["optimiser"]["replay"] == 4

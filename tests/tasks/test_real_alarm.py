@@ -9,11 +9,12 @@ import pytest
 
 from benchmarks.tool_server import ToolServer
 from rlhf_core.aspects.language_tool import URL_VARIABLE
-from tasks.params.pages import read_settings
+from tasks.params.pages import entries, read_settings
+from tasks.params.scales import scale_entries
 from tests.tasks.alarm_run import FILES, Run
 from tests.tasks.test_real_aspects import MT, QA, shortened
 
-PARAMS = Path(__file__).parents[2] / "params"
+ROOT = Path(__file__).parents[2]
 #: What is small, whatever the task; no judge, as at the scale `feedback`.
 TINY: dict[str, Any] = {
     "tokenizer": {"vocabulary": 500, "full_byte_alphabet": True},
@@ -25,17 +26,21 @@ TINY: dict[str, Any] = {
 
 def run(folder: Path, paper: str, rows: dict[str, str], selection: str, model: str, data: dict[str, Any]) -> Run:
     """A run of real rows up to their selection; `rows` names them by the names of `Run`."""
-    spec = read_settings(PARAMS / paper / "selections" / f"{selection}.yaml")
-    aspects = {name: read_settings(PARAMS / "scales/feedback/aspects" / f"{name}.yaml") for name in spec["aspects"]}
+
+    def found(kind: str, name: str) -> dict[str, Any]:
+        return read_settings(entries(ROOT, f"params/{paper}", kind)[name].under(ROOT))
+
+    spec, aspects_of = found("selections", selection), scale_entries(ROOT, "feedback", "aspects")
+    aspects = {name: read_settings(aspects_of[name].under(ROOT)) for name in spec["aspects"]}
     trained = {name: f"aspect_models/{name}" for name, file in aspects.items() if "model" in file}
     changed = {
         **TINY,
         "data": data,
         "selection": spec,
-        "reward_model": read_settings(PARAMS / paper / "reward_models" / f"{model}.yaml"),
+        "reward_model": found("reward_models", model),
         **{f"aspects/{name}": values for name, values in aspects.items()},
-        **{file: read_settings(PARAMS / paper / f"{file}.yaml") for file in trained.values()},
-        **{own: read_settings(PARAMS / paper / "rows" / f"{name}.yaml") for own, name in rows.items()},
+        **{file: found(*file.split("/")) for file in trained.values()},
+        **{own: found("rows", name) for own, name in rows.items()},
     }
     return Run(folder, changed, tuple(spec["aspects"]), trained).up_to_the_selection()
 

@@ -10,14 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tasks import policy
 from tasks.evaluating.solving import harness_accuracies
+from tasks.graph.rows import row_addresses
+from tasks.params.pages import read_settings
+from tasks.params.scales import scale_entries
 from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED, Pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
-SCALE = ROOT / "params" / "scales" / "reasoning"
 STAGES = ("questions", "question_tokenizer", "question_sft", "samples", "teacher", "generative_reward_model")
 ROWS = {"sft": 24, "sft_validation": 4, "questions": 6, "test": 2}
 #: Of each task its data spec, the columns of Table 3 that it fills, and a row that learns from a reward.
@@ -59,9 +60,8 @@ def teacher(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     server.shutdown()
 
 
-def committed(path: Path) -> dict[str, Any]:
-    values: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-    return values
+def committed(kind: str, name: str) -> dict[str, Any]:
+    return read_settings(scale_entries(ROOT, "reasoning", kind)[name].under(ROOT))
 
 
 @pytest.mark.parametrize("task", TASKS)
@@ -71,9 +71,9 @@ def test_real_questions_go_all_the_way(
     monkeypatch.chdir(tmp_path)
     spec, columns, row = TASKS[task]
     changes = {
-        "questions": committed(SCALE / "data" / f"{spec}.yaml") | {"directory": str(real_data), "rows": ROWS},
+        "questions": committed("data", spec) | {"directory": str(real_data), "rows": ROWS},
         "question_tokenizer": {"vocabulary": 400, "full_byte_alphabet": True},
-        "teacher": committed(SCALE / "teacher.yaml") | {"limits": {"most_edits": 1.0}},
+        "teacher": committed("stages", "teacher") | {"limits": {"most_edits": 1.0}},
         "generative_reward_model_scale": SETTINGS["generative_reward_model_scale"]
         | {"training": {**SUPERVISED, "batch": 8}, "limits": {"prompt": 1600, "total": 2000}},
     }
@@ -94,7 +94,10 @@ def test_real_questions_go_all_the_way(
     made.write({"policy_scale": scale})
     upstream = {"data": "questions", "sft": "question_sft", "samples": "samples", "teacher": "teacher"}
     paths = {name: made.result(run) for name, run in upstream.items()}
-    paths |= {"token-rewards": made.result("generative_reward_model"), "row": ROOT / f"params/rlmec/rows/{row}.yaml"}
+    paths |= {
+        "token-rewards": made.result("generative_reward_model"),
+        "row": row_addresses(ROOT, "rlmec")[row].under(ROOT),
+    }
     paths |= {"scale": made.settings("policy_scale"), "evaluation": made.settings("question_evaluation")}
     policy.main(
         [str(word) for name, path in paths.items() for word in (f"--{name}", path)]

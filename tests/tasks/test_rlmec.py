@@ -14,6 +14,8 @@ import yaml
 from rlhf_core.data.solutions import read_samples
 from rlhf_core.errors import DataError, RecipeError
 from tasks import normaliser, policy, prepare, reward_model, sft, solution_pairs, tokenizer
+from tasks.graph.rows import row_addresses
+from tasks.params.pages import read_settings
 from tasks.policy_run import optimising
 from tasks.policy_run.solutions import SolutionFolders, fixed_samples
 from tasks.running.artifacts import digest, read_jsonl, write_jsonl
@@ -21,7 +23,7 @@ from tasks.running.checkpoints import SECONDS_VARIABLE
 from tasks.running.loading import load_encoder
 from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED
 
-ROWS = Path(__file__).resolve().parents[2] / "params" / "rlmec" / "rows"
+ROOT = Path(__file__).resolve().parents[2]
 DATA: dict[str, Any] = {
     "source": "testbed",
     "task": "mathematics",
@@ -93,7 +95,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Made:
     sft.main(line(spec=spec, evaluation=evaluation, **upstream, seed=0, out=root / "sft"))
     by_hand(found)
     solution_pairs.main(line(data=found.data, samples=found.samples, out=root / "pairs"))
-    spec = written(root / "drm.yaml", yaml.safe_load((ROWS.parent / "reward_models" / "math.yaml").read_text()))
+    spec = written(root / "drm.yaml", read_settings(ROOT / "params/rlmec/reward_models.yaml:math"))
     scale = written(root / "training.yaml", SETTINGS["reward_model_scale"])
     reward_model.main(line(spec=spec, scale=scale, data=found.pairs, sft=found.sft, seed=0, out=root / "drm"))
     scale = written(root / "normaliser.yaml", SETTINGS["normaliser"])
@@ -130,8 +132,7 @@ def by_hand(made: Made) -> None:
 
 
 def committed(name: str) -> dict[str, Any]:
-    row: dict[str, Any] = yaml.safe_load((ROWS / f"{name}.yaml").read_text(encoding="utf-8"))
-    return row
+    return read_settings(row_addresses(ROOT, "rlmec")[name].under(ROOT))
 
 
 def train_committed(made: Made, name: str, out: Path) -> dict[str, Any]:

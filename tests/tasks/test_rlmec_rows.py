@@ -16,13 +16,14 @@ from tasks.graph.matrix import build
 from tasks.graph.rows import RowSpec, load_rows, raw_row
 from tasks.graph.scale import Scale
 from tasks.params.backbone import BackboneSpec
-from tasks.params.pages import read_settings
+from tasks.params.pages import Address, read_settings
 from tasks.params.policy import PolicyScale, imitation_settings, needed_solutions
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
+from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec, TeacherSpec
 from tests import small_repository
-from tests.small_repository import write_yaml
+from tests.small_repository import set_entry
 
 ROOT = Path(__file__).resolve().parents[2]
 ROWS = load_rows(ROOT, "rlmec")
@@ -60,11 +61,11 @@ def test_models_of_others_are_measured_at_paper_scale_alone_and_not_trained() ->
     for each in others:
         assert each.recipe is not None
         item = found[each.recipe.name]
-        spec = typed(BackboneSpec, read_settings(ROOT / str(item.arguments["spec"])), each.recipe.name)
+        spec = typed(BackboneSpec, read_settings(Address(str(item.arguments["spec"])).under(ROOT)), each.recipe.name)
         assert spec.training is None
         assert ("13" in str(spec.source)) is (each.published.extra["model_size"] == "13B")
         assert spec.data == ("questions" if each.part == "qa" else "mathematics")
-        assert not TESTBED.has(raw_row("rlmec", each.recipe.name))
+        assert not TESTBED.has(raw_row(ROOT, "rlmec", each.recipe.name))
 
 
 def test_a_printed_row_is_one_policy_for_each_task() -> None:
@@ -88,8 +89,10 @@ def test_a_printed_row_is_one_policy_for_each_task() -> None:
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_settings_of_every_row_fit(name: str) -> None:
     row = ROWS[name]
-    recipe = parse_recipe(read_settings(ROOT / row.path), row.path)
-    scale = typed(PolicyScale, read_settings(ROOT / f"params/scales/testbed/policy/{row.settings}.yaml"), row.settings)
+    recipe = parse_recipe(read_settings(row.path.under(ROOT)), row.path)
+    scale = typed(
+        PolicyScale, read_settings(scale_entries(ROOT, "testbed", "policy")[row.settings].under(ROOT)), row.settings
+    )
     if recipe.kind == "supervised":
         _, learned = scale.supervised_config(recipe.optimiser, name)
         assert set(learned.needs) == set(row.solutions)
@@ -112,10 +115,10 @@ def test_the_paper_scale_has_the_papers_numbers(name: str, batch: int, clip: flo
 
     def stated(module: str, argument: str, cls: type[Any]) -> Any:
         path = str(items[module].arguments[argument])
-        return typed(cls, read_settings(ROOT / path), path)
+        return typed(cls, read_settings(Address(path).under(ROOT)), path)
 
     scale = stated("policy", "scale", PolicyScale)
-    recipe = parse_recipe(read_settings(ROOT / ROWS[name].path), name)
+    recipe = parse_recipe(read_settings(ROWS[name].path.under(ROOT)), name)
     config = scale.optimiser_config(recipe.optimiser, name)
     assert (config.rollout_batch, config.minibatch, config.epochs) == (batch, batch, 1)
     assert (config.actor_lr, config.clip, config.source, config.kl_placement) == (5e-6, clip, "fixed", "none")
@@ -154,7 +157,7 @@ def test_a_models_own_training_counts_where_the_scales_is_not_fixed() -> None:
 @pytest.mark.parametrize("name", sorted(ROWS))
 def test_settings_of_every_row_fit_at_paper_scale(name: str) -> None:
     last = Scale(ROOT, "paper").row(ROWS[name], 0)[-1]
-    recipe = parse_recipe(read_settings(ROOT / ROWS[name].path), name)
+    recipe = parse_recipe(read_settings(ROWS[name].path.under(ROOT)), name)
     scale = typed(PolicyScale, read_settings(ROOT / str(last.arguments["scale"])), name)
     if recipe.kind == "supervised":
         training, _ = scale.supervised_config(recipe.optimiser, name)
@@ -194,9 +197,8 @@ def test_a_reward_model_of_another_size_scores_the_policys_own_samples() -> None
 )
 def test_rows_that_lack_what_they_learn_from_are_refused(tmp_path: Path, row: dict[str, object], message: str) -> None:
     root = small_repository.create(tmp_path)
-    write_yaml(
-        root / "params/segment/rows/new.yaml", {"title": "x", "kind": "supervised", "backbone": "phi3-mini", **row}
-    )
+    new = {"title": "x", "kind": "supervised", "backbone": "phi3-mini", **row}
+    set_entry(root / "params/segment/rows.yaml", "new", new)
     with pytest.raises(RecipeError, match=message):
         load_rows(root, "segment")
 

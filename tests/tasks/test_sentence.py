@@ -18,6 +18,8 @@ from rlhf_core.recipe import parse_recipe
 from rlhf_core.rollout import Responses, RolloutBatch
 from tasks import normaliser, policy, references, reward_model, segmenter
 from tasks.commands.explain import explain
+from tasks.graph.rows import row_addresses
+from tasks.params.pages import read_settings
 from tasks.policy_run.reward import RewardInputs, build_reward
 from tasks.running.loading import load_encoder
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
@@ -30,7 +32,7 @@ SPEC: dict[str, Any] = {
     "tagger": {"layers": 1, "hidden": 16, "heads": 2, "vocabulary": 400, "window": 60},
     "training": {"epochs": 4, "batch": 8, "microbatch": 8, "learning_rate": 1.0e-2},
 }
-ROWS = Path(__file__).resolve().parents[2] / "params" / "sentence" / "rows"
+ROOT = Path(__file__).resolve().parents[2]
 SAT = {"kind": "sat", "model": "sat-1l"}
 ROW = {**SETTINGS["segment"], "credit": "segment_end", "normaliser": "none"}
 
@@ -115,7 +117,7 @@ def test_a_row_of_the_paper_trains_and_is_measured(
     pipeline: Pipeline, sentences: Path, trained: Path, tmp_path: Path, name: str
 ) -> None:
     """The committed row, at a size of seconds."""
-    row = yaml.safe_load((ROWS / f"{name}.yaml").read_text(encoding="utf-8"))
+    row = read_settings(row_addresses(ROOT, "sentence")[name].under(ROOT))
     row["readout"]["segmenter"] = SAT
     sizes = {k: v for k, v in SETTINGS["ppo"]["optimiser"].items() if k != "critic_lr"}
     files = {"row": written(tmp_path, "row", row), "evaluation": pipeline.settings("evaluation")}

@@ -17,70 +17,73 @@ from tasks.params.aspects import AspectModelSpec
 from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
 from tasks.params.data import RealSpec, data_spec
 from tasks.params.evaluation import EvaluationConfig
-from tasks.params.pages import read_settings
+from tasks.params.pages import Address, entries, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.reward_model import CalibrationSpec, RewardModelSpec
+from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import overrides, typed
 from tasks.running.loading import load_judge
 
 ROOT = Path(__file__).parents[2]
-PARAMS = ROOT / "params"
-SCALES = sorted(path for path in (PARAMS / "scales").iterdir() if path.is_dir())
+SCALES = scale_names(ROOT)
 #: Those with the backbones of the Segment rows; the others serve other papers alone.
-SEGMENT_SCALES = [scale for scale in SCALES if (scale / "backbones" / "phi3-mini.yaml").exists()]
-ROWS = sorted((PARAMS / "segment" / "rows").glob("*.yaml"))
-REWARD_MODELS = {path.stem: path for path in (PARAMS / "segment" / "reward_models").glob("*.yaml")}
-TYPES = {
-    "tokenizers/*": TokenizerSpec,
-    "entropies": EntropySpec,
-    "reward_model": TrainingConfig,
-    "reward_model/*": TrainingConfig,
-    "normaliser": CalibrationSpec,
-    "policy/*": PolicyScale,
-    "evaluation/*": EvaluationConfig,
-    "backbones/*": BackboneSpec,
-}
-ASPECT_MODELS = sorted((PARAMS / "alarm" / "aspect_models").glob("*.yaml"))
+SEGMENT_SCALES = [scale for scale in SCALES if "phi3-mini" in scale_entries(ROOT, scale, "backbones")]
+ROWS = entries(ROOT, "params/segment", "rows")
+REWARD_MODELS = entries(ROOT, "params/segment", "reward_models")
+TYPES = {"tokenizers": TokenizerSpec, "policy": PolicyScale, "evaluation": EvaluationConfig, "backbones": BackboneSpec}
+STAGE_TYPES = {"entropies": EntropySpec, "reward_model": TrainingConfig, "normaliser": CalibrationSpec}
+SENTENCE_MODELS = entries(ROOT, "params/sentence", "reward_models")
+ASPECT_MODELS = entries(ROOT, "params/alarm", "aspect_models")
 
 
-def settings(path: Path, cls: type) -> object:
-    return typed(cls, read_settings(path), str(path))
+def settings(address: Address, cls: type) -> object:
+    return typed(cls, read_settings(address.under(ROOT)), address)
 
 
-@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
-def test_every_settings_file_of_a_scale_parses(scale: Path) -> None:
-    for path in (scale / "data").glob("*.yaml"):
-        data_spec(read_settings(path), str(path))
-    for pattern, cls in TYPES.items():
-        files = list(scale.glob(f"{pattern}.yaml"))
-        assert files or pattern == "reward_model/*" or (pattern == "entropies" and scale not in SEGMENT_SCALES), pattern
-        for path in files:
-            settings(path, cls)
+def of_scale(scale: str, kind: str, name: str) -> Address:
+    return scale_entries(ROOT, scale, kind)[name]
+
+
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_setting_of_a_scale_parses(scale: str) -> None:
+    for address in scale_entries(ROOT, scale, "data").values():
+        data_spec(read_settings(address.under(ROOT)), address)
+    for kind, cls in TYPES.items():
+        found = scale_entries(ROOT, scale, kind)
+        assert found, kind
+        for address in found.values():
+            settings(address, cls)
+    stages = scale_entries(ROOT, scale, "stages")
+    for stage, cls in STAGE_TYPES.items():
+        assert stage in stages or (stage == "entropies" and scale not in SEGMENT_SCALES), stage
+        for name, address in stages.items():
+            if name.split("-")[0] == stage:
+                settings(address, cls)
 
 
 def test_every_aspect_model_parses_and_has_settings_where_its_backbone_is() -> None:
-    for path in ASPECT_MODELS:
-        spec = settings(path, AspectModelSpec)
+    for address in ASPECT_MODELS.values():
+        spec = settings(address, AspectModelSpec)
         assert isinstance(spec, AspectModelSpec)
         for scale in SCALES:
-            if (scale / "backbones" / f"{spec.backbone}.yaml").exists():
-                assert isinstance(settings(scale / "aspect_model.yaml", TrainingConfig), TrainingConfig)
+            if spec.backbone in scale_entries(ROOT, scale, "backbones"):
+                assert isinstance(settings(of_scale(scale, "stages", "aspect_model"), TrainingConfig), TrainingConfig)
 
 
-@pytest.mark.parametrize("scale", SEGMENT_SCALES, ids=lambda scale: scale.name)
-def test_every_row_fits_every_scale(scale: Path) -> None:
-    cutoffs = settings(scale / "entropies.yaml", EntropySpec)
+@pytest.mark.parametrize("scale", SEGMENT_SCALES)
+def test_every_row_fits_every_scale(scale: str) -> None:
+    cutoffs = settings(of_scale(scale, "stages", "entropies"), EntropySpec)
     assert isinstance(cutoffs, EntropySpec)
-    for path in ROWS:
-        recipe = parse_recipe(read_settings(path), str(path))
-        assert (scale / "backbones" / f"{recipe.backbone}.yaml").exists()
-        policy = settings(scale / "policy" / f"{recipe.optimiser['kind']}.yaml", PolicyScale)
+    for address in ROWS.values():
+        recipe = parse_recipe(read_settings(address.under(ROOT)), address)
+        assert recipe.backbone in scale_entries(ROOT, scale, "backbones")
+        policy = settings(of_scale(scale, "policy", recipe.optimiser["kind"]), PolicyScale)
         assert isinstance(policy, PolicyScale)
         if recipe.kind == "supervised":
-            policy.supervised_config(recipe.optimiser, path.name)
+            policy.supervised_config(recipe.optimiser, address)
             continue
-        policy.optimiser_config(recipe.optimiser, path.name)
-        policy.sampling_config(path.name)
+        policy.optimiser_config(recipe.optimiser, address)
+        policy.sampling_config(address)
         for component in recipe.components:
             model = settings(REWARD_MODELS[component.reward_model], RewardModelSpec)
             assert isinstance(model, RewardModelSpec)
@@ -92,13 +95,10 @@ def test_every_row_fits_every_scale(scale: Path) -> None:
 
 
 def test_the_paper_scale_has_the_papers_numbers() -> None:
-    paper = PARAMS / "scales" / "paper"
-    file = paper / "data" / "dialogue.yaml"
-    data, policy = data_spec(read_settings(file), str(file)), settings(paper / "policy/ppo.yaml", PolicyScale)
-    model, calibration = (
-        settings(paper / "reward_model.yaml", TrainingConfig),
-        settings(paper / "normaliser.yaml", CalibrationSpec),
-    )
+    data = data_spec(read_settings(of_scale("paper", "data", "dialogue").under(ROOT)), "dialogue")
+    policy = settings(of_scale("paper", "policy", "ppo"), PolicyScale)
+    model = settings(of_scale("paper", "stages", "reward_model"), TrainingConfig)
+    calibration = settings(of_scale("paper", "stages", "normaliser"), CalibrationSpec)
     assert isinstance(data, RealSpec)
     assert isinstance(policy, PolicyScale)
     assert isinstance(model, TrainingConfig)
@@ -140,8 +140,8 @@ def test_reward_models_are_trained_as_their_paper_says_at_paper_scale(
     for row in load_rows(ROOT, paper).values():
         for item in scale.row(row, 0) if scale.has(row) else ():
             if (item.module, item.name) == ("reward_model", model):
-                training = settings(ROOT / str(item.arguments["scale"]), TrainingConfig)
-                spec = settings(ROOT / str(item.arguments["spec"]), RewardModelSpec)
+                training = settings(Address(str(item.arguments["scale"])), TrainingConfig)
+                spec = settings(Address(str(item.arguments["spec"])), RewardModelSpec)
                 assert isinstance(training, TrainingConfig)
                 assert isinstance(spec, RewardModelSpec)
                 assert training.learning_rate * spec.learning_rate_share == pytest.approx(rate)
@@ -166,13 +166,13 @@ def test_reward_models_are_trained_as_their_paper_says_at_paper_scale(
 def test_the_rows_have_table_9s_numbers_at_paper_scale(
     row: str, epochs: int, value_clip: float, cutoff: str | None
 ) -> None:
-    policy = settings(PARAMS / "scales" / "paper" / "policy" / "ppo.yaml", PolicyScale)
-    recipe = parse_recipe(read_settings(PARAMS / "segment" / "rows" / f"{row}.yaml"))
+    policy = settings(of_scale("paper", "policy", "ppo"), PolicyScale)
+    recipe = parse_recipe(read_settings(ROWS[row].under(ROOT)))
     ppo = policy.optimiser_config(recipe.optimiser, row)
     assert (ppo.epochs, ppo.value_clip) == (epochs, value_clip)
     component = recipe.components[0]
     assert component.readout.segmenter.get("cutoff") == cutoff
-    trained = read_settings(PARAMS / "segment" / "reward_models" / f"{component.reward_model}.yaml")
+    trained = read_settings(REWARD_MODELS[component.reward_model].under(ROOT))
     assert trained["segmenter"].get("cutoff") == cutoff
 
 
@@ -225,7 +225,7 @@ def test_a_broken_settings_file_is_named_with_its_line(tmp_path: Path) -> None:
 )
 def test_a_setting_that_stands_twice_is_refused_with_its_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "x.yaml").write_text(text)
-    with pytest.raises(DataError, match=r"x\.yaml, row [34], field 'normaliser': stands twice\. Keep the one"):
+    with pytest.raises(DataError, match=r"x\.yaml, row [34], field 'normaliser': is set twice\. Delete one"):
         read_settings(tmp_path / "x.yaml")
 
 
@@ -245,7 +245,7 @@ def test_a_number_that_yaml_reads_as_text_has_a_hint(value: str, hint: str) -> N
 
 
 def test_an_endpoint_judge_is_built_from_environment_variables(monkeypatch: pytest.MonkeyPatch) -> None:
-    evaluation = settings(PARAMS / "scales" / "paper" / "evaluation" / "dialogue.yaml", EvaluationConfig)
+    evaluation = settings(of_scale("paper", "evaluation", "dialogue"), EvaluationConfig)
     assert isinstance(evaluation, EvaluationConfig)
     names = ("REWARDSMITH_JUDGE_URL", "REWARDSMITH_JUDGE_MODEL", "REWARDSMITH_JUDGE_KEY")
     for name in names:
@@ -272,20 +272,22 @@ def test_a_wrong_judge_spec_is_refused() -> None:
         load_judge({"kind": "gold"}, None)
 
 
-@pytest.mark.parametrize("scale", SCALES, ids=lambda scale: scale.name)
-def test_every_segmenter_of_a_scale_parses(scale: Path) -> None:
-    for path in (scale / "segmenters").glob("*.yaml"):
-        spec = settings(path, SegmenterSpec)
+@pytest.mark.parametrize("scale", SCALES)
+def test_every_segmenter_of_a_scale_parses(scale: str) -> None:
+    for address in scale_entries(ROOT, scale, "segmenters").values():
+        spec = settings(address, SegmenterSpec)
         assert isinstance(spec, SegmenterSpec)
         assert (spec.source == "train") == (spec.training is not None)
 
 
-@pytest.mark.parametrize("path", sorted((PARAMS / "sentence" / "reward_models").glob("*.yaml")), ids=lambda p: p.stem)
-def test_every_sentence_reward_model_parses(path: Path) -> None:
-    spec = settings(path, RewardModelSpec)
+@pytest.mark.parametrize(
+    "address", entries(ROOT, "params/sentence", "reward_models").values(), ids=lambda one: one.name
+)
+def test_every_sentence_reward_model_parses(address: Address) -> None:
+    spec = settings(address, RewardModelSpec)
     assert isinstance(spec, RewardModelSpec)
     if spec.segmenter["kind"] == "sat":
-        assert (PARAMS / "scales" / "testbed" / "segmenters" / f"{spec.segmenter['model']}.yaml").exists()
+        assert spec.segmenter["model"] in scale_entries(ROOT, "testbed", "segmenters")
     else:
         check_stated_segmenter(spec.segmenter)
 

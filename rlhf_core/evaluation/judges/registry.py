@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
-from rlhf_core.testbed.judge import DEFAULT_TEMPERATURE, PERSONAS, GoldJudge
+from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE
+from rlhf_core.testbed.judge import PERSONAS, GoldJudge
 from rlhf_core.typed import Checked, above, check_given, one_of
 
 if TYPE_CHECKING:

@@ -125,7 +125,7 @@ def test_every_claim_names_rows_and_aspects_that_exist() -> None:
     assert {number.row for number in numbers if isinstance(number, Number)} <= known
     assert len({claim.text for claim in claims()}) == len(claims())
     for task, names in ASPECTS.items():
-        assert set(names) == set(read_settings(ROOT / f"params/alarm/selections/{task}.yaml")["aspects"])
+        assert set(names) == set(read_settings(ROOT / f"params/alarm/selections.yaml:{task}")["aspects"])
 
 
 def test_claims_stand_at_the_head_of_the_papers_part(tmp_path: Path) -> None:

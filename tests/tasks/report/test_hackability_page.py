@@ -45,9 +45,10 @@ def write_run(root: Path, row: str, seed: int, rates: list[float], p: float, **m
 def root(tmp_path: Path) -> Path:
     """Vanilla hacked on both seeds, PAR better on one and not run on the other, WARM without a reward model."""
     titles: dict[str, Any] = {name: {"title": name.upper()} for name in NAMES} | {"par": {"title": f"PAR {EVIL}"}}
-    write_yaml(tmp_path / "params/hackability/mitigations.yaml", {"row": {"kind": "reward"}, "mitigations": titles})
-    write_yaml(tmp_path / "params/hackability/reward_models/length.yaml", {"title": "x", "data": "length"})
-    write_yaml(tmp_path / "params/scales/testbed/data/length.yaml", {"annotator": {"length_bias": 2.0}})
+    page = {"each": {"reward": ["length"]}, "base": {"kind": "reward"}, "variants": titles}
+    write_yaml(tmp_path / "params/hackability/rows.yaml", page)
+    write_yaml(tmp_path / "params/hackability/reward_models.yaml", {"length": {"title": "x", "data": "length"}})
+    write_yaml(tmp_path / "params/scales/testbed/data.yaml", {"length": {"annotator": {"length_bias": 2.0}}})
     write_run(tmp_path, "length-vanilla", 0, [50, 60, 30], 0.001, **{"hacking/onset_step": 4, "hacking/onset_kl": 9.0})
     write_run(tmp_path, "length-vanilla", 1, [50, 70, 40], 0.001)
     write_run(tmp_path, "length-par", 0, [50, 60, 65], 0.001)
@@ -147,8 +148,6 @@ def test_the_json_holds_every_run(page: Path) -> None:
 
 
 def test_the_module_shows_every_row_that_ran(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for row in ("length-vanilla", "length-par"):
-        write_yaml(root / f"params/hackability/rows/{row}.yaml", {})
     hackability.main(["--results", str(root / "results" / "testbed"), "--out", str(root / "report")])
     assert "hackability.html" in capsys.readouterr().out
     assert "<b>35.0</b>" in (root / "report" / "hackability.html").read_text(encoding="utf-8")

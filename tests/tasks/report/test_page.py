@@ -119,7 +119,7 @@ def test_rows_of_several_papers_stand_side_by_side(results: Path, tmp_path: Path
     found = [read_json(folder / "result" / "metrics.json")["win_rate_vs_sft"] for folder in folders]
     assert two.cells["win_rate_vs_sft"] == pytest.approx((sum(found) / 2, abs(found[0] - found[1]) / 2))
     (root.parent.parent / "params/mixed/rows").mkdir(parents=True)
-    (root.parent.parent / "params/mixed/rows/my-row.yaml").write_text("title: <b>mine</b>\n")
+    (root.parent.parent / "params/mixed/rows.yaml").write_text("my-row: {title: <b>mine</b>}\n")
     text = write_report(root, tmp_path / "page").read_text(encoding="utf-8")
     assert "&lt;b&gt;mine&lt;/b&gt;" in text
     assert 'href="#run-mixed-policy-my-row-0"' in text

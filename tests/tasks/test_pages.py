@@ -1,0 +1,259 @@
+"""Pages: a base and what each entry says beside it, read as DVC reads them, and the conversion of an old tree."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rlhf_core.errors import DataError, RecipeError
+from tasks.commands.migrate import migrate
+from tasks.graph.rows import papers, refuse_old_tree
+from tasks.params.page_text import page_text
+from tasks.params.pages import VARIANTS, Address, difference, entries, merge, read_page, read_settings, settings_digest
+from tasks.params.scales import scale_entries, scale_names
+from tasks.params.yaml_files import parse_mapping
+from tasks.running.artifacts import Inputs
+from tests import small_repository
+from tests.small_repository import command, set_entry
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    path for path in (ROOT / "params").rglob("*.yaml") if path.name not in ("reevaluation.yaml", "scale.yaml")
+)
+BASE = {"kind": "reward", "readout": {"segmenter": {"kind": "bandit"}, "read": "value"}, "clamp": 5, "steps": [1, 2]}
+
+values = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers(-9, 9)
+    | st.floats(-9, 9)
+    | st.sampled_from(["a", "1e-3", "yes", "no: x", ""]),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from(["kind", "x", "y"]), inner, max_size=3),
+    max_leaves=6,
+)
+mappings = st.dictionaries(st.sampled_from(["kind", "x", "y", "z"]), values, max_size=4)
+
+
+@pytest.mark.parametrize(
+    ("own", "merged"),
+    [
+        (
+            {"readout": {"read": "aggregate"}},
+            {**BASE, "readout": {"segmenter": {"kind": "bandit"}, "read": "aggregate"}},
+        ),
+        (
+            {"readout": {"segmenter": {"kind": "ngram", "n": 2}}},
+            {**BASE, "readout": {"segmenter": {"kind": "ngram", "n": 2}, "read": "value"}},
+        ),
+        ({"kind": "supervised", "x": 1}, {"kind": "supervised", "x": 1}),
+        ({"steps": [3]}, {**BASE, "steps": [3]}),
+        ({"clamp": None}, {name: value for name, value in BASE.items() if name != "clamp"}),
+        ({"credit": None}, {**BASE, "credit": None}),
+    ],
+)
+def test_an_entry_is_merged_with_its_base(own: dict[str, Any], merged: dict[str, Any]) -> None:
+    before = json.dumps(BASE)
+    assert merge(BASE, own) == merged
+    assert json.dumps(BASE) == before
+
+
+@given(mappings, mappings)
+def test_the_difference_from_a_base_gives_the_whole_again(base: dict[str, Any], whole: dict[str, Any]) -> None:
+    try:
+        own = difference(base, whole)
+    except RecipeError:
+        return  # a null that the base says otherwise
+    assert json.dumps(merge(base, own), sort_keys=True) == json.dumps(whole, sort_keys=True)
+
+
+@given(st.dictionaries(st.sampled_from(["one", "two-b", "three_c"]), mappings, min_size=1))
+def test_a_written_page_says_what_it_was_given(tmp_path_factory: pytest.TempPathFactory, given: dict[str, Any]) -> None:
+    file = tmp_path_factory.mktemp("page") / "rows.yaml"
+    file.write_text(page_text(given), encoding="utf-8")
+    page = read_page(file)
+    found = {name: page.entry(name) for name in page.names}
+    assert json.dumps(found, sort_keys=True) == json.dumps(given, sort_keys=True)
+
+
+def test_variants_are_made_under_every_name() -> None:
+    page = read_page(ROOT / "params/hackability/rows.yaml")
+    assert len(page.names) == 4 * len(page.entries)
+    assert page.entry("length-warm")["reward_model"] == "length-warm"
+    assert page.entry("flattery-length-penalty")["title"] == "Length penalty, reward flattery"
+    assert page.keys("length-warm") == ["base", "variants.warm"]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a:\n  x: 1\na:\n  x: 2\n", r"rows.yaml, row 3, field 'a': is set twice"),
+        ("kl0.01: {x: 1}\n", r"field 'kl0.01': a name has small letters.*write 'kl0_01'"),
+        ("1: {x: 1}\n", r"row 1, field '1': a name must be text.*in quotes"),
+        ("a: 3\n", r"field 'a': is 3. Each entry of a page is a mapping"),
+        ("each: {r: [x]}\nvariants: {a: {}}\nb: {}\n", r"field 'b': is not part of a page of variants"),
+        ("each: [x]\nvariants: {a: {}}\n", r"field 'each': expected one list of names"),
+    ],
+)
+def test_what_is_not_a_page_is_refused(tmp_path: Path, text: str, message: str) -> None:
+    (tmp_path / "rows.yaml").write_text(text)
+    with pytest.raises(DataError, match=message):
+        read_page(tmp_path / "rows.yaml")
+
+
+def test_an_unknown_entry_names_the_nearest() -> None:
+    with pytest.raises(RecipeError, match=r"rows.yaml: no entry 'vanila'; did you mean 'vanilla'"):
+        read_settings(ROOT / "params/par/rows.yaml:vanila")
+
+
+def test_an_entry_of_two_pages_is_refused(tmp_path: Path) -> None:
+    set_entry(tmp_path / "params/x/rows.yaml", "a", {})
+    set_entry(tmp_path / "params/x/rows_more.yaml", "a", {})
+    with pytest.raises(RecipeError, match=r"rows_more.yaml: 'a' is in params/x/rows.yaml, too; delete one"):
+        entries(tmp_path, "params/x", "rows")
+
+
+@pytest.mark.parametrize(
+    "text", ["1e-3", "1.0e-3", "0x1f", "010", "1_000", "yes", "on", "null", "~", "True", ".5", "1.", "a"]
+)
+def test_values_are_read_as_dvc_reads_them(text: str) -> None:
+    from dvc.utils.serialize import parse_yaml
+
+    ours, dvcs = parse_mapping(f"a: {text}\n", "x.yaml"), parse_yaml(f"a: {text}\n", "x.yaml")
+    assert (ours, type(ours["a"])) == (dvcs, type(dvcs["a"]))
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT / "params").as_posix())
+def test_a_committed_page_is_short_and_repeats_no_value_of_its_base(path: Path) -> None:
+    page = read_page(path)
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= 150
+    assert len(page.entries) <= 26
+    for name, own in page.entries.items():
+        assert difference(page.base, merge(page.base, own)) == own, name
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.relative_to(ROOT / "params").as_posix())
+def test_dvc_leaves_a_committed_page_as_it_is_when_it_changes_a_value(path: Path, tmp_path: Path) -> None:
+    from dvc.utils.serialize import modify_yaml
+
+    copy = Path(shutil.copy(path, tmp_path))
+    with modify_yaml(copy):
+        pass
+    written = [line.replace(": null", ":").rstrip() for line in path.read_text(encoding="utf-8").splitlines()]
+    found = [line.replace(":      #", ": #").rstrip() for line in copy.read_text(encoding="utf-8").splitlines()]
+    assert found == [line.replace(": null #", ": #") for line in written]
+
+
+def test_params_is_a_handful_of_files() -> None:
+    assert len(list((ROOT / "params").rglob("*.*"))) < 90
+
+
+def test_a_scale_takes_pages_and_stages_of_the_scale_that_it_extends(tmp_path: Path) -> None:
+    for scale, kind, name, size in (
+        ("big", "aspects", "length", 1),
+        ("big", "stages", "references", 1),
+        ("big", "stages", "normaliser", 1),
+        ("big", "backbones", "large", 1),
+        ("small", "stages", "normaliser", 2),
+        ("small", "backbones", "little", 2),
+    ):
+        set_entry(tmp_path / f"params/scales/{scale}/{kind}.yaml", name, {"size": size})
+    (tmp_path / "params/scales/small/scale.yaml").write_text("extends: big\n")
+    assert [*scale_entries(tmp_path, "small", "aspects")] == ["length"]
+    assert [*scale_entries(tmp_path, "small", "backbones")] == ["little"]
+    stages = scale_entries(tmp_path, "small", "stages")
+    assert {name: read_settings(one.under(tmp_path))["size"] for name, one in stages.items()} == {
+        "references": 1,
+        "normaliser": 2,
+    }
+    (tmp_path / "params/scales/small/scale.yaml").write_text("extends: bigg\n")
+    with pytest.raises(RecipeError, match=r"extends is 'bigg', which is not another scale; did you mean 'big'"):
+        scale_entries(tmp_path, "small", "stages")
+
+
+def test_of_a_page_only_the_entry_is_an_input(tmp_path: Path) -> None:
+    page = tmp_path / "rows.yaml"
+    set_entry(page, "a", {"x": 1})
+    address = Address(f"{page}:a")
+    read, before = Inputs.of([address]), settings_digest(address)
+    set_entry(page, "b", {"x": 2})
+    read.check_unchanged()
+    assert settings_digest(address) == before
+    set_entry(page, "a", {"x": 2})
+    with pytest.raises(DataError, match="it changed while the stage that reads it ran"):
+        read.check_unchanged()
+
+
+def old_tree(root: Path) -> dict[str, Any]:
+    """Writes an old tree, and returns the settings that its entries have, by address without page."""
+    rows = {
+        name: {"kind": "reward", "backbone": "m", "reward_model": f"cut-{i}.5", "rate": 1e-3}
+        for i, name in enumerate("ab")
+    }
+    files: dict[str, Any] = {f"params/x/rows/{name}.yaml": row for name, row in rows.items()}
+    files |= {f"params/x/reward_models/cut-{i}.5.yaml": {"backbone": "m"} for i in (0, 1)}
+    files |= {f"params/scales/testbed/{name}.yaml": {"size": 1} for name in ("policy/ppo", "backbones/m", "normaliser")}
+    files["params/scales/testbed/reward_model/x.yaml"] = {"size": 2}
+    for file, settings in files.items():
+        small_repository.write_yaml(root / file, settings)
+    (root / "params/x/rows/a.yaml").write_text("# Why it is there.\n" + (root / "params/x/rows/a.yaml").read_text())
+    (root / "params.yaml").write_text("demo: {x: {seeds: [0], rows: [a]}} # not cut-1.55\n")
+    (root / "results/testbed/x/reward_model/cut-0.5/0").mkdir(parents=True)
+    return {name: row | {"reward_model": row["reward_model"].replace(".", "_")} for name, row in rows.items()}
+
+
+def test_an_old_tree_is_converted_with_names_results_and_comments(tmp_path: Path) -> None:
+    rows = old_tree(tmp_path)
+    with pytest.raises(RecipeError, match=r"backbones/m.yaml: a file of its own.*rewardsmith migrate"):
+        papers(tmp_path)
+    done = migrate(tmp_path)
+    refuse_old_tree(tmp_path)
+    found = {name: read_settings(at.under(tmp_path)) for name, at in entries(tmp_path, "params/x", "rows").items()}
+    assert found == rows
+    assert sorted(entries(tmp_path, "params/x", "reward_models")) == ["cut-0_5", "cut-1_5"]
+    assert sorted(scale_entries(tmp_path, "testbed", "stages")) == ["normaliser", "reward_model-x"]
+    assert "# Why it is there.\na:" in (tmp_path / "params/x/rows.yaml").read_text()
+    assert done.moved == [
+        (Path("results/testbed/x/reward_model/cut-0.5"), Path("results/testbed/x/reward_model/cut-0_5"))
+    ]
+    assert (tmp_path / "results/testbed/x/reward_model/cut-0_5/0").is_dir()
+    assert not (tmp_path / "params/x/rows").exists()
+    assert not migrate(tmp_path).removed, "again: nothing to do"
+
+
+def test_what_a_page_says_otherwise_is_not_overwritten(tmp_path: Path) -> None:
+    old_tree(tmp_path)
+    set_entry(tmp_path / "params/x/rows.yaml", "a", {"kind": "raw"})
+    with pytest.raises(DataError, match=r"rows/a.yaml: is an entry of a page already.*delete one of the two"):
+        migrate(tmp_path)
+    assert (tmp_path / "params/x/rows/b.yaml").exists()
+
+
+def test_every_scale_of_the_project_is_on_pages() -> None:
+    refuse_old_tree(ROOT)
+    assert scale_names(ROOT) == ["feedback", "hh", "paper", "reasoning", "small", "testbed"]
+    assert VARIANTS in (ROOT / "params/hackability/rows.yaml").read_text()
+
+
+@pytest.mark.platform
+def test_a_value_set_on_dvcs_command_line_runs_that_row_only(finished_copy: Path) -> None:
+    root = finished_copy
+    (root / ".work/calls").unlink()
+    change = "params/segment/rows.yaml:++segment.optimiser.kl_coef=0.01"
+    command("dvc", "exp", "run", "-q", "-S", change, "policy-segment-segment-0", root=root)
+    ran = [line.split()[1] for line in (root / ".work/calls").read_text().splitlines()]
+    assert ran == ["results/testbed/segment/check", "results/testbed/segment/policy/segment/0"]
+    assert read_settings(root / "params/segment/rows.yaml:segment")["optimiser"] == {"kind": "ppo", "kl_coef": 0.01}
+    assert "segment.optimiser.kl_coef" in command("dvc", "params", "diff", root=root).stdout
+    metrics = command("dvc", "metrics", "diff", root=root).stdout
+    assert "results/testbed/segment/policy/segment/0/headline.json" in metrics
+    assert "policy/bandit/0" not in metrics
+    shown = command("dvc", "exp", "show", "--csv", root=root).stdout.splitlines()[0].split(",")
+    of_metrics = [column for column in shown if "headline.json" in column]
+    assert len({column.rpartition(":")[2] for column in of_metrics}) <= 6
+    assert [column for column in shown if column.endswith("segment.optimiser.kl_coef")]
