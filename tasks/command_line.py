@@ -16,7 +16,7 @@ from typing import Annotated
 import typer
 
 from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, path_error
-from tasks.graph.names import ALL, known_scale, papers_here, split_names, trained_reward_model
+from tasks.graph.names import ALL, known_scale, papers_here, present, split_names, trained_reward_model
 from tasks.params.pages import nearest, page_files
 from tasks.running.platform_state import join_platform
 
@@ -321,7 +321,8 @@ def explain(
     from tasks.commands.explain import print_credit, print_explanation
 
     if rows:
-        print_credit(Path("results", scale), rows, seed)
+        known = {path.name for path in Path("results", scale).glob("*/policy/*/")}
+        print_credit(Path("results", scale), [present(name, known) for name in rows], seed)
         return
     if prompt is None or response is None:
         raise RecipeError("explain needs --prompt and --response, or --rows")

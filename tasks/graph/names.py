@@ -55,7 +55,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         return SUITE, []
     rows = {paper: set(row_addresses(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
-    names = [_present(name, set().union(backbones, *rows.values())) for name in names]
+    names = [present(name, set().union(backbones, *rows.values())) for name in names]
     first_is_paper = bool(names) and names[0] in known_papers
     owned, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
     for name in chosen:
@@ -70,7 +70,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     return owned.pop(), chosen
 
 
-def _present(name: str, known: Collection[str]) -> str:
+def present(name: str, known: Collection[str]) -> str:
     """A row's present name for one with dots, which names had before; said on standard error."""
     present = present_name(name)
     if name in known or present not in known or present == name:
@@ -91,7 +91,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
         return folder
     paper, _, name = model.rpartition("/")
     known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
-    name = _present(name, known)
+    name = present(name, known)
     found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
     if not found:
         hint = nearest(name, known) if known else "None is trained yet: rewardsmith run"

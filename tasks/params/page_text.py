@@ -54,9 +54,9 @@ def comments_of(text: str) -> dict[tuple[str, ...], str]:
     """Comments above a YAML text and behind its settings, without '#', by the settings' paths."""
     lines = text.splitlines()
     above = [line.removeprefix("#").strip() for line in _leading(lines)]
-    found = {(): "\n".join(above)} if above else {}
+    found: dict[tuple[str, ...], str] = {(): "\n".join(above)} if above else {}
 
-    def visit(node: yaml.Node, path: tuple[str, ...]) -> None:
+    def visit(node: yaml.Node | None, path: tuple[str, ...]) -> None:
         for key, value in node.value if isinstance(node, yaml.MappingNode) else ():
             own = (*path, key.value)
             code, mark, comment = lines[key.start_mark.line].partition(" #")
@@ -123,7 +123,7 @@ def page_text(
     try:
         own = {name: difference(base, entry) for name, entry in entries.items()}
     except RecipeError:
-        base, own = {}, dict(entries)
+        base, own = {}, {name: dict(entry) for name, entry in entries.items()}
     comments = dict(comments or {})
     above_all = {own.get((), "") for own in (comments.get(name, {}) for name in entries)}
     if not header and len(above_all) == 1 and len(entries) > 1:

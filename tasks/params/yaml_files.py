@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import yaml
 
@@ -32,8 +32,6 @@ class _NotText(yaml.YAMLError):
 class Loader(yaml.CSafeLoader):
     """YAML 1.2 without what YAML would settle silently: a setting set twice, or one whose name is not text."""
 
-    yaml_implicit_resolvers: ClassVar[dict[str, list[tuple[str, re.Pattern[str]]]]] = {}
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
@@ -46,6 +44,7 @@ class Loader(yaml.CSafeLoader):
         return super().construct_mapping(node, deep)
 
 
+Loader.yaml_implicit_resolvers = {}  # YAML 1.1's, otherwise
 #: Plain scalars by kind, with the characters that they may begin with: the expressions of ruamel.yaml, DVC's parser.
 _SCALARS = {
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
