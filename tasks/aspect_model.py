@@ -64,7 +64,7 @@ def train_aspect_model(
     join_processes()
     spec = typed(AspectModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))
-    inputs = [spec_path, scale_path, data, sft]
+    inputs: list[Path | str] = [spec_path, scale_path, data, sft]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, sft / "model")
         model = ScalarModel.from_language_model(load_language_model(sft / "model"), seed=seed).to(device())

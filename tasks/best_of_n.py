@@ -89,7 +89,7 @@ def choose(
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(BestOfNSpec, read_settings(scale_path), str(scale_path))
-    inputs = [scale_path, data, sft, reward_model, pool]
+    inputs: list[Path | str] = [scale_path, data, sft, reward_model, pool]
     inputs += [path for path in (entropies, sentences) if path is not None]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         rows = read_jsonl(pool / "responses.jsonl")

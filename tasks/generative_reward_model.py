@@ -271,7 +271,7 @@ def train_generative_model(
     config = typed(GenerativeModelScale, read_settings(scale_path), str(scale_path))
     training = config.training_config(spec, f"{scale_path}, {spec_path}")
     limits = config.rewrites
-    inputs = [spec_path, scale_path, data, sft, samples, teacher]
+    inputs: list[Path | str] = [spec_path, scale_path, data, sft, samples, teacher]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, samples / "tokenizer")
         own = load_encoder(data, sft / "model")

@@ -53,7 +53,13 @@ def fit_normalisers(
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
-    inputs = [scale_path, data, sft, *(path for path in (entropies, sentences) if path is not None), reward_model]
+    inputs: list[Path | str] = [
+        scale_path,
+        data,
+        sft,
+        *(path for path in (entropies, sentences) if path is not None),
+        reward_model,
+    ]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         model, trained = ScalarModel.load(reward_model / "model")
         encoder = load_encoder(data, reward_model / "model")

@@ -421,7 +421,7 @@ def train_policy(
     )  # fmt: skip
     train = _by_reward if recipe.kind == "reward" else _supervised
     learn = train(recipe, scale, above, seed, f"{row_path} on {scale_path}")
-    inputs = [row_path, scale_path, evaluation_path, *above.paths]
+    inputs: list[Path | str] = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         run = start_run(data, sft, evaluation_spec, recipe.lora, seed)
         if scale.measure_hacking and not run.scored:

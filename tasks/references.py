@@ -122,7 +122,7 @@ def make_references(
     check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(ReferencesSpec, read_settings(scale_path), str(scale_path))
-    inputs = [scale_path, data, sft, reward_model, *([sentences] if sentences else [])]
+    inputs: list[Path | str] = [scale_path, data, sft, reward_model, *([sentences] if sentences else [])]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")
         if spec.prompt_limit is not None:

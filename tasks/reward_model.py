@@ -152,7 +152,13 @@ def train_reward_model(
             f"{scale_path}: microbatch is {config.microbatch}, but the loss of {spec_path} compares the responses of "
             f"one microbatch with each other; it needs at least {loss.least_pairs} pairs"
         )
-    inputs = [spec_path, scale_path, data, sft, *(path for path in (entropies, sentences) if path is not None)]
+    inputs: list[Path | str] = [
+        spec_path,
+        scale_path,
+        data,
+        sft,
+        *(path for path in (entropies, sentences) if path is not None),
+    ]
     inputs += members
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, sft / "model")

@@ -117,7 +117,7 @@ def select(
     if (given := tuple(Address(one).name for one in aspect)) != tuple(spec.aspects):
         raise RecipeError(f"{spec_path} lists the aspects {list(spec.aspects)}, but {list(given)} are given")
     models = aspect_model or ()
-    inputs = [spec_path, scale_path, *aspect, data, sft, reward_model, *models]
+    inputs: list[Path | str] = [spec_path, scale_path, *aspect, data, sft, reward_model, *models]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")
         aspects = read_aspects(aspect, models, encoder.tokenizer)

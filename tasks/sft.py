@@ -56,7 +56,7 @@ def fine_tune(
     spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
     config = spec.training
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    inputs = [spec_path, evaluation_path, data, tokenizer]
+    inputs: list[Path | str] = [spec_path, evaluation_path, data, tokenizer]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, tokenizer)
         world = load_world(data)
