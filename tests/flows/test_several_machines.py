@@ -187,9 +187,8 @@ def test_machines_need_a_common_server_and_a_committed_clone(tmp_path: Path, mon
         check_server()
     root = Team(tmp_path).clone("mine")
     assert len(check_clean(root)) == 40
-    row = root / "params" / "segment" / "rows" / "bandit.yaml"
-    row.write_text(row.read_text() + "title: other\n")
-    with pytest.raises(RewardsmithError, match=r"bandit\.yaml: other machines would run something else"):
+    small_repository.change_entry(root / "params" / "segment" / "rows.yaml", "bandit", title="other")
+    with pytest.raises(RewardsmithError, match=r"rows\.yaml: other machines would run something else"):
         check_clean(root)
 
 
