@@ -17,7 +17,6 @@ import typer
 
 from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, hint, path_error
 from tasks.graph.names import ALL, known_scale, papers_here, present, split_names, trained_reward_model
-from tasks.graph.rows import refuse_old_tree
 from tasks.params.pages import page_files
 from tasks.running.platform_state import join_platform
 
@@ -41,6 +40,8 @@ then `rewardsmith plan`, then `rewardsmith run`.
 @commands.callback()
 def before(context: typer.Context) -> None:
     if context.invoked_subcommand != "migrate":
+        from tasks.graph.rows import refuse_old_tree
+
         refuse_old_tree(Path.cwd())
 
 

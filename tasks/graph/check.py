@@ -153,7 +153,7 @@ def _stage_type(name: str, address: Address) -> Make:
     """
     stage = name.partition("-")[0]
     if stage not in STAGE_TYPES:
-        raise RecipeError(f"{address}: no stage '{stage}' has settings{hint(stage, sorted(STAGE_TYPES), more=3)}")
+        raise RecipeError(f"{address}: no stage '{stage}' has settings{hint(stage, STAGE_TYPES, more=3)}")
     return STAGE_TYPES[stage]
 
 

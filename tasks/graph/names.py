@@ -7,7 +7,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph.rows import backbone_names, papers, row_addresses
 from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
 
@@ -33,6 +32,8 @@ def papers_here(root: Path) -> tuple[str, ...]:
     Raises:
         RecipeError: this is not the repository.
     """
+    from tasks.graph.rows import papers
+
     if not (root / "params.yaml").is_file():
         raise RecipeError(f"no params.yaml in {root}: run rewardsmith in the repository")
     return papers(root)
@@ -47,6 +48,8 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
     """
+    from tasks.graph.rows import backbone_names, row_addresses
+
     known_papers = papers_here(root)
     if not names or names == [ALL]:
         return SUITE, []
