@@ -222,8 +222,8 @@ def test_training_is_repeatable(made: Made, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"header": "long"}, "header is 'long'; known: paper, short"),
-        ({"held_out": 0.0}, "the first must lie between 0 and 1"),
-        ({"negative": [0.0, -0.1]}, "lower end comes first"),
+        ({"held_out": 0.0}, "held_out is 0.0; it must be between 0 and 1, both excluded"),
+        ({"negative": [0.0, -0.1]}, r"negative is \[0.0, -0.1\]; state the lower bound first"),
         ({"trainng": {}}, "unknown setting 'trainng'; did you mean 'training'"),
     ],
 )
@@ -236,8 +236,8 @@ def test_unusable_settings_are_refused(made: Made, tmp_path: Path, changes: dict
     ("spec", "message"),
     [
         ({"kind": "friend"}, "kind is 'friend'; known: oracle, endpoint, local"),
-        ({"kind": "oracle", "options": {"nois": 0.1}}, "unknown setting 'nois'"),
-        ({"kind": "local", "options": {"source": "x"}}, "of kind local needs limits, template"),
+        ({"kind": "oracle", "options": {"nois": 0.1}}, "unknown setting 'options.nois'; did you mean 'noise'"),
+        ({"kind": "local", "options": {"source": "x"}}, "'options.template' is missing"),
     ],
 )
 def test_unusable_teachers_are_refused(made: Made, tmp_path: Path, spec: dict[str, Any], message: str) -> None:
