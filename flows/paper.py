@@ -28,8 +28,8 @@ from flows.several_machines import check_server
 from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
+from tasks.dvc import plan
 from tasks.dvc.up_to_date import Asked, code_at_work, ended_well
-from tasks.graph import plan
 from tasks.graph.names import SO_FAR, seeds_so_far
 from tasks.tracking.searches import paper_runs
 

@@ -23,9 +23,8 @@ from typing import Any
 
 import yaml
 
-from tasks.graph import STAGES
 from tests.tasks.golden_metrics import differences, stored
-from tests.tasks.golden_runs import RUNS, SETTINGS, with_upstream
+from tests.tasks.golden_runs import COMPUTING, RUNS, SETTINGS, with_upstream
 from tests.tasks.refresh_golden import measure_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -127,7 +126,7 @@ def not_planted(changes: list[Planted]) -> dict[str, list[str]]:
     planted_runs = [RUNS[change.run] for change in changes]
     entries = [SETTINGS[str(run.settings["row"])] for run in planted_runs if run.stage == "policy"]
     kinds = {SETTINGS[str(run.settings["row"])]["optimiser"]["kind"] for run in RUNS.values() if run.stage == "policy"}
-    stages = [stage for stage in STAGES if stage not in {run.stage for run in planted_runs}]
+    stages = [stage for stage in COMPUTING if stage not in {run.stage for run in planted_runs}]
     return {"stages": stages, "optimisers": sorted(kinds - {row["optimiser"]["kind"] for row in entries})}
 
 
