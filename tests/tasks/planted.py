@@ -23,7 +23,7 @@ from typing import Any
 
 import yaml
 
-from tasks.graph import STAGES
+from tasks.graph.files import STAGES
 from tests.tasks.golden_metrics import differences, stored
 from tests.tasks.golden_runs import RUNS, SETTINGS, with_upstream
 from tests.tasks.refresh_golden import measure_in

@@ -11,7 +11,7 @@ from filelock import FileLock
 
 from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.supervised.recipes import RECIPES
-from tasks.graph import STAGES
+from tasks.graph.files import STAGES
 from tests.tasks.golden_metrics import REFRESH, Measured, differences, floor, measured, runs_of, stored, version
 from tests.tasks.golden_runs import RUNS, SETTINGS, GoldenRuns, with_upstream
 from tests.tasks.refresh_golden import ROUNDINGS, golden, in_no_rounding
