@@ -200,9 +200,10 @@ def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, t
 def test_unreadable_lock_is_rebuilt_without_training(finished: Path) -> None:
     before = len(calls(finished))
     lock = finished / "dvc.lock"
-    lock.write_text(lock.read_text()[:700])
+    lock.write_text(lock.read_text()[:700] + "\n{")  # some cuts leave a file that DVC still reads
     run_flow(finished)
     assert len(calls(finished)) == before
+    assert len(list((finished / ".work/set-aside").iterdir())) == 1
     assert "up to date" in command("dvc", "status", "dvc.yaml", root=finished).stdout
 
 
