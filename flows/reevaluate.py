@@ -33,7 +33,7 @@ from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import RunningStages, run_stage
 from rlhf_core.errors import RewardsmithError
-from tasks.graph.files import file_name, resources
+from tasks.graph.files import file_name, is_checkout, resources
 from tasks.params.evaluation import Watched
 from tasks.reevaluation.alerts import note_told, untold
 from tasks.reevaluation.evaluate import load_settings
@@ -69,7 +69,8 @@ def _address(model: Registered) -> str:
 
 
 def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant) -> dict[str, Any]:
-    """Runs `tasks.reevaluation.evaluate` to its end as stages are run: marked, logged, and its memory watched."""
+    """Runs `tasks.reevaluation.evaluate` to its end as stages are run: of the tree's own code where the tree has it,
+    marked, logged, and its memory watched."""
     call = ["tasks.reevaluation.evaluate", "--settings", str(settings), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
@@ -84,6 +85,7 @@ def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant)
         say=get_run_logger().info,
         memory_gb=grant.memory_gb,
         call=call,
+        packages=root if is_checkout(root) else None,
     )
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return found
