@@ -32,8 +32,6 @@ from rlhf_core.typed import Checked, above, accepted_by, check_given, init_field
 
 #: kinds of optimiser: those that learn from a reward, and supervised recipes
 KINDS = (*OPTIMISERS, *SUPERVISED)
-#: a normaliser whose statistics the selection stage takes over the initial policy's pure samples
-PURE_SAMPLES = "pure_samples"
 #: an aspect component that stands for what the selection stage chose
 SELECTED = "selected"
 #: what a component may be scored by
@@ -204,19 +202,18 @@ def check_kind(optimiser: Any) -> None:
         raise RecipeError(f"unknown optimiser '{kind}'{hint(kind, KINDS)}")
 
 
-def check_settings(optimiser: Mapping[str, Any]) -> None:
+def check_settings(optimiser: Mapping[str, Any], *, supervised: bool) -> None:
     """Refuses settings that an optimiser does not have, or that are out of range at any scale.
 
     Args:
         optimiser: `{kind: ..., setting: value}`; a value may be `{times: 2}` of the scale's.
+        supervised: whether it is a supervised recipe.
 
     Raises:
         RecipeError: names the setting.
     """
     kind = optimiser["kind"]
-    takes: list[Any] = [OptimiserConfig]
-    if kind in SUPERVISED:
-        takes = [SUPERVISED[str(kind)], TrainingConfig]
+    takes: list[Any] = [SUPERVISED[str(kind)], TrainingConfig] if supervised else [OptimiserConfig]
     known = {name: cls for cls in takes for name in init_fields(cls)}
     for name, value in optimiser.items():
         if name == "kind":
@@ -274,9 +271,11 @@ class Recipe(Checked):
         check_given(AlarmSettings, self.alarm, "alarm.")
         check_given(ImitationSettings, self.imitation or {}, "imitation.")
         name = str(self.optimiser["kind"])
-        if (name in SUPERVISED) != (self.kind == "supervised"):
+        known: Mapping[str, Any] = SUPERVISED if self.kind == "supervised" else OPTIMISERS
+        if name in KINDS and name not in known:
             raise RecipeError(f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'")
-        check_settings(self.optimiser)
+        known[name]
+        check_settings(self.optimiser, supervised=self.kind == "supervised")
         if (self.kind == "reward") != bool(self.components):
             raise RecipeError(
                 f"a recipe of kind '{self.kind}' has {len(self.components)} reward components; 'reward' needs at least "

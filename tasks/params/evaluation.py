@@ -10,13 +10,12 @@ from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rlhf_core.data.hub_set import HubSet
-from rlhf_core.errors import JudgeError, RecipeError, hint
+from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
+from rlhf_core.evaluation.judges.registry import JUDGES
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.models.sampling import Sampling
-from rlhf_core.testbed.judge import GoldJudge
-from rlhf_core.typed import Checked, above, accepted_by, at_least, between, one_of, typed
+from rlhf_core.typed import Checked, accepted_by, at_least, between, one_of, typed
 from tasks.params.settings import Count, InnerShare
 
 #: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
@@ -28,37 +27,18 @@ TRUE = "true"
 _VARIABLE = re.compile(r"\$\{\w+\}")
 
 
-@dataclass(frozen=True)
-class GoldJudgeSettings(Checked):
-    """The testbed's judge: `{kind: gold, persona: exact}`."""
-
-    persona: str = "exact"
-    seed: int = 0
-    temperature: Annotated[float, above(0)] = 0.75
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        GoldJudge(None, self.persona, self.seed, self.temperature)  # type: ignore[arg-type]
-
-
 def check_judge(spec: Mapping[str, Any]) -> None:
     """Refuses the settings of a judge that cannot be built; `${NAME}` stands for an environment variable.
 
     Raises:
         RecipeError: an unknown kind, an unknown field, or a value that its field does not allow.
     """
-    options = dict(spec)
-    kind = options.pop("kind", None)
-    if kind == "gold":
-        typed(GoldJudgeSettings, options, "judge")
-        return
-    if kind != "endpoint":
-        raise RecipeError(f"kind is {kind!r}{hint(kind, ('gold', 'endpoint'))}")
-    check_endpoint(options)
+    kind = JUDGES.kind_of(spec)
+    check_options(JUDGES[kind], {name: value for name, value in spec.items() if name != "kind"}, f"judge '{kind}'")
 
 
-def check_endpoint(options: Mapping[str, Any]) -> None:
-    """Refuses the settings of an endpoint; `${NAME}` stands for an environment variable.
+def check_options(cls: type[Any], options: Mapping[str, Any], where: str) -> None:
+    """Refuses the options of a judge or teacher; `${NAME}` stands for an environment variable.
 
     Raises:
         RecipeError: an unknown field, or a value that its field does not allow.
@@ -69,12 +49,12 @@ def check_endpoint(options: Mapping[str, Any]) -> None:
         if isinstance(value, str)
     }
     try:
-        typed(EndpointConfig, {**options, **set_later}, "endpoint")
+        typed(cls, {**options, **set_later}, where)
     except JudgeError as error:
-        raise RecipeError(f"endpoint: {error}") from None
+        raise RecipeError(f"{where}: {error}") from None
 
 
-#: A judge: `{kind: gold, persona: exact}`, or `{kind: endpoint}` with the fields of `EndpointConfig`.
+#: A judge: a kind of `rlhf_core.evaluation.judges.registry.JUDGES` with its settings, `{kind: gold, persona: exact}`.
 Judge = Annotated[Mapping[str, Any], accepted_by(check_judge)]
 
 

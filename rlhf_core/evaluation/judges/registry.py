@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE
 from rlhf_core.testbed.judge import PERSONAS, GoldJudge
-from rlhf_core.typed import Checked, above, check_given, one_of
+from rlhf_core.typed import Checked, above, one_of
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -28,6 +27,7 @@ class Gold(Checked):
         temperature: of its soft preferences, in reward units.
     """
 
+    needs_world: ClassVar[bool] = True
     persona: Annotated[str, one_of(PERSONAS)] = "exact"
     seed: int = 0
     temperature: Annotated[float, above(0)] = DEFAULT_TEMPERATURE
@@ -47,21 +47,14 @@ class Gold(Checked):
 class Endpoint(EndpointConfig):
     """A language model behind an OpenAI-compatible endpoint."""
 
+    needs_world: ClassVar[bool] = False
+
     def judge(self, world: GoldWorld | None) -> Judge:
         """Returns the judge; it needs no world."""
         return EndpointJudge(self)
 
 
-#: Settings of each kind of judge, with `judge(world)`.
-JUDGES: Choices[type[Any]] = Choices("judge kind", {"gold": Gold, "endpoint": Endpoint}, needs=("judge",))
-
-
-def check_stated_judge(spec: Any) -> None:
-    """Refuses a judge that a file states wrongly; environment variables in its texts may be set later.
-
-    Raises:
-        RecipeError: an unknown kind or setting, or a value that is wrong.
-    """
-    kind = JUDGES.kind_of(spec)
-    options: Mapping[str, Any] = {} if isinstance(spec, str) else spec
-    check_given(JUDGES[kind], {name: value for name, value in options.items() if name != "kind"})
+#: Settings of each kind of judge, with `judge(world)`, and whether it knows true rewards (`needs_world`).
+JUDGES: Choices[type[Any]] = Choices(
+    "judge kind", {"gold": Gold, "endpoint": Endpoint}, needs=("judge", "needs_world")
+)
