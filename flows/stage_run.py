@@ -210,9 +210,8 @@ def run_stage(
     memory = MemoryWatch(process.pid, memory_gb)
     tail: deque[str] = deque(maxlen=TAIL)
     try:
-        assert process.stdout is not None
         with log_path.open("w", encoding="utf-8") as log:
-            for line in process.stdout:
+            for line in process.stdout or ():
                 log.write(line)
                 log.flush()
                 if line.strip():

@@ -13,7 +13,7 @@ from typing import Any
 import psutil
 
 from tasks.dvc.state import readable_lock
-from tasks.running.artifacts import write_whole
+from tasks.params.yaml_files import write_whole
 from tasks.running.platform_state import alive, note_of
 
 WORK = ".work"

@@ -16,8 +16,7 @@ from typing import Annotated
 import typer
 
 from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, hint, path_error
-from tasks.graph.names import ALL, known_scale, papers_here, split_names, trained_reward_model
-from tasks.graph.rows import refuse_old_tree
+from tasks.graph.names import ALL, known_scale, papers_here, present, split_names, trained_reward_model
 from tasks.params.pages import page_files
 from tasks.running.platform_state import join_platform
 
@@ -41,6 +40,8 @@ then `rewardsmith plan`, then `rewardsmith run`.
 @commands.callback()
 def before(context: typer.Context) -> None:
     if context.invoked_subcommand != "migrate":
+        from tasks.graph.rows import refuse_old_tree
+
         refuse_old_tree(Path.cwd())
 
 
@@ -87,6 +88,7 @@ def run(
     stage: `.work/logs/`. Interrupting is safe: the same command goes on where it stopped.
     """
     from tasks.dvc.up_to_date import Asked, nothing_to_do
+    from tasks.graph.plan import refuse_asked
 
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
@@ -96,6 +98,7 @@ def run(
     if not remote and (current := nothing_to_do(root, asked)) is not None:
         print(current)
         return
+    refuse_asked(root, paper, rows, scale=scale, full=full)
     options = ["--full"] if full else []
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
     options += ["--remote", remote] if remote else []
@@ -319,7 +322,8 @@ def explain(
     from tasks.commands.explain import print_credit, print_explanation
 
     if rows:
-        print_credit(Path("results", scale), rows, seed)
+        known = {path.name for path in Path("results", scale).glob("*/policy/*/")}
+        print_credit(Path("results", scale), [present(name, known) for name in rows], seed)
         return
     if prompt is None or response is None:
         raise RecipeError("explain needs --prompt and --response, or --rows")

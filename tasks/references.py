@@ -75,12 +75,14 @@ def sample(
         for places in batches:
             chosen = [prompts[i] for i in places]
             batch = collect(policy, policy, encoder.tokenizer, chosen, sampling, generator)
-            found = {"ids": batch.responses.ids.int(), "entropies": batch.responses.entropies}
+            entropies = batch.responses.entropies
+            if entropies is None:
+                raise RecipeError(f"{sft}: the policy gives no entropies, which reference responses are kept with")
+            found = {"ids": batch.responses.ids.int(), "entropies": entropies}
             for head in model.heads:
                 scorer = RewardModelScorer(model, build_segmenter({"kind": "bandit"}), head=head)
                 found[f"values.{head}"] = scorer.token_values(batch)
             for name, values in found.items():
-                assert values is not None
                 for i, row, mask in zip(places, values.cpu(), batch.responses.mask.cpu(), strict=True):
                     columns[name][i] = row[mask].clone()
             ended[places] = batch.responses.ended.cpu()

@@ -28,7 +28,7 @@ from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, build_loss
 from rlhf_core.rewards.preference_training import MEAN, pair_loss, score_all, score_parts
 from rlhf_core.rewards.warm import averaged
-from rlhf_core.segmentation import SaT, Segmenter
+from rlhf_core.segmentation import Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
@@ -45,8 +45,7 @@ from tasks.scoring.entropies import load_entropies, resolve_segmenter
 from tasks.scoring.segmenting import (
     SegmentedPairs,
     segment_pairs,
-    segment_sequences,
-    sequences_with_ends,
+    segmented,
     token_rewards,
 )
 
@@ -254,11 +253,7 @@ def scored_examples(
 ) -> list[ColouredExample]:
     """Responses with the reward of every token and segment, for pictures; with weights where the model has them."""
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
-    if end_token is not None:
-        assert isinstance(segmenter, SaT)
-        sequences, spans = sequences_with_ends(encoded, encoder, segmenter, end_token)
-    else:
-        sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies)
+    sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token)
     _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)
     coloured: list[ColouredExample] = []
     for row, sequence, row_spans, part in zip(rows, sequences, spans, parts, strict=True):

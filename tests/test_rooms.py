@@ -12,12 +12,12 @@ ROOT = Path(__file__).resolve().parent.parent
 #: The rooms of tasks/, each importing those before it only. Above them are the stages, then the command line.
 ORDER = (
     "params",
+    "graph",
     "running",
     "data_specs",
     "scoring",
     "evaluating",
     "policy_run",
-    "graph",
     "dvc",
     "tracking",
     "reevaluation",

@@ -101,8 +101,8 @@ class Evaluator:
         if self.translates and "alpaca" in by_name:
             rows = by_name["alpaca"]
             metrics["bleu"] = corpus_bleu([row["response"] for row in rows], [row["baseline"] for row in rows])
-        if self.judge is not None:
-            judgements, judged = distributed.on_main(lambda: self.judge_dialogue(by_name))
+        if (judge := self.judge) is not None:
+            judgements, judged = distributed.on_main(lambda: self.judge_dialogue(judge, by_name))
             metrics |= judged
         if reference_generations is not None:
             metrics |= win_rates_over_reference(generations, reference_generations)
@@ -148,16 +148,13 @@ class Evaluator:
                 history += [{"role": "user", "content": item["turns"][turn]}, {"role": "assistant", "content": text}]
         return rows
 
-    def judge_dialogue(self, by_name: Mapping[str, list[Generation]]) -> tuple[list[Judgement], Metrics]:
+    def judge_dialogue(self, judge: Judge, by_name: Mapping[str, list[Generation]]) -> tuple[list[Judgement], Metrics]:
         """Judgements and their metrics: AlpacaEval in drawn order, Arena-Hard both ways, MT-Bench ratings."""
-        assert self.judge is not None
         judgements: list[Judgement] = []
         metrics: dict[str, float] = {}
         for name in ("alpaca", "ood"):
             if name in by_name:
-                games = play_games(
-                    self.judge, comparisons(by_name[name], self.instruction), "alpaca_eval", orders="drawn"
-                )
+                games = play_games(judge, comparisons(by_name[name], self.instruction), "alpaca_eval", orders="drawn")
                 judgements += _judgement_rows(name, games)
                 rate = win_rate([game.preference_for_model for game in games])
                 metrics |= {
@@ -166,7 +163,7 @@ class Evaluator:
                     f"{name}_invalid": rate["n_invalid"],
                 }
         if "arena" in by_name:
-            games = play_games(self.judge, comparisons(by_name["arena"], self.instruction), "arena_hard")
+            games = play_games(judge, comparisons(by_name["arena"], self.instruction), "arena_hard")
             judgements += _judgement_rows("arena", games)
             arena = arena_win_rate(games)
             metrics |= {
@@ -179,7 +176,7 @@ class Evaluator:
             rows = by_name["mtbench"]
             first = {row["id"]: row for row in rows if row["turn"] == 1}
             games = grade_answers(
-                self.judge,
+                judge,
                 [
                     (f"{row['id']}/{row['turn']}", so_far(row, first), row["response"], {"prompt": row["meta"]})
                     for row in rows

@@ -34,14 +34,15 @@ import yaml
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
 from tasks.graph.check import check_all
 from tasks.graph.code_dependencies import Reads, reads
+from tasks.graph.headlines import HEADLINE_FILE, HEADLINES
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
+from tasks.graph.rows import papers, read_rows
 from tasks.params.pages import Address, read_page, read_settings
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import stage_needs
-from tasks.running.artifacts import write_whole
-from tasks.running.headlines import HEADLINE_FILE, HEADLINES
+from tasks.params.yaml_files import write_whole
 
 STAGES = (
     "check", "prepare", "tokenizer", "segmenter", "sft", "entropies", "samples", "teacher", "generative_reward_model",
@@ -108,7 +109,7 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
     where = f"params/scales/{scale}/stages.yaml:resources"
     for stage, needs in stage_needs(own_resources(root, scale), where).items():
         if stage not in found:
-            raise RecipeError(f"{where}: unknown stage '{stage}'{hint(stage, sorted(STAGES), more=3)}")
+            raise RecipeError(f"{where}: unknown stage '{stage}'{hint(stage, STAGES, more=3)}")
         found[stage].update({name: value for name, value in vars(needs).items() if value is not None})
     return found
 
@@ -273,6 +274,10 @@ def main(arguments: list[str] | None = None) -> int:
             return 1 if stale else 0
         for path in write(options.root, wanted):
             print(f"wrote {path}")
+        for problem in (
+            wrong for paper in papers(options.root) for wrong in read_rows(options.root, paper)[1].values()
+        ):
+            print(f"warning: left out: {problem}", file=sys.stderr)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -7,7 +7,6 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph.rows import backbone_names, papers, row_addresses
 from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
 
@@ -33,6 +32,8 @@ def papers_here(root: Path) -> tuple[str, ...]:
     Raises:
         RecipeError: this is not the repository.
     """
+    from tasks.graph.rows import papers
+
     if not (root / "params.yaml").is_file():
         raise RecipeError(f"no params.yaml in {root}: run rewardsmith in the repository")
     return papers(root)
@@ -47,12 +48,14 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
     """
+    from tasks.graph.rows import backbone_names, row_addresses
+
     known_papers = papers_here(root)
     if not names or names == [ALL]:
         return SUITE, []
     rows = {paper: set(row_addresses(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
-    names = [_present(name, set().union(backbones, *rows.values())) for name in names]
+    names = [present(name, set().union(backbones, *rows.values())) for name in names]
     first_is_paper = bool(names) and names[0] in known_papers
     owned, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
     for name in chosen:
@@ -67,7 +70,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     return owned.pop(), chosen
 
 
-def _present(name: str, known: Collection[str]) -> str:
+def present(name: str, known: Collection[str]) -> str:
     """A row's present name for one with dots, which names had before; said on standard error."""
     present = present_name(name)
     if name in known or present not in known or present == name:
@@ -88,7 +91,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
         return folder
     paper, _, name = model.rpartition("/")
     known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
-    name = _present(name, known)
+    name = present(name, known)
     found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
     if not found:
         near = hint(name, sorted(known), more=3) if known else "; none is trained yet: rewardsmith run"

@@ -14,6 +14,7 @@ from tasks.graph import files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import build
+from tasks.graph.names import SUITE
 from tasks.params.pages import page_files, read_settings
 from tasks.params.scales import scale_names
 from tasks.params.settings import ROOT_SCALE
@@ -41,8 +42,7 @@ def pipeline_files(
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
-    if params.exists() and (root / "params" / "scales" / scale).is_dir():
-        refuse_rows(root, scale, {paper: rows or _demo_rows(root, paper, scale, full=full)})
+    refuse_asked(root, paper, rows, scale=scale, full=full)
     in_demo = not params.exists() or _within(read_settings(params)["demo"].get(paper), rows, seeds)
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
@@ -56,6 +56,18 @@ def pipeline_files(
         if not (root / file).exists():
             raise RecipeError(f"{file} does not exist. Run rewardsmith in the repository")
     return files
+
+
+def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, full: bool) -> None:
+    """Refuses what a run is asked for where a stage would refuse a setting of it, and warns of other rows.
+
+    Raises:
+        RecipeError: every problem, one a line.
+    """
+    if not (root / "params.yaml").exists() or not (root / "params" / "scales" / scale).is_dir():
+        return
+    chosen = suite_papers(root, scale=scale, full=full) if paper == SUITE else (paper,)
+    refuse_rows(root, scale, {name: rows or _demo_rows(root, name, scale, full=full) for name in chosen})
 
 
 def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
@@ -82,8 +94,7 @@ def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]
         RecipeError: no paper has rows at the scale.
     """
     folders: list[Path] = []
-    chosen_papers = suite_papers(root, scale=scale, full=full)
-    refuse_rows(root, scale, {paper: _demo_rows(root, paper, scale, full=full) for paper in chosen_papers})
+    refuse_asked(root, SUITE, (), scale=scale, full=full)
     graphs = build(root)
     if full or scale != ROOT_SCALE:
         chosen = {SHARED, *suite_papers(root, scale=scale, full=full)}

@@ -17,7 +17,7 @@ from statistics import mean
 from typing import Any
 
 from tasks.graph.expected import clock
-from tasks.running.artifacts import write_whole
+from tasks.params.yaml_files import write_whole
 
 RUNS = Path(".work") / "runs"
 

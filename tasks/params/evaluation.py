@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -10,13 +9,13 @@ from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rlhf_core.data.hub_set import HubSet
-from rlhf_core.errors import JudgeError, RecipeError
+from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.evaluation.judges.registry import JUDGES
+from rlhf_core.evaluation.judges.registry import JUDGES, check_stated_judge
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.models.sampling import Sampling
-from rlhf_core.typed import Checked, accepted_by, at_least, between, one_of, typed
-from tasks.params.settings import Count, InnerShare
+from rlhf_core.typed import Checked, accepted_by, at_least, between, one_of
+from tasks.params.settings import Count, InnerShare, check_stated
 
 #: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
 PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
@@ -24,37 +23,19 @@ PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
 PAIR_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.n_answers == 2)
 #: Name of true rewards among judges.
 TRUE = "true"
-_VARIABLE = re.compile(r"\$\{\w+\}")
 
 
 def check_judge(spec: Mapping[str, Any]) -> None:
     """Refuses the settings of a judge that cannot be built; `${NAME}` stands for an environment variable.
 
     Raises:
-        RecipeError: an unknown kind, an unknown field, or a value that its field does not allow.
+        RecipeError: an unknown kind, an unknown or missing field, or a value that its field does not allow.
     """
-    kind = JUDGES.kind_of(spec)
-    check_options(JUDGES[kind], {name: value for name, value in spec.items() if name != "kind"}, f"judge '{kind}'")
+    check_stated_judge(spec)
+    check_stated(JUDGES[JUDGES.kind_of(spec)], {name: value for name, value in spec.items() if name != "kind"}, "")
 
 
-def check_options(cls: type[Any], options: Mapping[str, Any], where: str) -> None:
-    """Refuses the options of a judge or teacher; `${NAME}` stands for an environment variable.
-
-    Raises:
-        RecipeError: an unknown field, or a value that its field does not allow.
-    """
-    set_later = {
-        name: _VARIABLE.sub("http://localhost", value) if name == "base_url" else value
-        for name, value in options.items()
-        if isinstance(value, str)
-    }
-    try:
-        typed(cls, {**options, **set_later}, where)
-    except JudgeError as error:
-        raise RecipeError(f"{where}: {error}") from None
-
-
-#: A judge: a kind of `rlhf_core.evaluation.judges.registry.JUDGES` with its settings, `{kind: gold, persona: exact}`.
+#: A judge: `{kind: gold, persona: exact}`, or `{kind: endpoint}` with the fields of `EndpointConfig`.
 Judge = Annotated[Mapping[str, Any], accepted_by(check_judge)]
 
 

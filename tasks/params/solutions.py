@@ -10,8 +10,7 @@ from rlhf_core.models.sampling import Sampling
 from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.teachers.registry import TEACHERS
 from rlhf_core.typed import Checked, one_of
-from tasks.params.evaluation import check_options
-from tasks.params.settings import Count
+from tasks.params.settings import Count, check_stated
 
 
 @dataclass(frozen=True)
@@ -45,4 +44,4 @@ class TeacherSpec(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_options(TEACHERS[self.kind], self.options, self.kind)
+        check_stated(TEACHERS[self.kind], self.options, "options.")

@@ -106,7 +106,7 @@ def peak_evaluation(
     found: Metrics = dict(win_rates_over_reference(rows["alpaca"], sft))
     found["alpaca_chars"] = sum(row["n_chars"] for row in rows["alpaca"]) / max(1, len(rows["alpaca"]))
     if evaluator.judge is not None:
-        _, judged = evaluator.judge_dialogue({"mtbench": rows["mtbench"]})
+        _, judged = evaluator.judge_dialogue(evaluator.judge, {"mtbench": rows["mtbench"]})
         found |= judged
     return {f"peak_{name}": value for name, value in found.items()}, rows["alpaca"]
 

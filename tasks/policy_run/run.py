@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +13,19 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.lora import Adapter, AdapterOff
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import Policy
+from rlhf_core.recipe import Recipe
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.dpo import reference_logprobs
 from rlhf_core.training_state import State
 from tasks.evaluating.policies import Evaluator, win_rates_over_reference
 from tasks.evaluating.solving import test_sets
 from tasks.params.evaluation import EvaluationConfig
-from tasks.policy_run.hacking_watch import scores_over_sft
+from tasks.params.policy import PolicyScale
+from tasks.policy_run.hacking_watch import HackingWatch, scores_over_sft
 from tasks.policy_run.proxies import ProxyReader
+from tasks.policy_run.reward import RewardInputs
 from tasks.policy_run.solutions import SolutionFolders
+from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit, read_rows
 
@@ -33,36 +38,48 @@ class PolicyInputs:
 
     Attributes:
         data, sft: of its backbone.
-        entropies, sentences: which segmenters need.
-        reward_models, normalisers: of the models that it names, in order.
-        references: of the models whose reference rewards its shapings need.
-        selection, holistic, aspect_models: of a row with aspects.
+        reward: what its reward is made of.
+        holistic: the reward model that its selection names, of a row with aspects.
         solutions: of rows that learn from sampled solutions.
+
+    Raises:
+        RecipeError: a selection without its holistic reward model, or the other way round.
     """
 
     data: Path
     sft: Path
-    entropies: Path | None
-    sentences: Path | None
-    reward_models: tuple[Path, ...]
-    normalisers: tuple[Path, ...]
-    references: tuple[Path, ...]
-    selection: Path | None
+    reward: RewardInputs
     holistic: Path | None
-    aspect_models: tuple[Path, ...]
     solutions: SolutionFolders
 
     def __post_init__(self) -> None:
-        if (self.selection is None) != (self.holistic is None):
+        if (self.reward.selection is None) != (self.holistic is None):
             raise RecipeError("--selection and --holistic belong together: the selection and the reward model it names")
 
     @property
     def paths(self) -> list[Path]:
         """All that are given."""
-        single = (self.data, self.sft, self.entropies, self.sentences)
-        several = (*self.reward_models, *self.normalisers, *self.references)
-        aspects = (self.selection, self.holistic, *self.aspect_models)
-        return [path for path in (*single, *several, *aspects, *self.solutions.given) if path is not None]
+        holistic = [] if self.holistic is None else [self.holistic]
+        first, last = self.reward.paths
+        return [self.data, self.sft, *first, *holistic, *last, *self.solutions.given]
+
+
+@dataclass(frozen=True)
+class RowTraining:
+    """A row's training at a scale.
+
+    Attributes:
+        recipe: the row.
+        scale: settings of its optimiser.
+        inputs: results of the stages above it.
+        where: names row and settings in messages.
+    """
+
+    recipe: Recipe
+    scale: PolicyScale
+    inputs: PolicyInputs
+    seed: int
+    where: str
 
 
 @dataclass
@@ -172,3 +189,7 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSet
         freeze(run.reference.model)
     run.policy.model.eval()
     return run
+
+
+#: What trains a started run: returns its metrics, and what watched for hacking if anything did.
+Learn = Callable[[PolicyRun, RunCheckpoints], tuple[Metrics, HackingWatch | None]]

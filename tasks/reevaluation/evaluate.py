@@ -39,9 +39,10 @@ from rlhf_core.evaluation.statistics import wilson_interval
 from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
+from tasks.params.yaml_files import write_whole
 from tasks.reevaluation.past_results import bring_back
 from tasks.reevaluation.records import bring_records, records, records_folder
-from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_whole
+from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.running.exclusive import only_one
 from tasks.running.result_rows import Generation
 
@@ -349,13 +350,11 @@ def _reevaluate(
                 "data sets that are here",
             )
     spec = typed(EvaluationConfig, read_settings(evaluation), str(subject.evaluation))
-    if spec.judge is None:
-        raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
     world = load_world(data)
     judge = load_judge(spec.judge, world)
-    uncached = load_judge({k: v for k, v in spec.judge.items() if k != "cache_path"}, world)
-    assert judge is not None
-    assert uncached is not None
+    uncached = load_judge({k: v for k, v in (spec.judge or {}).items() if k != "cache_path"}, world) if judge else None
+    if spec.judge is None or judge is None or uncached is None:
+        raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
     identity = judge_digest(spec.judge, judge.name)
     folder = records_folder(root, model["name"], model["alias"])
     folder.mkdir(parents=True, exist_ok=True)

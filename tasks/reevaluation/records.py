@@ -11,7 +11,8 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.dvc.tracked import tracked_files
-from tasks.running.artifacts import digest, read_json, write_whole
+from tasks.params.yaml_files import write_whole
+from tasks.running.artifacts import digest, read_json
 
 RECORDS = Path("reevaluations")
 #: The file by which DVC keeps them.

@@ -254,7 +254,7 @@ def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, A
     if own is None or not matches.outputs.get(own):
         return {"status": "not run"}, None
     if match.kind != "wins":
-        return _tested(matches, row, match), None
+        return _tested(matches, str(row.main), own, match), None
     other = str(match.other)
     if other == own:
         return {"status": ITSELF}, None
@@ -270,25 +270,19 @@ def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, A
     return fields, Comparison(difference, None, p_value, same_sign, len(rates))
 
 
-def _tested(matches: Matches, row: MappedRow, match: Match) -> dict[str, Any]:
-    assert row.recipe is not None
-    found = matches.outcome(str(row.main), row.recipe.name, match)
+def _tested(matches: Matches, main: str, own: str, match: Match) -> dict[str, Any]:
+    """The fields of a cell with a test of a row against its main row."""
+    counted = {"unparsable": matches.unparsable(main, own)} if match.by == "judge" else {}
+    found = matches.outcome(main, own, match)
     if found is None:
-        return {"status": "not measured", **_counted(matches, row, match)}
-    seeds = matches.seeds(str(row.main), row.recipe.name)
+        return {"status": "not measured", **counted}
     return {
-        **_counted(matches, row, match),
+        **counted,
         "status": "measured",
         "mean": found.p_value,
-        "seeds": {str(seed): found.p_value for seed in seeds},
+        "seeds": {str(seed): found.p_value for seed in matches.seeds(main, own)},
         "outcome": found.text,
     }
-
-
-def _counted(matches: Matches, row: MappedRow, match: Match) -> dict[str, int]:
-    """Prompts without a verdict behind a test of the judge's wins."""
-    assert row.recipe is not None
-    return {"unparsable": matches.unparsable(str(row.main), row.recipe.name)} if match.by == "judge" else {}
 
 
 def word_verdict(printed: str, outcome: str) -> str | None:

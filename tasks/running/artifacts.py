@@ -2,7 +2,7 @@
 
 `<out>/result/` is deterministic (weights, metrics, history without clock) and the only thing that later
 stages read. `<out>/record/` says how it was made (seconds, memory, versions, commit) and nothing reads it. Beside them
-`<out>/headline.json` has at most six metrics of some stages, for DVC's tables (`tasks.running.headlines`).
+`<out>/headline.json` has at most six metrics of some stages, for DVC's tables (`tasks.graph.headlines`).
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ import psutil
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError
+from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
 from tasks.params.pages import Address, settings_digest
-from tasks.running.headlines import HEADLINE_FILE, HEADLINES, write_headlines
 
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn")
 
@@ -55,17 +55,6 @@ def read_json(path: Path | str) -> Any:
         raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all, for who may be reading it meanwhile; makes its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path | str, value: Any) -> None:

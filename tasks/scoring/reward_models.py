@@ -28,7 +28,7 @@ from tasks.running.artifacts import read_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.stage import device
 from tasks.scoring.entropies import resolve_segmenter, response_entropies
-from tasks.scoring.segmenting import segment_sequences, sequences_with_ends
+from tasks.scoring.segmenting import segmented
 
 #: What tells the results of upstream stages apart.
 MARKS: dict[str, Callable[[Path], bool]] = {
@@ -138,13 +138,10 @@ class TrainedScorer:
     ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
         """Every row with its response as the model reads them, and the spans of the segments."""
         encoded = [self.encoder.sequence(row, text) for row, text in zip(rows, responses, strict=True)]
-        if self.end_token is not None:
-            assert isinstance(self.segmenter, SaT)
-            return sequences_with_ends(encoded, self.encoder, self.segmenter, self.end_token)
         entropies = None
         if self.policy is not None:
             entropies = [values.tolist() for values in response_entropies(self.policy, encoded, self.batch)]
-        return segment_sequences(encoded, self.encoder, self.segmenter, entropies)
+        return segmented(encoded, self.encoder, self.segmenter, entropies, self.end_token)
 
     def parts(
         self, sequences: Sequence[SegmentedSequence], batch: int | None = None

@@ -102,9 +102,9 @@ Change = Callable[[dict[str, Any]], None]
             lambda spec: spec.update(aspects=["honesty"]),
             "no aspect 'honesty' at scale testbed",
         ),
-        (SELECTION, lambda spec: spec.update(aspects=[]), "'aspects' must list names"),
-        (SELECTION, lambda spec: spec.update(aspects=["length", "length"]), "twice"),
-        (SELECTION, lambda spec: spec.update(holistic=None), "name the initial policy and the holistic"),
+        (SELECTION, lambda spec: spec.update(aspects=[]), "list entries of params"),
+        (SELECTION, lambda spec: spec.update(aspects=["length", "length"]), "each once"),
+        (SELECTION, lambda spec: spec.update(holistic=None), "'holistic' is missing"),
         (
             ASPECT,
             lambda spec: spec.update(model="fact"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
@@ -10,7 +11,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE
 from rlhf_core.testbed.judge import PERSONAS, GoldJudge
-from rlhf_core.typed import Checked, above, one_of
+from rlhf_core.typed import Checked, above, check_given, one_of
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -55,6 +56,15 @@ class Endpoint(EndpointConfig):
 
 
 #: Settings of each kind of judge, with `judge(world)`, and whether it knows true rewards (`needs_world`).
-JUDGES: Choices[type[Any]] = Choices(
-    "judge kind", {"gold": Gold, "endpoint": Endpoint}, needs=("judge", "needs_world")
-)
+JUDGES: Choices[type[Any]] = Choices("judge kind", {"gold": Gold, "endpoint": Endpoint}, needs=("judge", "needs_world"))
+
+
+def check_stated_judge(spec: Any) -> None:
+    """Refuses a judge that a file states wrongly; environment variables in its texts may be set later.
+
+    Raises:
+        RecipeError: an unknown kind or setting, or a value that is wrong.
+    """
+    kind = JUDGES.kind_of(spec)
+    options: Mapping[str, Any] = {} if isinstance(spec, str) else spec
+    check_given(JUDGES[kind], {name: value for name, value in options.items() if name != "kind"})
