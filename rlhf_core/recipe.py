@@ -16,7 +16,9 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.hacking import AlarmSettings
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
-from rlhf_core.policy_optimisation.config import OPTIMISERS, SOURCES, OptimiserConfig
+from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
+from rlhf_core.policy_optimisation.objectives import OBJECTIVES
+from rlhf_core.policy_optimisation.origins import SOURCES
 from rlhf_core.policy_optimisation.unseen import useless_combination
 from rlhf_core.rewards.aggregation import BASES
 from rlhf_core.rewards.combinations import COMBINATIONS, Combination, WeightedSum
@@ -333,7 +335,8 @@ def useless_shaping(recipe: Recipe) -> str | None:
     if part.aspect is not None:
         return None
     kind = str(recipe.optimiser["kind"])
-    if part.signal is not Sequence and kind != "online_dpo":
+    objective = {**OPTIMISERS.get(kind, {}), **recipe.optimiser}.get("objective", OptimiserConfig.objective)
+    if part.signal is not Sequence and OBJECTIVES[objective].ignores_size is None:
         return None
     return useless_combination(build_shaping(part.shaping, Scale(0.0, 1.0, 1.0)), recipe.optimiser)
 

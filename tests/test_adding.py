@@ -11,13 +11,11 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from tests.small_repository import PROJECT, clean_environment, command, write_yaml
 from tests.tasks.golden_settings import DATA, SUPERVISED, policy_scale
@@ -61,8 +59,8 @@ class Added:
 ADDED = [Added(*found) for found in BLOCK.findall(DOCUMENT.read_text(encoding="utf-8"))]
 BY_TABLE = {added.table: added for added in ADDED}
 
-#: Runs in a user's folder with nothing but the installed package: misspells each name and asks for a plan, or runs every
-#: stage of the pipeline files and notes which functions were called. Prints JSON.
+#: Runs in a user's folder with nothing but the installed package: misspells each name and asks for a plan, or runs
+#: every stage of the pipeline files and notes which functions were called. Prints JSON.
 DRIVER = """
 import contextlib, importlib, io, json, shlex, sys
 from pathlib import Path
@@ -219,7 +217,7 @@ class Study:
 
 
 @pytest.fixture(scope="module", params=["in the project", "in a folder of one's own"])
-def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Study]:
+def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Study:
     """The package outside the clone, with the page's choices in its tables or in a module of the user's."""
     library, root = tmp_path_factory.mktemp("library"), tmp_path_factory.mktemp("study")
     for package in PACKAGES:
@@ -236,7 +234,7 @@ def study(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         write_yaml(root / file, content)
     for words in (["git", "init", "-q"], [sys.executable, "-m", "dvc", "init", "-q"]):
         command(*words, root=root)
-    yield Study(root, library, named)
+    return Study(root, library, named)
 
 
 def test_every_kind_of_the_architectures_table_has_an_example() -> None:

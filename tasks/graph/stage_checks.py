@@ -109,10 +109,13 @@ def check_segmenter(segmenter: Mapping[str, Any], reached: Reached, where: str) 
 
 def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: str) -> None:
     """Refuses a judge that knows true rewards where the data has none."""
-    if judge is not None and JUDGES[JUDGES.kind_of(judge)].needs_world and not reached.has_world:
+    if judge is None or reached.has_world:
+        return
+    kind = JUDGES.kind_of(judge)
+    if JUDGES[kind].needs_world:
         raise _refuse(
             where,
-            f"judge.kind is '{JUDGES.kind_of(judge)}', which knows the testbed only, but the data's source is '{reached.data.source}'; "
+            f"judge.kind is '{kind}', which knows the testbed only, but the data's source is '{reached.data.source}'; "
             "name an endpoint, or null for none",
         )
 
