@@ -283,6 +283,8 @@ def test_a_misspelt_choice_is_refused_with_the_nearest(study: Study) -> None:
         assert f"did you mean '{right}'" in said, f"{table}: {said}"
 
 
+@pytest.mark.platform
+@pytest.mark.timeout(1800)
 def test_the_stages_call_every_new_choice(study: Study) -> None:
     study.python("-m", "tasks.command_line", "plan", "toys")
     called = {(file, name) for file, name in study.drive({})}
