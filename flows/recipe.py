@@ -33,14 +33,14 @@ from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.registry import SHAPINGS
 from tasks.dvc import state
+from tasks.dvc.plan import ROOT_FILE
 from tasks.graph import files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED
-from tasks.graph.plan import ROOT_FILE
 from tasks.graph.rows import papers, row_addresses
+from tasks.graph.stopping import stopped
 from tasks.params.page_text import page_text
 from tasks.params.pages import NAME, read_settings
-from tasks.running.artifacts import stopped
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
 

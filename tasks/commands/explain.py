@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
-from tasks.running.artifacts import read_jsonl, stopped
+from tasks.graph.stopping import stopped
+from tasks.running.artifacts import read_jsonl
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer
 from tasks.scoring.segmenting import token_rewards
 

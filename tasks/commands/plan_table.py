@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
+from tasks.dvc.plan import suite_papers
 from tasks.dvc.state import asked_for
 from tasks.graph.expected import clock, expected_bytes, expected_seconds
 from tasks.graph.names import SUITE
-from tasks.graph.plan import suite_papers
 from tasks.graph.stages import Stage
 from tasks.running import machine
 

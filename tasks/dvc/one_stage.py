@@ -1,6 +1,6 @@
 """One stage by DVC, in a process of its own.
 
-    python -m tasks.dvc.one_stage policy@segment-bandit-0
+    python -m tasks.dvc.one_stage policy-segment-bandit-0
 
 It does what `dvc repro --single-item` does, and compares what comes from DVC's cache with the record of the run that
 made it. A damaged result is removed from the cache, and the stage runs. The exit status is that of the stage's command.

@@ -13,10 +13,10 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RewardsmithError
+from tasks.dvc.plan import ROOT_FILE, pipeline_files, suite_files, suite_papers
 from tasks.dvc.unofficial import newest_run, open_repo, run_key
 from tasks.graph.files import CPU
 from tasks.graph.names import SUITE
-from tasks.graph.plan import ROOT_FILE, pipeline_files, suite_files, suite_papers
 from tasks.graph.stages import Stage, declared_stages, in_order, is_of_seeds, seeds_of, select
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from statistics import mean
 
 from tasks.graph.stages import Stage
-from tasks.running.artifacts import stopped
+from tasks.graph.stopping import stopped
 
 
 def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | None]:

@@ -14,7 +14,8 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import statistics
 from rlhf_core.published.row_map import RecipeRow
-from tasks.running.artifacts import read_json, read_jsonl, stopped
+from tasks.graph.stopping import stopped
+from tasks.running.artifacts import read_json, read_jsonl
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ import psutil
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
+from tasks.graph.stopping import STOPPED_FILE
 from tasks.params.pages import Address, settings_digest
 
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn")
@@ -230,10 +231,6 @@ def _record(
     }
 
 
-#: What a stage that stopped leaves in its result, and nothing beside it.
-STOPPED_FILE = "stopped.json"
-
-
 class Stopped(Exception):
     """What a stage measured forbids what comes next, such as a reward model below the accuracy asked of it.
 
@@ -248,12 +245,6 @@ class Stopped(Exception):
     def __init__(self, reason: str, metrics: Mapping[str, float] | None = None) -> None:
         super().__init__(reason)
         self.metrics = dict(metrics or {})
-
-
-def stopped(result: Path) -> str | None:
-    """Why the stage of a result stopped; None of any other."""
-    path = result / STOPPED_FILE
-    return str(read_json(path)["reason"]) if path.exists() else None
 
 
 @contextmanager

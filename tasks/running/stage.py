@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
 from tasks import GC_THRESHOLD
+from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
-from tasks.running.artifacts import Stopped, check_version, stage_output, stopped
+from tasks.running.artifacts import Stopped, check_version, stage_output
 
 if TYPE_CHECKING:
     import torch

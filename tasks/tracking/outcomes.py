@@ -17,11 +17,12 @@ from tasks.graph import files as graph
 from tasks.graph.items import SHARED
 from tasks.graph.names import made_tables
 from tasks.graph.rows import ROW_STAGES
+from tasks.graph.stopping import stopped
 from tasks.params.pages import Address, read_settings
 from tasks.params.scales import STAGES, scale_entries
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping
-from tasks.running.artifacts import digest, read_json, stopped
+from tasks.running.artifacts import digest, read_json
 
 
 @dataclass(frozen=True)

@@ -27,7 +27,7 @@ from tasks.running.platform_state import FOLDER, client_environment, read_privat
 from tests import chaos, small_repository
 from tests.browser import WIDTHS, look, needs_browser
 from tests.chaos import Platform, servers
-from tests.small_repository import PROJECT, clean_environment, command
+from tests.small_repository import PROJECT, change_entry, clean_environment, command
 
 pytestmark = pytest.mark.platform
 #: Minutes from making the schedule to its run.
@@ -473,7 +473,7 @@ def test_a_missing_limit_stops_a_run_with_its_name_and_up_makes_it_again(platfor
 def test_a_deployment_does_not_run_another_tree_than_it_was_pinned_to(platform: Platform) -> None:
     path = platform.root / "params/segment/rows.yaml"
     before = path.read_text()
-    path.write_text(before + "title: changed\n")
+    change_entry(path, "bandit", title="changed")
     try:
         state = platform.wait(platform.start("segment", report=False, sync=False))
     finally:

@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from flows.working_tree import marked_groups
 from tests import small_repository
@@ -83,8 +82,9 @@ def wait_for(condition: Any, seconds: float = 90) -> None:
         time.sleep(0.1)
 
 
-def change_row(root: Path, row: str, text: str) -> None:
-    change_entry(root / "params/segment/rows.yaml", row, **yaml.safe_load(text))
+def let_row(root: Path, row: str, behaviour: str) -> None:
+    """Makes the stand-in stages of a row behave so (see `tests.small_repository`)."""
+    change_entry(root / "params/segment/rows.yaml", row, notes=f"behaviour: {behaviour}")
 
 
 def test_after_the_flow_dvc_finds_nothing_to_do(finished: Path) -> None:
@@ -105,14 +105,16 @@ def test_logs_are_kept(finished: Path) -> None:
 
 def test_second_run_does_nothing(finished: Path) -> None:
     before = len(calls(finished))
-    assert run_flow(finished) == "17 current"
+    assert run_flow(finished) == "18 current"
     assert len(calls(finished)) == before
 
 
 def test_one_row_and_seed_runs_what_it_needs_only(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     run_flow(root, rows=["dpo"], seeds=[0], full=True)
-    assert [line[0] for line in calls(root)] == ["prepare", "tokenizer", "sft", "policy"]
+    ran = [line[0] for line in calls(root)]
+    assert ran.count("check") == 1
+    assert [kind for kind in ran if kind != "check"] == ["prepare", "tokenizer", "sft", "policy"]
 
 
 def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: Path) -> None:
@@ -128,10 +130,10 @@ def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: P
 
 def test_a_stop_is_a_result_that_the_run_ends_well_with(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
-    change_row(root, "bandit", "behaviour: stop\n")
-    assert run_flow(root) == "17 ran, 2 of them stopped"
+    let_row(root, "bandit", "stop")
+    assert run_flow(root) == "18 ran, 2 of them stopped"
     before = len(calls(root))
-    assert run_flow(root) == "17 current, 2 of them stopped"
+    assert run_flow(root) == "18 current, 2 of them stopped"
     assert len(calls(root)) == before
     assert "up to date" in command("dvc", "repro", root=root).stdout
 
@@ -140,7 +142,7 @@ def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path
     from flows.scheduler import RunFailed
 
     root = small_repository.create(tmp_path)
-    change_row(root, "bandit", "behaviour: data-error\n")
+    let_row(root, "bandit", "data-error")
     with pytest.raises(RunFailed, match=r"exit code 2: file x\.jsonl, row 3, field 'prompt': empty"):
         run_flow(root)
     outs = [line[1] for line in calls(root)]
@@ -150,14 +152,14 @@ def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path
     failure = json.loads((root / ".work/failures/policy-segment-bandit-0.json").read_text())
     assert (failure["exit_code"], failure["retry"]) == (2, False)
     assert not (root / "results/testbed/segment/policy/bandit/0/result").exists()
-    change_entry(root / "params/segment/rows.yaml", "bandit", behaviour=None)
+    change_entry(root / "params/segment/rows.yaml", "bandit", notes=None)
     run_flow(root)
     assert not list((root / ".work/failures").iterdir())
 
 
 def test_a_passing_failure_is_tried_again(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
-    change_row(root, "segment", "behaviour: flaky\n")
+    let_row(root, "segment", "flaky")
     assert "failed" not in run_flow(root, rows=["segment"], seeds=[0])
     tried = [line[1] for line in calls(root) if line[1].endswith("policy/segment/0")]
     assert len(tried) == 2

@@ -73,7 +73,7 @@ def test_unknown_row_suggests_the_nearest(repository: Path, command: str) -> Non
 def test_unknown_model_says_what_to_do(repository: Path) -> None:
     done = rewardsmith("explain", "--prompt", "Hi", "--response", "Hello.", root=repository)
     assert done.returncode == 2
-    assert "None is trained yet: rewardsmith run" in done.stderr
+    assert "; none is trained yet: rewardsmith run" in done.stderr
     assert "Traceback" not in done.stderr
 
 
@@ -118,7 +118,7 @@ def test_a_path_that_cannot_be_used_is_named(
 
 
 def test_a_plan_of_the_demo_writes_nothing(repository: Path) -> None:
-    small_repository.write_yaml(repository / "params/own/rows/mine.yaml", small_repository.DEFAULT_ROWS["dpo"])
+    small_repository.write_yaml(repository / "params/own/rows.yaml", {"mine": small_repository.DEFAULT_ROWS["dpo"]})
     try:
         assert rewardsmith("plan", root=repository).returncode == 0
         assert not (repository / "pipelines").exists(), "plain `dvc status` would list a matrix as never run"
