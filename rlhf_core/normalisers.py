@@ -10,7 +10,7 @@ sign; bins with fewer than two samples are dropped and counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -309,6 +309,7 @@ def calibrate(
     *,
     floor_fraction: float = 0.1,
     min_samples: int = 2,
+    own: Collection[str] = (),
 ) -> dict[str, Any]:
     """Returns what every normaliser keeps of one reward model's calibration signals, as plain numbers.
 
@@ -316,6 +317,7 @@ def calibrate(
         signals: segment rewards of chosen and rejected responses, pooled.
         sequence_values: [responses] sequence evaluations e(x, y).
         floor_fraction, min_samples: of `fit_location_aware`.
+        own: normalisers beside those of the table, each `module:name`.
 
     Returns:
         `{"global": {mean, std}, "last": ..., "sequence": ..., "location_aware": {huber: {...}, ols: {...}},
@@ -324,7 +326,8 @@ def calibrate(
     rewards = np.concatenate([s.values[s.segmentation.mask].double().numpy() for s in signals])
     locations = np.concatenate([s.segmentation.location[s.segmentation.mask].double().numpy() for s in signals])
     given = CalibrationSet(rewards, locations, sequence_values, floor_fraction, min_samples)
-    fitted: dict[str, Any] = {name: choice.fit(given) for name, choice in NORMALISERS.items() if choice.fit is not None}
+    choices = {name: NORMALISERS[name] for name in (*NORMALISERS, *own)}
+    fitted: dict[str, Any] = {name: choice.fit(given) for name, choice in choices.items() if choice.fit is not None}
     bins = location_bins(locations, rewards, min_samples)
     fitted["bins"] = {name: np.asarray(getattr(bins, name)).tolist() for name in ("location", "mean", "std", "samples")}
     fitted["counts"] = {

@@ -88,6 +88,7 @@ def fit_normalisers(
             e.double().numpy(),
             floor_fraction=spec.floor_fraction,
             min_samples=spec.min_samples,
+            own=spec.own,
         )
         write_json(result / "normaliser.json", fitted)
         metrics = {**fitted["counts"], "global_mean": fitted["global"]["mean"]}

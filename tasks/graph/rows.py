@@ -19,7 +19,6 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.recipe import Recipe, referenced_models, reward_models
 from rlhf_core.segmentation.segmenters import SEGMENTERS
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
-from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 from tasks.params.aspects import SelectionFile
 from tasks.params.pages import Address, entries, page_files, read_settings
 from tasks.params.policy import needed_solutions
@@ -285,7 +284,7 @@ def _solutions(
     named = [recipe.rewrites, *(part.generative_reward_model for part in recipe.components)]
     name = next((name for name in named if name is not None), None)
     generative = None if name is None else _generative_model(root, where, paper, name)
-    if kind in SUPERVISED:
+    if recipe.kind == "supervised":
         needed = set(needs_of(kind, optimiser)) - {PREFERENCE}
     else:
         sampled = generative is not None or any(model.samples for model in models)

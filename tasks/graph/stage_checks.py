@@ -11,8 +11,10 @@ from typing import Any
 
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
+from rlhf_core.evaluation.judges.registry import JUDGES
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.teachers.registry import TEACHERS
 from tasks.graph.items import Argument, Item, result_of
 from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.aspects import AspectModelSpec
@@ -107,10 +109,13 @@ def check_segmenter(segmenter: Mapping[str, Any], reached: Reached, where: str) 
 
 def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: str) -> None:
     """Refuses a judge that knows true rewards where the data has none."""
-    if judge is not None and judge.get("kind") == "gold" and not reached.has_world:
+    if judge is None or reached.has_world:
+        return
+    kind = JUDGES.kind_of(judge)
+    if JUDGES[kind].needs_world:
         raise _refuse(
             where,
-            f"judge.kind is 'gold', which knows the testbed only, but the data's source is '{reached.data.source}'; "
+            f"judge.kind is '{kind}', which knows the testbed only, but the data's source is '{reached.data.source}'; "
             "name an endpoint, or null for none",
         )
 
@@ -179,8 +184,9 @@ def _questions(reached: Reached) -> None:
 
 def _teacher(reached: Reached) -> None:
     _questions(reached)
-    if reached.own("spec").kind == "oracle" and reached.data.source != "testbed":
-        raise _refuse(reached.where("spec"), "kind is 'oracle', which knows the steps of the testbed's questions only")
+    kind = reached.own("spec").kind
+    if TEACHERS[kind].needs_testbed and reached.data.source != "testbed":
+        raise _refuse(reached.where("spec"), f"kind is '{kind}', which knows the steps of the testbed's questions only")
 
 
 def _generative_reward_model(reached: Reached) -> None:

@@ -17,8 +17,8 @@ from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.normalisers import Normaliser, Scalar, build_normaliser
-from rlhf_core.recipe import PURE_SAMPLES, SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
+from rlhf_core.normalisers import NORMALISERS, Normaliser, build_normaliser
+from rlhf_core.recipe import SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.aspect_scorer import AspectScorer
@@ -185,7 +185,8 @@ def _aspect_components(
 
 def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, Any] | None) -> Normaliser:
     """The normaliser of a reward model's component, from its fit or from the selection's pure samples."""
-    if part.normaliser != PURE_SAMPLES:
+    choice = NORMALISERS[part.normaliser]
+    if not choice.of_selection:
         return build_normaliser(part.normaliser, read_json(normaliser / "normaliser.json"), part.estimator)
     holistic = _needed(selected, part)["holistic"]
     if holistic["reward_model"] != part.reward_model:
@@ -193,7 +194,7 @@ def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, 
             f"component '{part.name}' reads the reward model '{part.reward_model}', but the selection's pure samples "
             f"are scored by '{holistic['reward_model']}'"
         )
-    return Scalar(float(holistic["mean"]), float(holistic["std"]))
+    return choice.build({"mean": float(holistic["mean"]), "std": float(holistic["std"])}, part.estimator)
 
 
 @dataclass(frozen=True)
@@ -218,7 +219,7 @@ def _model_component(
     model, trained = ScalarModel.load(found.reward_model / "model")
     resolved = resolve_segmenter(readout.segmenter, inputs.entropies)
     segmenter = load_segmenter(resolved, inputs.sentences)
-    if part.normaliser in ("global", "last", "location_aware") and trained["segmenter"] != resolved:
+    if NORMALISERS[part.normaliser].of_segments and trained["segmenter"] != resolved:
         raise RecipeError(
             f"component '{part.name}': normaliser '{part.normaliser}' was fitted to segments of the reward model "
             f"'{part.reward_model}', cut by {trained['segmenter']}, but the read-out cuts by {resolved}; state the "
