@@ -47,7 +47,7 @@ class RunFailed(RewardsmithError):
 
 @dataclass
 class Summary:
-    """What became of every stage asked for; `stopped` has the reasons of results that are a stop."""
+    """Outcome of every requested stage; `stopped` has the reasons of results that stop a run."""
 
     current: list[str] = field(default_factory=list)
     done: dict[str, StageDone] = field(default_factory=dict)
@@ -229,7 +229,7 @@ class _Run:
                 self.summary.skipped[below] = f"reads from {address}, which failed"
 
     def _note(self, address: str, grant: Grant, outcome: str) -> None:
-        """Where the time of a stage went, for the run's file."""
+        """Notes the times of a stage for the run's file."""
         times, began = self.summary.times, self.began[address]
         out, took = self.root / self.stale[address].out, times.elapsed() - began
         times.stages.append(

@@ -11,7 +11,7 @@ from rlhf_core.errors import RewardsmithError
 
 @dataclass(frozen=True)
 class Grant:
-    """What one stage was given: a number of cores, its own GPUs, and memory in GiB."""
+    """Resources granted to one stage: a number of cores, its own GPUs, and memory in GiB."""
 
     cores: int
     gpus: tuple[str, ...]

@@ -50,7 +50,7 @@ class StageFailed(RewardsmithError):
 
 @dataclass(frozen=True)
 class StageDone:
-    """How a stage ended: ran, restored (from DVC's cache) or unchanged, and its wall seconds."""
+    """End of a stage: ran, restored (from DVC's cache) or unchanged, and its wall seconds."""
 
     address: str
     outcome: str

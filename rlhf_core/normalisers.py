@@ -208,7 +208,7 @@ def fit_location_aware(
 
 @dataclass(frozen=True)
 class CalibrationSet:
-    """What normalisers of one reward model are fitted to.
+    """Calibration data for the normalisers of one reward model.
 
     Attributes:
         rewards, locations: [segments] rewards of segments, pooled, and their p in (0, 1].

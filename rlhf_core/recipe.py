@@ -47,7 +47,7 @@ def stated_shaping(shaping: Any) -> Chain | None:
 
 @dataclass(frozen=True)
 class ReadOut(Checked):
-    """How a reward model is read.
+    """Settings for reading a reward model.
 
     Args:
         segmenter: the segmentation.

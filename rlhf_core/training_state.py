@@ -1,4 +1,4 @@
-"""What a training loop holds of a model between two steps: everything that training can change."""
+"""State of a model in a training loop between two steps: everything that training can change."""
 
 from __future__ import annotations
 

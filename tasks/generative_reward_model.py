@@ -51,7 +51,7 @@ STAGE = "generative_reward_model"
 
 @dataclass(frozen=True)
 class Material:
-    """What the stage works on.
+    """Training material of the stage.
 
     Attributes:
         wrong: wrong predictions.

@@ -1,4 +1,4 @@
-"""What killed processes leave in Prefect: runs that look alive, and slots that nobody holds."""
+"""Recovery from killed processes in Prefect: runs that look alive, and slots that nobody holds."""
 
 from __future__ import annotations
 

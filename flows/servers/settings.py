@@ -1,4 +1,4 @@
-"""Where the platform stores what, on which ports, and with which credentials.
+"""Settings of the platform: stores, ports and credentials.
 
 Variables (none is needed):
     REWARDSMITH_DATABASE    postgresql://user:password@host:5432/rewardsmith: PostgreSQL instead of SQLite. The
@@ -267,7 +267,7 @@ def credentials(folder: Path) -> dict[str, str]:
 
 
 def _check_database(url: str) -> None:
-    """Whether the variable is an address of PostgreSQL that every tool reads alike; never shows what may be a password.
+    """Refuses addresses of PostgreSQL that tools read differently, without showing a possible password.
 
     Raises:
         RecipeError: what is wrong with it.
@@ -290,7 +290,7 @@ def _check_database(url: str) -> None:
 
 
 def _check_host(host: str) -> None:
-    """Whether the variable is an IPv4 address or a name of one.
+    """Refuses a value that is neither an IPv4 address nor a host name of one.
 
     Raises:
         RecipeError: it is not.

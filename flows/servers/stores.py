@@ -1,5 +1,5 @@
-"""What the platform keeps its data in, looked at before anything starts: the disk, the object store, and whether both
-stores and the host are those of the last time."""
+"""Check of the platform's stores before anything starts: the disk and the object store respond, and both
+stores and the host are the same as last time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an aspect reward is: values over character spans of a response, with a declared density and direction."""
+"""Aspect rewards: values over character spans of a response, with a declared density and direction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_core.errors import NumericsError, RecipeError
 
 
 class Density(StrEnum):
-    """What one value of an aspect is about."""
+    """Unit of text that one value of an aspect describes."""
 
     TOKEN = "token"
     SPAN = "span"

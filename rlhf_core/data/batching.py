@@ -18,7 +18,7 @@ _SHUFFLE_STREAM = 7019  # keeps batch order apart from other draws with the same
 
 @dataclass(frozen=True)
 class Position:
-    """Where an iteration stands: `index` batches of `epoch` have been handed out."""
+    """Position of an iteration: `index` batches of `epoch` have been handed out."""
 
     epoch: int = 0
     index: int = 0

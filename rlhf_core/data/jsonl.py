@@ -43,7 +43,7 @@ class BadRow:
 
 @dataclass
 class Lines:
-    """What a JSON Lines file holds: `rows` as (1-based line, record), and the lines that are no record."""
+    """Content of a JSON Lines file: `rows` as (1-based line, record), and the lines that are not records."""
 
     file: str
     rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)

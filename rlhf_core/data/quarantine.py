@@ -26,7 +26,7 @@ _NAMED_ROWS = 3
 
 @dataclass(frozen=True)
 class Summary:
-    """How many of a file's rows were quarantined, and why.
+    """Number of a file's rows that were quarantined, by reason.
 
     Args:
         file: the file or source.

@@ -29,7 +29,7 @@ _SLICE = re.compile(r"(-?\d*):(-?\d*)")
 
 
 class Source(Protocol):
-    """Where records come from."""
+    """Source of records."""
 
     summaries: list[Summary]
 
@@ -51,7 +51,7 @@ class Source(Protocol):
 
 @dataclass
 class Screening:
-    """How a source treats bad rows.
+    """Treatment of bad rows by a source.
 
     Args:
         quarantine_dir: folder for quarantine files; None refuses any bad row.

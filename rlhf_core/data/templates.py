@@ -42,7 +42,7 @@ class Piece:
 
 
 class ChatTemplate(ABC):
-    """How messages become a prompt, and how a response ends."""
+    """Format of prompts made from messages, and of the end of a response."""
 
     name: str
 

@@ -46,7 +46,7 @@ class Limits(Checked):
 
 @dataclass
 class CutCounts:
-    """How many prompts and responses were seen and cut; kept by the caller over a whole data set."""
+    """Counts of prompts and responses, seen and cut; the caller keeps them for a whole data set."""
 
     prompts: int = 0
     prompts_cut: int = 0

@@ -23,7 +23,7 @@ Level = Annotated[float, between(0, 1, open_low=True, open_high=True)]
 
 @dataclass(frozen=True)
 class AlarmSettings(Checked):
-    """When training counts as reward hacking, and what follows. The SFT policy is that of the first rollout batch.
+    """Settings of the reward hacking alarm. The first rollout batch represents the SFT policy.
 
     Args:
         false_alarms: chance that a run whose win rate only fluctuates raises an alarm of a fall, over all pairs of
@@ -91,7 +91,7 @@ class Evaluated:
 
 @dataclass(frozen=True)
 class Fall:
-    """How the scores of the same prompts changed.
+    """Change of scores on the same prompts.
 
     Attributes:
         changed: prompts whose score differs.
@@ -165,7 +165,7 @@ def find_fall(points: Sequence[Evaluated], settings: AlarmSettings, evaluations:
 
 @dataclass(frozen=True)
 class Band:
-    """Where a number of the rollouts may lie."""
+    """Allowed range of one rollout statistic."""
 
     low: float
     high: float

@@ -1,4 +1,4 @@
-"""What reward hacking did to a run: where it set in, what the policy lost, and what it writes more of.
+"""Effects of reward hacking on a run: its onset, the loss in quality, and the texts that become more frequent.
 
 The hacking alarm (`rlhf_core.evaluation.hacking`) watches while a policy trains; this looks back on the whole run. Its
 points are evaluations on the same prompts, the SFT policy first at a win rate of 1/2 over itself. Source: PAR, §4
@@ -18,7 +18,7 @@ from rlhf_core.evaluation.hacking import AlarmSettings, Evaluated, fall, pairs, 
 
 @dataclass(frozen=True)
 class Onset:
-    """Where hacking set in.
+    """Onset of reward hacking.
 
     Attributes:
         since: step of the best evaluation before the fall: from there on the policy optimised the proxy alone.
@@ -139,7 +139,7 @@ def overoptimisation(
 
 @dataclass(frozen=True)
 class ClauseUse:
-    """How often each type of clause stands in some responses.
+    """Frequency of each type of clause in a set of responses.
 
     Attributes:
         shares: of all clauses, by type; they sum to 1, or to 0 without any clause.

@@ -1,4 +1,4 @@
-"""Whether a model got worse on any of several benchmarks: paired differences with simultaneous intervals."""
+"""Regression test of a model on several benchmarks: paired differences with simultaneous intervals."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class Program:
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """What became of a program.
+    """Outcome of a program's run.
 
     Attributes:
         status: passed (every test ran to its end) | failed (an assertion) | error (an exception) | exited

@@ -30,7 +30,7 @@ OVERHEAD = 1.1
 
 @dataclass(frozen=True)
 class Sharding:
-    """How trained models lie on the ranks.
+    """Distribution of trained models over the ranks.
 
     Args:
         ranks: GPUs.

@@ -31,7 +31,7 @@ CONFIG_FILE = "reward_model.json"
 
 @dataclass(frozen=True)
 class SegmentStates:
-    """What a reward model says at segment ends.
+    """Values and hidden states of a reward model at segment ends.
 
     Attributes:
         values: [batch, max_segments] float32, the head at each end, 0 beyond each row's count.

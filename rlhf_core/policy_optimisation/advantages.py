@@ -162,7 +162,7 @@ WHITENINGS = Choices(
 
 @dataclass(frozen=True)
 class Rewarded:
-    """What an advantage estimator sees of a rollout batch.
+    """Inputs of an advantage estimator for a rollout batch.
 
     Attributes:
         rewards, values: [batch, response_len] float32, token rewards and the critic's values (zeros without one).

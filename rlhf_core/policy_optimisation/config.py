@@ -22,7 +22,7 @@ from rlhf_core.typed import Checked, above, at_least, between, one_of
 
 @dataclass(frozen=True)
 class CriticStart:
-    """What a critic starts from.
+    """Starting point of a critic.
 
     Args:
         starts: the model, 'sft' or 'reward_model'; None for no critic.
@@ -42,7 +42,7 @@ CRITICS = Choices(
 
 @dataclass(frozen=True)
 class RolloutOrigin:
-    """Where rollouts come from.
+    """Origin of rollouts.
 
     Args:
         fixed: samples of the reference, drawn once; the policy samples them otherwise.

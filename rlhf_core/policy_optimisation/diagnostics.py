@@ -1,4 +1,4 @@
-"""What a rollout batch looks like before the update. What the update itself does, the learner reports."""
+"""Diagnostics of a rollout batch before the update. The learner reports on the update itself."""
 
 from __future__ import annotations
 

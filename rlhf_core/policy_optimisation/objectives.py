@@ -137,7 +137,7 @@ def value_loss(
 
 @dataclass(frozen=True)
 class LossAverage:
-    """What losses of tokens are averaged over.
+    """Averaging of the tokens' losses.
 
     Args:
         total: ([batch, response_len] losses, mask) -> scalar sum.
@@ -166,7 +166,7 @@ LOSS_AVERAGES = Choices(
 
 @dataclass(frozen=True)
 class Compared:
-    """What an objective sees of some responses, [batch, response_len].
+    """Inputs of an objective for some responses, [batch, response_len].
 
     Attributes:
         logprobs: float32 under the policy as it is, with a gradient.

@@ -45,7 +45,7 @@ OnStep = Callable[[int, dict[str, float], Experience], bool | None]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What changes while training and says so; a reward may be one."""
+    """Object with a state that training changes, such as a reward."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

@@ -1,4 +1,4 @@
-"""Whether a sampled solution is right: its answer extracted and compared with the question's."""
+"""Grading of sampled solutions: their answers are extracted and compared with the question's answer."""
 
 from __future__ import annotations
 

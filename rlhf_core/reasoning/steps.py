@@ -58,7 +58,7 @@ def kept_before(text: str, step: int) -> str:
 
 @dataclass(frozen=True)
 class Located:
-    """What a model says of a prediction's first wrong step.
+    """A model's answer about the first wrong step of a prediction.
 
     Attributes:
         valid: False where the text names no step and does not say that all are correct.

@@ -1,4 +1,4 @@
-"""What teachers and generative reward models are asked: locating the first wrong step, and rewriting with least edits.
+"""Prompts for teachers and generative reward models: locating the first wrong step, rewriting with least edits.
 
 `PAPER` has the words of RLMEC, Table 6, `SHORT` a header for models of the testbed's size. In a teacher's rewriting
 prompt the paper's Table 5 prints the erroneous solution in the place of the correct one; here the correct one stands

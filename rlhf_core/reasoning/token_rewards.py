@@ -12,7 +12,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class RewardRanges:
-    """Where rewards are clipped.
+    """Ranges to which rewards are clipped.
 
     Attributes:
         negative: (alpha, beta) of wrong predictions, so only tokens held to be wrong are punished.

@@ -118,7 +118,7 @@ def _aspects(reward: Reward) -> list[AspectScorer]:
 
 
 class ToolClock:
-    """What the tools behind a reward's aspects were asked since it was last read. Clocks enter no result."""
+    """Counter of the requests to the aspects' tools since its last reading. It does not enter results."""
 
     def __init__(self, reward: Reward) -> None:
         self._usages = [scorer.aspect.usage for scorer in _aspects(reward) if hasattr(scorer.aspect, "usage")]

@@ -51,7 +51,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """What one component says of a batch.
+    """Rewards of one component for a batch.
 
     Attributes:
         raw: as scored.
@@ -130,12 +130,12 @@ def add_up(parts: Mapping[str, Part], batch: RolloutBatch) -> dict[str, Tensor]:
 
 @dataclass(frozen=True)
 class RewardOutput:
-    """What a reward says of a batch.
+    """Rewards of all components for a batch.
 
     Attributes:
         total: [batch, response_len] float32, zero on padding.
         breakdown: the same shape by component; its sum is `total`. Clamping shows as 'clamp'.
-        parts: what each component says.
+        parts: rewards of each component.
     """
 
     total: Tensor

@@ -1,4 +1,4 @@
-"""What is read of a reward model at segment ends: values, differences, parts of the aggregated reward, or that reward.
+"""Readings of a reward model at segment ends: values, differences, parts of the aggregated reward, or all of it.
 
 A read-out says what it needs, so that recipe and scorer ask it and no name.
 """

@@ -1,4 +1,4 @@
-"""What a recipe says of a shaping, without the mathematics: steps, constants and what they need.
+"""Specification of a shaping in a recipe: its steps, constants and requirements, without the mathematics.
 
     shaping: {kind: par}
     shaping: [{kind: length_penalty}, {kind: ceil, ceiling: {value: 5.0, sft_deviations: 2.0}}]

@@ -30,7 +30,7 @@ BY_RESPONSE: tuple[SignalType, ...] = (Sequence, Segments)
 
 @dataclass
 class Elementwise(Checked):
-    """What every shaping shares: it maps real values [batch, n] and leaves the rest at 0.
+    """Base of all elementwise shapings: maps the real values of [batch, n] and leaves the rest at 0.
 
     Attributes:
         takes: signal types.

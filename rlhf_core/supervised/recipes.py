@@ -38,7 +38,7 @@ ROW = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sources:
-    """What there is to learn from.
+    """Training material of supervised recipes.
 
     Attributes:
         preference: rows {prompt, chosen, rejected} of the data set.

@@ -134,7 +134,7 @@ WORD = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]+|[^\sA-Za-z0-9,.!?]+|[,.!?]{4,}")
 
 @dataclass(frozen=True)
 class Statement:
-    """What one clause says, before any reward is given.
+    """Content of one clause, before it is rewarded.
 
     Attributes:
         kind: greeting | closing | flattery | filler | fact | garbled.

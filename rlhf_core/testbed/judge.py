@@ -43,7 +43,7 @@ class Request(Protocol):
 
 @dataclass(frozen=True)
 class Persona:
-    """How a judge departs from the truth, in reward units.
+    """Departures of a judge from the truth, in reward units.
 
     Attributes:
         noise: standard deviation of the error on each answer's reward.

@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class LongFormConfig:
-    """What defines the long-form world.
+    """Settings that define the long-form world.
 
     Attributes:
         seed: of every draw.
@@ -79,7 +79,7 @@ class LongFormConfig:
 
 @dataclass(frozen=True)
 class PassageFacts:
-    """What the passages of a question say; anything else is false."""
+    """Facts in the passages of a question; anything else is false."""
 
     facts: Mapping[str, Mapping[str, str]]
 

@@ -13,7 +13,7 @@ Meta = Mapping[str, Any]
 
 
 class Facts(Protocol):
-    """What is true: a world's knowledge base, or the passages of one question."""
+    """True facts: a world's knowledge base, or the passages of one question."""
 
     def is_true(self, entity: str, attribute: str, value: str) -> bool: ...
 

@@ -66,7 +66,7 @@ class TranslationRewards:
 
 @dataclass(frozen=True)
 class TranslationConfig:
-    """What defines the translation world.
+    """Settings that define the translation world.
 
     Attributes:
         seed: of every draw.

@@ -183,7 +183,7 @@ def english(clauses: Sequence[Clause]) -> str:
 
 @dataclass(frozen=True)
 class Form:
-    """What an English word is.
+    """Grammatical form of an English word.
 
     Attributes:
         kind: determiner | adjective | noun | verb | adverb | and.

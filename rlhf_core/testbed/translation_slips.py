@@ -1,4 +1,4 @@
-"""How translators of the testbed go wrong: slips, which fall anywhere, and habits, which return with the same words.
+"""Mistakes of the testbed's translators: slips at random places, and habits, which recur with the same words.
 
 What only falls anywhere averages out: a greedy policy that imitates it hardly errs. A habit is most translators' way
 with a word, so such a policy takes it over, and a reward that knows better has something to mend.

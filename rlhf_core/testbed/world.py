@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class WorldConfig:
-    """What defines a world.
+    """Settings that define a world.
 
     Attributes:
         seed: of the facts.

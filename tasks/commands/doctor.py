@@ -1,4 +1,4 @@
-"""What this machine has and lacks for Rewardsmith, and how to get it."""
+"""Check of this machine's tools for Rewardsmith, with advice on installing missing ones."""
 
 from __future__ import annotations
 

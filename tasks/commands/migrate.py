@@ -54,7 +54,7 @@ class OldFile:
 
 @dataclass
 class Migrated:
-    """What a conversion did: pages written, files removed, results moved (old and new folder)."""
+    """Changes of a conversion: pages written, files removed, results moved (old and new folder)."""
 
     pages: list[Path] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""What every kind of data spec shares: the sets that the stage `prepare` writes, and the folder of real data."""
+"""Parts common to all kinds of data spec: the sets that the stage `prepare` writes, and the folder of real data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What DVC knows of stages: current, to be restored from its cache, or to be run, and why.
+"""State of stages in DVC: current, to be restored from its cache, or to be run, with the reason.
 
 `read_state` asks DVC once. What hangs on a stage that runs is counted as running, since its input may change.
 """

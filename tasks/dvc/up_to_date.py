@@ -1,4 +1,4 @@
-"""Whether a run that is asked for again has anything to do.
+"""Check for work left to do when a run is requested again.
 
 A run that ended well leaves a note in `.work/ended/`: a digest of its stages' locks, the code, the report's page and
 MLflow's address. While that stands, MLflow has runs and DVC finds every stage current, the same command says so in
@@ -30,7 +30,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Asked:
-    """What `rewardsmith run` is asked for: a paper's rows and seeds, or the suite, and what is to follow them."""
+    """Request to `rewardsmith run`: a paper's rows and seeds, or the suite, and the follow-up tasks."""
 
     paper: str
     scale: str

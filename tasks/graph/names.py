@@ -1,4 +1,4 @@
-"""What names on the command line stand for: a scale, a paper, rows of it, a trained reward model."""
+"""Resolution of names on the command line: a scale, a paper, its rows, a trained reward model."""
 
 from __future__ import annotations
 

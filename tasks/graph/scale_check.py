@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What a stage needs.
+    """Memory that a stage needs.
 
     Attributes:
         backbone, stage: which.

@@ -1,4 +1,4 @@
-"""Where the time goes: of every kind of stage by the records, and of a run by what its scheduler noted.
+"""Times: of each kind of stage from the results' records, and of a run from its scheduler's notes.
 
 A run leaves `.work/runs/<start>.json`: when each stage began, how long its call took, how long the stage says that it
 worked, and what came before and after the stages. From it comes the orchestration's share.
@@ -24,7 +24,7 @@ RUNS = Path(".work") / "runs"
 
 @dataclass(frozen=True)
 class KindTime:
-    """What all stages of a kind took.
+    """Time and memory of all stages of a kind.
 
     Attributes:
         kind: the module, such as reward_model.

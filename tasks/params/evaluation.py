@@ -41,7 +41,7 @@ Judge = Annotated[Mapping[str, Any], accepted_by(check_judge)]
 
 @dataclass(frozen=True)
 class EvaluationConfig(Checked):
-    """How policies are evaluated.
+    """Settings for the evaluation of policies.
 
     Args:
         max_new_tokens: longest answer on dialogue benchmarks.
@@ -88,7 +88,7 @@ class EvaluationConfig(Checked):
 
 @dataclass(frozen=True)
 class PoolSpec(Checked):
-    """How a pool of answers is drawn.
+    """Settings for drawing a pool of answers.
 
     Args:
         benchmarks: whose prompts.
@@ -112,7 +112,7 @@ class PoolSpec(Checked):
 
 @dataclass(frozen=True)
 class BestOfNSpec(Checked):
-    """How the best of N are judged.
+    """Settings for judging the best of N answers.
 
     Args:
         sizes: every N.
@@ -160,7 +160,7 @@ class RewardBenchSpec(Checked):
 
 @dataclass(frozen=True)
 class SecondJudgeSpec(Checked):
-    """Who judges, and what.
+    """Judge, benchmark and template of a second judgement.
 
     Args:
         judge: judge spec, see `tasks.running.loading.load_judge`.
@@ -183,7 +183,7 @@ class Watched(Checked):
 
 @dataclass(frozen=True)
 class Schedule(Checked):
-    """When a deployment runs: a cron expression of five fields and a time zone."""
+    """Schedule of a deployment: a cron expression of five fields and a time zone."""
 
     cron: str
     timezone: str = "UTC"

@@ -122,7 +122,7 @@ def reward_model_spec(values: Mapping[str, Any], where: str) -> AnyRewardModel:
 
 @dataclass(frozen=True)
 class CalibrationSpec(Checked):
-    """How normalisers are fitted. Both regressions are; a row's `estimator` says which one it uses.
+    """Settings for fitting normalisers. Both regressions are fitted; a row's `estimator` selects one.
 
     Args:
         pairs: preference pairs of the calibration set, both responses of each.
@@ -140,7 +140,7 @@ class CalibrationSpec(Checked):
 
 @dataclass(frozen=True)
 class ReferencesSpec(Checked):
-    """How reference responses are drawn, and how constants of a shaping are read at this scale.
+    """Settings for drawing reference responses and for reading a shaping's constants at this scale.
 
     Args:
         sampling: of the responses.
@@ -177,7 +177,7 @@ class GenerativeModelSpec(Checked):
 
 @dataclass(frozen=True)
 class GenerativeModelScale(Checked):
-    """How it is trained and used.
+    """Settings for training and using a generative reward model at one scale.
 
     Args:
         training: `TrainingConfig`.

@@ -1,4 +1,4 @@
-"""What an evaluation while training adds to win rate and KL: proxy rewards, and the weights of the best one.
+"""Additions to win rate and KL of an evaluation during training: proxy rewards, and the weights of the best one.
 
 Source: PAR, §4.1 (proxy reward and win rate on the test set), Figure 6b (preference score), Table 3 (best checkpoint).
 """

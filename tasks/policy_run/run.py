@@ -84,7 +84,7 @@ class RowTraining:
 
 @dataclass
 class PolicyRun:
-    """What training and its periodic evaluation share.
+    """State shared by training and its periodic evaluation.
 
     Attributes:
         policy: being trained.

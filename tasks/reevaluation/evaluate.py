@@ -68,7 +68,7 @@ def load_settings(path: Path) -> ReevaluationSettings:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a model is evaluated with: paths from its record."""
+    """Inputs for the evaluation of a model: paths from its record."""
 
     result: Path
     data: Path

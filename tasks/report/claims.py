@@ -1,4 +1,4 @@
-"""What a paper says in words, as comparisons of measured numbers, and whether they bear it out.
+"""Claims of a paper, as comparisons of measured numbers, and their verdicts.
 
 The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`. A claim has parts,
 each of a kind of `claim_kinds`, which makes one or several comparisons. A comparison is tested as a cell of a table is

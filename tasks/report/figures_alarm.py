@@ -1,4 +1,4 @@
-"""What *ALARM* says, its Figures 3 and 4 (the selection), and how the gate fares while policies train."""
+"""Claims of *ALARM*, its Figures 3 and 4 (the selection), and the gate's behaviour during policy training."""
 
 from __future__ import annotations
 

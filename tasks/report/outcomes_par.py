@@ -1,4 +1,4 @@
-"""What PAR's rows came to: true win rate at the end and lost after the peak with intervals, and what they cost."""
+"""Outcomes of PAR's rows: true win rate at the end and loss after the peak, with intervals, and their cost."""
 
 from __future__ import annotations
 

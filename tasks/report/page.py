@@ -48,7 +48,7 @@ def label(key: str) -> str:
 
 @dataclass(frozen=True)
 class PaperReport:
-    """What the report shows of one paper.
+    """Content of the report on one paper.
 
     Attributes:
         tables: parsed `tables.json` of its tables stage.

@@ -1,4 +1,4 @@
-"""How a result was made: what the report says about the run behind a measured cell."""
+"""Origin of a result: the report's details of the run behind a measured cell."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a measured difference is real.
+"""Significance of a measured difference.
 
 Each row is compared with its table's main row twice: over seeds (paired t-test of the seeds' differences) and
 over prompts (paired t-test of each prompt's difference, seeds averaged first, so that a prompt counts once).

@@ -232,7 +232,7 @@ def _record(
 
 
 class Stopped(Exception):
-    """What a stage measured forbids what comes next, such as a reward model below the accuracy asked of it.
+    """Stop after a measurement that forbids the next stage, such as a reward model below its required accuracy.
 
     Raised within `stage_output` it leaves a result of its own, the reason and what was measured, so that the same is
     not trained again. Stages that read it stop as well (`tasks.running.stage.command_line`); tables say "stopped".

@@ -164,7 +164,7 @@ def run_key(stage: str, version: int, digests: Mapping[str, str], seed: int) -> 
 
 
 class RunCheckpoints:
-    """When a run saves its state, and where it goes on.
+    """Checkpoints of a run: saves its state on schedule and resumes from the last one.
 
     Wall time decides when to save and nothing else: saving changes no result.
 

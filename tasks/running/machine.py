@@ -1,4 +1,4 @@
-"""What this machine has: cores (affinity and cgroup quota), memory, disk and GPUs, without importing torch."""
+"""Resources of this machine: cores (affinity and cgroup quota), memory, disk and GPUs, without importing torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every stage's command line shares: threads, errors and exit codes."""
+"""Command line of all stages: threads, errors and exit codes."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tasks.running.artifacts import read_json, read_tensors
 
 @dataclass(frozen=True)
 class References:
-    """What a component knows of the SFT model's own responses.
+    """Reward statistics of the SFT model's own responses for one component.
 
     Attributes:
         rewards: [M] float32 reference rewards by prompt id.

@@ -52,7 +52,7 @@ PAGE = 1000
 
 @dataclass
 class Counts:
-    """What a sync did."""
+    """Counts of runs that a sync handled."""
 
     new: int = 0
     replaced: int = 0

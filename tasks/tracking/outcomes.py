@@ -1,4 +1,4 @@
-"""What the stages left behind, one outcome per row and seed: what tracking mirrors."""
+"""Outcomes of the stages, one per row and seed, which tracking mirrors."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class RowOutcome:
 
 @dataclass(frozen=True)
 class TableMetrics:
-    """What only the tables stage knows of one table.
+    """Metrics of one table that only the tables stage knows.
 
     Attributes:
         means: '<row>/<metric>' -> mean over seeds.

@@ -29,7 +29,7 @@ _CONFIGURATION = {401, 402, 403, 404, 405}
 
 @dataclass(frozen=True)
 class EndpointConfig:
-    """Where and how to ask.
+    """Address and request settings of an endpoint.
 
     Attributes:
         base_url: up to and including the version, e.g. `http://127.0.0.1:8000/v1`; without credentials.
@@ -76,7 +76,7 @@ class EndpointConfig:
 
 @dataclass
 class Usage:
-    """What a judge has cost so far: calls that reached the endpoint, tokens as it reported them, money."""
+    """Cost of a judge so far: calls that reached the endpoint, tokens as the endpoint reported them, money."""
 
     calls: int = 0
     tries_again: int = 0

@@ -1,4 +1,4 @@
-"""What a judge is: requests in, raw verdict text out; parsing happens elsewhere, strictly."""
+"""Interface of a judge: requests in, raw verdict text out; another module parses the text strictly."""
 
 from __future__ import annotations
 

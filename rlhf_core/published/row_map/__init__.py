@@ -25,7 +25,7 @@ PROVENANCE = ("qa_train", "math_train", "rm_dataset", "policy_dataset")
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """Where one row's results lie: `results/<scale>/<group>/<kind>/<name>/<seed>/`."""
+    """Folder of one row's results: `results/<scale>/<group>/<kind>/<name>/<seed>/`."""
 
     name: str
     group: str
