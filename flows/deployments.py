@@ -129,7 +129,7 @@ def check_pinned(root: Path) -> str:
     if changed:
         raise RewardsmithError(
             f"this deployment is pinned to commit {commit[:10]}, and the tree differs in {listed(changed)}. Commit, "
-            "then run `rewardsmith up`, which pins it anew; or run `rewardsmith run` for the tree as it is"
+            "then run `rewardsmith up`, which pins the new commit; or run `rewardsmith run` for the tree as it is"
         )
     return commit
 

@@ -127,7 +127,7 @@ def only_run(root: Path, name: str) -> AbstractContextManager[None]:
         RewardsmithError: another run has it.
     """
     lock = root / ".work" / "recipes" / f"{name}.lock"
-    return only_one(lock, f"another run of the recipe '{name}' is at work", "Wait for it, or choose another name")
+    return only_one(lock, f"another run of the recipe '{name}' is active", "Wait for it, or choose another name")
 
 
 def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[str]:
@@ -157,7 +157,7 @@ def adopt(root: Path, name: str) -> Path:
     known = {path.parent.name: read_settings(path) for path in (root / ".work" / "recipes").glob("*/recipe.yaml")}
     if name not in known:
         raise RecipeError(
-            f"no recipe '{name}' ran here{hint(name, sorted(known), more=3) if known else '; none did yet'}"
+            f"no recipe '{name}' ran here{hint(name, sorted(known), more=3) if known else '; none has run yet'}"
         )
     paper = str(known[name]["paper"])
     source = _page(paper, name)

@@ -67,7 +67,7 @@ def check_server() -> None:
 
     if not PREFECT_API_URL.value():
         raise RewardsmithError(
-            "several machines need one Prefect server, by which each knows what the others are at work on: set "
+            "several machines need one Prefect server, which shows each machine what the others run: set "
             "PREFECT_API_URL and PREFECT_API_AUTH_STRING to it (`rewardsmith up` starts one, docs/cluster.md)"
         )
 
@@ -166,7 +166,7 @@ class Machines:
         except RemoteFailed as error:
             if self._lost_since is None:
                 self._lost_since = time.monotonic()
-                self.log.warning("%s. Stages at work here go on; no other starts before it answers", error)
+                self.log.warning("%s. Running stages continue; no other starts before it answers", error)
             elif not self._held and time.monotonic() - self._lost_since > LOST_SECONDS:
                 raise
             return None
@@ -234,7 +234,7 @@ class Machines:
         if address not in self._said:
             self._said.add(address)
             self.log.info(
-                "%s is at work %s; its result will come from remote '%s'",
+                "%s is running %s; its result will come from remote '%s'",
                 address,
                 at_work(self.leases.client, address),
                 self.remote.name,

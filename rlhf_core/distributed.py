@@ -79,7 +79,7 @@ def join(seconds: float = 300.0) -> None:
         store, number, world = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
     except (dist.DistError, RuntimeError, ValueError) as error:
         raise RecipeError(
-            f"WORLD_SIZE is {announced}, but after {seconds:g} s not all processes came "
+            f"WORLD_SIZE is {announced}, but after {seconds:g} s not all processes had started "
             f"({str(error).splitlines()[0]}). Start all of them with torchrun, on every node"
         ) from None
     from accelerate import PartialState

@@ -104,7 +104,7 @@ class ComponentRecipe(Checked):
         shaping = stated_shaping(self.shaping)
         if self.aspect is not None or self.credit is None:
             if self.needs_references:
-                raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
+                raise RecipeError(f"the shaping needs reference rewards, but {source} has none: only models have them")
             return
         takes = CREDITS[self.credit].takes
         if takes is not self.signal:
@@ -140,9 +140,9 @@ class ComponentRecipe(Checked):
             expected = " or ".join(kind.__name__ for kind in shaping.takes)
             raise RecipeError(f"the shaping takes {expected} but {source} gives {self.signal.__name__}")
         if self.needs_references and self.readout is None:
-            raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
+            raise RecipeError(f"the shaping needs reference rewards, but {source} has none: only models have them")
         if self.needs_references and self.readout and not READS[self.readout.read].has_references:
-            raise RecipeError(f"the shaping needs reference rewards, which are not known of {source}; use 'value'")
+            raise RecipeError(f"the shaping needs reference rewards, but they are not known for {source}; use 'value'")
 
     @property
     def needs_references(self) -> bool:
@@ -166,7 +166,7 @@ class ComponentRecipe(Checked):
             return f"read-out '{self.readout.read}'"
         if self.function is not None:
             if self.readout is not None or self.normaliser != "none":
-                raise RecipeError(f"{source} has no read-out and no normaliser: only models have")
+                raise RecipeError(f"{source} has no read-out and no normaliser: only models have them")
             if self.gives is None:
                 raise RecipeError(f"'gives' is missing: it says what {source} gives, {' or '.join(GIVES)}")
             if not all(self.function.partition(":")):
@@ -293,9 +293,11 @@ class Recipe(Checked):
             if part.aspect is not None or NORMALISERS[part.normaliser].of_selection
         ]
         if needs and self.selection is None:
-            raise RecipeError(f"component '{needs[0]}' needs what the selection stage knows: name a 'selection'")
+            raise RecipeError(f"component '{needs[0]}' needs results of the selection stage: name a 'selection'")
         if self.kind == "supervised" and self.imitation is not None:
-            raise RecipeError("imitation stands beside a reward; alone it is the optimiser {kind: imitation}")
+            raise RecipeError(
+                "imitation regularises training with a reward; without a reward use the optimiser {kind: imitation}"
+            )
         if any(part.generative_reward_model for part in self.components) and not self.fixed_samples:
             raise RecipeError(
                 f"a generative reward model pays the tokens of fixed samples, but optimiser '{name}' samples from the "

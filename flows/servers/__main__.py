@@ -107,8 +107,8 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         log = folder / "logs" / "prefect.log"
         raise RewardsmithError(
-            f"the Prefect server failed while it was set up: {why} (log: {log}). Look whether its database answers, "
-            "then `rewardsmith up` again: it goes on from here"
+            f"the Prefect server failed while it was set up: {why} (log: {log}). Check that its database responds, "
+            "then run `rewardsmith up` again: it continues from here"
         ) from None
     for line in done:
         print(line)

@@ -157,7 +157,7 @@ def _first_line(error: Exception) -> str:
 
 
 def refuse_unknown(settings: Settings) -> None:
-    """Refuses a database whose schema the installed tool does not know: a newer version has written it.
+    """Refuses a database whose schema the installed tool does not know: a newer version wrote it.
 
     Raises:
         RewardsmithError: with the database, the revision and what can be done; or one that cannot be read.

@@ -94,8 +94,8 @@ def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[
         for name in list(left):
             if started[name].poll() is not None:
                 raise RewardsmithError(
-                    f"the {name} server ended: {last_line(settings, name)}. `rewardsmith up` again goes on from here, "
-                    "on another port where somebody took this one"
+                    f"the {name} server ended: {last_line(settings, name)}. Run `rewardsmith up` again: it continues "
+                    "from here, on another port if this one is taken"
                 )
             if answers(settings, name) and listens(started[name].pid, settings.ports[name]):
                 left.remove(name)

@@ -207,7 +207,7 @@ def is_free(host: str, port: int) -> bool:
             raise RewardsmithError(f"port {port} is for administrators; choose one above 1023") from None
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
-                raise RewardsmithError(f"REWARDSMITH_HOST is {host}, which is no address of this machine") from None
+                raise RewardsmithError(f"REWARDSMITH_HOST is {host}, which is not an address of this machine") from None
             return False
     return True
 
@@ -300,8 +300,8 @@ def _check_host(host: str) -> None:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecipeError(
-            f"REWARDSMITH_HOST is {host}, which is no IPv4 address and no name of one ({reason}). Set it to an address "
-            f"of this machine, to {EVERYWHERE} for all of them, or not at all for {LOOPBACK}"
+            f"REWARDSMITH_HOST is {host}, which is neither an IPv4 address nor the name of a host with one ({reason}). "
+            f"Set it to an address of this machine or to {EVERYWHERE} for all of them, or unset it for {LOOPBACK}"
         ) from None
 
 

@@ -45,7 +45,7 @@ def refuse_others(settings: Settings) -> None:
         if before.get(name, now) != now:
             raise RewardsmithError(
                 f"this platform keeps its {name} in {before[name]}, and {VARIABLES[name]} now says {now}. Set it as it "
-                f"was (not set for SQLite and mlruns/); or, to begin anew in {now}, remove {settings.folder / NOTE}"
+                f"was (not set for SQLite and mlruns/); or, to start afresh in {now}, remove {settings.folder / NOTE}"
             )
 
 

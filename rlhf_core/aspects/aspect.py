@@ -93,7 +93,7 @@ def validated(aspect: Aspect, responses: Sequence[str], scored: Sequence[Scored]
         for start, end in one.spans:
             if not (last <= start <= end <= len(text)):
                 raise RecipeError(
-                    f"{where}: span ({start}, {end}) lies outside the response of {len(text)} characters "
+                    f"{where}: span ({start}, {end}) is outside the response of {len(text)} characters "
                     "or before the end of the span ahead of it"
                 )
             last = end

@@ -40,7 +40,7 @@ class LanguageConfidence:
                     f"aspect 'confidence': lingua knows no language '{name}'; names are English, as 'spanish'"
                 )
         if language.lower() not in {name.lower() for name in among} or len(set(among)) < 2:
-            raise RecipeError(f"aspect 'confidence': among must hold '{language}' and another language")
+            raise RecipeError(f"aspect 'confidence': among must contain '{language}' and another language")
         self._target = known[language.lower()]
         self._detector = LanguageDetectorBuilder.from_languages(*(known[n.lower()] for n in among)).build()
 

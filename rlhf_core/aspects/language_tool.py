@@ -104,7 +104,7 @@ def spans_of(answer: Any, text: str) -> Spans:
         if type(offset) is not int or type(length) is not int or length < 0:
             raise Failure("a match has no whole offset and length")
         if offset not in position or offset + length not in position:
-            raise Failure(f"a match lies at {offset} to {offset + length}, outside the text of {places[-1]}")
+            raise Failure(f"a match is at {offset} to {offset + length}, outside the text of {places[-1]}")
         spans.append((position[offset], position[offset + length]))
     return sorted(spans)
 

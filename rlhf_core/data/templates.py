@@ -307,9 +307,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str, *, split: bool) -> li
 
 def _apply(tokenizer: PreTrainedTokenizerBase, messages: Messages, *, answer_follows: bool = True) -> str:
     if not getattr(tokenizer, "chat_template", None):
-        raise RecipeError(
-            "the tokenizer brings no chat template of its own: set the chat template to phi3, llama3 or plain"
-        )
+        raise RecipeError("the tokenizer has no chat template: set the chat template to phi3, llama3 or plain")
     conversation: Any = [dict(message) for message in messages]
     try:
         return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=answer_follows))

@@ -46,7 +46,7 @@ class Pairs:
         """
         first, second = np.asarray(greedy, dtype=np.float64), np.asarray(sampled, dtype=np.float64)
         if first.shape != second.shape or first.ndim != 1:
-            raise DataError(f"{first.shape} greedy and {second.shape} sampled values are no pairs")
+            raise DataError(f"{first.shape} greedy and {second.shape} sampled values do not form pairs")
         if not (np.isfinite(first).all() and np.isfinite(second).all()):
             raise DataError("a value is not finite")
         return cls(first, second, higher_is_better)

@@ -58,7 +58,7 @@ def compared(own: Mapping[str, float], other: Mapping[str, float], *, higher_is_
 
 @dataclass(frozen=True)
 class Outcome:
-    """Result of a significance test: the better side, if there is a significant one, and the p-value."""
+    """Result of a significance test: win, tie or loss, and the p-value."""
 
     word: Word
     p_value: float

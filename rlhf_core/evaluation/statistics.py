@@ -50,7 +50,7 @@ def _vector(values: ArrayLike, name: str) -> Floats:
     if vector.ndim != 1:
         raise DataError(f"{name} must be one-dimensional, has shape {vector.shape}", field=name)
     if not np.isfinite(vector).all():
-        raise DataError(f"{name} holds a value that is not finite", field=name)
+        raise DataError(f"{name} contains a value that is not finite", field=name)
     return vector
 
 
@@ -137,7 +137,7 @@ def wilson_interval(successes: float, n: int, level: float = 0.95) -> Interval:
     from scipy import stats
 
     if n < 0 or not 0 <= successes <= n:
-        raise DataError(f"successes must lie between 0 and n, not {successes} of {n}")
+        raise DataError(f"successes must be between 0 and n, not {successes} of {n}")
     if n == 0:
         return Interval(math.nan, 0.0, 1.0)
     z = float(stats.norm.ppf((1 + level) / 2))

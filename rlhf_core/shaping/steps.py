@@ -325,7 +325,7 @@ class Ceil(Running):
         """Raises RecipeError when the ceiling is below every reward: all responses would be paid alike."""
         if statistics.count > 1 and self.ceiling < statistics.minimum:
             raise RecipeError(
-                f"shaping 'ceil': the ceiling {self.ceiling:.4g} lies below every proxy reward so far (the smallest of "
+                f"shaping 'ceil': the ceiling {self.ceiling:.4g} is below every proxy reward so far (the smallest of "
                 f"{statistics.count} is {statistics.minimum:.4g}), so all responses are paid alike; raise it"
             )
         return functions.ceil(values, self.ceiling)

@@ -51,7 +51,7 @@ class ArithmeticConfig:
     def __post_init__(self) -> None:
         for name, (low, high) in (("seen_start", self.seen_start), ("unseen_start", self.unseen_start)):
             if not 1 <= low <= high <= self.largest:
-                raise RecipeError(f"{name} must lie within 1 and largest={self.largest}, not {low} to {high}")
+                raise RecipeError(f"{name} must be within 1 and largest={self.largest}, not {low} to {high}")
         if not 1 <= self.operand[0] <= self.operand[1]:
             raise RecipeError(f"operand must be a range from at least 1, not {self.operand}")
         if self.largest > 99:

@@ -74,7 +74,7 @@ class LongFormConfig:
     def __post_init__(self) -> None:
         for name in ("wrong", "myth", "missing", "extra", "filler", "repeated", "joined", "rambling", "garbling"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
 
 
 @dataclass(frozen=True)

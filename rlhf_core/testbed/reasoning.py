@@ -75,9 +75,9 @@ class ReasoningConfig:
     def __post_init__(self) -> None:
         for name in ("slip", "myth_share", "myth"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
         if not 2 <= self.options <= len(ENTITIES):
-            raise RecipeError(f"options must lie in 2 to {len(ENTITIES)}, not {self.options}")
+            raise RecipeError(f"options must be in 2 to {len(ENTITIES)}, not {self.options}")
 
 
 @dataclass(frozen=True)

@@ -88,7 +88,7 @@ class TranslationConfig:
     def __post_init__(self) -> None:
         for name in ("garbling", "habit"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
         if self.slips < 0:
             raise RecipeError(f"slips must not be negative, but are {self.slips}")
 

@@ -63,7 +63,7 @@ class WorldConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.wrong_share < 1:
-            raise RecipeError(f"wrong_share must lie in [0, 1), not {self.wrong_share}")
+            raise RecipeError(f"wrong_share must be in [0, 1), not {self.wrong_share}")
         if (self.padding > 0) != (self.padded_with is not None) or self.padded_with not in (None, *PADDINGS):
             raise RecipeError(
                 f"padding is {self.padding} and padded_with {self.padded_with!r}: a share above 0 goes with one of "
@@ -71,7 +71,7 @@ class WorldConfig:
             )
         for name in ("rambling", "garbling", "padding"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
         if self.anchors < 1:
             raise RecipeError(f"anchors must be at least 1, not {self.anchors}")
 

@@ -254,7 +254,9 @@ class Remote:
                     out.checkout()
                 except (DvcException, OSError) as error:
                     raise DataError(
-                        f"cannot be put into the tree: {error}", file=out.def_path, remedy="Move away what lies there"
+                        f"cannot be put into the tree: {error}",
+                        file=out.def_path,
+                        remedy="Move the existing file or folder away",
                     ) from None
 
     def _transfer(self, source: Any, target: Any, outs: Sequence[Any]) -> tuple[int, int]:

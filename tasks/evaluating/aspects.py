@@ -75,7 +75,7 @@ def load_aspect(
     aspect = build_aspect(options, offsets=partial(response_offsets, tokenizer))
     if spec.normaliser != "none" and SIGNALS[aspect.density][0] is Tokens:
         raise RecipeError(
-            f"aspect '{name}' is of density '{aspect.density.value}', whose values are not normalised; use 'none'"
+            f"aspect '{name}' is of density '{aspect.density.value}', and its values are not normalised; use 'none'"
         )
     return LoadedAspect(name, spec, aspect)
 

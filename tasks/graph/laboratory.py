@@ -46,7 +46,7 @@ class OwnReward:
 
     def __post_init__(self) -> None:
         if (self.function is None) == (self.model is None):
-            raise RecipeError("a reward of one's own is either a function or the folder of a reward model")
+            raise RecipeError("your own reward is either a function or the folder of a reward model")
         if not NAME.fullmatch(self.name):
             raise RecipeError(f"name is '{self.name}'; it may have {NAME_RULE}")
 
@@ -216,7 +216,7 @@ def check_words(root: Path, scale: str, own: OwnReward) -> None:
         if path.exists()
     ]
     if len(words) == 2 and words[0] != words[1]:
-        raise RecipeError(f"{own.model}: the reward model's vocabulary is not that of the policies' tokenizer")
+        raise RecipeError(f"{own.model}: the reward model's vocabulary differs from the policies' tokenizer")
 
 
 def own_name(function: str | None, model: Path | None) -> str:

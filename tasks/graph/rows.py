@@ -228,8 +228,8 @@ def _merge(root: Path, where: Address, owner: str, spec: MergeSpec) -> ModelSpec
             )
         if member.data != spec.data:
             raise RecipeError(
-                f"{where}: data is {spec.data or 'that of the backbone'} but '{member.name}' learns from "
-                f"{member.data or 'that of the backbone'}; models of one data set can be averaged"
+                f"{where}: data is {spec.data or 'the default'} but '{member.name}' learns from "
+                f"{member.data or 'the default'}; only models of the same data set can be averaged"
             )
     samples = {member.samples for member in members}
     if len(samples) > 1:

@@ -145,7 +145,7 @@ class _Backbone:
     def check_length(self, tokens: int) -> None:
         places = getattr(self.config, "max_position_embeddings", None)  # T5's positions are relative
         if places is not None and tokens > places:
-            raise RecipeError(f"{self.name}: {tokens} tokens, but the model has {places} places")
+            raise RecipeError(f"{self.name}: {tokens} tokens, but the model has only {places} positions")
 
 
 def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows: float) -> StageMemory:

@@ -172,7 +172,7 @@ def _questions(reached: Reached) -> None:
     if not isinstance(reached.data, QuestionsSpec):
         raise _refuse(
             reached.where("spec"),
-            f"solutions are of questions, but the data's source is '{reached.data.source}'; take a backbone whose data "
+            f"solutions need questions, but the data's source is '{reached.data.source}'; take a backbone whose data "
             "has a 'task'",
         )
 
@@ -180,7 +180,7 @@ def _questions(reached: Reached) -> None:
 def _teacher(reached: Reached) -> None:
     _questions(reached)
     if reached.own("spec").kind == "oracle" and reached.data.source != "testbed":
-        raise _refuse(reached.where("spec"), "kind is 'oracle', which knows the steps of the testbed's questions only")
+        raise _refuse(reached.where("spec"), "kind is 'oracle', but the oracle knows only the testbed's questions")
 
 
 def _generative_reward_model(reached: Reached) -> None:
@@ -252,7 +252,7 @@ def _aspect_model(reached: Reached) -> None:
     if not isinstance(reached.data, LongFormWorldSpec | LongFormDirectorySpec):
         raise _refuse(
             reached.where("spec"),
-            f"labelled answers are those of long-form questions, but the data's source is '{reached.data.source}'",
+            f"labelled answers need long-form questions, but the data's source is '{reached.data.source}'",
         )
     known = ("completeness",) if spec.density == "sequence" else ("relevance", "factuality")
     if spec.aspect not in known:

@@ -175,7 +175,9 @@ def last_run(root: Path) -> RunTimes | None:
             content = json.loads(path.read_text(encoding="utf-8"))
             return RunTimes(stages=[StageTime(**stage) for stage in content.pop("stages")], **content)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            print(f"warning: {path} is no run's times ({error}) and is passed over; remove it", file=sys.stderr)
+            print(
+                f"warning: {path} is not a file of a run's times ({error}) and was skipped; remove it", file=sys.stderr
+            )
     return None
 
 

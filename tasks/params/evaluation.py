@@ -131,7 +131,7 @@ class BestOfNSpec(Checked):
         if not self.sizes or len(set(self.sizes)) != len(self.sizes):
             raise RecipeError(f"sizes is {list(self.sizes)}; state each N once, and at least one")
         if TRUE in self.judges:
-            raise RecipeError("judges: 'true' is the name of true rewards; call the judge otherwise")
+            raise RecipeError("judges: 'true' is the name of true rewards; give the judge another name")
 
 
 @dataclass(frozen=True)
@@ -193,7 +193,7 @@ class Schedule(Checked):
         try:
             ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise RecipeError(f"timezone is '{self.timezone}', which is not a time zone; as in UTC") from None
+            raise RecipeError(f"timezone is '{self.timezone}', which is not a time zone; try UTC") from None
         check_cron(self.cron)
 
 

@@ -59,10 +59,10 @@ class RewardModelSpec(Checked):
         super().__post_init__()
         kind = self.segmenter.get("kind")
         if self.end_token and kind != SAT:
-            raise RecipeError("end_token: boundary tokens stand behind sentences; use a segmenter of kind sat")
+            raise RecipeError("end_token: boundary tokens follow sentences; use a segmenter of kind sat")
         if self.data is not None and (kind in (ENTROPY, SAT) or self.pairs == SAMPLES):
             raise RecipeError(
-                f"data is '{self.data}', but entropies, SaT sentences and pairs of samples are those of the "
+                f"data is '{self.data}', but entropies, SaT sentences and pairs of samples come from the "
                 "backbone's data; leave 'data' out"
             )
 

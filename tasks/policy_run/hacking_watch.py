@@ -81,8 +81,8 @@ class HackingWatch:
         self.stops = settings.on_hacking == "stop"
         if self.stops and not (judged and evaluations):
             raise RecipeError(
-                "alarm: on_hacking 'stop' keeps the weights with the best win rate, but this run makes no evaluations "
-                "that could say which: set checkpoint_prompts and checkpoints, and a judge where the data has no true "
+                "alarm: on_hacking 'stop' keeps the weights with the best win rate, but this run has no evaluations "
+                "to choose them by: set checkpoint_prompts and checkpoints, and a judge where the data has no true "
                 "rewards"
             )
         self.keeps = self.stops or keeps

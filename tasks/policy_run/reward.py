@@ -290,5 +290,5 @@ def check_referenced(reward: Reward, prompts: Sequence[Prompt], file: Path) -> N
                     f"prompt '{name}' has no reference rewards; they are cached for {len(known)} prompt(s)",
                     file=str(file),
                     row=number,
-                    remedy="Let `prompts` of the policy's settings not go beyond that of references.yaml",
+                    remedy="Set `prompts` in the policy's settings to at most `prompts` in references.yaml",
                 )

@@ -422,7 +422,7 @@ def alerts(record: Mapping[str, Any]) -> list[dict[str, str]]:
     drifted = record["canary"]["verdict"] == "drift"
     if drifted:
         values = record["canary"]
-        text = f"{judge} judges the same texts otherwise than at first: "
+        text = f"{judge} judges the same texts differently now: "
         text += f"mean {values['difference']:+.3f}, " if values["difference"] is not None else ""
         text += f"agreement {values['agreement']:.0%}"
         text += f", {values['unparsable']} verdicts cannot be parsed" if values["unparsable"] else ""

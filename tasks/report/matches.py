@@ -175,7 +175,7 @@ class Matches:
     def measured(self, own: str, match: Match) -> dict[int, Measurement]:
         """A row's win rate by seed, in percent; over one other row with each prompt's result as 1, .5 or 0."""
         if match.other is None or match.kind != "wins":
-            raise ValueError(f"{match} is no win rate")
+            raise ValueError(f"{match} is not a win rate")
         if match.other == OTHERS:
             return self.against_others(own, match.by)
         return {

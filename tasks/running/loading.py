@@ -64,7 +64,7 @@ def load_segmenter(spec: Mapping[str, Any], folder: Path | None) -> Segmenter:
     if set(spec) != {"kind", "model"}:
         raise RecipeError(
             f"segmenter 'sat' takes 'model', a file of the scale's segmenters/, the recipe gives {sorted(spec)}; "
-            "threshold and max_sentence_chars stand in that file"
+            "set threshold and max_sentence_chars in that file"
         )
     if folder is None:
         raise RecipeError(f"the segmenter '{spec['model']}' is made by the stage `segmenter`: give --segmenter")

@@ -171,7 +171,9 @@ class Registry:
             RecipeError: a name that is no alias, or an unknown model or seed.
         """
         if not ALIAS.fullmatch(alias) or re.fullmatch(r"seed-\d+|v\d+|latest", alias):
-            raise RecipeError(f"'{alias}' is no alias: small letters, digits, '-' and '_'; seed-<n> is set by itself")
+            raise RecipeError(
+                f"'{alias}' is not an alias: use small letters, digits, '-' and '_'; seed-<n> is set automatically"
+            )
         found = self.resolve(name, f"seed-{seed}")
         self.client.set_registered_model_alias(name, alias, found.version)
         return found

@@ -69,7 +69,7 @@ class EndpointConfig:
         if url.scheme not in ("http", "https") or not url.host:
             raise JudgeError(f"base_url must be an http or https address, not '{self.base_url}'")
         if url.userinfo:
-            raise JudgeError("base_url must not hold credentials; name an environment variable instead")
+            raise JudgeError("base_url must not contain credentials; name an environment variable instead")
         if self.retries < 0 or self.concurrency < 1 or self.timeout_s <= 0:
             raise JudgeError("retries must be 0 or more, concurrency 1 or more, timeout_s above 0")
 
