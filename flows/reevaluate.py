@@ -1,6 +1,6 @@
 """Scheduled re-evaluation: the models behind the registry's aliases, again where something changed.
 
-Rules of the schedule: at most one run at a time (a new one is cancelled while one is at work), and a run evaluates
+Rules of the schedule: at most one run at a time (a new one is cancelled while one is active), and a run evaluates
 however late it is. So of several that were missed the first evaluates and the others are cancelled; one that begins
 after it finds nothing changed.
 """

@@ -1,8 +1,8 @@
-"""Several machines on one run: each has a clone and the same flow, and takes stages that no other is at work on.
+"""Several machines on one run: each has a clone and the same flow, and takes stages that no other machine runs.
 
 They share two things, and none of them leads:
 
-- a Prefect server (`PREFECT_API_URL`): a stage at work is a lease there, which ends with the process that holds it;
+- a Prefect server (`PREFECT_API_URL`): a running stage is a lease there, which ends with the process that holds it;
 - a DVC remote (`tasks/dvc/remote.py`): a stage whose result is there is taken over without running.
 
 A stage is held from before the remote is asked until its result is pushed, so no two machines run it. Where that fails
@@ -29,9 +29,9 @@ from tasks.dvc.remote import Remote, RemoteFailed
 from tasks.graph.stages import Stage
 from tasks.running.commit import changed_since, commit_of, listed
 
-#: Seconds between looks at a stage that another machine is at work on.
+#: Seconds between looks at a stage that another machine runs.
 LOOK_SECONDS = 5.0
-#: How long a machine without a stage at work waits for a remote that does not answer.
+#: Seconds that a machine without a running stage waits for a remote that does not answer.
 LOST_SECONDS = 600.0
 #: What the names of the limits begin with; the rest is the key of the stage's result.
 LIMIT = "stage"
@@ -106,7 +106,7 @@ class Machines:
         self._sign()
 
     def close(self) -> None:
-        """Lets other machines have what this one was at work on."""
+        """Releases this machine's stages to other machines."""
         try:
             self.remote.write_locks()
             with suppress(httpx.HTTPError):  # a server that is gone ends no run that is done
@@ -230,7 +230,7 @@ class Machines:
             add_tags(UUID(flow_run.id), [*place, f"commit:{self.commit[:10]}"])
 
     def _say_where(self, address: str) -> None:
-        """Says once who is at work on a stage."""
+        """Says once which machine runs a stage."""
         if address not in self._said:
             self._said.add(address)
             self.log.info(

@@ -1,4 +1,4 @@
-"""The working tree: whose the processes at work in it are, and what killed ones left behind."""
+"""The working tree: owners of the processes that run in it, and leftovers of killed processes."""
 
 from __future__ import annotations
 

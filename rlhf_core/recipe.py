@@ -76,7 +76,7 @@ class ComponentRecipe(Checked):
         function: a callable as `package.module:name` instead.
         gives: what the function gives, 'sequence' or 'tokens'.
         normaliser: one of none, global, last, sequence, location_aware, pure_samples; only models have one here, an
-            aspect's stands in its own file.
+            aspect's is in its own file.
         name: in the breakdown; the reward model's or function's name unless given.
         estimator: regression of the location-aware normaliser: huber or ols.
         weight: factor on what is paid.

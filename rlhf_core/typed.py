@@ -41,7 +41,7 @@ class Range:
 
     Args:
         says: the end of "it must be".
-        holds: whether a number lies in it.
+        holds: whether a number is in it.
     """
 
     says: str

@@ -2,7 +2,7 @@
 
 Writes rewrites.jsonl, a row per wrong sample: id, question_id, prompt, prediction, first_error_step (None where none is
 named), rewrite, accepted, reason (why not), edit_distance (in tokens of the policy); metrics.json with acceptance and,
-for the testbed's questions, how often the step is the true one. Calls and costs stand in record/costs.json, since a
+for the testbed's questions, how often the step is the true one. Calls and costs are in record/costs.json, since a
 cached answer is not paid for twice. Source: RLMEC, section 4.1.
 """
 

@@ -40,7 +40,7 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     environment = {**inherited(name, os.environ), **settings.environment(name)}
     environment.pop("REWARDSMITH_DATABASE", None)  # its password is in what the servers get
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [project(), os.environ.get("PYTHONPATH")]))
-    environment["PYTHONSAFEPATH"] = "1"  # the project's packages, whatever lies in the tree
+    environment["PYTHONSAFEPATH"] = "1"  # the project's packages, whatever is in the tree
     if name == "prefect":
         environment.pop("PREFECT_API_URL", None)
     with log.open("ab") as out:

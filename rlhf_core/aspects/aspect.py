@@ -34,7 +34,7 @@ class Scored:
             over the whole response; a token aspect one per character group that the tokenizer's offsets give; a span
             or sentence aspect leaves out what it says nothing about.
         values: one per span.
-        errors: of a token aspect, how many errors there are, where one may lie on several tokens; None counts tokens.
+        errors: of a token aspect, how many errors there are, where one may cover several tokens; None counts tokens.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -50,7 +50,7 @@ class Aspect(Protocol):
     starts asking and returns at once, and `usage` (`tool_client.Usage`), what the tool was asked so far.
 
     Attributes:
-        name: as it stands in tables.
+        name: as shown in tables.
         density: of its values.
         higher_is_better: of `rate`, by which whole responses are compared; False for error rates.
     """

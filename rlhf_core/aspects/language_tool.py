@@ -131,7 +131,7 @@ def _server(
     form = {"language": language} | ({"disabledRules": ",".join(disabled)} if disabled else {})
 
     async def post(text: str) -> httpx.Response:
-        async with asyncio.timeout(timeout_s):  # httpx's own counts from each byte anew
+        async with asyncio.timeout(timeout_s):  # httpx restarts its own count at each byte
             return await client.post(target, data={**form, "text": text})
 
     def ask(text: str) -> Any:

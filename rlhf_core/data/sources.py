@@ -183,7 +183,7 @@ class TestbedSource:
 
 def _inferred(lines: Lines) -> RecordType:
     if not lines.rows:
-        # No line is JSON: the fault lies in the lines, whatever the type.
+        # No line is JSON: the lines are at fault, whatever the type.
         return record_type("prompt")
     return infer_record_type([record for _, record in lines.rows], file=lines.file)
 

@@ -22,7 +22,7 @@ class Onset:
 
     Attributes:
         since: step of the best evaluation before the fall: from there on the policy optimised the proxy alone.
-        step: the first evaluation that stands below it beyond noise while the proxy stands above it beyond noise.
+        step: the first evaluation below it beyond noise while the proxy is above it beyond noise.
         kl: nats per response from the SFT policy at `step`.
     """
 

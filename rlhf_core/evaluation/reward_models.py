@@ -14,7 +14,7 @@ from rlhf_core.evaluation.statistics import wilson_interval
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Pairs whose predicted probability of 'A better' lies in [lower, upper) (the last bin includes 1)."""
+    """Pairs whose predicted probability of 'A better' is in [lower, upper) (the last bin includes 1)."""
 
     lower: float
     upper: float

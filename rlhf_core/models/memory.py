@@ -36,7 +36,7 @@ class Sharding:
         ranks: GPUs.
         stage: ZeRO's, None without DeepSpeed.
         bf16: whether weights are bf16.
-        offload: whether the optimiser lies in the CPU's memory.
+        offload: whether the optimiser is in the CPU's memory.
     """
 
     ranks: int

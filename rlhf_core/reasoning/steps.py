@@ -1,4 +1,4 @@
-"""Steps of a solution: where they lie, how they are labelled, and how the first wrong one is named.
+"""Steps of a solution: their places, their labels, and the name of the first wrong one.
 
 Source: RLMEC, section 4.1 and appendix A.1.
 """

@@ -1,4 +1,4 @@
-"""Explaining a reward: what a trained reward model pays each token of one response, and where its segments lie."""
+"""Explanation of a reward: a trained reward model's pay for each token of one response, and its segments."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ TOLERANCES: Mapping[str, float] = {
     "entropy*": 0.15,
     "table-*lc*": 15.0,
 }
-#: Kinds of stages whose metrics the reference keeps; of the tables, what stands in no run's own metrics.
+#: Kinds of stages whose metrics the reference keeps; of the tables, the metrics that no single run has.
 KINDS = ("sft", "reward_model", "aspect_model", "selection", "policy", "tables-demo")
 
 

@@ -1,8 +1,8 @@
 """Check for work left to do when a run is requested again.
 
 A run that ended well leaves a note in `.work/ended/`: a digest of its stages' locks, the code, the report's page and
-MLflow's address. While that stands, MLflow has runs and DVC finds every stage current, the same command says so in
-seconds, and starts neither Prefect nor what follows the stages.
+MLflow's address. While the note is valid, MLflow has runs and DVC finds every stage current, the same command says so
+in seconds, and starts neither Prefect nor the follow-ups.
 """
 
 from __future__ import annotations

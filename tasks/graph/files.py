@@ -5,7 +5,7 @@
     python -m tasks.graph --check             exits with 1 when one of them is not current
 
 A matrix is written when it is first asked for, and then stays: DVC's status and checkout take every dvc.yaml of the
-tree, so a matrix that nobody ran would stand there as missing.
+tree, so a matrix that nobody ran would appear there as missing.
 
 What is read:
     params.yaml                which rows and seeds the demo and the suite have

@@ -125,7 +125,7 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
 
 @dataclass(frozen=True)
 class _Backbone:
-    """A backbone of a scale, and how its models lie on the GPUs."""
+    """A backbone of a scale, and the distribution of its models over the GPUs."""
 
     name: str
     spec: BackboneSpec

@@ -126,7 +126,7 @@ def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) ->
 
 
 class Optimising:
-    """A policy optimisation at work: its optimiser, the alarm, and what is noted after each step.
+    """A running policy optimisation: its optimiser, the alarm, and the notes after each step.
 
     Args:
         run: gets history, rollouts and checkpoints.

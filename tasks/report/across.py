@@ -1,7 +1,7 @@
 """Rows of all papers and studies side by side: what each gained over the SFT model that it started from.
 
 Published tables compare rows of one paper; here the same gold judge measured everything on the same world, so rows of
-different papers stand in one table, one part for each SFT model. Rows of the hacking laboratory, whose annotators are
+different papers are in one table, one part for each SFT model. Rows of the hacking laboratory, whose annotators are
 wrong on purpose, have a page of their own.
 """
 

@@ -4,7 +4,7 @@ The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parse
 each of a kind of `claim_kinds`, which makes one or several comparisons. A comparison is tested as a cell of a table is
 (`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm) for the
 comparisons of its claim, with at least two seeds on the same side. Beside means that the 90 % interval of the
-difference over seeds lies within the margin (two one-sided t-tests at .05).
+difference over seeds is within the margin (two one-sided t-tests at .05).
 """
 
 from __future__ import annotations

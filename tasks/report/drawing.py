@@ -23,9 +23,9 @@ COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55
 #: Of a line of a panel's title.
 TITLE_CHARACTERS = 32
-#: A panel with two axes that stands alone is drawn larger.
+#: A single panel with two axes is drawn larger.
 LARGE_WIDTH, LARGE_HEIGHT = 7.4, 4.0
-#: Inches of the legend: a line, what stands around the lines, a character, the handle before it.
+#: Inches of the legend: a line, the margin around the lines, a character, the handle before it.
 LEGEND_LINE, LEGEND_MARGIN, LEGEND_CHARACTER, LEGEND_HANDLE = 0.2, 0.16, 0.078, 0.48
 
 STYLE: Any = {

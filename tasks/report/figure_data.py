@@ -15,7 +15,7 @@ from typing import Any, Literal
 from rlhf_core.published import registry
 from tasks.report.outputs import StageOutput, mean_and_standard_error
 
-#: Characters that a token's text may stand further on than the token before it ends.
+#: Largest distance in characters from the end of one token to the start of the next token's text.
 LOOK_AHEAD = 8
 
 Style = Literal["line", "dashed", "points", "path", "guide", "intervals", "bars"]

@@ -33,7 +33,7 @@ class Cell:
         seeds: value by seed.
         difference, p_seeds, p_prompts: against the table's main row; None on the main row.
         p_corrected: the deciding p, over prompts where there are any, corrected for the table's compared cells.
-        significant: whether that is below .05 and every seed lies on the same side.
+        significant: whether that is below .05 and every seed has the same sign.
         verdict: 'confirmed', 'contradicted' or 'undecided'; None where the paper orders nothing.
         against: what `difference` is to: the main row, or the 50 % of a win rate over another row.
         outcome: of a test, in the paper's words; the mean is then its p-value.

@@ -1,4 +1,4 @@
-"""The lines of a table as the paper prints them, where several rows of this project stand behind one printed row."""
+"""The lines of a table as the paper prints them, where several rows of this project make one printed row."""
 
 from __future__ import annotations
 

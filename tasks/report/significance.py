@@ -4,7 +4,7 @@ Each row is compared with its table's main row twice: over seeds (paired t-test 
 over prompts (paired t-test of each prompt's difference, seeds averaged first, so that a prompt counts once).
 The test over prompts decides; where a metric has no prompts of its own, the one over seeds. Its p-value is
 corrected for the number of compared cells of the table (Holm), and a difference counts when the corrected one is
-below .05 and every seed's difference lies on the same side.
+below .05 and every seed's difference has the same sign.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A training state as files without pickles: tensors as safetensors, everything else as JSON.
 
 A state is any nesting of mappings, lists and tuples over tensors, numpy arrays, texts, numbers, booleans and None.
-In the JSON a tensor or array stands as its name among the tensors; what JSON has no form for is marked:
+In the JSON a tensor or array is replaced by its name among the tensors; what JSON has no form for is marked:
 
     {"$tensor": "model/layer.weight"}    a tensor of that name
     {"$array": "values"}                 a numpy array, stored as a tensor

@@ -1,4 +1,4 @@
-"""The platform of a working tree as its clients see it: what stands in `.work/platform/`, and whether it lives."""
+"""The platform of a working tree as its clients see it: the content of `.work/platform/`, and whether it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 FOLDER = Path(".work") / "platform"
 STATE, CLIENT = "state.json", "client.json"
 PROC = Path("/proc")
-#: How far apart two readings of one process's time of creation may lie.
+#: Largest difference between two readings of one process's time of creation.
 CREATED_SECONDS = 1.0
 
 
