@@ -100,7 +100,7 @@ def suite(
 
 
 def _suite(*, rows: Sequence[str], **options: Any) -> str:
-    """The suite behind the papers' command line: it has no rows to choose."""
+    """Returns the suite behind the papers' command line: it has no rows to choose."""
     if rows:
         raise RecipeError("the suite takes no rows; run a paper for some of its rows")
     return suite(**options)

@@ -90,7 +90,7 @@ class LocationAware:
             raise RecipeError(f"location-aware normaliser: coefficients {values} must be finite, the floor positive")
 
     def state_dict(self) -> dict[str, int]:
-        """The counters."""
+        """Returns the counters."""
         return {"floor_uses": self.floor_uses, "segments": self.segments}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -98,7 +98,7 @@ class LocationAware:
         self.floor_uses, self.segments = int(state["floor_uses"]), int(state["segments"])
 
     def statistics(self, location: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and unfloored std at locations in (0, 1], float32."""
+        """Returns the mean and unfloored std at locations in (0, 1], float32."""
         log_p = location.float().log()
         return self.w_mean * log_p + self.b_mean, self.w_std * log_p + self.b_std
 
@@ -164,7 +164,8 @@ REGRESSIONS = Choices("regression", {"huber": huber, "ols": ols})
 
 
 def fit_line(log_p: Floats, values: Floats, estimator: str) -> tuple[float, float]:
-    """Slope and intercept of `values` on `log_p`, one unweighted row per bin, by a name in `REGRESSIONS`."""
+    """Returns the slope and intercept of `values` on `log_p`, one unweighted row per bin, by a name in
+    `REGRESSIONS`."""
     regression = REGRESSIONS[estimator]
     if len(np.unique(log_p)) < 2:
         return 0.0, float(values.mean())
@@ -208,7 +209,7 @@ def fit_location_aware(
 
 @dataclass(frozen=True)
 class CalibrationSet:
-    """What normalisers of one reward model are fitted to.
+    """Calibration data for the normalisers of one reward model.
 
     Attributes:
         rewards, locations: [segments] rewards of segments, pooled, and their p in (0, 1].

@@ -47,7 +47,7 @@ def stated_shaping(shaping: Any) -> Chain | None:
 
 @dataclass(frozen=True)
 class ReadOut(Checked):
-    """How a reward model is read.
+    """Settings for reading a reward model.
 
     Args:
         segmenter: the segmentation.
@@ -76,7 +76,7 @@ class ComponentRecipe(Checked):
         function: a callable as `package.module:name` instead.
         gives: what the function gives, 'sequence' or 'tokens'.
         normaliser: one of none, global, last, sequence, location_aware, pure_samples; only models have one here, an
-            aspect's stands in its own file.
+            aspect's is in its own file.
         name: in the breakdown; the reward model's or function's name unless given.
         estimator: regression of the location-aware normaliser: huber or ols.
         weight: factor on what is paid.
@@ -104,7 +104,7 @@ class ComponentRecipe(Checked):
         shaping = stated_shaping(self.shaping)
         if self.aspect is not None or self.credit is None:
             if self.needs_references:
-                raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
+                raise RecipeError(f"the shaping needs reference rewards, but {source} has none: only models have them")
             return
         takes = CREDITS[self.credit].takes
         if takes is not self.signal:
@@ -140,17 +140,17 @@ class ComponentRecipe(Checked):
             expected = " or ".join(kind.__name__ for kind in shaping.takes)
             raise RecipeError(f"the shaping takes {expected} but {source} gives {self.signal.__name__}")
         if self.needs_references and self.readout is None:
-            raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
+            raise RecipeError(f"the shaping needs reference rewards, but {source} has none: only models have them")
         if self.needs_references and self.readout and not READS[self.readout.read].has_references:
-            raise RecipeError(f"the shaping needs reference rewards, which are not known of {source}; use 'value'")
+            raise RecipeError(f"the shaping needs reference rewards, but they are not known for {source}; use 'value'")
 
     @property
     def needs_references(self) -> bool:
-        """Whether it reads the reference rewards of its reward model."""
+        """Returns whether it reads the reference rewards of its reward model."""
         return self.shaping is not None and needs_references(self.shaping)
 
     def _source(self) -> str:
-        """What scores, in words, after checking that exactly one thing does."""
+        """Returns what scores, in words, after checking that exactly one thing does."""
         given = [name for name in SOURCE_FIELDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise RecipeError(
@@ -166,7 +166,7 @@ class ComponentRecipe(Checked):
             return f"read-out '{self.readout.read}'"
         if self.function is not None:
             if self.readout is not None or self.normaliser != "none":
-                raise RecipeError(f"{source} has no read-out and no normaliser: only models have")
+                raise RecipeError(f"{source} has no read-out and no normaliser: only models have them")
             if self.gives is None:
                 raise RecipeError(f"'gives' is missing: it says what {source} gives, {' or '.join(GIVES)}")
             if not all(self.function.partition(":")):
@@ -183,7 +183,7 @@ class ComponentRecipe(Checked):
 
     @property
     def signal(self) -> SignalType:
-        """The type of its signal; an aspect's density says its own."""
+        """Returns the type of its signal; an aspect's density says its own."""
         if self.aspect is not None:
             raise RecipeError(f"aspect '{self.aspect}': its signal is known when it is built")
         if self.generative_reward_model is not None:
@@ -294,9 +294,11 @@ class Recipe(Checked):
             if part.aspect is not None or NORMALISERS[part.normaliser].of_selection
         ]
         if needs and self.selection is None:
-            raise RecipeError(f"component '{needs[0]}' needs what the selection stage knows: name a 'selection'")
+            raise RecipeError(f"component '{needs[0]}' needs results of the selection stage: name a 'selection'")
         if self.kind == "supervised" and self.imitation is not None:
-            raise RecipeError("imitation stands beside a reward; alone it is the optimiser {kind: imitation}")
+            raise RecipeError(
+                "imitation regularises training with a reward; without a reward use the optimiser {kind: imitation}"
+            )
         if any(part.generative_reward_model for part in self.components) and not self.fixed_samples:
             raise RecipeError(
                 f"a generative reward model pays the tokens of fixed samples, but optimiser '{name}' samples from the "
@@ -305,7 +307,7 @@ class Recipe(Checked):
 
     @property
     def fixed_samples(self) -> bool:
-        """Whether the policy learns from solutions sampled once."""
+        """Returns whether the policy learns from solutions sampled once."""
         if self.kind == "supervised":
             return False
         made = {**OPTIMISERS[str(self.optimiser["kind"])], **self.optimiser}
@@ -324,7 +326,7 @@ def referenced_models(recipe: Recipe) -> list[str]:
 
 
 def useless_shaping(recipe: Recipe) -> str | None:
-    """Why a recipe's optimiser learns the same without its shaping, None where it does not.
+    """Returns why a recipe's optimiser learns the same without its shaping, None where it does not.
 
     With several components what one of them is shaped to always matters; with several values per response it does, too,
     unless pairs are ordered by the raw proxy, as online DPO's.

@@ -35,7 +35,7 @@ STAGE = "normaliser"
 
 
 def calibration_places(spec: CalibrationSpec, rows: int) -> list[int]:
-    """Which training pairs calibrate, in order."""
+    """Returns which training pairs calibrate, in order."""
     count = min(spec.pairs, rows)
     return sorted(random.Random("calibration").sample(range(rows), count)) if spec.drawn else list(range(count))
 

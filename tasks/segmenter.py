@@ -37,7 +37,8 @@ CLAUSES = "clauses"
 
 
 def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
-    """Texts with true sentences: split `train`, `validation` or `ood` of the preference data's clauses, or of a set.
+    """Returns texts with true sentences: split `train`, `validation` or `ood` of the preference data's clauses, or of a
+    set.
 
     Raises:
         DataError: data without clauses; no folder of sets.
@@ -45,7 +46,7 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
     if name != CLAUSES:
         root = os.environ.get(DATA_VARIABLE)
         if not root:
-            raise DataError(f"{DATA_VARIABLE} names no folder, in which '{name}' should lie", remedy="Set it")
+            raise DataError(f"{DATA_VARIABLE} is not set to a folder, which should contain '{name}'", remedy="Set it")
         rows = DirectorySource(root).load(name, "test" if split == "ood" else split, "sentences")
         return [GoldText(row["text"], tuple(end for _, end in row["sentence_spans"])) for row in rows]
     file = data / f"preference.{split}.jsonl"

@@ -184,7 +184,7 @@ class OptimiserConfig(Checked):
 
     @property
     def fixed_samples(self) -> bool:
-        """Whether rollouts are samples of the reference, drawn once."""
+        """Returns whether rollouts are samples of the reference, drawn once."""
         return SOURCES[self.source].fixed
 
 
@@ -225,7 +225,7 @@ OPTIMISERS: Choices[Mapping[str, Any]] = Choices(
 
 
 def _unread(setting: str, made: Mapping[str, Any]) -> str | None:
-    """Why a composition never reads a setting, by what its choices declare; None where it does."""
+    """Returns why a composition never reads a setting, by what its choices declare; None where it does."""
     readers = [
         field
         for field, table in TABLES.items()

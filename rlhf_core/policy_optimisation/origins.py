@@ -56,14 +56,14 @@ class CriticStart:
 
 
 def from_sft(parts: CriticParts) -> ScalarModel:
-    """The SFT model with a new value head."""
+    """Returns the SFT model with a new value head."""
     from rlhf_core.models.reward_model import ScalarModel
 
     return ScalarModel.from_language_model(parts.sft(), heads=("value",), seed=parts.seed, bias=True)
 
 
 def from_reward_model(parts: CriticParts) -> ScalarModel:
-    """The reward model, its head as the value head.
+    """Returns the reward model, its head as the value head.
 
     Raises:
         RecipeError: there is none.

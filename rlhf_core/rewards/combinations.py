@@ -1,4 +1,4 @@
-"""How components of a reward combine, as a recipe says it: `{kind: sum}` or `{kind: gate, by: ..., threshold: ...}`."""
+"""Combinations of a reward's components, set in a recipe: `{kind: sum}` or `{kind: gate, by: ..., threshold: ...}`."""
 
 from __future__ import annotations
 

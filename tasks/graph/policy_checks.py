@@ -266,8 +266,8 @@ def aspect_density(aspect: AspectSpec, models: Mapping[str, Reached], where: str
         raise RecipeError(f"{where}: {error}") from None
     if aspect.normaliser != "none" and SIGNALS[density][0] is Tokens:
         raise RecipeError(
-            f"{where}: normaliser is '{aspect.normaliser}', but the aspect is of density '{density.value}', whose "
-            "values are not normalised; use 'none'"
+            f"{where}: normaliser is '{aspect.normaliser}', but the aspect is of density '{density.value}' and "
+            "its values are not normalised; use 'none'"
         )
     return density
 

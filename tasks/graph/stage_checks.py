@@ -62,7 +62,7 @@ class Reached:
 
     @property
     def data(self) -> Any:
-        """The typed data spec of the stage's data."""
+        """Returns the typed data spec of the stage's data."""
         reached = self.upstream("data")[0]
         while reached.item.module != "prepare":
             reached = reached.upstream("data")[0]
@@ -70,7 +70,7 @@ class Reached:
 
     @property
     def has_world(self) -> bool:
-        """Whether true rewards are known of the stage's data."""
+        """Returns whether true rewards are known of the stage's data."""
         data = self.data
         return str(data.source).startswith("testbed") and not isinstance(data, QuestionsSpec)
 
@@ -121,7 +121,7 @@ def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: 
 
 
 def has_judge_or_world(evaluation: EvaluationConfig, reached: Reached) -> bool:
-    """Whether answers can be compared."""
+    """Returns whether answers can be compared."""
     return evaluation.judge is not None or reached.has_world
 
 
@@ -177,7 +177,7 @@ def _questions(reached: Reached) -> None:
     if not isinstance(reached.data, QuestionsSpec):
         raise _refuse(
             reached.where("spec"),
-            f"solutions are of questions, but the data's source is '{reached.data.source}'; take a backbone whose data "
+            f"solutions need questions, but the data's source is '{reached.data.source}'; take a backbone whose data "
             "has a 'task'",
         )
 
@@ -186,7 +186,7 @@ def _teacher(reached: Reached) -> None:
     _questions(reached)
     kind = reached.own("spec").kind
     if TEACHERS[kind].needs_testbed and reached.data.source != "testbed":
-        raise _refuse(reached.where("spec"), f"kind is '{kind}', which knows the steps of the testbed's questions only")
+        raise _refuse(reached.where("spec"), f"kind is '{kind}', but the {kind} knows only the testbed's questions")
 
 
 def _generative_reward_model(reached: Reached) -> None:
@@ -258,7 +258,7 @@ def _aspect_model(reached: Reached) -> None:
     if not isinstance(reached.data, LongFormWorldSpec | LongFormDirectorySpec):
         raise _refuse(
             reached.where("spec"),
-            f"labelled answers are those of long-form questions, but the data's source is '{reached.data.source}'",
+            f"labelled answers need long-form questions, but the data's source is '{reached.data.source}'",
         )
     known = ("completeness",) if spec.density == "sequence" else ("relevance", "factuality")
     if spec.aspect not in known:

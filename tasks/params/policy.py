@@ -66,7 +66,7 @@ class PolicyScale(Checked):
         check_given(ImitationSettings, self.imitation, "imitation.")
 
     def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:
-        """Whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
+        """Returns whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
         every = self.checkpoint_every or max(1, iterations // self.checkpoints)
         return self.checkpoint_prompts > 0 and (step % every == 0 if step < iterations else last)
 

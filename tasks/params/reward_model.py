@@ -60,10 +60,10 @@ class RewardModelSpec(Checked):
         super().__post_init__()
         kind = self.segmenter.get("kind")
         if self.end_token and kind != SAT:
-            raise RecipeError("end_token: boundary tokens stand behind sentences; use a segmenter of kind sat")
+            raise RecipeError("end_token: boundary tokens follow sentences; use a segmenter of kind sat")
         if self.data is not None and (kind in (ENTROPY, SAT) or self.pairs == SAMPLES):
             raise RecipeError(
-                f"data is '{self.data}', but entropies, SaT sentences and pairs of samples are those of the "
+                f"data is '{self.data}', but entropies, SaT sentences and pairs of samples come from the "
                 "backbone's data; leave 'data' out"
             )
 
@@ -123,7 +123,7 @@ def reward_model_spec(values: Mapping[str, Any], where: str) -> AnyRewardModel:
 
 @dataclass(frozen=True)
 class CalibrationSpec(Checked):
-    """How normalisers are fitted. Both regressions are; a row's `estimator` says which one it uses.
+    """Settings for fitting normalisers. Both regressions are fitted; a row's `estimator` selects one.
 
     Args:
         pairs: preference pairs of the calibration set, both responses of each.
@@ -143,7 +143,7 @@ class CalibrationSpec(Checked):
 
 @dataclass(frozen=True)
 class ReferencesSpec(Checked):
-    """How reference responses are drawn, and how constants of a shaping are read at this scale.
+    """Settings for drawing reference responses and for reading a shaping's constants at this scale.
 
     Args:
         sampling: of the responses.
@@ -180,7 +180,7 @@ class GenerativeModelSpec(Checked):
 
 @dataclass(frozen=True)
 class GenerativeModelScale(Checked):
-    """How it is trained and used.
+    """Settings for training and using a generative reward model at one scale.
 
     Args:
         training: `TrainingConfig`.

@@ -15,7 +15,7 @@ from tasks.params.settings import Count, check_stated
 
 @dataclass(frozen=True)
 class SamplesSpec(Checked):
-    """How solutions are drawn.
+    """Settings for drawing solutions.
 
     Args:
         sampling: of the solutions.
@@ -30,7 +30,7 @@ class SamplesSpec(Checked):
 
 @dataclass(frozen=True)
 class TeacherSpec(Checked):
-    """Who corrects, and what is accepted.
+    """Teacher of corrections, and the limits of accepted rewrites.
 
     Args:
         kind: one of `TEACHERS`.

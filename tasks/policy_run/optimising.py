@@ -99,7 +99,8 @@ def encoded_prompts(rows: list[Prompt], encoder: Encoder) -> list[EncodedPrompt]
 
 
 def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) -> ScalarModel | None:
-    """The critic that the settings name, on the stage's device; of several reward models the first, by the row's head.
+    """Returns the critic that the settings name, on the stage's device; of several reward models the first, by the
+    row's head.
 
     Raises:
         RecipeError: a critic from a reward model in a row without one.
@@ -121,7 +122,7 @@ def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) ->
 
 
 class Optimising:
-    """A policy optimisation at work: its optimiser, the alarm, and what is noted after each step.
+    """A running policy optimisation: its optimiser, the alarm, and the notes after each step.
 
     Args:
         run: gets history, rollouts and checkpoints.
@@ -249,7 +250,7 @@ class Optimising:
 def _gate(
     reward: Reward, experience: Experience, config: OptimiserConfig, metrics: Mapping[str, float]
 ) -> dict[str, float]:
-    """How often a hierarchical gate was open, and what KL did to its order; nothing for other combinations."""
+    """Returns how often a hierarchical gate was open, and what KL did to its order; nothing for other combinations."""
     if not isinstance(reward.combination, HierarchicalGate):
         return {}
     batch = experience.batch
@@ -263,7 +264,7 @@ def _gate(
 
 
 def _segment_lengths(reward: Reward, experience: Experience) -> list[int]:
-    """Tokens of every segment that the reward read in a rollout batch."""
+    """Returns tokens of every segment that the reward read in a rollout batch."""
     lengths: list[int] = []
     for component in reward.components:
         raw = experience.reward.raw[component.name]

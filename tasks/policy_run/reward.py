@@ -61,7 +61,7 @@ class RewardInputs:
 
     @property
     def paths(self) -> tuple[list[Path], list[Path]]:
-        """All that are given, in two parts: up to the selection, and the aspect models."""
+        """Returns all that are given, in two parts: up to the selection, and the aspect models."""
         single = [path for path in (self.entropies, self.sentences) if path is not None]
         several = [*self.reward_models, *self.normalisers, *self.references]
         return [*single, *several, *([] if self.selection is None else [self.selection])], [*self.aspect_models]
@@ -74,7 +74,7 @@ def build_reward(
     tokenizer: PreTrainedTokenizerBase,
     token_rewards: Mapping[str, TokenRewards] | None = None,
 ) -> Reward:
-    """The reward of a recipe from its trained artifacts.
+    """Returns the reward of a recipe from its trained artifacts.
 
     Args:
         recipe: a reward recipe.
@@ -141,7 +141,7 @@ def _needed(selected: Mapping[str, Any] | None, part: ComponentRecipe) -> Mappin
 
 
 def _combination(recipe: Recipe, selected: Mapping[str, Any] | None) -> Combination:
-    """How the components combine; a quantile threshold is of the selection's pure samples."""
+    """Returns how the components combine; a quantile threshold is of the selection's pure samples."""
     pure = torch.tensor(selected["holistic"]["pure"]) if selected is not None else None
     return recipe.combination.build({part.name: part.weight for part in recipe.components}, pure)
 
@@ -154,7 +154,7 @@ def _aspect_components(
     *,
     gated: bool,
 ) -> list[Component]:
-    """The components of an aspect, or of those that the selection chose.
+    """Returns the components of an aspect, or of those that the selection chose.
 
     Behind a gate an aspect that is not positive is shaped by a sigmoid. Source: ALARM, §2.3 and §3.3.
 
@@ -184,7 +184,7 @@ def _aspect_components(
 
 
 def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, Any] | None) -> Normaliser:
-    """The normaliser of a reward model's component, from its fit or from the selection's pure samples."""
+    """Returns the normaliser of a reward model's component, from its fit or from the selection's pure samples."""
     choice = NORMALISERS[part.normaliser]
     if not choice.of_selection:
         return build_normaliser(part.normaliser, read_json(normaliser / "normaliser.json"), part.estimator)
@@ -215,7 +215,8 @@ def _model_component(
     policy_tokenizer: PreTrainedTokenizerBase,
     selected: Mapping[str, Any] | None,
 ) -> Component:
-    """A component that reads a trained reward model, with its shaping and the reference rewards that this needs."""
+    """Returns a component that reads a trained reward model, with its shaping and the reference rewards that this
+    needs."""
     model, trained = ScalarModel.load(found.reward_model / "model")
     resolved = resolve_segmenter(readout.segmenter, inputs.entropies)
     segmenter = load_segmenter(resolved, inputs.sentences)
@@ -267,7 +268,7 @@ def _model_component(
 
 
 def shaping_constants(reward: Reward) -> Metrics:
-    """What the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
+    """Returns what the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
     return {
         f"shaping/{component.name}/{name}": value
         for component in reward.components
@@ -291,5 +292,5 @@ def check_referenced(reward: Reward, prompts: Sequence[Prompt], file: Path) -> N
                     f"prompt '{name}' has no reference rewards; they are cached for {len(known)} prompt(s)",
                     file=str(file),
                     row=number,
-                    remedy="Let `prompts` of the policy's settings not go beyond that of references.yaml",
+                    remedy="Set `prompts` in the policy's settings to at most `prompts` in references.yaml",
                 )

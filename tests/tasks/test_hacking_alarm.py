@@ -113,7 +113,7 @@ def test_a_stopped_run_that_is_killed_and_started_again_ends_as_one_never_killed
 
 
 def test_stopping_without_evaluations_is_refused(train: Train) -> None:
-    with pytest.raises(RecipeError, match="makes no evaluations that could say which: set checkpoint_prompts"):
+    with pytest.raises(RecipeError, match="has no evaluations to choose them by: set checkpoint_prompts"):
         train("refused", {"on_hacking": "stop"}, checkpoint_prompts=0)
 
 

@@ -159,7 +159,7 @@ def test_reference_rewards_are_known_of_sentences_without_boundary_tokens_alone(
 
 def test_a_shaping_with_references_is_refused_where_they_are_never_known() -> None:
     row = {**ROW, "shaping": {"kind": "par"}, "readout": {"segmenter": SAT, "read": "weighted"}}
-    with pytest.raises(RecipeError, match="needs reference rewards, which are not known of read-out 'weighted'"):
+    with pytest.raises(RecipeError, match="needs reference rewards, but they are not known for read-out 'weighted'"):
         parse_recipe(row)
 
 
