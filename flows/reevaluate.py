@@ -50,7 +50,7 @@ def needs_of(root: Path, model: Registered) -> dict[str, Any]:
 
 @task(name="evaluate", task_run_name="{model.name}@{model.alias}", persist_result=False, cache_policy=NO_CACHE)
 def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
-    """Returns one model, in a process of its own within the machine's slots; returns its record.
+    """Evaluates one model in a process of its own, within the machine's slots; returns its record.
 
     Raises:
         RewardsmithError: this machine has too few GPUs for it, or it ended badly.

@@ -76,7 +76,7 @@ class Summary:
 
 
 def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
-    """Returns prefect's question after a failure: only errors that may pass are tried again."""
+    """Returns Prefect's question after a failure: only errors that may pass are tried again."""
     error = getattr(state, "data", None)
     return isinstance(error, StageFailed) and error.retry
 

@@ -78,7 +78,7 @@ def weighted_win_rate(
     unit: Literal["battle", "prompt"] = "battle",
     seed: int = 42,
 ) -> dict[str, float]:
-    """Returns as `arena_win_rate`, from [n] scores in {0, .5, 1} and [n] whole-number weights (0: invalid)."""
+    """Returns the rate of `arena_win_rate` from [n] scores in {0, .5, 1} and [n] whole-number weights (0: invalid)."""
     valid = weights > 0
     if unit == "prompt" and groups is None:
         raise DataError("unit 'prompt' needs the prompt of each game", field="groups")

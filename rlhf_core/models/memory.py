@@ -55,7 +55,7 @@ class Sharding:
 
     @property
     def bytes(self) -> int:
-        """Returns the of a parameter, an activation or a cached state."""
+        """Returns the bytes of a parameter, an activation or a cached state."""
         return 2 if self.bf16 else 4
 
     def trained(self, parameters: int) -> tuple[float, float]:

@@ -91,7 +91,7 @@ def _has_runs(root: Path) -> bool:
 
 
 def _digest(root: Path, asked: Asked, files: Sequence[str], code: str) -> str:
-    """Returns the of the code, MLflow's address, the locks beside the files, and the report's page."""
+    """Returns digests of the code, MLflow's address, the locks beside the files, and the report's page."""
     digest = hashlib.sha256(f"{code} {os.environ.get('MLFLOW_TRACKING_URI', '')}".encode())
     for path in [*((root / file).with_name("dvc.lock") for file in files), *([root / REPORT] if asked.report else [])]:
         digest.update(path.read_bytes() if path.is_file() else b"")

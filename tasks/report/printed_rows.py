@@ -28,7 +28,7 @@ class Line:
 
     @property
     def names(self) -> list[str]:
-        """Returns the of the rows of this project, in order."""
+        """Returns the printed rows that this project has, in order."""
         return [row["name"] for row in self.rows if row["name"]]
 
     @property
