@@ -50,7 +50,7 @@ class StageFailed(RewardsmithError):
 
 @dataclass(frozen=True)
 class StageDone:
-    """How a stage ended: ran, restored (from DVC's cache) or unchanged, and its wall seconds."""
+    """End of a stage: ran, restored (from DVC's cache) or unchanged, and its wall seconds."""
 
     address: str
     outcome: str
@@ -113,7 +113,7 @@ class MemoryWatch:
         self._end.set()
 
     def explained(self, address: str, failure: StageFailed) -> StageFailed:
-        """The failure as one of memory, where it was one."""
+        """Returns the failure as one of memory, where it was one."""
         remedy = (
             "Declare more memory_gb under `resources` in params/scales/<scale>/stages.yaml, or make its batch smaller"
         )
@@ -127,7 +127,7 @@ class MemoryWatch:
 
 
 def explain_failure(address: str, status: int, tail: str) -> StageFailed:
-    """The failure behind a stage's process that ended with `status`, given the end of its log."""
+    """Returns the failure behind a stage's process that ended with `status`, given the end of its log."""
     messages = [line for line in tail.splitlines() if line.startswith("error:")]
     errors = [line for line in tail.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
     last = (messages or errors or tail.strip().splitlines() or ["no output"])[-1].removeprefix("error: ")
@@ -212,9 +212,8 @@ def run_stage(
     memory = MemoryWatch(process.pid, memory_gb)
     tail: deque[str] = deque(maxlen=TAIL)
     try:
-        assert process.stdout is not None
         with log_path.open("w", encoding="utf-8") as log:
-            for line in process.stdout:
+            for line in process.stdout or ():
                 log.write(line)
                 log.flush()
                 if line.strip():

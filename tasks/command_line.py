@@ -17,7 +17,6 @@ import typer
 
 from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, hint, path_error
 from tasks.graph.names import ALL, known_scale, papers_here, present, split_names, trained_reward_model
-from tasks.graph.rows import refuse_old_tree
 from tasks.params.pages import page_files
 from tasks.running.platform_state import join_platform
 
@@ -41,6 +40,8 @@ then `rewardsmith plan`, then `rewardsmith run`.
 @commands.callback()
 def before(context: typer.Context) -> None:
     if context.invoked_subcommand != "migrate":
+        from tasks.graph.rows import refuse_old_tree
+
         refuse_old_tree(Path.cwd())
 
 
@@ -86,8 +87,8 @@ def run(
     `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
     stage: `.work/logs/`. Interrupting is safe: the same command goes on where it stopped.
     """
+    from tasks.dvc.plan import refuse_asked
     from tasks.dvc.up_to_date import Asked, nothing_to_do
-    from tasks.graph.plan import refuse_asked
 
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
@@ -154,7 +155,7 @@ def plan(
     full: Full = False,
     seed: Seeds = None,
     scale: Scale = "testbed",
-    all_stages: Annotated[bool, typer.Option("--all", help="Also list what is up to date.")] = False,
+    all_stages: Annotated[bool, typer.Option("--all", help="Also list the stages that are up to date.")] = False,
 ) -> None:
     """Say what `run` would do and why, what comes from the cache, and how long it should take."""
     from tasks.commands.plan_table import print_plan
@@ -167,7 +168,7 @@ def plan(
 
 @commands.command()
 def times(
-    paper: Annotated[str | None, typer.Argument(help="The paper whose stages; all stages without it.")] = None,
+    paper: Annotated[str | None, typer.Argument(help="Show the stages of this paper only.")] = None,
     scale: Scale = "testbed",
 ) -> None:
     """Say where the time goes: seconds of each kind of stage, and what the last run spent beside them."""
@@ -178,9 +179,7 @@ def times(
 
 @commands.command()
 def table(
-    name: Annotated[
-        str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1; or a study of one's own.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1; or your own study.")],
     scale: Scale = "testbed",
     demo: Annotated[bool, typer.Option("--demo", help="The demo-sized results even where others exist.")] = False,
 ) -> None:
@@ -221,14 +220,14 @@ def hackability(
     function: Annotated[
         str | None, typer.Option(metavar="MODULE:NAME", help="A reward of your own: a Python callable.")
     ] = None,
-    gives: Annotated[str, typer.Option(help="What the callable gives: sequence (one value), tokens.")] = "sequence",
+    gives: Annotated[str, typer.Option(help="Values of the callable: sequence (one value), tokens.")] = "sequence",
     reward_model: Annotated[
         Path | None, typer.Option(metavar="PATH", help="A reward of your own: a folder with a trained model/.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="What to call your own reward in rows and on the page.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of your own reward in rows and on the page.")] = None,
     scale: Scale = "testbed",
     out: Annotated[Path, typer.Option(help="Folder for hackability.html and hackability.json.")] = Path("report"),
-    train: Annotated[bool, typer.Option(help="Train what is missing; else show what there is.")] = True,
+    train: Annotated[bool, typer.Option(help="Train missing rows; without it, show existing results only.")] = True,
     sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
     verbose: Verbose = False,
 ) -> None:
@@ -282,9 +281,7 @@ def hackability(
 
 @commands.command()
 def sync(
-    paper: Annotated[
-        str | None, typer.Argument(help="The paper whose results to mirror; every paper's without it.")
-    ] = None,
+    paper: Annotated[str | None, typer.Argument(help="Mirror the results of this paper only.")] = None,
     scale: Scale = "testbed",
 ) -> None:
     """Mirror stage outputs into MLflow (MLFLOW_TRACKING_URI, else mlflow.db here); repeating it changes nothing.
@@ -308,9 +305,9 @@ def explain(
     response: Annotated[str | None, typer.Option(help="The response to colour.")] = None,
     model: Annotated[str, typer.Option(help="A reward model: its name, or the directory of its result.")] = "segment",
     rows: Annotated[
-        list[str] | None, typer.Option(help="Instead: rows whose credit of the same wrong solutions is compared.")
+        list[str] | None, typer.Option(help="Compare these rows' credit of the same wrong solutions instead.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which seed of the model.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the model.")] = 0,
     scale: Scale = "testbed",
 ) -> None:
     """Colour a response by the rewards that a trained reward model gives to its tokens and segments.
@@ -338,12 +335,12 @@ def bench_reward(
     data: Annotated[Path | None, typer.Option(help="Folder of the test sets; else REWARDSMITH_DATA.")] = None,
     sets: Annotated[str | None, typer.Option(help="Names, separated by commas; all without it.")] = None,
     rows: Annotated[int | None, typer.Option(min=1, help="The most pairs of each set, evenly spaced.")] = None,
-    seed: Annotated[int, typer.Option(help="Which seed of the model.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the model.")] = 0,
     scale: Scale = "testbed",
     batch: Annotated[int, typer.Option(min=1, help="Responses per forward pass.")] = 16,
     template: Annotated[str, typer.Option(help="Chat template of a Hugging Face model.")] = "tokenizer",
     prompt_tokens: Annotated[int, typer.Option(help="Longest prompt of a Hugging Face model.")] = 1728,
-    total_tokens: Annotated[int, typer.Option(help="Longest prompt and response of it together.")] = 2048,
+    total_tokens: Annotated[int, typer.Option(help="Longest prompt and response together.")] = 2048,
     out: Annotated[Path | None, typer.Option(help="Also write the scores to this JSON file.")] = None,
 ) -> None:
     """Accuracy of any reward model on real preference test sets, with 95 % intervals.

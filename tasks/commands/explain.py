@@ -1,4 +1,4 @@
-"""Explaining a reward: what a trained reward model pays each token of one response, and where its segments lie."""
+"""Explanation of a reward: a trained reward model's pay for each token of one response, and its segments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
-from tasks.running.artifacts import read_jsonl, stopped
+from tasks.graph.stopping import stopped
+from tasks.running.artifacts import read_jsonl
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer
 from tasks.scoring.segmenting import token_rewards
 
@@ -21,7 +22,7 @@ def explain(
     sft: Path | None = None,
     data: Path | None = None,
 ) -> dict[str, Any]:
-    """The rewards that a reward model gives to one response.
+    """Returns the rewards that a reward model gives to one response.
 
     Args:
         model_dir: the `result/model` folder of a `reward_model` stage (its `result` folder is understood, too).
@@ -58,7 +59,7 @@ def explain(
 
 
 def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Wrong sampled solutions that several rows kept, each with every row's credit of its tokens.
+    """Returns the wrong sampled solutions that several rows kept, each with every row's credit of its tokens.
 
     Args:
         results: of a scale.

@@ -2,7 +2,7 @@
 
     python -m tasks.dvc.shared_stage policy-segment-bandit-0 --remote team --commit HEAD --upstream sft-phi3-mini ...
 
-1. The stage's inputs are pulled by the digests in dvc.lock, and their content is hashed anew: what differs is refused.
+1. The stage's inputs are pulled by the digests in dvc.lock, and their content is hashed again: differences are refused.
 2. The stage runs alone (`tasks.dvc.one_stage`).
 3. A file that the stage reads, or the code, that changed in the meantime: the result is discarded, nothing is pushed.
 4. Its outputs are pushed, and after them its run-cache entry.

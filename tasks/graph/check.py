@@ -129,7 +129,7 @@ class Check:
 
 
 def _entries(root: Path) -> Iterator[tuple[Make, str]]:
-    """How each entry of every page is typed, and its address."""
+    """Yields how each entry of every page is typed, and its address."""
     for paper in sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales"):
         for kind in PAGES:
             for address in entries(root, paper_folder(paper), kind).values():
@@ -146,14 +146,14 @@ def _entries(root: Path) -> Iterator[tuple[Make, str]]:
 
 
 def _stage_type(name: str, address: Address) -> Make:
-    """How settings of a scale's stage are typed: `<stage>`, or `<stage>-<name>` for those of one case.
+    """Returns how settings of a scale's stage are typed: `<stage>`, or `<stage>-<name>` for those of one case.
 
     Raises:
         RecipeError: no such stage.
     """
     stage = name.partition("-")[0]
     if stage not in STAGE_TYPES:
-        raise RecipeError(f"{address}: no stage '{stage}' has settings{hint(stage, sorted(STAGE_TYPES), more=3)}")
+        raise RecipeError(f"{address}: no stage '{stage}' has settings{hint(stage, STAGE_TYPES, more=3)}")
     return STAGE_TYPES[stage]
 
 

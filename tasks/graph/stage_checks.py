@@ -11,8 +11,10 @@ from typing import Any
 
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
+from rlhf_core.evaluation.judges.registry import JUDGES
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.teachers.registry import TEACHERS
 from tasks.graph.items import Argument, Item, result_of
 from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.aspects import AspectModelSpec
@@ -60,7 +62,7 @@ class Reached:
 
     @property
     def data(self) -> Any:
-        """The typed data spec of the stage's data."""
+        """Returns the typed data spec of the stage's data."""
         reached = self.upstream("data")[0]
         while reached.item.module != "prepare":
             reached = reached.upstream("data")[0]
@@ -68,7 +70,7 @@ class Reached:
 
     @property
     def has_world(self) -> bool:
-        """Whether true rewards are known of the stage's data."""
+        """Returns whether true rewards are known of the stage's data."""
         data = self.data
         return str(data.source).startswith("testbed") and not isinstance(data, QuestionsSpec)
 
@@ -107,16 +109,19 @@ def check_segmenter(segmenter: Mapping[str, Any], reached: Reached, where: str) 
 
 def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: str) -> None:
     """Refuses a judge that knows true rewards where the data has none."""
-    if judge is not None and judge.get("kind") == "gold" and not reached.has_world:
+    if judge is None or reached.has_world:
+        return
+    kind = JUDGES.kind_of(judge)
+    if JUDGES[kind].needs_world:
         raise _refuse(
             where,
-            f"judge.kind is 'gold', which knows the testbed only, but the data's source is '{reached.data.source}'; "
+            f"judge.kind is '{kind}', which knows the testbed only, but the data's source is '{reached.data.source}'; "
             "name an endpoint, or null for none",
         )
 
 
 def has_judge_or_world(evaluation: EvaluationConfig, reached: Reached) -> bool:
-    """Whether answers can be compared."""
+    """Returns whether answers can be compared."""
     return evaluation.judge is not None or reached.has_world
 
 
@@ -172,15 +177,16 @@ def _questions(reached: Reached) -> None:
     if not isinstance(reached.data, QuestionsSpec):
         raise _refuse(
             reached.where("spec"),
-            f"solutions are of questions, but the data's source is '{reached.data.source}'; take a backbone whose data "
+            f"solutions need questions, but the data's source is '{reached.data.source}'; take a backbone whose data "
             "has a 'task'",
         )
 
 
 def _teacher(reached: Reached) -> None:
     _questions(reached)
-    if reached.own("spec").kind == "oracle" and reached.data.source != "testbed":
-        raise _refuse(reached.where("spec"), "kind is 'oracle', which knows the steps of the testbed's questions only")
+    kind = reached.own("spec").kind
+    if TEACHERS[kind].needs_testbed and reached.data.source != "testbed":
+        raise _refuse(reached.where("spec"), f"kind is '{kind}', but the {kind} knows only the testbed's questions")
 
 
 def _generative_reward_model(reached: Reached) -> None:
@@ -252,7 +258,7 @@ def _aspect_model(reached: Reached) -> None:
     if not isinstance(reached.data, LongFormWorldSpec | LongFormDirectorySpec):
         raise _refuse(
             reached.where("spec"),
-            f"labelled answers are those of long-form questions, but the data's source is '{reached.data.source}'",
+            f"labelled answers need long-form questions, but the data's source is '{reached.data.source}'",
         )
     known = ("completeness",) if spec.density == "sequence" else ("relevance", "factuality")
     if spec.aspect not in known:

@@ -27,7 +27,7 @@ from tasks.params.rows import row_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec, TeacherSpec
 
-#: Makes typed settings of a mapping; the second argument is where it stands, for messages.
+#: Makes typed settings of a mapping; the second argument is its place, for messages.
 Make = Callable[[Mapping[str, Any], str], Any]
 
 

@@ -41,7 +41,7 @@ Judge = Annotated[Mapping[str, Any], accepted_by(check_judge)]
 
 @dataclass(frozen=True)
 class EvaluationConfig(Checked):
-    """How policies are evaluated.
+    """Settings for the evaluation of policies.
 
     Args:
         max_new_tokens: longest answer on dialogue benchmarks.
@@ -72,7 +72,7 @@ class EvaluationConfig(Checked):
     sft_games: Annotated[str, one_of(("drawn", "summed"))] = "drawn"
 
     def has(self, part: str) -> bool:
-        """Whether a part is evaluated."""
+        """Returns whether a part is evaluated."""
         return self.only is None or part in self.only
 
     def dialogue_answers(self) -> dict[str, Any]:
@@ -88,7 +88,7 @@ class EvaluationConfig(Checked):
 
 @dataclass(frozen=True)
 class PoolSpec(Checked):
-    """How a pool of answers is drawn.
+    """Settings for drawing a pool of answers.
 
     Args:
         benchmarks: whose prompts.
@@ -112,7 +112,7 @@ class PoolSpec(Checked):
 
 @dataclass(frozen=True)
 class BestOfNSpec(Checked):
-    """How the best of N are judged.
+    """Settings for judging the best of N answers.
 
     Args:
         sizes: every N.
@@ -131,7 +131,7 @@ class BestOfNSpec(Checked):
         if not self.sizes or len(set(self.sizes)) != len(self.sizes):
             raise RecipeError(f"sizes is {list(self.sizes)}; state each N once, and at least one")
         if TRUE in self.judges:
-            raise RecipeError("judges: 'true' is the name of true rewards; call the judge otherwise")
+            raise RecipeError("judges: 'true' is the name of true rewards; give the judge another name")
 
 
 @dataclass(frozen=True)
@@ -160,7 +160,7 @@ class RewardBenchSpec(Checked):
 
 @dataclass(frozen=True)
 class SecondJudgeSpec(Checked):
-    """Who judges, and what.
+    """Judge, benchmark and template of a second judgement.
 
     Args:
         judge: judge spec, see `tasks.running.loading.load_judge`.
@@ -183,7 +183,7 @@ class Watched(Checked):
 
 @dataclass(frozen=True)
 class Schedule(Checked):
-    """When a deployment runs: a cron expression of five fields and a time zone."""
+    """Schedule of a deployment: a cron expression of five fields and a time zone."""
 
     cron: str
     timezone: str = "UTC"
@@ -193,7 +193,7 @@ class Schedule(Checked):
         try:
             ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise RecipeError(f"timezone is '{self.timezone}', which is not a time zone; as in UTC") from None
+            raise RecipeError(f"timezone is '{self.timezone}', which is not a time zone; try UTC") from None
         check_cron(self.cron)
 
 

@@ -6,6 +6,7 @@ train with one number and be compared by another.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ Loader.add_constructor("tag:yaml.org,2002:int", _int)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping.
+    """Returns a YAML file's mapping.
 
     Raises:
         DataError: the file cannot be read, is not YAML, is not a mapping, or sets something twice.
@@ -91,7 +92,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def parse_mapping(text: str, file: str) -> dict[str, Any]:
-    """The mapping of a YAML text.
+    """Returns the mapping of a YAML text.
 
     Raises:
         DataError: as for `read_mapping`.
@@ -114,3 +115,14 @@ def parse_mapping(text: str, file: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError("expected a mapping of settings", file=file, remedy="It needs lines of the form name: value")
     return value
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all, for who may be reading it meanwhile; makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

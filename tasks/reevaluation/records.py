@@ -11,7 +11,8 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.dvc.tracked import tracked_files
-from tasks.running.artifacts import digest, read_json, write_whole
+from tasks.params.yaml_files import write_whole
+from tasks.running.artifacts import digest, read_json
 
 RECORDS = Path("reevaluations")
 #: The file by which DVC keeps them.
@@ -21,7 +22,7 @@ MARK = "alerted.json"
 
 
 def records_folder(root: Path, name: str, alias: str) -> Path:
-    """Where the records of a model are."""
+    """Returns where the records of a model are."""
     return root / RECORDS / f"{name}@{alias}"
 
 

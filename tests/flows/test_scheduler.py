@@ -269,7 +269,7 @@ def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
         process = start(root)
         output, _ = process.communicate(timeout=300)
     assert process.returncode == 2
-    assert "another run is at work" in output
+    assert "another run is active" in output
     assert calls(root) == []
 
 

@@ -292,11 +292,11 @@ def test_ports_that_cannot_be_are_refused_before_anything_is_looked_at(
 @pytest.mark.parametrize(
     ("host", "message"),
     [
-        ("::", "REWARDSMITH_HOST is ::, which is no IPv4 address and no name of one"),
-        ("::1", "REWARDSMITH_HOST is ::1, which is no IPv4 address and no name of one"),
-        ("no.such.name.invalid", "REWARDSMITH_HOST is no.such.name.invalid, which is no IPv4 address"),
-        ("a..b", "REWARDSMITH_HOST is a..b, which is no IPv4 address"),
-        ("192.0.2.1", "REWARDSMITH_HOST is 192.0.2.1, which is no address of this machine"),
+        ("::", "REWARDSMITH_HOST is ::, which is neither an IPv4 address nor the name of a host with one"),
+        ("::1", "REWARDSMITH_HOST is ::1, which is neither an IPv4 address nor the name of a host with one"),
+        ("no.such.name.invalid", "REWARDSMITH_HOST is no.such.name.invalid, which is neither an IPv4 address"),
+        ("a..b", "REWARDSMITH_HOST is a..b, which is neither an IPv4 address"),
+        ("192.0.2.1", "REWARDSMITH_HOST is 192.0.2.1, which is not an address of this machine"),
     ],
 )
 def test_a_host_that_cannot_be_bound_is_refused(

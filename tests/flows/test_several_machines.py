@@ -243,9 +243,9 @@ def test_a_remote_that_does_not_answer_is_asked_again_and_said_once(
     machines, said = looking(away, away, False, away, True)
     assert [machines.take("a", able=True) for _ in range(4)] == ["elsewhere"] * 3 + ["known"]
     assert [line for line in said if line.startswith("remote")] == [
-        "remote 'team' cannot be asked: timed out. Stages at work here go on; no other starts before it answers",
+        "remote 'team' cannot be asked: timed out. Running stages continue; no other starts before it answers",
         "remote 'team' answers again",
-        "remote 'team' cannot be asked: timed out. Stages at work here go on; no other starts before it answers",
+        "remote 'team' cannot be asked: timed out. Running stages continue; no other starts before it answers",
         "remote 'team' answers again",
     ]
     assert said.count("taken") == said.count("given back") == 1, "the lease taken before the second look"

@@ -16,6 +16,7 @@ from typing import Any
 
 import yaml
 
+from tasks.graph.files import STAGES
 from tests.tasks import golden_choices as choices
 from tests.tasks.golden_settings import SETTINGS as MAIN
 from tests.tasks.golden_settings import Values
@@ -25,6 +26,8 @@ SETTINGS: dict[str, Values] = {**MAIN, **choices.SETTINGS}
 
 Names = str | tuple[str, ...]
 
+#: Stages that compute; the result of `check` is constant.
+COMPUTING = tuple(stage for stage in STAGES if stage != "check")
 #: Stages whose command line has a seed.
 SEEDED = (
     "sft", "samples", "generative_reward_model", "reward_model", "references", "aspect_model", "selection", "pool",

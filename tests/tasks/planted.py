@@ -2,30 +2,34 @@
 
     python -m tests.tasks.planted               plants all of tests/tasks/planted_changes.yaml, one after the other
     python -m tests.tasks.planted rloo          those alone whose run is named so
+    python -m tests.tasks.planted --jobs 4      four at a time, each in a copy of its own
 
 Each change is made in a copy of the tree, where its run and all that it reads are run and compared with the golden
-values. A run of all writes reference/planted_changes.json; the exit code is 1 where a run did not find its change.
+values. A run of all writes reference/planted_changes.json, a run of some updates their entries there; the exit code is
+1 where a run did not find its change.
 """
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import yaml
 
-from tasks.graph import STAGES
 from tests.tasks.golden_metrics import differences, stored
-from tests.tasks.golden_runs import RUNS, SETTINGS, with_upstream
+from tests.tasks.golden_runs import COMPUTING, RUNS, SETTINGS, with_upstream
 from tests.tasks.refresh_golden import measure_in
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -36,13 +40,17 @@ SOURCES = ("rlhf_core", "tasks")
 
 @dataclass(frozen=True)
 class Planted:
-    """A change of the source that the golden values must find; see planted_changes.yaml."""
+    """A change of the source that the golden values must find; see planted_changes.yaml.
+
+    An `equivalent` one changes no behaviour, for the reason that it states; it is listed and not planted.
+    """
 
     what: str
     text: str
     becomes: str
     run: str
     within: str = ""
+    equivalent: str = ""
 
     def place(self, root: Path) -> tuple[Path, int]:
         """Returns the file in which the text stands, and where in it.
@@ -127,29 +135,64 @@ def not_planted(changes: list[Planted]) -> dict[str, list[str]]:
     planted_runs = [RUNS[change.run] for change in changes]
     entries = [SETTINGS[str(run.settings["row"])] for run in planted_runs if run.stage == "policy"]
     kinds = {SETTINGS[str(run.settings["row"])]["optimiser"]["kind"] for run in RUNS.values() if run.stage == "policy"}
-    stages = [stage for stage in STAGES if stage not in {run.stage for run in planted_runs}]
+    stages = [stage for stage in COMPUTING if stage not in {run.stage for run in planted_runs}]
     return {"stages": stages, "optimisers": sorted(kinds - {row["optimiser"]["kind"] for row in entries})}
 
 
+def in_copies(changes: Sequence[Planted], jobs: int) -> tuple[dict[str, str], list[dict[str, Any]]]:
+    """Plants changes, `jobs` at a time; returns what an unchanged tree has left, and the results."""
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
+        free: SimpleQueue[Path] = SimpleQueue()
+        for number in range(jobs):
+            copy_tree(Path(folder) / str(number))
+            free.put(Path(folder) / str(number))
+
+        def in_copy(change: Planted | None) -> Any:
+            root = free.get()
+            try:
+                names = with_upstream([each.run for each in changes])
+                return left_golden(root, names) if change is None else planted(change, root)
+            finally:
+                free.put(root)
+
+        unchanged, *results = pool.map(in_copy, [None, *changes])
+    return unchanged, results
+
+
+def record(every: Sequence[Planted], results: Sequence[dict[str, Any]]) -> None:
+    """Writes the results into the record; changes that were not planted this time keep theirs."""
+    before = json.loads(RECORD.read_text(encoding="utf-8"))["changes"] if RECORD.exists() else []
+    known = {entry["what"]: entry for entry in [*before, *results]}
+    equivalent = [{"what": each.what, "why": each.equivalent} for each in every if each.equivalent]
+    entries = [known[each.what] for each in every if each.what in known and not each.equivalent]
+    whole = {
+        "planted": len(entries),
+        "found": sum(entry["found"] for entry in entries),
+        "not_yet": [each.what for each in every if each.what not in known and not each.equivalent],
+        "without_a_change": not_planted([each for each in every if not each.equivalent]),
+        "equivalent": equivalent,
+        "changes": entries,
+    }
+    RECORD.write_text(json.dumps(whole, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
 def main(arguments: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="python -m tests.tasks.planted", description=__doc__.partition("\n")[0])
+    parser.add_argument("runs", nargs="*", metavar="RUN", help="plant the changes of these golden runs alone")
+    parser.add_argument("--jobs", type=int, default=1, help="changes planted at a time")
+    given = parser.parse_args(arguments)
     every = planted_changes()
-    changes = [change for change in every if not arguments or change.run in arguments]
+    changes = [each for each in every if not each.equivalent and (not given.runs or each.run in given.runs)]
     if not changes:
-        sys.exit(f"no planted change has a run named {' or '.join(arguments)}; see {CHANGES.name}")
+        sys.exit(f"no planted change has a run named {' or '.join(given.runs)}; see {CHANGES.name}")
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    with tempfile.TemporaryDirectory() as folder:
-        root = Path(folder)
-        copy_tree(root)
-        unchanged = left_golden(root, with_upstream([change.run for change in changes]))
-        if unchanged:
-            print(f"the tree itself has left its golden values: {unchanged}", file=sys.stderr)
-            return 2
-        results = [planted(change, root) for change in changes]
+    unchanged, results = in_copies(changes, given.jobs)
+    if unchanged:
+        print(f"the tree itself has left its golden values: {unchanged}", file=sys.stderr)
+        return 2
     found = sum(result["found"] for result in results)
     print(f"{found} of {len(results)} planted changes were found")
-    if not arguments:
-        record = {"planted": len(results), "found": found, "without_a_change": not_planted(changes), "changes": results}
-        RECORD.write_text(json.dumps(record, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    record(every, results)
     return 0 if found == len(results) else 1
 
 

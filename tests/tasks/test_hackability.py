@@ -142,7 +142,7 @@ def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:
         (laboratory / place / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}}))
     own = OwnReward("own-mine", model=laboratory / "mine")
     hackability.rows_of(laboratory, own.name, ["vanilla"], own)
-    with pytest.raises(RecipeError, match="vocabulary is not that of the policies' tokenizer"):
+    with pytest.raises(RecipeError, match="vocabulary differs from the policies' tokenizer"):
         hackability.check_words(laboratory, "testbed", own)
 
 

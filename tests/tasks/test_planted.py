@@ -32,7 +32,7 @@ def test_a_text_in_no_place_or_several_is_refused(tmp_path: Path) -> None:
 
 def test_a_planted_change_is_found_and_an_unchanged_tree_is_not_suspected(tmp_path: Path) -> None:
     copy_tree(tmp_path)
-    (change,) = (change for change in planted_changes() if change.run == "dialogue")
+    change = next(change for change in planted_changes() if change.run == "dialogue")
     done = planted(change, tmp_path)
     assert done["found"]
     assert done["difference"] == "texts of choices/arc.jsonl"
@@ -41,7 +41,7 @@ def test_a_planted_change_is_found_and_an_unchanged_tree_is_not_suspected(tmp_pa
 
 
 def test_what_has_no_planted_change_is_named() -> None:
-    (change,) = (change for change in planted_changes() if change.run == "rloo")
+    change = next(change for change in planted_changes() if change.run == "rloo")
     left = not_planted([change])
     assert "policy" not in left["stages"]
     assert "prepare" in left["stages"]

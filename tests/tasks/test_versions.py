@@ -11,9 +11,8 @@ from filelock import FileLock
 
 from rlhf_core.policy_optimisation.config import OPTIMISERS
 from rlhf_core.supervised.recipes import RECIPES
-from tasks.graph import STAGES
 from tests.tasks.golden_metrics import REFRESH, Measured, differences, floor, measured, runs_of, stored, version
-from tests.tasks.golden_runs import RUNS, SETTINGS, GoldenRuns, with_upstream
+from tests.tasks.golden_runs import COMPUTING, RUNS, SETTINGS, GoldenRuns, with_upstream
 from tests.tasks.refresh_golden import ROUNDINGS, golden, in_no_rounding
 
 
@@ -43,7 +42,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> SharedRuns:
     return SharedRuns(folder)
 
 
-@pytest.mark.parametrize("stage", STAGES)
+@pytest.mark.parametrize("stage", COMPUTING)
 def test_results_change_only_with_the_version(shared: SharedRuns, stage: str) -> None:
     golden_version = stored(stage)["version"]
     if golden_version != version(stage):
@@ -64,10 +63,10 @@ def test_results_change_only_with_the_version(shared: SharedRuns, stage: str) ->
 def test_every_stage_optimiser_and_recipe_has_a_golden_run() -> None:
     kinds = {values["optimiser"]["kind"] for values in SETTINGS.values() if "kind" in values.get("optimiser", {})}
     used = {name for run in RUNS.values() for name in run.settings.values()}
-    assert {run.stage for run in RUNS.values()} == set(STAGES)
+    assert {run.stage for run in RUNS.values()} == set(COMPUTING)
     assert kinds >= {*OPTIMISERS, *RECIPES}
     assert {name for name in SETTINGS if name.startswith(("row/", "policy/"))} <= used
-    assert {name for stage in STAGES for name in stored(stage)["runs"]} == set(RUNS)
+    assert {name for stage in COMPUTING for name in stored(stage)["runs"]} == set(RUNS)
 
 
 def test_differences_beyond_rounding_are_found() -> None:
