@@ -124,7 +124,7 @@ class Machines:
         return [*call, "--commit", self.commit, *(["--upstream", *upstream] if upstream else [])]
 
     def take(self, address: str, *, able: bool) -> str:
-        """Returns the whose a stage is whose inputs are all known: `known` (its result is on the remote), `ours`, or
+        """Returns whose a stage is whose inputs are all known: `known` (its result is on the remote), `ours`, or
         `elsewhere`.
 
         Args:

@@ -151,7 +151,7 @@ class TrainedScorer:
         return score_parts(self.model, sequences, self.encoder.pad_id, self.aggregation, size, head=self.head)
 
     def __call__(self, rows: Rows, responses: Sequence[str], batch: int | None = None) -> list[float]:
-        """Returns the e(x, y) of every row with its response."""
+        """Returns e(x, y) of every row with its response."""
         found: list[float] = self.parts(self.segmented(rows, responses)[0], batch)[0].tolist()
         return found
 
