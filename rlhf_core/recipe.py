@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.evaluation.hacking import AlarmSettings
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig

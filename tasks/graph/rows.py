@@ -23,7 +23,7 @@ from tasks.params.aspects import SelectionFile
 from tasks.params.pages import Address, entries, page_files, read_settings
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import SAT, GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
-from tasks.params.rows import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
+from tasks.params.row_kinds import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
 from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import ROOT_SCALE, typed
 

@@ -12,7 +12,7 @@ from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
 from tasks.params.pages import Address, entries, page_files, read_settings
-from tasks.params.rows import COMPARING, MEASURING
+from tasks.params.row_kinds import COMPARING, MEASURING
 from tasks.params.scales import STAGES, scale_entries, scale_pages
 from tasks.params.settings import ROOT_SCALE
 
