@@ -253,8 +253,8 @@ def import_deepspeed() -> Any:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     if stale := stale_locks(extensions_folder()):
         raise RecipeError(
-            f"a process was killed while compiling and left the lock {stale[0]}, for which every later one would wait "
-            f"without a word; remove the folder {stale[0].parent} and compile once with `make deepspeed-ops`"
+            f"a process was killed while compiling and left the lock {stale[0]}, and every later process would wait "
+            f"for it silently; remove the folder {stale[0].parent} and compile once with `make deepspeed-ops`"
         )
     try:
         import deepspeed

@@ -227,7 +227,7 @@ def hackability(
     name: Annotated[str | None, typer.Option(help="Name of your own reward in rows and on the page.")] = None,
     scale: Scale = "testbed",
     out: Annotated[Path, typer.Option(help="Folder for hackability.html and hackability.json.")] = Path("report"),
-    train: Annotated[bool, typer.Option(help="Train missing rows; without it, show existing results only.")] = True,
+    train: Annotated[bool, typer.Option(help="Train missing rows, or show existing results only.")] = True,
     sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
     verbose: Verbose = False,
 ) -> None:

@@ -147,7 +147,7 @@ def revision(settings: Settings, name: str) -> str | None:
         except sqlite3.DatabaseError as error:
             if "no such table" in str(error):
                 return None
-            remedy = "Move it away, or bring it back from a copy"
+            remedy = "Move it away, or restore it from a copy"
             raise RewardsmithError(f"the database {path} cannot be read: {error}. {remedy}") from None
     return str(rows[0][0]) if rows else None
 

@@ -326,6 +326,6 @@ class Ceil(Running):
         if statistics.count > 1 and self.ceiling < statistics.minimum:
             raise RecipeError(
                 f"shaping 'ceil': the ceiling {self.ceiling:.4g} is below every proxy reward so far (the smallest of "
-                f"{statistics.count} is {statistics.minimum:.4g}), so all responses are paid alike; raise it"
+                f"{statistics.count} is {statistics.minimum:.4g}), so all responses get the same reward; raise it"
             )
         return functions.ceil(values, self.ceiling)

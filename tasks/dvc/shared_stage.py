@@ -59,8 +59,8 @@ def run_one(root: Path, address: str, *, upstream: Sequence[str], name: str, com
         if changed:
             remote.discard(address)
             raise RewardsmithError(
-                f"{', '.join(changed[:3])} changed while stage {address} ran, so nobody knows what its result is of: "
-                "it is discarded and was not pushed. Commit the change, then run the same again"
+                f"{', '.join(changed[:3])} changed while stage {address} ran, so its result has no known inputs: it "
+                "is discarded and was not pushed. Commit the change, then run the same command again"
             )
         remote.push([address])
     return outcome

@@ -98,7 +98,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
         raise RecipeError(f"no trained reward model '{model}' (seed {seed}){near}")
     if len(found) > 1:
         several = ", ".join(f"{folder.parts[2]}/{name}" for folder in found)
-        raise RecipeError(f"several papers have a reward model '{model}'; say which: {several}")
+        raise RecipeError(f"several papers have a reward model '{model}'; name one of: {several}")
     return found[0]
 
 

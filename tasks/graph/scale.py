@@ -81,7 +81,7 @@ class Scale:
         found = next((known[name] for name in (*(f"{stage}-{own}" for own in names), stage) if name in known), None)
         if found is None:
             raise RecipeError(
-                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which says how big"
+                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which gives its size"
             )
         return found
 

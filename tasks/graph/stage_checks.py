@@ -110,7 +110,7 @@ def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: 
     if judge is not None and judge.get("kind") == "gold" and not reached.has_world:
         raise _refuse(
             where,
-            f"judge.kind is 'gold', which knows the testbed only, but the data's source is '{reached.data.source}'; "
+            f"judge.kind is 'gold', which works on the testbed only, but the data's source is '{reached.data.source}'; "
             "name an endpoint, or null for none",
         )
 

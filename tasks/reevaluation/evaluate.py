@@ -144,7 +144,7 @@ def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) 
         if file.exists()
     }
     if not found:
-        raise DataError("holds none of the benchmarks asked for", file=str(data), remedy=f"Asked: {', '.join(names)}")
+        raise DataError("has none of the requested benchmarks", file=str(data), remedy=f"Asked: {', '.join(names)}")
     return found
 
 
@@ -231,7 +231,7 @@ def canary(folder: Path, sft: Path, size: int) -> list[dict[str, Any]]:
                 raise DataError(
                     f"the canary of the records beside it cannot be read ({error.problem})",
                     file=str(path),
-                    remedy="Move it away: the next run brings DVC's, or chooses a new one where DVC has none",
+                    remedy="Move it away: the next run restores it from DVC, or chooses a new one if DVC has none",
                 ) from None
     rows = [
         {key: row[key] for key in ("id", "prompt", "response", "baseline", "meta")}
@@ -320,8 +320,8 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
             bring_back(root, model["result"], model["digest"], model.get("commit", ""), Path(folder))
         except DataError as error:
             raise DataError(
-                f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]}), which DVC "
-                f"does not bring back ({error})",
+                f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]}), and DVC "
+                f"cannot restore it ({error})",
                 file=str(result),
                 remedy="Fetch it: dvc checkout, dvc pull; or promote the present one: rewardsmith promote",
             ) from None

@@ -50,7 +50,7 @@ def bring_records(root: Path) -> list[str]:
         raise
     except RewardsmithError as error:
         raise RewardsmithError(
-            f"{error}. Without these records the next evaluation would count as the first. Bring them: dvc remote add, "
+            f"{error}. Without these records the next evaluation would count as the first. Fetch them: dvc remote add, "
             f"dvc pull {NAMED}; or take back the {NAMED} whose records are here"
         ) from None
     written = []
@@ -66,6 +66,6 @@ def bring_records(root: Path) -> list[str]:
             raise DataError(
                 f"is another one than {NAMED} names, and neither ever changes",
                 file=str(path),
-                remedy="Move it away: the next run brings DVC's",
+                remedy="Move it away: the next run restores it from DVC",
             )
     return written

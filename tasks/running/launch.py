@@ -66,7 +66,7 @@ def environment_of_each(processes: int) -> dict[str, str]:
     if gpus and processes > gpus:
         raise RecipeError(
             f"{PROCESSES_VARIABLE} is {processes}, but the stage sees {gpus} GPU(s) (CUDA_VISIBLE_DEVICES={devices}); "
-            "a process needs one of its own. Declare more `gpus` for it under `resources` in "
+            "each process needs its own GPU. Declare more `gpus` for it under `resources` in "
             "params/scales/<scale>/stages.yaml, or start fewer processes"
         )
     threads = str(max(1, _count(THREADS_VARIABLE, "1") // processes))
