@@ -155,7 +155,7 @@ class ZeroStepper:
         return [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
 
     def _first_moments(self) -> None:
-        """Gives this rank's shard the moments that Adam makes at its first step, where there are none."""
+        """Gives this rank's shard the moments that Adam makes at its first step, if there are none."""
         optimiser = self.engine.optimizer
         for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition"):
             for shard in getattr(optimiser, name, []):

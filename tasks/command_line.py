@@ -85,7 +85,7 @@ def run(
 
     Examples: `rewardsmith run` (the demo-sized rows) · `rewardsmith run segment --full` ·
     `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
-    stage: `.work/logs/`. Interrupting is safe: the same command goes on where it stopped.
+    stage: `.work/logs/`. Interrupting is safe: the same command continues where it stopped.
     """
     from tasks.dvc.plan import refuse_asked
     from tasks.dvc.up_to_date import Asked, nothing_to_do
@@ -185,7 +185,7 @@ def table(
 ) -> None:
     """Print a table of a paper: published and measured side by side, with direction verdicts.
 
-    The name of a study of one's own (`params/my-study/rows.yaml`) sets its rows side by side: means over seeds.
+    The name of your own study (`params/my-study/rows.yaml`) sets its rows side by side: means over seeds.
     """
     from rlhf_core.published import registry
     from tasks.graph.names import DEMO, FULL, made_tables
@@ -389,7 +389,7 @@ def verify(
 ) -> None:
     """Compare the demo's results with the committed reference, within stated tolerances.
 
-    Exits with 1 and the list of deviations when one lies outside.
+    Exits with 1 and the list of deviations when one is outside.
     """
     from tasks.commands.verify import main as compare
 

@@ -1,7 +1,7 @@
 """Shapings as steps of a reward: each a function of `rlhf_core.shaping.functions` with its options and statistics.
 
 A shaping declares what it does to the order of rewards, so that a combination that changes nothing can be named.
-Values that are no rewards (padding, beyond a row's segments) stay 0 and count for nothing.
+Values that are not rewards (padding, beyond a row's segments) stay 0 and count for nothing.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Clip(Running):
 
 @dataclass(kw_only=True)
 class Ceil(Running):
-    """min(r, ceiling). Its running statistics only show whether the ceiling lies below every reward.
+    """min(r, ceiling). Its running statistics only show whether the ceiling is below every reward.
 
     Args:
         ceiling: largest reward; in units, SFT reward deviations above the SFT mean.

@@ -10,7 +10,7 @@ from rlhf_core.errors import RecipeError, hint
 from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
 
-#: The flow of the five papers, and the name that stands for all their matrices.
+#: The flow of the five papers, and the name for all their matrices.
 SUITE, ALL = "suite", "all"
 
 

@@ -2,7 +2,7 @@
 
 They live outside every output, in `.work/checkpoints/<stage>-<digest of the output's path>/<key>/step-<number>/`,
 each with a manifest of digests. The key is the digest of everything that the result depends on, bit by bit, so that
-a run never goes on from the state of another one. They are removed when the stage's result is complete.
+a run never continues from another run's state. They are removed when the stage's result is complete.
 """
 
 from __future__ import annotations

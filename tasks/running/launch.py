@@ -77,7 +77,7 @@ def join_processes() -> None:
     """Sets threads, joins the other processes of a launcher, and reads how models are sharded.
 
     Raises:
-        RecipeError: processes that are missing, more threads than cores, or a DeepSpeed configuration that is none.
+        RecipeError: processes that are missing, more threads than cores, or an invalid DeepSpeed configuration.
     """
     import torch
 
@@ -100,7 +100,7 @@ def join_processes() -> None:
 def end_with_launcher() -> None:
     """On Linux, ends this process when its launcher is killed.
 
-    torchrun starts ranks in sessions of their own: without this they would go on, and write, beside a restarted run.
+    torchrun starts ranks in sessions of their own: without this they would continue to write beside a restarted run.
     """
     if sys.platform == "linux":
         import ctypes
