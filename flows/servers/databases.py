@@ -177,7 +177,7 @@ def refuse_unknown(settings: Settings) -> None:
             here, shown = f"{TOOLS[name]} {metadata.version(TOOLS[name])}", settings.shown_database(name)
             raise RewardsmithError(
                 f"the {TOOLS[name]} database {shown} has the schema {found}, which the installed {here} does not know: "
-                "a newer version has written it. Install that version, or use another database; nothing was changed"
+                "a newer version wrote it. Install that version, or use another database; nothing was changed"
             )
 
 

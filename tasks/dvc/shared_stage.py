@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("address", help="the stage, as DVC names it")
     parser.add_argument("--remote", required=True, help="the DVC remote that the machines share")
-    parser.add_argument("--commit", required=True, help="what the tree has to be at")
+    parser.add_argument("--commit", required=True, help="commit that the tree must be at")
     parser.add_argument("--upstream", nargs="*", default=[], help="addresses of the stages that it reads from")
     options = parser.parse_args(arguments)
     given = {"upstream": options.upstream, "name": options.remote, "commit": options.commit}

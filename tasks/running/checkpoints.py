@@ -108,7 +108,7 @@ class CheckpointStore:
             try:
                 return self._load(folder)
             except DamagedCheckpoint as damage:
-                print(f"warning: checkpoint {folder} is damaged ({damage}); it is passed over", file=sys.stderr)
+                print(f"warning: checkpoint {folder} is damaged ({damage}); it is skipped", file=sys.stderr)
                 shutil.rmtree(folder)
         return None
 
@@ -197,7 +197,7 @@ class RunCheckpoints:
         restore_random_states(checkpoint.state["random"][distributed.rank()])
         self.seconds_before = float(checkpoint.state["seconds"])
         if not distributed.rank():
-            print(f"{label}: goes on after step {checkpoint.step}", file=sys.stderr)
+            print(f"{label}: continues after step {checkpoint.step}", file=sys.stderr)
         state: State = checkpoint.state["run"]
         return state
 
