@@ -302,7 +302,7 @@ class Scale:
                 words = " and ".join(map(repr, names))
                 raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are {words}")
             if spec in row.references and spec.backbone != row.backbone:
-                raise RecipeError(f"{other}, whose responses its reference rewards would be of")
+                raise RecipeError(f"{other}; its shaping needs a reward model of the row's backbone")
 
     def check(self, paper: str) -> Item:
         """The stage that checks every setting of a paper at this scale, and depends on all their pages."""

@@ -229,7 +229,7 @@ def canary(folder: Path, sft: Path, size: int) -> list[dict[str, Any]]:
         except DataError as error:
             if records(folder):
                 raise DataError(
-                    f"the canary of the records beside it cannot be read ({error.problem})",
+                    f"the canary of the records next to it cannot be read ({error.problem})",
                     file=str(path),
                     remedy="Move it away: the next run restores it from DVC, or chooses a new one if DVC has none",
                 ) from None
@@ -344,7 +344,7 @@ def _reevaluate(
     for path in (data / "data.json", evaluation.file):
         if not path.exists():
             raise DataError(
-                f"is what {model['name']}@{model['alias']} is evaluated with today, and is not here",
+                f"is an input of {model['name']}@{model['alias']}'s evaluation and is missing",
                 file=str(path),
                 remedy="Make it (rewardsmith run), or fetch it (dvc checkout, dvc pull); or promote a model of the "
                 "data sets that are here",

@@ -64,7 +64,7 @@ def bring_records(root: Path) -> list[str]:
                 write_whole(path, source.read_text(encoding="utf-8"))
         elif digest(path) != digest(source):
             raise DataError(
-                f"is another one than {NAMED} names, and neither ever changes",
+                f"differs from the file that {NAMED} names, and records never change",
                 file=str(path),
                 remedy="Move it away: the next run restores it from DVC",
             )
