@@ -117,8 +117,8 @@ bench-pipeline: install ## Seconds of every stage, and of a run that finds nothi
 chaos: install ## Kill the platform's processes at random (KILLS=50 SEED=0) and look whether anything is lost
 	@OMP_NUM_THREADS=1 "$(PY)" -m tests.chaos --kills "$(KILLS)" --seed "$(SEED)"
 
-planted: install ## Plant changed formulas one at a time and look whether the golden values find them (5 to 20 minutes)
-	@OMP_NUM_THREADS=1 "$(PY)" -m tests.tasks.planted
+planted: install ## Plant changed formulas one at a time and look whether the golden values find them (10 to 30 minutes)
+	@OMP_NUM_THREADS=1 "$(PY)" -m tests.tasks.planted --jobs 2
 
 clean: ## Remove what can be made again, .demo too; keeps .venv, results, DVC's cache, platform, recipes; stops the platform
 	@if [ -d .work/platform ] && [ -x "$(PY)" ]; then "$(PY)" -m flows.servers down; fi

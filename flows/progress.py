@@ -57,7 +57,7 @@ class Bar(Lines):
 
 @contextmanager
 def progress(total: int) -> Iterator[Silent]:
-    """The display for a run of `total` stages."""
+    """Yields the display for a run of `total` stages."""
     if os.environ.get(SWITCH) != "true" or not total:
         yield Silent()
         return

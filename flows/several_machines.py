@@ -42,7 +42,7 @@ ALIVE = "alive"
 
 
 def check_clean(root: Path) -> str:
-    """The commit of a clone whose code and parameters are committed.
+    """Returns the commit of a clone whose code and parameters are committed.
 
     Raises:
         RewardsmithError: they are not, so other machines would run something else.
@@ -118,13 +118,13 @@ class Machines:
             self.leases.close()
 
     def call(self, address: str) -> list[str]:
-        """The module that runs a stage for all machines, with its arguments."""
+        """Returns the module that runs a stage for all machines, with its arguments."""
         upstream = self.stages[address].upstream
         call = ["tasks.dvc.shared_stage", address, "--remote", self.remote.name]
         return [*call, "--commit", self.commit, *(["--upstream", *upstream] if upstream else [])]
 
     def take(self, address: str, *, able: bool) -> str:
-        """Whose a stage is whose inputs are all known: `known` (its result is on the remote), `ours`, or `elsewhere`.
+        """Takes a stage whose inputs are known; returns `known` (its result is on the remote), `ours` or `elsewhere`.
 
         Args:
             able: whether this machine can run it now; else it is only looked for.
@@ -160,7 +160,7 @@ class Machines:
         return "ours"
 
     def _learn(self, address: str) -> bool | None:
-        """Whether the remote has a stage's result; None while it cannot be asked, which is said once."""
+        """Returns whether the remote has a stage's result; None while it cannot be asked, which is said once."""
         try:
             known = self.remote.learn(address)
         except RemoteFailed as error:
@@ -276,7 +276,7 @@ def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
 
 
 def at_work(client: Any, address: str) -> str:
-    """Where a stage is at work, in words, as Prefect knows it."""
+    """Returns where a stage is at work, in words, as Prefect knows it."""
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 
     wanted = TaskRunFilter.model_validate({"name": {"any_": [address]}, "state": {"type": {"any_": ["RUNNING"]}}})

@@ -21,7 +21,7 @@ def _frozen(model: nn.Module) -> set[str]:
 
 
 def trainable_state(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters that are trained, and buffers; frozen ones come from where the model was loaded.
+    """Returns parameters that are trained, and buffers; frozen ones come from where the model was loaded.
 
     The tensors are the model's own, not copies.
     """

@@ -87,8 +87,8 @@ def run(
     `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
     stage: `.work/logs/`. Interrupting is safe: the same command continues where it stopped.
     """
+    from tasks.dvc.ended_runs import Asked, nothing_to_do
     from tasks.dvc.plan import refuse_asked
-    from tasks.dvc.up_to_date import Asked, nothing_to_do
 
     root = Path.cwd()
     paper, rows = split_names(root, names or [])

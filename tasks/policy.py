@@ -57,7 +57,8 @@ PROXIES = (
 def _in_hindsight(
     run: PolicyRun, watch: HackingWatch, scale: PolicyScale, evaluation: Evaluation, summary: Metrics, result: Path
 ) -> Metrics:
-    """What the last evaluation adds to those while training; writes the best weights' answers and hacking.jsonl."""
+    """Returns what the last evaluation adds to those while training; writes the best weights' answers and
+    hacking.jsonl."""
     found: Metrics = {}
     last = int(run.history[-1]["step"])
     if scale.checkpoint_prompts and not watch.stops:

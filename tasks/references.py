@@ -38,7 +38,7 @@ STAGE = "references"
 
 
 def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
-    """The prompts' ids, by which reference rewards are found.
+    """Returns the prompts' ids, by which reference rewards are found.
 
     Raises:
         DataError: a prompt without an id, or two with the same.
@@ -57,7 +57,8 @@ def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
 def sample(
     encoder: Encoder, sft: Path, model: ScalarModel, rows: list[dict[str, Any]], spec: ReferencesSpec, seed: int
 ) -> dict[str, Tensor]:
-    """Flat tensors over all responses, prompt by prompt: tokens, entropies, head values, and each one's length.
+    """Returns the flat tensors over all responses, prompt by prompt: tokens, entropies, head values, and each one's
+    length.
 
     Prompts are batched by length; responses lie in the order of the rows.
     """

@@ -147,7 +147,7 @@ def train_reward_model(
 
 
 def _merged_spec(merge: MergeSpec, members: Sequence[Path], where: Address) -> RewardModelSpec:
-    """What the merged models were trained on.
+    """Returns what the merged models were trained on.
 
     Raises:
         RecipeError: another number of models than the spec names, or models of different segmentations or heads.
@@ -196,7 +196,7 @@ def fit(
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
-    """Accuracy, loss, calibration and, where true clauses are known, fidelity of a head on a split."""
+    """Returns the accuracy, loss, calibration and, where true clauses are known, fidelity of a head on a split."""
     e, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
     good, bad = e[: pairs.pairs], e[pairs.pairs :]
     accuracy = pairwise_accuracy(good, bad)
@@ -235,7 +235,7 @@ _FIDELITY = ("pearson", "spearman", "within_pearson", "within_spearman")
 
 
 def _text_start(text: str, position: int) -> int:
-    """The position of the first character that is not white space, from `position` on."""
+    """Returns the position of the first character that is not white space, from `position` on."""
     while position < len(text) and text[position].isspace():
         position += 1
     return position
@@ -251,7 +251,8 @@ def scored_examples(
     end_token: int | None = None,
     head: str = "reward",
 ) -> list[ColouredExample]:
-    """Responses with the reward of every token and segment, for pictures; with weights where the model has them."""
+    """Returns responses with the reward of every token and segment, for pictures; with weights where the model has
+    them."""
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
     sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token)
     _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)

@@ -37,7 +37,8 @@ CLAUSES = "clauses"
 
 
 def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
-    """Texts with true sentences: split `train`, `validation` or `ood` of the preference data's clauses, or of a set.
+    """Returns texts with true sentences: split `train`, `validation` or `ood` of the preference data's clauses, or of a
+    set.
 
     Raises:
         DataError: data without clauses; no folder of sets.

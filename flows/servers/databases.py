@@ -37,7 +37,7 @@ def _mark(settings: Settings, name: str) -> str:
 
 
 def _file(settings: Settings, name: str) -> Path | None:
-    """The file of a SQLite database; None for PostgreSQL."""
+    """Returns the file of a SQLite database; None for PostgreSQL."""
     kind, _, place = settings.database_of(name).partition(":///")
     return Path(place) if kind == "sqlite" else None
 
@@ -49,7 +49,7 @@ def _is_there(settings: Settings, name: str) -> bool:
 
 @contextmanager
 def _server(settings: Settings) -> Iterator[Any]:
-    """A cursor on the PostgreSQL server.
+    """Yields a cursor on the PostgreSQL server.
 
     Raises:
         RewardsmithError: it cannot be used.
@@ -75,12 +75,13 @@ def _shown_server(settings: Settings) -> str:
 
 
 def _own_name(settings: Settings, name: str) -> str:
-    """The name of a database on its PostgreSQL server."""
+    """Returns the name of a database on its PostgreSQL server."""
     return unquote(urlsplit(settings.database_of(name)).path.lstrip("/"))
 
 
 def missing(settings: Settings) -> list[str]:
-    """The databases that a PostgreSQL server lacks, as TOOLS names them; none of SQLite's, which make themselves.
+    """Returns the databases that a PostgreSQL server lacks, as TOOLS names them; none of SQLite's, which make
+    themselves.
 
     Raises:
         RewardsmithError: the server cannot be used.
@@ -118,7 +119,7 @@ def create_missing(settings: Settings) -> None:
 
 
 def revision(settings: Settings, name: str) -> str | None:
-    """The revision of a database's schema; None before its tool has made one.
+    """Returns the revision of a database's schema; None before its tool has made one.
 
     Raises:
         RewardsmithError: it cannot be read.

@@ -28,7 +28,8 @@ NOTING_SECONDS = 5.0
 
 
 def _of_this_machine(run: Any, folder: Path) -> bool:
-    """Whether the run's process was on this machine: noted here, tagged so at its start, or started by a worker here.
+    """Returns whether the run's process was on this machine: noted here, tagged so at its start, or started by a worker
+    here.
 
     One that shares its work with other machines is known to be dead by its lease. One that had not begun has no place
     yet; this tree's worker had taken it.
@@ -140,7 +141,7 @@ def _free_slots(client: Any, platform: Path) -> list[str]:
 
 
 def _age(path: Path) -> float:
-    """Seconds since a file was written; none for one that is gone."""
+    """Returns seconds since a file was written; none for one that is gone."""
     try:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:

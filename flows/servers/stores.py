@@ -23,7 +23,7 @@ CHECK = "rewardsmith-check"
 
 
 def _places(settings: Settings) -> dict[str, str]:
-    """Where both stores are, without user and password."""
+    """Returns where both stores are, without user and password."""
     database = settings.shown_database("mlflow").removesuffix("_mlflow") if settings.database else "SQLite"
     return {"database": database, "artifacts": settings.artifacts}
 
@@ -55,7 +55,7 @@ def remember(settings: Settings) -> None:
 
 
 def host_of(settings: Settings) -> str:
-    """The address that the servers bound the last time; before the first, the one that they would."""
+    """Returns the address that the servers bound the last time; before the first, the one that they would."""
     return str(read_private(settings.folder / NOTE).get(HOST, settings.host))
 
 
@@ -114,7 +114,7 @@ def check_artifacts(settings: Settings) -> None:
 
 
 def _refusal(response: object, bucket: str, doing: str, place: str) -> str:
-    """An answer of the object store in words."""
+    """Returns an answer of the object store in words."""
     answer = response if isinstance(response, dict) else {}
     code, message = (str(answer.get("Error", {}).get(name, "")) for name in ("Code", "Message"))
     if code in ("NoSuchBucket", "404"):

@@ -63,7 +63,8 @@ class Aspect(Protocol):
     def higher_is_better(self) -> bool: ...
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
-        """Values of each response to its record (a row of the data stage: question and passages, or source text).
+        """Returns values of each response to its record (a row of the data stage: question and passages, or source
+        text).
 
         Raises:
             ToolError: a tool that cannot be reached or answers nonsense; never an invented score.
@@ -71,7 +72,7 @@ class Aspect(Protocol):
 
 
 def validated(aspect: Aspect, responses: Sequence[str], scored: Sequence[Scored]) -> list[Scored]:
-    """The scores themselves, where they are what the aspect declares.
+    """Returns the scores themselves, where they are what the aspect declares.
 
     Raises:
         RecipeError: a number of responses or spans that differs, spans outside the text, out of order or overlapping,
@@ -137,7 +138,7 @@ def _several_within_a_slice(text: str, spans: Sequence[Span], density: Density) 
 
 
 def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
-    """What an aspect says of responses, validated; see `validated`."""
+    """Returns what an aspect says of responses, validated; see `validated`."""
     if len(records) != len(responses):
         raise RecipeError(f"aspect '{aspect.name}': {len(records)} records for {len(responses)} responses")
     return validated(aspect, responses, aspect.score(records, responses))
@@ -152,7 +153,7 @@ def prefetch(aspects: Sequence[Aspect], responses: Sequence[str]) -> None:
 
 
 def rate(aspect: Aspect, scored: Scored) -> float:
-    """One number for a whole response, by which responses are compared.
+    """Returns one number for a whole response, by which responses are compared.
 
     A sequence aspect's value; for span and sentence aspects the share of slices that are right (value above 0), .5
     when there are none; for a token aspect its errors over tokens (lower is better), every value below 0 being one

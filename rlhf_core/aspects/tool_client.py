@@ -110,7 +110,7 @@ class ToolClient(Generic[A]):
                 self._pending[text] = self._pool.submit(self._answer, text)
 
     def answers(self, texts: Sequence[str]) -> list[A]:
-        """The answer to each text, in order; waits for calls under way.
+        """Returns the answer to each text, in order; waits for calls under way.
 
         Raises:
             ToolError: a call that failed for good. What was answered stays cached, the rest is given up.

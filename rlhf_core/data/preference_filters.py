@@ -47,7 +47,7 @@ class PreferenceFilter(Checked):
     def apply(
         self, rows: Sequence[Record], count_tokens: CountTokens, *, file: str | None = None
     ) -> tuple[list[Record], Counter[str]]:
-        """Rows that stay, in order, and {reason: rows removed}; a row counts under its first reason.
+        """Returns rows that stay, in order, and {reason: rows removed}; a row counts under its first reason.
 
         Args:
             rows: preference pairs.

@@ -37,7 +37,7 @@ class Source(Protocol):
         """{set name: its splits}."""
 
     def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
-        """The good records of one split.
+        """Returns the good records of one split.
 
         Args:
             name: set name.
@@ -209,7 +209,7 @@ def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
 
 
 def _load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
-    """One split as a table; every way in which that can fail becomes a `DataError`."""
+    """Returns one split as a table; every way in which that can fail becomes a `DataError`."""
     import datasets
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
@@ -261,7 +261,7 @@ def _check_columns(mapping: Mapping[str, str], columns: Sequence[str], label: st
 
 
 def _mapped(row: Mapping[str, Any], mapping: Mapping[str, str]) -> Record:
-    """Our record of their row; what a path does not reach is left out, so the schema reports it missing."""
+    """Returns the our record of their row; what a path does not reach is left out, so the schema reports it missing."""
     record: Record = {}
     for ours, theirs in mapping.items():
         value = row[theirs] if theirs in row else _follow(row, theirs.split("."))

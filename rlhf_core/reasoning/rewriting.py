@@ -45,13 +45,13 @@ class Teacher(Protocol):
 
     @property
     def name(self) -> str:
-        """Which teacher it is, for the record."""
+        """Returns which teacher it is, for the record."""
 
     def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
-        """One correction for each, in order; an empty rewrite where there is no answer."""
+        """Returns one correction for each, in order; an empty rewrite where there is no answer."""
 
     def costs(self) -> dict[str, float]:
-        """Calls, tokens and money so far."""
+        """Returns calls, tokens and money so far."""
 
 
 @dataclass(frozen=True)

@@ -23,11 +23,9 @@ class Combination(Protocol):
     """A combination as a recipe states it.
 
     Attributes:
-        kind: its name.
         shapes_aspects: whether an aspect that may be negative is shaped by a sigmoid unless the recipe shapes it.
     """
 
-    kind: ClassVar[str]
     shapes_aspects: ClassVar[bool]
 
     def check(self, components: Sequence[Any], clamp: float | None) -> None:
@@ -50,7 +48,6 @@ class Combination(Protocol):
 class WeightedSum(Checked):
     """Every component pays what it says."""
 
-    kind: ClassVar[str] = "sum"
     shapes_aspects: ClassVar[bool] = False
 
     def check(self, components: Sequence[Any], clamp: float | None) -> None:
@@ -71,7 +68,6 @@ class Gate(Checked):
 
     by: str
     threshold: Annotated[float | Mapping[str, float], accepted_by(check_threshold)]
-    kind: ClassVar[str] = "gate"
     shapes_aspects: ClassVar[bool] = True
 
     def check(self, components: Sequence[Any], clamp: float | None) -> None:
@@ -97,5 +93,5 @@ class Gate(Checked):
 
 
 COMBINATIONS: Choices[type[Any]] = Choices(
-    "combination", {"sum": WeightedSum, "gate": Gate}, needs=("kind", "shapes_aspects", "check", "build")
+    "combination", {"sum": WeightedSum, "gate": Gate}, needs=("shapes_aspects", "check", "build")
 )

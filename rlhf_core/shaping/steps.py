@@ -47,11 +47,11 @@ class Elementwise(Checked):
     constants: ClassVar[Mapping[str, tuple[str, Callable[[Scale, float], float]]]] = {}
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
-        """[batch, n] float32 from values and the mask of those that are rewards."""
+        """Returns [batch, n] float32 from values and the mask of those that are rewards."""
         raise NotImplementedError
 
     def __call__(self, signal: Signal, batch: RolloutBatch, *, update: bool) -> Signal:
-        """The shaped signal, of the same type.
+        """Returns the shaped signal, of the same type.
 
         Raises:
             NumericsError: a reward that is not finite, which a bounded shaping would hide.
@@ -80,7 +80,7 @@ def _refuse_non_finite(values: Tensor, mask: Tensor, batch: RolloutBatch) -> Non
 
 
 def references_of(batch: RolloutBatch, count: int) -> Tensor:
-    """[batch, count] float32: the first cached reference rewards of every response's prompt.
+    """Returns [batch, count] float32: the first cached reference rewards of every response's prompt.
 
     Raises:
         DataError: a prompt without references, or with fewer than `count`.
@@ -122,7 +122,7 @@ class Centered(Elementwise):
     centred: ClassVar[bool] = True
 
     def against(self, values: Tensor, references: Tensor) -> Tensor:
-        """[batch, n] from values [batch, n] and references [batch, M]."""
+        """Returns [batch, n] from values [batch, n] and references [batch, M]."""
         raise NotImplementedError
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
@@ -264,7 +264,7 @@ class Running(Elementwise):
     statistics: RunningStatistics = field(default_factory=RunningStatistics, init=False)
 
     def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
-        """[batch, n] from values and the statistics so far."""
+        """Returns [batch, n] from values and the statistics so far."""
         raise NotImplementedError
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:

@@ -32,7 +32,7 @@ class OracleTeacher(Checked):
     name: str = "oracle"
 
     def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
-        """One correction for each.
+        """Returns one correction for each.
 
         Raises:
             DataError: a question whose right steps are not known.

@@ -98,7 +98,7 @@ def score(located: Sequence[Located], meta: Meta, knowledge: Facts, rewards: Cla
 
 
 def clauses_of(text: str, meta: Meta, knowledge: Facts, rewards: ClauseRewards) -> list[Clause]:
-    """The gold parse of any text: clauses whose spans partition it.
+    """Returns the gold parse of any text: clauses whose spans partition it.
 
     A text without a word is one garbled clause with the reward of an empty response; the empty text has no
     clause.

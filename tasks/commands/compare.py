@@ -25,7 +25,7 @@ class StudyRow:
 
 
 def compared_rows(root: Path, scale: str, study: str) -> list[StudyRow]:
-    """The rows of a study that were run, with the metrics that all of them have; constant ones are left out.
+    """Returns the rows of a study that were run, with the metrics that all of them have; constant ones are left out.
 
     Raises:
         RecipeError: no row was run.

@@ -22,14 +22,14 @@ def explain(
     sft: Path | None = None,
     data: Path | None = None,
 ) -> dict[str, Any]:
-    """The rewards that a reward model gives to one response.
+    """Returns the rewards that a reward model gives to one response.
 
     Args:
         model_dir: the `result/model` folder of a `reward_model` stage (its `result` folder is understood, too).
         prompt: user text, or a dialogue in one string.
         response: the answer to it.
         segmenter: read the model on other segments than those it was trained on; an entropy cutoff is a number of
-            nats or the name of one in the scale's entropies.yaml.
+            nats or the name of one in the scale's `entropies` settings.
         sft: result of the `sft` stage, whose entropies an entropy segmenter needs; None takes the one that the
             model's record names.
         data: result of the `prepare` stage, which holds chat template and limits; None takes the recorded one.
@@ -59,7 +59,7 @@ def explain(
 
 
 def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Wrong sampled solutions that several rows kept, each with every row's credit of its tokens.
+    """Returns the wrong sampled solutions that several rows kept, each with every row's credit of its tokens.
 
     Args:
         results: of a scale.

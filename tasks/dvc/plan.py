@@ -32,8 +32,8 @@ def pipeline_files(
     rows: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> list[str]:
-    """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or where the
-    demo has no rows of the paper, or not the chosen rows (or, of chosen rows, not the chosen seeds).
+    """Returns the dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or
+    where the demo has no rows of the paper, or not the chosen rows (or, of chosen rows, not the chosen seeds).
 
     What params/ no longer gives as it stands in them is written anew, a matrix asked for the first time too.
 
@@ -71,7 +71,7 @@ def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, f
 
 
 def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
-    """The rows of a paper's part of the demo, where a run is of the demo; none stand for all of the paper's."""
+    """Returns the rows of a paper's part of the demo, where a run is of the demo; none stand for all of the paper's."""
     demo = read_settings(root / "params.yaml")["demo"].get(paper)
     if demo is None or full or scale != ROOT_SCALE:
         return ()
@@ -80,15 +80,16 @@ def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[
 
 
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
-    """Whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by name."""
+    """Returns whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by
+    name."""
     if full or scale != ROOT_SCALE:
         return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
     return tuple(read_settings(root / "params.yaml")["demo"])
 
 
 def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
-    """The dvc.yaml files of the suite's papers at a scale (what they share may hold others' stages, too), or of the
-    demo-sized rows; written anew where params/ gives others.
+    """Returns the dvc.yaml files of the suite's papers at a scale (what they share may hold others' stages, too), or of
+    the demo-sized rows; written anew where params/ gives others.
 
     Raises:
         RecipeError: no paper has rows at the scale.
@@ -124,5 +125,5 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
 
 
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:
-    """Whether a paper's part of the demo has the chosen rows at the chosen seeds."""
+    """Returns whether a paper's part of the demo has the chosen rows at the chosen seeds."""
     return demo is not None and (not rows or (set(rows) <= set(demo["rows"]) and set(seeds) <= set(demo["seeds"])))

@@ -29,7 +29,7 @@ from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import Address, entries
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
-from tasks.params.rows import row_settings
+from tasks.params.row_kinds import row_settings
 from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_names
 from tasks.params.stages import RunSettings, stage_needs
 
@@ -129,7 +129,7 @@ class Check:
 
 
 def _entries(root: Path) -> Iterator[tuple[Make, str]]:
-    """How each entry of every page is typed, and its address."""
+    """Yields how each entry of every page is typed, and its address."""
     for paper in sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales"):
         for kind in PAGES:
             for address in entries(root, paper_folder(paper), kind).values():
@@ -146,7 +146,7 @@ def _entries(root: Path) -> Iterator[tuple[Make, str]]:
 
 
 def _stage_type(name: str, address: Address) -> Make:
-    """How settings of a scale's stage are typed: `<stage>`, or `<stage>-<name>` for those of one case.
+    """Returns how settings of a scale's stage are typed: `<stage>`, or `<stage>-<name>` for those of one case.
 
     Raises:
         RecipeError: no such stage.

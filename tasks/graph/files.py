@@ -66,13 +66,13 @@ RESOURCES: Mapping[str, Mapping[str, Mapping[str, int]]] = {
 
 
 def file_name(address: str) -> str:
-    """A stage's address as a file name."""
+    """Returns a stage's address as a file name."""
     return re.sub(r"[^\w.@-]+", "_", address)
 
 
 def is_checkout(root: Path) -> bool:
-    """Whether a folder is a checkout of this project, whose own `tasks/` the stages run; elsewhere the installed
-    package runs, and a folder `tasks` is the user's."""
+    """Returns whether a folder is a checkout of this project, whose own `tasks/` the stages run; elsewhere the
+    installed package runs, and a folder `tasks` is the user's."""
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -81,7 +81,8 @@ def is_checkout(root: Path) -> bool:
 
 
 def stage_version(root: Path, stage: str) -> int | str:
-    """VERSION of the module `tasks.<stage>` that stages run, read from its source (1 while it does not exist)."""
+    """Returns VERSION of the module `tasks.<stage>` that stages run, read from its source (1 while it does not
+    exist)."""
     tasks = root / "tasks" if is_checkout(root) else Path(__file__).resolve().parents[1]
     path = tasks / f"{stage}.py"
     if not path.exists():
@@ -100,7 +101,7 @@ def stage_version(root: Path, stage: str) -> int | str:
 
 
 def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
-    """What each stage needs while it runs at a scale: cores, gpus and memory_gb (GiB) by the stage's name.
+    """Returns what each stage needs while it runs at a scale: cores, gpus and memory_gb (GiB) by the stage's name.
 
     Raises:
         RecipeError: `resources` of params/scales/<scale>/stages.yaml names an unknown stage.
@@ -117,7 +118,7 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
 def _stage(
     item: Item, root: Path, run: str, version: int | str, needs: Mapping[str, Any], own: Reads
 ) -> dict[str, Any]:
-    """One stage: its command line, what it reads, and what it leaves.
+    """Returns one stage: its command line, what it reads, and what it leaves.
 
     Args:
         run: what runs a module, such as `python -m`.
@@ -149,7 +150,7 @@ def _stage(
 
 
 def _params(root: Path, addresses: Iterable[Address]) -> list[str | dict[str, list[str]]]:
-    """DVC's parameters of some entries: the keys of each page that they are made of."""
+    """Returns DVC's parameters of some entries: the keys of each page that they are made of."""
     keys: dict[str, list[str]] = {}
     for address in addresses:
         own = [] if address.key is None else read_page(root / address.file).keys(address.key)
@@ -159,7 +160,7 @@ def _params(root: Path, addresses: Iterable[Address]) -> list[str | dict[str, li
 
 
 def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
-    """Content of dvc.yaml for a graph in a folder relative to the root."""
+    """Returns the content of dvc.yaml for a graph in a folder relative to the root."""
     run = "python -m" if is_checkout(root) else "python -P -m"
     versions = {stage: stage_version(root, stage) for stage in STAGES}
     needs = resources(root, graph.scale)
@@ -182,7 +183,7 @@ def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
 
 
 def _tables_item(graph: Graph, made: Tables) -> Item:
-    """The stage that makes a paper's tables."""
+    """Returns the stage that makes a paper's tables."""
     seeds = tuple(map(str, made.seeds))
     arguments: dict[str, Argument] = {"results": f"results/{graph.scale}", "paper": made.paper, "seeds": seeds}
     arguments["rows"] = made.rows
@@ -197,12 +198,13 @@ class _Plain(yaml.CSafeDumper):
 
 
 def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
-    """Where a paper's matrix at a scale stands: what it shares with others, and its own."""
+    """Returns where a paper's matrix at a scale stands: what it shares with others, and its own."""
     return tuple(Path("pipelines") / scale / name for name in (SHARED, paper))
 
 
 def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Graph] | None = None) -> dict[Path, str]:
-    """Text of every generated file by its path: the root's, those of matrices that are there, and of wanted ones.
+    """Returns the text of every generated file by its path: the root's, those of matrices that are there, and of wanted
+    ones.
 
     Args:
         graphs: what `build` gives, where it is known.
@@ -224,7 +226,7 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
 
 
 def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
-    """Generated files that differ from what `render` gives, or that nothing gives."""
+    """Returns the generated files that differ from what `render` gives, or that nothing gives."""
     changed = [
         path
         for path, text in texts.items()
@@ -236,7 +238,8 @@ def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
 
 
 def stale_files(root: Path) -> list[Path]:
-    """Generated files that differ from what params/ and the stages' versions give now, or that nothing gives."""
+    """Returns the generated files that differ from what params/ and the stages' versions give now, or that nothing
+    gives."""
     return stale(root, render(root))
 
 

@@ -15,7 +15,7 @@ SUITE, ALL = "suite", "all"
 
 
 def known_scale(scale: str) -> str:
-    """The scale, where params/scales/ has it.
+    """Returns the scale, where params/scales/ has it.
 
     Raises:
         RecipeError: it has not, with the nearest known ones.
@@ -27,7 +27,7 @@ def known_scale(scale: str) -> str:
 
 
 def papers_here(root: Path) -> tuple[str, ...]:
-    """The papers that have rows in this repository.
+    """Returns the papers that have rows in this repository.
 
     Raises:
         RecipeError: this is not the repository.
@@ -40,7 +40,7 @@ def papers_here(root: Path) -> tuple[str, ...]:
 
 
 def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
-    """Paper and rows out of the names on the command line.
+    """Returns the paper and rows out of the names on the command line.
 
     Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone. No
     name and `all` are the flow of the five papers, `suite`.
@@ -71,7 +71,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
 
 
 def present(name: str, known: Collection[str]) -> str:
-    """A row's present name for one with dots, which names had before; said on standard error."""
+    """Returns a row's present name for one with dots, which names had before; said on standard error."""
     present = present_name(name)
     if name in known or present not in known or present == name:
         return name
@@ -80,8 +80,8 @@ def present(name: str, known: Collection[str]) -> str:
 
 
 def trained_reward_model(model: str, seed: int, scale: str) -> Path:
-    """The folder of a reward model: the given one, else the result of that name and seed, `<paper>/<name>` where
-    several papers have one.
+    """Returns the folder of a reward model: the given one, else the result of that name and seed, `<paper>/<name>`
+    where several papers have one.
 
     Raises:
         RecipeError: there is none, with the nearest known ones; or there are several.
@@ -107,7 +107,7 @@ FULL, SO_FAR, DEMO = "tables", "tables-so-far", "tables-demo"
 
 
 def made_tables(results: Path, paper: str) -> Path | None:
-    """The `result` folder of a paper's tables: the newer of the full ones and those so far, else the demo's.
+    """Returns the `result` folder of a paper's tables: the newer of the full ones and those so far, else the demo's.
 
     Args:
         results: the scale's results, such as `results/testbed`.
@@ -121,6 +121,6 @@ def made_tables(results: Path, paper: str) -> Path | None:
 
 
 def seeds_so_far(results: Path, paper: str) -> list[int]:
-    """The seeds at which any stage of a paper has a result."""
+    """Returns the seeds at which any stage of a paper has a result."""
     found = results.glob(f"{paper}/*/*/[0-9]*/result")
     return sorted({int(path.parent.name) for path in found if path.parent.name.isdigit()})

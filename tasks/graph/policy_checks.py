@@ -138,6 +138,7 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
     spec = None if model is None else trained_spec(model)
     if model is None or spec is None:
         return
+    _check_fitted(reached, part, where)
     heads = build_loss(spec.loss).heads
     if part.readout.head not in heads:
         raise RecipeError(
@@ -156,6 +157,18 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
             f"{dict(part.readout.segmenter)}; state the model's segmenter in 'readout', or use the normaliser "
             "'sequence' or 'none'"
         )
+
+
+def _check_fitted(reached: Reached, part: ComponentRecipe, where: str) -> None:
+    """Refuses a normaliser of the user's own that the normaliser stage is not told to fit."""
+    if part.normaliser in NORMALISERS or NORMALISERS[part.normaliser].fit is None:
+        return
+    for stage in reached.upstream("normaliser"):
+        if part.normaliser not in stage.own("scale").own:
+            raise RecipeError(
+                f"{where}: normaliser is '{part.normaliser}', which {stage.where('scale')} does not fit; add it there: "
+                f"own: ['{part.normaliser}']"
+            )
 
 
 def check_function(root: Path, name: str, where: str) -> None:

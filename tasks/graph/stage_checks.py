@@ -11,8 +11,10 @@ from typing import Any
 
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
+from rlhf_core.evaluation.judges.registry import JUDGES
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.teachers.registry import TEACHERS
 from tasks.graph.items import Argument, Item, result_of
 from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.aspects import AspectModelSpec
@@ -60,7 +62,7 @@ class Reached:
 
     @property
     def data(self) -> Any:
-        """The typed data spec of the stage's data."""
+        """Returns the typed data spec of the stage's data."""
         reached = self.upstream("data")[0]
         while reached.item.module != "prepare":
             reached = reached.upstream("data")[0]
@@ -68,7 +70,7 @@ class Reached:
 
     @property
     def has_world(self) -> bool:
-        """Whether true rewards are known of the stage's data."""
+        """Returns whether true rewards are known of the stage's data."""
         data = self.data
         return str(data.source).startswith("testbed") and not isinstance(data, QuestionsSpec)
 
@@ -107,16 +109,19 @@ def check_segmenter(segmenter: Mapping[str, Any], reached: Reached, where: str) 
 
 def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: str) -> None:
     """Refuses a judge that knows true rewards where the data has none."""
-    if judge is not None and judge.get("kind") == "gold" and not reached.has_world:
+    if judge is None or reached.has_world:
+        return
+    kind = JUDGES.kind_of(judge)
+    if JUDGES[kind].needs_world:
         raise _refuse(
             where,
-            f"judge.kind is 'gold', which works on the testbed only, but the data's source is '{reached.data.source}'; "
-            "name an endpoint, or null for none",
+            f"judge.kind is '{kind}', which works on the testbed only, but the data's source is "
+            f"'{reached.data.source}'; name an endpoint, or null for none",
         )
 
 
 def has_judge_or_world(evaluation: EvaluationConfig, reached: Reached) -> bool:
-    """Whether answers can be compared."""
+    """Returns whether answers can be compared."""
     return evaluation.judge is not None or reached.has_world
 
 
@@ -179,8 +184,9 @@ def _questions(reached: Reached) -> None:
 
 def _teacher(reached: Reached) -> None:
     _questions(reached)
-    if reached.own("spec").kind == "oracle" and reached.data.source != "testbed":
-        raise _refuse(reached.where("spec"), "kind is 'oracle', but the oracle knows only the testbed's questions")
+    kind = reached.own("spec").kind
+    if TEACHERS[kind].needs_testbed and reached.data.source != "testbed":
+        raise _refuse(reached.where("spec"), f"kind is '{kind}', but the {kind} knows only the testbed's questions")
 
 
 def _generative_reward_model(reached: Reached) -> None:

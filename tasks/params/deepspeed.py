@@ -10,7 +10,7 @@ from rlhf_core.errors import RecipeError
 
 
 def read_deepspeed(path: Path) -> dict[str, Any]:
-    """A DeepSpeed configuration file, checked."""
+    """Returns a DeepSpeed configuration file, checked."""
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -72,7 +72,7 @@ class EvaluationConfig(Checked):
     sft_games: Annotated[str, one_of(("drawn", "summed"))] = "drawn"
 
     def has(self, part: str) -> bool:
-        """Whether a part is evaluated."""
+        """Returns whether a part is evaluated."""
         return self.only is None or part in self.only
 
     def dialogue_answers(self) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.sampling import Sampling
+from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.rewards.aggregation import build_aggregation
@@ -130,12 +131,14 @@ class CalibrationSpec(Checked):
         min_samples: location bins with fewer segments are dropped and counted.
         drawn: at random from the training pairs, the same ones each time; else the first ones, which serves where
             their order is random already.
+        own: normalisers of the user's own that are fitted, too, each `module:name`.
     """
 
     pairs: Count
     floor_fraction: Annotated[float, between(0, 1, open_low=True)] = 0.1
     min_samples: Count = 2
     drawn: bool = False
+    own: tuple[Annotated[str, one_of(NORMALISERS)], ...] = ()
 
 
 @dataclass(frozen=True)

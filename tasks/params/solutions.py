@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
-from rlhf_core.data.templates import chat_template
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.teachers.registry import TEACHERS
@@ -34,9 +33,8 @@ class TeacherSpec(Checked):
     """Teacher of corrections, and the limits of accepted rewrites.
 
     Args:
-        kind: 'oracle' (options `noise`, `seed`), 'endpoint' (fields of `EndpointConfig`) or 'local' (those of
-            `rlhf_core.teachers.registry.Local`).
-        options: of the kind.
+        kind: one of `TEACHERS`.
+        options: fields of the kind's class.
         limits: what is accepted as a rewrite.
     """
 
@@ -47,5 +45,3 @@ class TeacherSpec(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_stated(TEACHERS[self.kind], self.options, "options.")
-        if "template" in self.options:
-            chat_template(self.options["template"])

@@ -76,7 +76,7 @@ Loader.add_constructor("tag:yaml.org,2002:int", _int)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping.
+    """Returns a YAML file's mapping.
 
     Raises:
         DataError: the file cannot be read, is not YAML, is not a mapping, or sets something twice.
@@ -92,7 +92,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def parse_mapping(text: str, file: str) -> dict[str, Any]:
-    """The mapping of a YAML text.
+    """Returns the mapping of a YAML text.
 
     Raises:
         DataError: as for `read_mapping`.

@@ -36,7 +36,8 @@ class Opened(Encoder):
 
 
 def question_accuracies(evaluator: Evaluator, policy: Policy, count: int) -> dict[str, float]:
-    """Percent of right greedy answers to the first `count` training questions; empty where the data has none."""
+    """Returns the percent of right greedy answers to the first `count` training questions; empty where the data has
+    none."""
     asked = evaluator.items("questions")[:count]
     if not asked:
         return {}

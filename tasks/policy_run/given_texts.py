@@ -45,7 +45,7 @@ def run_supervised(
     checkpoints: RunCheckpoints,
 ) -> Metrics:
     """Trains on what a supervised recipe makes of its sources; returns summary metrics."""
-    kind, scale = str(row.recipe.optimiser["kind"]), row.scale
+    kind, scale = str(row.recipe.optimiser["kind"]).rpartition(":")[2], row.scale
     examples = learned.examples(sources, run.encoder)
     target = objective(examples, run.policy, run.reference)
     batches = LengthBucketedBatches(target.lengths, seed=row.seed, rows_per_batch=training.batch)

@@ -17,8 +17,9 @@ from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
 from rlhf_core.policy_optimisation.kl import kl_tokens
 from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.origins import CRITICS, SOURCES, CriticParts, RolloutParts
 from rlhf_core.policy_optimisation.phases import PhaseClock
-from rlhf_core.policy_optimisation.sources import FixedSamples, OnPolicy, RolloutSource
+from rlhf_core.policy_optimisation.sources import RolloutSource
 from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
 from rlhf_core.rewards.composition import Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
@@ -73,31 +74,24 @@ class Optimisation:
         Raises:
             RecipeError: fixed samples without sampled solutions.
         """
-        config, seed = self.settings.optimiser, self.row.seed
-        if config.source != "fixed":
-            return OnPolicy(
-                run.policy,
-                run.reference,
-                encoder.tokenizer,
-                encoded_prompts(self.prompts, encoder),
-                self.settings.sampling,
-                rollout_batch=config.rollout_batch,
-                group_size=config.group_size,
-                microbatch=config.microbatch,
-                seed=seed,
-                clock=clock,
-                generation_batch=self.row.scale.generation_batch,
-                on_generated=prefetching(self.reward),
-            )
-        if self.solved is None:
-            raise RecipeError(f"{self.row.where}: the optimiser learns from fixed samples: give --samples")
-        return FixedSamples(
+        config = self.settings.optimiser
+        parts = RolloutParts(
+            run.policy,
             run.reference,
-            self.solved.batch,
-            rollout_batch=config.rollout_batch,
-            microbatch=config.microbatch,
-            seed=seed,
+            encoder.tokenizer,
+            prompts=lambda: encoded_prompts(self.prompts, encoder),
+            samples=None if self.solved is None else self.solved.batch,
+            sampling=self.settings.sampling,
+            config=config,
+            seed=self.row.seed,
+            clock=clock,
+            generation_batch=self.row.scale.generation_batch,
+            on_generated=prefetching(self.reward),
         )
+        try:
+            return SOURCES[config.source].build(parts)
+        except RecipeError as error:
+            raise RecipeError(f"{self.row.where}: {error}") from None
 
 
 def encoded_prompts(rows: list[Prompt], encoder: Encoder) -> list[EncodedPrompt]:
@@ -105,22 +99,24 @@ def encoded_prompts(rows: list[Prompt], encoder: Encoder) -> list[EncodedPrompt]
 
 
 def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) -> ScalarModel | None:
-    """The critic that the settings name, on the stage's device; of several reward models the first, by the row's head.
+    """Returns the critic that the settings name, on the stage's device; of several reward models the first, by the
+    row's head.
 
     Raises:
         RecipeError: a critic from a reward model in a row without one.
     """
-    if not config.has_critic:
+    build = CRITICS[config.critic].build
+    if build is None:
         return None
-    if config.critic == "reward_model":
-        models = row.inputs.reward.reward_models
-        if not models:
-            raise RecipeError("critic is 'reward_model', but no component reads a reward model")
-        head = next((part.readout.head for part in row.recipe.components if part.readout), "reward")
-        critic = ScalarModel.load(models[0] / "model")[0].as_critic(head)
-    else:
-        model = load_policy(row.inputs.sft / "model", encoder).model
-        critic = ScalarModel.from_language_model(model, heads=("value",), seed=row.seed, bias=True)
+    models = row.inputs.reward.reward_models
+    critic = build(
+        CriticParts(
+            sft=lambda: load_policy(row.inputs.sft / "model", encoder).model,
+            reward_model=(lambda: ScalarModel.load(models[0] / "model")[0]) if models else None,
+            head=next((part.readout.head for part in row.recipe.components if part.readout), "reward"),
+            seed=row.seed,
+        )
+    )
     critic.to(device())
     return critic.requires_grad_(True)
 
@@ -254,7 +250,7 @@ class Optimising:
 def _gate(
     reward: Reward, experience: Experience, config: OptimiserConfig, metrics: Mapping[str, float]
 ) -> dict[str, float]:
-    """How often a hierarchical gate was open, and what KL did to its order; nothing for other combinations."""
+    """Returns how often a hierarchical gate was open, and what KL did to its order; nothing for other combinations."""
     if not isinstance(reward.combination, HierarchicalGate):
         return {}
     batch = experience.batch
@@ -268,7 +264,7 @@ def _gate(
 
 
 def _segment_lengths(reward: Reward, experience: Experience) -> list[int]:
-    """Tokens of every segment that the reward read in a rollout batch."""
+    """Returns tokens of every segment that the reward read in a rollout batch."""
     lengths: list[int] = []
     for component in reward.components:
         raw = experience.reward.raw[component.name]

@@ -49,7 +49,7 @@ class ProxyReader:
 
     @torch.no_grad()
     def proxies(self, rows: Sequence[Generation]) -> list[float]:
-        """The proxy reward of each answer."""
+        """Returns the proxy reward of each answer."""
         found: list[float] = []
         for start in range(0, len(rows), self.batch):
             found += proxy_scores(self.reward(self._rollouts(rows[start : start + self.batch]), update=False)).tolist()
@@ -98,7 +98,7 @@ class ProxyReader:
 def peak_evaluation(
     evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]
 ) -> tuple[Metrics, list[Generation]]:
-    """Metrics of the best evaluation's weights as `peak_<metric>`, and their AlpacaEval answers.
+    """Returns metrics of the best evaluation's weights as `peak_<metric>`, and their AlpacaEval answers.
 
     Only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
     """

@@ -17,8 +17,8 @@ from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.normalisers import Normaliser, Scalar, build_normaliser
-from rlhf_core.recipe import PURE_SAMPLES, SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
+from rlhf_core.normalisers import NORMALISERS, Normaliser, build_normaliser
+from rlhf_core.recipe import SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.aspect_scorer import AspectScorer
@@ -61,7 +61,7 @@ class RewardInputs:
 
     @property
     def paths(self) -> tuple[list[Path], list[Path]]:
-        """All that are given, in two parts: up to the selection, and the aspect models."""
+        """Returns all that are given, in two parts: up to the selection, and the aspect models."""
         single = [path for path in (self.entropies, self.sentences) if path is not None]
         several = [*self.reward_models, *self.normalisers, *self.references]
         return [*single, *several, *([] if self.selection is None else [self.selection])], [*self.aspect_models]
@@ -74,7 +74,7 @@ def build_reward(
     tokenizer: PreTrainedTokenizerBase,
     token_rewards: Mapping[str, TokenRewards] | None = None,
 ) -> Reward:
-    """The reward of a recipe from its trained artifacts.
+    """Returns the reward of a recipe from its trained artifacts.
 
     Args:
         recipe: a reward recipe.
@@ -141,7 +141,7 @@ def _needed(selected: Mapping[str, Any] | None, part: ComponentRecipe) -> Mappin
 
 
 def _combination(recipe: Recipe, selected: Mapping[str, Any] | None) -> Combination:
-    """How the components combine; a quantile threshold is of the selection's pure samples."""
+    """Returns how the components combine; a quantile threshold is of the selection's pure samples."""
     pure = torch.tensor(selected["holistic"]["pure"]) if selected is not None else None
     return recipe.combination.build({part.name: part.weight for part in recipe.components}, pure)
 
@@ -154,7 +154,7 @@ def _aspect_components(
     *,
     gated: bool,
 ) -> list[Component]:
-    """The components of an aspect, or of those that the selection chose.
+    """Returns the components of an aspect, or of those that the selection chose.
 
     Behind a gate an aspect that is not positive is shaped by a sigmoid. Source: ALARM, §2.3 and §3.3.
 
@@ -184,8 +184,9 @@ def _aspect_components(
 
 
 def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, Any] | None) -> Normaliser:
-    """The normaliser of a reward model's component, from its fit or from the selection's pure samples."""
-    if part.normaliser != PURE_SAMPLES:
+    """Returns the normaliser of a reward model's component, from its fit or from the selection's pure samples."""
+    choice = NORMALISERS[part.normaliser]
+    if not choice.of_selection:
         return build_normaliser(part.normaliser, read_json(normaliser / "normaliser.json"), part.estimator)
     holistic = _needed(selected, part)["holistic"]
     if holistic["reward_model"] != part.reward_model:
@@ -193,7 +194,7 @@ def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, 
             f"component '{part.name}' reads the reward model '{part.reward_model}', but the selection's pure samples "
             f"are scored by '{holistic['reward_model']}'"
         )
-    return Scalar(float(holistic["mean"]), float(holistic["std"]))
+    return choice.build({"mean": float(holistic["mean"]), "std": float(holistic["std"])}, part.estimator)
 
 
 @dataclass(frozen=True)
@@ -214,11 +215,12 @@ def _model_component(
     policy_tokenizer: PreTrainedTokenizerBase,
     selected: Mapping[str, Any] | None,
 ) -> Component:
-    """A component that reads a trained reward model, with its shaping and the reference rewards that this needs."""
+    """Returns a component that reads a trained reward model, with its shaping and the reference rewards that this
+    needs."""
     model, trained = ScalarModel.load(found.reward_model / "model")
     resolved = resolve_segmenter(readout.segmenter, inputs.entropies)
     segmenter = load_segmenter(resolved, inputs.sentences)
-    if part.normaliser in ("global", "last", "location_aware") and trained["segmenter"] != resolved:
+    if NORMALISERS[part.normaliser].of_segments and trained["segmenter"] != resolved:
         raise RecipeError(
             f"component '{part.name}': normaliser '{part.normaliser}' was fitted to segments of the reward model "
             f"'{part.reward_model}', cut by {trained['segmenter']}, but the read-out cuts by {resolved}; state the "
@@ -266,7 +268,7 @@ def _model_component(
 
 
 def shaping_constants(reward: Reward) -> Metrics:
-    """What the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
+    """Returns what the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
     return {
         f"shaping/{component.name}/{name}": value
         for component in reward.components

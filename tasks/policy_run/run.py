@@ -58,7 +58,7 @@ class PolicyInputs:
 
     @property
     def paths(self) -> list[Path]:
-        """All that are given."""
+        """Returns all that are given."""
         holistic = [] if self.holistic is None else [self.holistic]
         first, last = self.reward.paths
         return [self.data, self.sft, *first, *holistic, *last, *self.solutions.given]
@@ -115,7 +115,7 @@ class PolicyRun:
     credit: list[TokenCredit] | None = None
 
     def state_dict(self) -> State:
-        """What training has noted so far."""
+        """Returns what training has noted so far."""
         return {name: getattr(self, name) for name in _NOTED}
 
     def load_state_dict(self, state: State) -> None:
@@ -136,16 +136,17 @@ class PolicyRun:
 
     @property
     def kl_sets(self) -> tuple[str, ...]:
-        """Benchmarks whose answers the KL is of: AlpacaEval's prompts, else the questions."""
+        """Returns benchmarks whose answers the KL is of: AlpacaEval's prompts, else the questions."""
         return ("alpaca",) if self.evaluator.items("benchmarks/alpaca") else tuple(test_sets(self.evaluator.data))
 
     @property
     def scored(self) -> bool:
-        """Whether answers can be compared with the SFT model's: by true rewards, or by a judge."""
+        """Returns whether answers can be compared with the SFT model's: by true rewards, or by a judge."""
         return self.evaluator.world is not None or self.evaluator.judge is not None
 
     def checkpoint(self, step: int, prompts: int) -> dict[str, float]:
-        """Win rate over the SFT model on some prompts, and the KL of those very answers; returns each one's score."""
+        """Returns the win rate over the SFT model on some prompts, and the KL of those very answers; returns each one's
+        score."""
         return self.note(step, self.evaluator.generate_dialogue(self.policy, "alpaca", prompts))
 
     def note(self, step: int, rows: list[Generation]) -> dict[str, float]:
@@ -164,7 +165,7 @@ class PolicyRun:
 
 
 def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> PolicyRun:
-    """A run at its start: policy and frozen reference from the SFT model, and the evaluator.
+    """Returns a run at its start: policy and frozen reference from the SFT model, and the evaluator.
 
     With LoRA settings both are one model, whose adapters alone are trained and switched off for the reference.
     """

@@ -77,7 +77,7 @@ class Subject:
 
     @classmethod
     def of(cls, result: Path) -> Subject:
-        """Raises: DataError: a result without the record of a policy."""
+        """Returns raises: DataError: a result without the record of a policy."""
         record = read_json(result.parent / "record" / "record.json")
         found: dict[str, Path] = {}
         for path in map(Path, record.get("inputs", {})):
@@ -136,7 +136,7 @@ def _parsable(request: JudgeRequest, text: str) -> bool:
 
 
 def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) -> dict[str, str]:
-    """What identifies each benchmark that the data set has: its items, and how they are answered."""
+    """Returns what identifies each benchmark that the data set has: its items, and how they are answered."""
     files = {name: data / "benchmarks" / f"{name}.jsonl" for name in names}
     found = {
         name: request_digest({"items": digest(file), "answers": spec.dialogue_answers()})
@@ -149,7 +149,7 @@ def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) 
 
 
 def judge_digest(spec: Mapping[str, Any], name: str) -> str:
-    """What identifies a judge: its settings, its name (of the served model), and the prompts it is given."""
+    """Returns what identifies a judge: its settings, its name (of the served model), and the prompts it is given."""
     import rlhf_core.evaluation.judges.templates as templates
 
     return request_digest({"spec": dict(spec), "name": name, "templates": digest(Path(str(templates.__file__)))})
@@ -164,7 +164,7 @@ def reasons(
     now: float,
     drift_days: float,
 ) -> list[str]:
-    """Why to evaluate now, against the last record; none means that there is nothing to do."""
+    """Returns why to evaluate now, against the last record; none means that there is nothing to do."""
     if last is None:
         return ["first evaluation"]
     found = ["the model changed"] if last["digest"] != model else []
@@ -179,7 +179,8 @@ def reasons(
 
 
 def scores(name: str, games: Sequence[Game]) -> dict[str, float]:
-    """Score of each item, higher is better: preference 0 to 1, share of points 0 to 1, or rating 1 to 10."""
+    """Returns the score of each item, higher is better: preference 0 to 1, share of points 0 to 1, or rating 1 to
+    10."""
     found: dict[str, list[float]] = {}
     for game in games:
         if name == "mtbench":
@@ -194,7 +195,7 @@ def scores(name: str, games: Sequence[Game]) -> dict[str, float]:
 
 
 def item_of(name: str, row: Mapping[str, Any]) -> str:
-    """The item of a generation as `scores` names it: in MT-Bench each turn is one."""
+    """Returns the item of a generation as `scores` names it: in MT-Bench each turn is one."""
     return f"{row['id']}/{row['turn']}" if name == "mtbench" else str(row["id"])
 
 
@@ -216,7 +217,7 @@ def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def canary(folder: Path, sft: Path, size: int) -> list[dict[str, Any]]:
-    """The fixed comparisons, chosen once: the SFT model's answers to the first prompts against the baseline's.
+    """Returns the fixed comparisons, chosen once: the SFT model's answers to the first prompts against the baseline's.
 
     Raises:
         DataError: records were made with a canary that cannot be read; another one would look like drift.
@@ -247,8 +248,8 @@ def canary(folder: Path, sft: Path, size: int) -> list[dict[str, Any]]:
 def check_canary(
     judge: Judge, rows: Sequence[Mapping[str, Any]], before: Mapping[str, float] | None, level: float
 ) -> dict[str, Any]:
-    """The canary judged now, against the first time that this judge judged it. A verdict that cannot be parsed any more
-    is one that differs."""
+    """Returns the canary judged now, against the first time that this judge judged it. A verdict that cannot be parsed
+    any more is one that differs."""
     now = judged(judge, "alpaca", rows)
     found: dict[str, Any] = {"scores": now, "unparsable": len(rows) - len(now)}
     if not before:
@@ -268,7 +269,7 @@ def check_canary(
 def lost_verdicts(
     before: Mapping[str, float], asked: Collection[str], now: Mapping[str, float], level: float
 ) -> dict[str, int] | None:
-    """How many verdicts there are of how many that there should be, where these are too few.
+    """Returns how many verdicts there are of how many that there should be, where these are too few.
 
     Args:
         before: the last comparable scores; what has none there need have none now. Empty: every item should have one.
@@ -289,7 +290,8 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def last_comparable(known: Sequence[Mapping[str, Any]], name: str, benchmark: str, judge: str) -> Mapping[str, Any]:
-    """The newest record's part of a benchmark that the same judge judged on the same items; empty if there is none."""
+    """Returns the newest record's part of a benchmark that the same judge judged on the same items; empty if there is
+    none."""
     for record in reversed(known):
         part = record["benchmarks"].get(name, {})
         if record["judge"]["digest"] == judge and part.get("digest") == benchmark and part.get("scores"):
@@ -298,7 +300,7 @@ def last_comparable(known: Sequence[Mapping[str, Any]], name: str, benchmark: st
 
 
 def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float) -> dict[str, Any]:
-    """One model: decides, evaluates, compares, and appends a record.
+    """Returns one model: decides, evaluates, compares, and appends a record.
 
     Args:
         root: the repository.
@@ -331,9 +333,9 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
 def _reevaluate(
     root: Path, tree: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float
 ) -> dict[str, Any]:
-    """The same of a model whose result, with its tokenizer, template and SFT model, lies in a tree laid out as the
-    repository. The evaluation's settings, judge and benchmarks are the repository's: else no change of them would show.
-    """
+    """Returns the same of a model whose result, with its tokenizer, template and SFT model, lies in a tree laid out as
+    the repository. The evaluation's settings, judge and benchmarks are the repository's: else no change of them would
+    show."""
     from tasks.evaluating.policies import Evaluator
     from tasks.params.evaluation import EvaluationConfig
     from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
@@ -417,7 +419,8 @@ def _reevaluate(
 
 
 def alerts(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What somebody has to look at: regressions of the model and, apart, what the judge does otherwise or no more."""
+    """Returns what somebody has to look at: regressions of the model and, apart, what the judge does otherwise or no
+    more."""
     found, judge = [], f"the judge {record['judge']['name']}"
     drifted = record["canary"]["verdict"] == "drift"
     if drifted:

@@ -22,7 +22,7 @@ MARK = "alerted.json"
 
 
 def records_folder(root: Path, name: str, alias: str) -> Path:
-    """Where the records of a model are."""
+    """Returns where the records of a model are."""
     return root / RECORDS / f"{name}@{alias}"
 
 

@@ -69,7 +69,7 @@ class PaperClaims:
 
     @property
     def rows(self) -> list[str]:
-        """The rows that claims name, and those of the file's tasks, each once."""
+        """Returns the rows that claims name, and those of the file's tasks, each once."""
         named = {row for claim in self.claims for part in claim.parts for _, row in _named(part.fields, ROW_FIELDS)}
         return sorted({*named, *(row for rows in self.file.tasks.values() for row in rows)})
 

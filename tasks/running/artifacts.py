@@ -37,7 +37,7 @@ RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-lea
 
 
 def digest(path: Path | str) -> str:
-    """SHA-256 of a file, or of a directory's sorted relative names and contents."""
+    """Returns SHA-256 of a file, or of a directory's sorted relative names and contents."""
     path = Path(path)
     if path.is_file():
         with path.open("rb") as content:
@@ -49,7 +49,7 @@ def digest(path: Path | str) -> str:
 
 
 def read_json(path: Path | str) -> Any:
-    """Parsed JSON of an artifact file; a missing or broken one is named with its remedy."""
+    """Returns the parsed JSON of an artifact file; a missing or broken one is named with its remedy."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
-    """Rows of a stage's own output (user data goes through `rlhf_core.data.sources`)."""
+    """Returns rows of a stage's own output (user data goes through `rlhf_core.data.sources`)."""
     rows: list[dict[str, Any]] = []
     try:
         with Path(path).open(encoding="utf-8") as file:
@@ -123,7 +123,7 @@ def _git(*arguments: str) -> str:
 
 
 def _source_digest() -> str:
-    """Digest of the project's own imported sources, so that a record tells which code made it."""
+    """Returns the digest of the project's own imported sources, so that a record tells which code made it."""
     root = Path(__file__).resolve().parents[2]
     total = hashlib.sha256()
     for package in ("rlhf_core", "tasks"):
@@ -146,7 +146,7 @@ class Inputs:
 
     @classmethod
     def of(cls, paths: Sequence[Path | str]) -> Inputs:
-        """The present state of the inputs.
+        """Returns the present state of the inputs.
 
         Raises:
             DataError: an input that does not exist.
@@ -179,7 +179,7 @@ class Inputs:
 
 
 def _digest(address: Address) -> str:
-    """The digest of a file or directory, or of an entry's settings."""
+    """Returns the digest of a file or directory, or of an entry's settings."""
     if address.key is None:
         if not address.file.exists():
             raise FileNotFoundError(address.file)
@@ -203,7 +203,8 @@ def peak_memory() -> dict[str, float]:
 
 
 def record_folder(result: Path) -> Path:
-    """Where a stage that writes into `result` notes what depends on clock and machine; nothing depends on it."""
+    """Returns where a stage that writes into `result` notes what depends on clock and machine; nothing depends on
+    it."""
     return result.parent / "record"
 
 

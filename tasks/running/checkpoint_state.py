@@ -77,7 +77,7 @@ def flatten(state: Any) -> tuple[dict[str, Tensor], Any]:
 
 
 def unflatten(tensors: Mapping[str, Tensor], value: Any) -> Any:
-    """The state that `flatten` took apart; tensors are on the CPU, in memory of their own."""
+    """Returns the state that `flatten` took apart; tensors are on the CPU, in memory of their own."""
     if isinstance(value, list):
         return [unflatten(tensors, item) for item in value]
     if not isinstance(value, dict):
@@ -105,7 +105,7 @@ def write_state(folder: Path, state: State) -> list[Path]:
 
 
 def read_state(folder: Path) -> State:
-    """What `write_state` wrote."""
+    """Returns what `write_state` wrote."""
     rest = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     state: State = unflatten(load_file(folder / TENSORS_FILE), rest)
     return state

@@ -74,7 +74,7 @@ class CheckpointStore:
         self.key, self.keep = key, keep
 
     def saved(self) -> list[Path]:
-        """The checkpoints on disk, oldest first; sound or not."""
+        """Returns the checkpoints on disk, oldest first; sound or not."""
         return sorted(self.folder.glob("step-*"))
 
     def save(self, step: int, state: State) -> Path:
@@ -103,7 +103,7 @@ class CheckpointStore:
         return final
 
     def load_latest(self) -> Checkpoint | None:
-        """The newest sound checkpoint, None without one; a damaged one is reported, removed and passed over."""
+        """Returns the newest sound checkpoint, None without one; a damaged one is reported, removed and passed over."""
         for folder in reversed(self.saved()):
             try:
                 return self._load(folder)
@@ -141,7 +141,7 @@ def _to_disk(path: Path) -> None:
 
 
 def run_key(stage: str, version: int, digests: Mapping[str, str], seed: int) -> str:
-    """Digest of what a run's result depends on, bit by bit.
+    """Returns the digest of what a run's result depends on, bit by bit.
 
     Inputs count by content, not by path. The processor's kind counts and the machine's name does not: a run may go on
     on another node of the same kind.
@@ -183,7 +183,7 @@ class RunCheckpoints:
         self._cost = 0.0
 
     def resume(self, label: str) -> State | None:
-        """The state to go on from, None for a fresh start. Call it last before training.
+        """Returns the state to go on from, None for a fresh start. Call it last before training.
 
         The process's random generators are put back as they were.
         """
@@ -217,7 +217,7 @@ class RunCheckpoints:
 
 
 def checkpoint_seconds() -> float:
-    """Seconds between checkpoints, from the environment.
+    """Returns seconds between checkpoints, from the environment.
 
     Raises:
         RecipeError: not a number of at least 0.

@@ -29,7 +29,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def wanted_processes() -> int:
-    """Processes that this one has to start: REWARDSMITH_PROCESSES, or 1 in a process that a launcher started."""
+    """Returns processes that this one has to start: REWARDSMITH_PROCESSES, or 1 in a process that a launcher
+    started."""
     if "RANK" in os.environ:
         return 1
     return _count(PROCESSES_VARIABLE, "1")
@@ -126,7 +127,7 @@ def threads_per_process(cores: int | None = None) -> int:
 
 
 def deepspeed_settings() -> dict[str, Any] | None:
-    """The DeepSpeed configuration that the environment names, None for none; checked.
+    """Returns the DeepSpeed configuration that the environment names, None for none; checked.
 
     Raises:
         RecipeError: a file that cannot be read, or settings that this project sets itself.

@@ -50,7 +50,7 @@ def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTok
 def load_references(
     folder: Path, scorer: RewardModelScorer, normaliser: Normaliser, tokenizer: PreTrainedTokenizerBase
 ) -> References:
-    """The reference rewards as a component reads and normalises them.
+    """Returns the reference rewards as a component reads and normalises them.
 
     Args:
         folder: result of the stage.

@@ -41,7 +41,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
-    """The result of an upstream stage: the one given, else the one that the model's record names.
+    """Returns the result of an upstream stage: the one given, else the one that the model's record names.
 
     Raises:
         DataError: it is none, or is named nowhere.
@@ -136,7 +136,7 @@ class TrainedScorer:
     def segmented(
         self, rows: Rows, responses: Sequence[str]
     ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-        """Every row with its response as the model reads them, and the spans of the segments."""
+        """Returns every row with its response as the model reads them, and the spans of the segments."""
         encoded = [self.encoder.sequence(row, text) for row, text in zip(rows, responses, strict=True)]
         entropies = None
         if self.policy is not None:
@@ -151,7 +151,7 @@ class TrainedScorer:
         return score_parts(self.model, sequences, self.encoder.pad_id, self.aggregation, size, head=self.head)
 
     def __call__(self, rows: Rows, responses: Sequence[str], batch: int | None = None) -> list[float]:
-        """e(x, y) of every row with its response."""
+        """Returns e(x, y) of every row with its response."""
         found: list[float] = self.parts(self.segmented(rows, responses)[0], batch)[0].tolist()
         return found
 
@@ -210,7 +210,7 @@ class ScalarScorer:
 
     @torch.no_grad()
     def __call__(self, rows: Rows, responses: Sequence[str], batch: int | None = None) -> list[float]:
-        """The reward of every row with its response."""
+        """Returns the reward of every row with its response."""
         pairs = zip(rows, responses, strict=True)
         encoded = [self.encoder.sequence(row, text) for row, text in pairs]
         order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
@@ -231,14 +231,14 @@ Scorer = TrainedScorer | ScalarScorer
 
 
 def model_folder(folder: Path) -> Path:
-    """The folder with the weights: of a stage's `result`, `result/model`."""
+    """Returns the folder with the weights: of a stage's `result`, `result/model`."""
     return folder / "model" if not (folder / CONFIG_FILE).is_file() and (folder / "model").is_dir() else folder
 
 
 def load_scorer(
     folder: Path, above: RewardModelInputs | None = None, *, template: str = "tokenizer", limits: Limits | None = None
 ) -> Scorer:
-    """Any reward model.
+    """Returns any reward model.
 
     Args:
         folder: the `result` of a `reward_model` stage, or a folder of a Hugging Face classifier with one output.
@@ -271,7 +271,7 @@ PROBES = 8
 
 
 def score_pairs(scorer: Scorer, rows: Sequence[Mapping[str, Any]], batch: int) -> list[ScoredPair]:
-    """Both responses of every pair scored, after the check that scores do not depend on their batch.
+    """Returns both responses of every pair scored, after the check that scores do not depend on their batch.
 
     Args:
         scorer: the reward model.

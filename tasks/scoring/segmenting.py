@@ -89,7 +89,8 @@ def segment_sequences(
     entropies: list[list[float]] | None,
     chunk: int = 512,
 ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Segment ends and half-open spans of every sequence's response; a span may be empty (see `Segmentation`)."""
+    """Returns Segment ends and half-open spans of every sequence's response; a span may be empty (see
+    `Segmentation`)."""
     if segmenter.needs_spelling:
         require_offset_mapping(encoder.tokenizer)
     sequences: list[SegmentedSequence] = []
@@ -108,7 +109,7 @@ def segment_sequences(
 
 
 def token_rewards(spans: list[tuple[int, int]], values: list[float], tokens: int) -> list[float | None]:
-    """Each segment's reward divided evenly among its tokens; None outside every segment.
+    """Returns each segment's reward divided evenly among its tokens; None outside every segment.
 
     A segment without tokens adds its reward to the token on which it ends.
     """

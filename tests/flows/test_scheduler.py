@@ -32,7 +32,7 @@ def server() -> Iterator[None]:
 
     import flows  # noqa: F401  (its environment comes before Prefect's import)
 
-    with prefect_test_harness(server_startup_timeout=120), pytest.MonkeyPatch.context() as patch:
+    with prefect_test_harness(server_startup_timeout=300), pytest.MonkeyPatch.context() as patch:
         url = PREFECT_API_URL.value()
         assert url
         patch.setenv("PREFECT_API_URL", url)
@@ -75,7 +75,7 @@ def start(
     )
 
 
-def wait_for(condition: Any, seconds: float = 90) -> None:
+def wait_for(condition: Any, seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "waited too long"
@@ -200,9 +200,10 @@ def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, t
 def test_unreadable_lock_is_rebuilt_without_training(finished: Path) -> None:
     before = len(calls(finished))
     lock = finished / "dvc.lock"
-    lock.write_text(lock.read_text()[:700])
+    lock.write_text(lock.read_text()[:700] + "\n{")  # some cuts leave a file that DVC still reads
     run_flow(finished)
     assert len(calls(finished)) == before
+    assert len(list((finished / ".work/set-aside").iterdir())) == 1
     assert "up to date" in command("dvc", "status", "dvc.yaml", root=finished).stdout
 
 
@@ -237,7 +238,7 @@ def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals, 
 def test_terminating_ends_the_temporary_server_too(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     process = start(root, PREFECT_API_URL="", PREFECT_HOME=str(tmp_path / "prefect"), STAND_IN_SECONDS="60")
-    wait_for(lambda: calls(root), seconds=240)
+    wait_for(lambda: calls(root))
     family = psutil.Process(process.pid).children(recursive=True)
     assert any("uvicorn" in child.cmdline() for child in family)
     process.terminate()
@@ -249,7 +250,7 @@ def test_the_temporary_server_of_a_killed_run_ends_with_the_next(tmp_path: Path)
     root = small_repository.create(tmp_path)
     environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
     process = start(root, STAND_IN_SECONDS="60", **environment)
-    wait_for(lambda: calls(root), seconds=240)
+    wait_for(lambda: calls(root))
     family = psutil.Process(process.pid).children(recursive=True)
     assert any("uvicorn" in child.cmdline() for child in family)
     process.kill()
@@ -266,7 +267,7 @@ def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     with only_scheduler(root):
         process = start(root)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 2
     assert "another run is active" in output
     assert calls(root) == []
@@ -275,6 +276,6 @@ def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
 def test_unknown_row_is_refused_with_the_nearest(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     process = start(root, "--rows", "segmint")
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 2
     assert "did you mean 'segment'" in output

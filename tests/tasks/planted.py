@@ -168,6 +168,7 @@ def record(every: Sequence[Planted], results: Sequence[dict[str, Any]]) -> None:
     whole = {
         "planted": len(entries),
         "found": sum(entry["found"] for entry in entries),
+        "not_yet": [each.what for each in every if each.what not in known and not each.equivalent],
         "without_a_change": not_planted([each for each in every if not each.equivalent]),
         "equivalent": equivalent,
         "changes": entries,

@@ -158,7 +158,7 @@ def test_plan_says_what_runs_and_what_is_up_to_date(repository: Path, finished_c
     assert done.returncode == 0, done.stderr
     assert "\n18 run; disk: " in done.stdout
     assert rewardsmith("plan", root=finished_copy).stdout.strip() == "18 up to date"
-    change_entry(finished_copy / "params/segment/rows.yaml", "bandit", more=1)
+    change_entry(finished_copy / "params/segment/rows.yaml", "bandit", title="changed")
     done = rewardsmith("plan", root=finished_copy)
     assert "input params/segment/rows.yaml:bandit modified" in done.stdout
     assert "4 run, 14 up to date; about" in done.stdout
@@ -172,7 +172,7 @@ def test_run_shows_progress_and_ends_with_the_exit_code(tmp_path: Path) -> None:
     assert "[  5/5] pipelines/testbed/segment/dvc.yaml:policy-segment-dpo-0 ran in" in done.stdout
     again = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert (again.returncode, again.stdout) == (0, "5 current\n"), again.stderr
-    change_entry(root / "params/segment/rows.yaml", "dpo", behaviour="crash")
+    change_entry(root / "params/segment/rows.yaml", "dpo", notes="behaviour: crash")
     done = rewardsmith("run", "dpo", "--full", "--seed", "0", "--no-report", "--no-sync", root=root)
     assert done.returncode == 1
     assert "ValueError: boom" in done.stderr

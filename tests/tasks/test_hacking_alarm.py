@@ -118,7 +118,8 @@ def test_stopping_without_evaluations_is_refused(train: Train) -> None:
 
 
 @pytest.mark.parametrize(
-    ("alarm", "message"), [({"on_hackin": "stop"}, "did you mean 'on_hacking'"), ({"kl": -1.0}, "'kl' is -1.0")]
+    ("alarm", "message"),
+    [({"on_hackin": "stop"}, "did you mean 'on_hacking'"), ({"kl": -1.0}, "alarm.kl is -1.0; it must be above 0")],
 )
 def test_wrong_alarm_settings_are_named_before_anything_is_trained(
     train: Train, alarm: dict[str, Any], message: str

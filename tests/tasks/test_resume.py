@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tasks.graph.headlines import HEADLINE_FILE
 from tasks.running.artifacts import digest
 from tasks.running.checkpoints import SECONDS_VARIABLE, WORK
 from tasks.running.launch import PROCESSES_VARIABLE
@@ -182,11 +183,12 @@ def test_a_killed_stage_ends_as_one_never_killed(
     assert made >= 2, log
     assert log.count("continues after step") == made, log
     assert "damaged" not in log
-    assert {path.name for path in out.iterdir()} == {"result", "record"}
+    assert {path.name for path in out.iterdir()} == {"result", "record", HEADLINE_FILE}
     assert not checkpoints(tmp_path)
     for path in sorted(path.relative_to(never) for path in never.rglob("*") if path.is_file()):
         assert digest(out / "result" / path) == digest(never / path), path
     assert digest(out / "result") == digest(never)
+    assert digest(out / HEADLINE_FILE) == digest(never.parent / HEADLINE_FILE)
 
 
 @pytest.mark.platform

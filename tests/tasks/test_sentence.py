@@ -149,9 +149,8 @@ def test_reference_rewards_are_known_of_sentences_without_boundary_tokens_alone(
     for read, credit in (("value", "segment_end"), ("aggregate", "last_token")):
         recipe = parse_recipe({**row, "readout": {"segmenter": SAT, "read": read}, "credit": credit})
         folders = [model], [trained / "normaliser" / "result"], [tmp_path / "result"]
-        reward[read] = partial(
-            build_reward, recipe, None, *folders, microbatch=2, tokenizer=words(pipeline), sentences=sentences
-        )
+        inputs = RewardInputs(None, *folders, sentences=sentences)
+        reward[read] = partial(build_reward, recipe, inputs, microbatch=2, tokenizer=words(pipeline))
     known = reward["value"]().components[0].references
     assert list(known) == [row["id"] for row in pipeline.rows("data", "prompts.jsonl")]
     with pytest.raises(RecipeError, match="'aggregate' of a reward model of aggregation 'differential_attention'"):

@@ -38,7 +38,7 @@ class Judge(Protocol):
     name: str
 
     def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
-        """Return the raw verdict text of each request, in order."""
+        """Returns the return the raw verdict text of each request, in order."""
         ...
 
 
@@ -61,5 +61,5 @@ class Verdict:
 
     @staticmethod
     def invalid(reason: str) -> Verdict:
-        """A verdict that counts for nobody."""
+        """Returns a verdict that counts for nobody."""
         return Verdict(valid=False, reason=reason)
