@@ -1,6 +1,6 @@
 """A paper's flow: its stages brought up to date, its report, its runs in MLflow.
 
-    python -m flows.paper my-study    rows of one's own, params/my-study/rows.yaml, which have no module here
+    python -m flows.paper my-study    your own rows, params/my-study/rows.yaml, which have no module here
 
 Without PREFECT_API_URL a temporary Prefect server is started for the run.
 """

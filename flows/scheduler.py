@@ -4,7 +4,7 @@
 2. Each stale stage, and each stage that reads from one, is one Prefect task which calls DVC for that stage.
 3. A stage starts when what it reads from is done and its cores, GPUs and memory are free; the stages with
    the most work behind them go first.
-4. A stage that failed stops what reads from it; the others go on. A stage is tried again only where that can help.
+4. A stage that failed stops what reads from it; the others continue. A stage is tried again only where that can help.
 """
 
 from __future__ import annotations

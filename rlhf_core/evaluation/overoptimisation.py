@@ -37,7 +37,7 @@ class Overoptimisation:
 
     Attributes:
         peak_step, peak_win_rate: the evaluation with the highest win rate, of equal ones the first. The highest of
-            several noisy numbers lies above what that policy would score again.
+            several noisy numbers is above what that policy would score again.
         final_win_rate: of the last evaluation.
         loss_after_peak: peak less final, at least 0.
         proxy_gain: mean proxy reward of the last rollouts less that of the SFT policy's.

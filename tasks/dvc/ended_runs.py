@@ -52,7 +52,7 @@ def code_at_work() -> str:
 
 
 def ended_well(root: Path, asked: Asked, files: Sequence[str], code: str) -> None:
-    """Notes that what was asked for is done. A disk that takes no note is not worth a run: the next one looks anew.
+    """Notes that the request is done. Without the note, for want of disk space, the next run checks again.
 
     Args:
         files: the dvc.yaml files of its stages, relative to the root.

@@ -113,7 +113,7 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
     """Writes what params/ gives, and says so of files that git keeps; not under a run that reads them.
 
     Raises:
-        RewardsmithError: a run is at work here, and params/ gives other stages than it has.
+        RewardsmithError: a run is active here, and params/ gives other stages than it has.
     """
     texts = graph.render(root, folders, graphs)
     changed = graph.stale(root, texts)

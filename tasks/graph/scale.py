@@ -82,7 +82,7 @@ class Scale:
         found = next((known[name] for name in (*(f"{stage}-{own}" for own in names), stage) if name in known), None)
         if found is None:
             raise RecipeError(
-                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which says how big"
+                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which gives its size"
             )
         return found
 
@@ -304,7 +304,7 @@ class Scale:
                 words = " and ".join(map(repr, names))
                 raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are {words}")
             if spec in row.references and spec.backbone != row.backbone:
-                raise RecipeError(f"{other}, whose responses its reference rewards would be of")
+                raise RecipeError(f"{other}; its shaping needs a reward model of the row's backbone")
 
     def check(self, paper: str) -> Item:
         """Returns the stage that checks every setting of a paper at this scale, and depends on all their pages."""

@@ -53,7 +53,7 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
     record = model_dir.parent.parent / "record" / "record.json"
     if not record.is_file():
         raise DataError(
-            f"no record beside the model tells its {name}", file=str(record), remedy=f"Name the {name} result yourself"
+            f"no record next to the model names its {name}", file=str(record), remedy=f"Name the {name} result yourself"
         )
     for path in map(Path, read_json(record)["inputs"]):
         if MARKS[name](path):
