@@ -65,7 +65,7 @@ class _Watch:
                     self.asked = True
                     os.kill(os.getpid(), signal.SIGTERM)
                     # last: a line that a killed worker no longer reads would end this thread
-                    self._log.warning("the run is cancelled, and no worker ends it: it ends itself")
+                    self._log.warning("the run is cancelled and no worker ends it: ending now")
             return
 
     def stop(self) -> None:

@@ -1,6 +1,6 @@
 """A paper's flow: its stages brought up to date, its report, its runs in MLflow.
 
-    python -m flows.paper my-study    rows of one's own, params/my-study/rows.yaml, which have no module here
+    python -m flows.paper my-study    your own rows, params/my-study/rows.yaml, which have no module here
 
 Without PREFECT_API_URL a temporary Prefect server is started for the run.
 """
@@ -29,7 +29,7 @@ from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
 from tasks.dvc import plan
-from tasks.dvc.up_to_date import Asked, code_at_work, ended_well
+from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
 from tasks.graph.names import SO_FAR, seeds_so_far
 from tasks.tracking.searches import paper_runs
 

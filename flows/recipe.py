@@ -32,7 +32,7 @@ from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.registry import SHAPINGS
-from tasks.dvc import state
+from tasks.dvc import stale
 from tasks.dvc.plan import ROOT_FILE
 from tasks.graph import files as graph
 from tasks.graph.check import refuse_rows
@@ -109,7 +109,7 @@ def worktree(root: Path, name: str, commit: str) -> Path:
     elif commit_of(path) != commit:
         _git(path, "checkout", "--detach", "--force", commit)
     own = path / ".dvc" / "config.local"
-    own.write_text(f"[cache]\n    dir = {state.cache_folder(root)}\n", encoding="utf-8")
+    own.write_text(f"[cache]\n    dir = {stale.cache_folder(root)}\n", encoding="utf-8")
     return path
 
 

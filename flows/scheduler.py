@@ -4,7 +4,7 @@
 2. Each stale stage, and each stage that reads from one, is one Prefect task which calls DVC for that stage.
 3. A stage starts when what it reads from is done and its cores, GPUs and memory are free; the stages with
    the most work behind them go first.
-4. A stage that failed stops what reads from it; the others go on. Trying again where it can help only.
+4. A stage that failed stops what reads from it; the others continue. A stage is tried again only where that can help.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flows.slots import Grant, Slots
 from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.state import read_state
+from tasks.dvc.stale import read_state
 from tasks.graph.expected import expected_seconds
 from tasks.graph.stages import Stage, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
@@ -76,7 +76,7 @@ class Summary:
 
 
 def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
-    """Returns Prefect's question after a failure: only errors that may pass are tried again."""
+    """Tells Prefect whether to try again after a failure: only errors that may pass are retried."""
     error = getattr(state, "data", None)
     return isinstance(error, StageFailed) and error.retry
 

@@ -124,8 +124,7 @@ class Machines:
         return [*call, "--commit", self.commit, *(["--upstream", *upstream] if upstream else [])]
 
     def take(self, address: str, *, able: bool) -> str:
-        """Returns the whose a stage is whose inputs are all known: `known` (its result is on the remote), `ours`, or
-        `elsewhere`.
+        """Takes a stage whose inputs are known; returns `known` (its result is on the remote), `ours` or `elsewhere`.
 
         Args:
             able: whether this machine can run it now; else it is only looked for.

@@ -23,7 +23,7 @@ from tasks.running import machine
 
 #: Seconds between looks at limits that other runs hold.
 POLL_SECONDS = 1.0
-REMEDY = "Run `rewardsmith up`, or beside a worker in a container `python -m flows.shared_slots`, which creates it"
+REMEDY = "Run `rewardsmith up`, or next to a worker in a container `python -m flows.shared_slots`, which creates it"
 
 
 def limits(name: str, slots: Slots) -> dict[str, int]:

@@ -58,7 +58,7 @@ class StageDone:
 
 
 class RunningStages:
-    """The process groups of the stages at work, so that they can be ended together."""
+    """The process groups of the running stages, so that they can be ended together."""
 
     def __init__(self) -> None:
         self._pids: set[int] = set()

@@ -22,7 +22,7 @@ from flows.run_notes import noted
 from flows.scheduler import RunFailed, run_stale
 from rlhf_core.errors import RecipeError
 from tasks.dvc import plan
-from tasks.dvc.up_to_date import Asked, code_at_work, ended_well
+from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
 from tasks.graph.names import SUITE
 
 

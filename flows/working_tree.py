@@ -12,7 +12,7 @@ from typing import Any
 
 import psutil
 
-from tasks.dvc.state import readable_lock
+from tasks.dvc.stale import readable_lock
 from tasks.params.yaml_files import write_whole
 from tasks.running.platform_state import alive, note_of
 

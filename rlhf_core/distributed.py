@@ -43,7 +43,7 @@ def rank() -> int:
 
 
 def _joined() -> Any:
-    """Returns the torch.distributed where a process group is, else None; without importing torch for the question."""
+    """Returns torch.distributed where a process group is, else None; without importing torch for the question."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.evaluation.hacking import AlarmSettings
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
@@ -100,7 +100,7 @@ class ComponentRecipe(Checked):
         super().__post_init__()
         source = self._source()
         if self.credit is None and self.aspect is None:
-            raise RecipeError(f"'credit' is missing: it says how the rewards of {source} are paid to tokens")
+            raise RecipeError(f"'credit' is missing; it sets how the rewards of {source} are paid to tokens")
         shaping = stated_shaping(self.shaping)
         if self.aspect is not None or self.credit is None:
             if self.needs_references:

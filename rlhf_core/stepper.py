@@ -184,7 +184,7 @@ def deepspeed_config() -> Mapping[str, Any] | None:
 
 
 def freeze(model: nn.Module) -> None:
-    """Stops training a model; it takes bf16 where trained models do, so that both say the same of the same weights."""
+    """Stops training a model; it takes bf16 where trained models do, so that both compute alike."""
     model.requires_grad_(False)
     model.eval()
     if _deepspeed is not None and _deepspeed.get("bf16", {}).get("enabled"):

@@ -155,7 +155,7 @@ class ZeroStepper:
         return [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
 
     def _first_moments(self) -> None:
-        """Gives this rank's shard the moments that Adam makes at its first step, where there are none."""
+        """Gives this rank's shard the moments that Adam makes at its first step, if there are none."""
         optimiser = self.engine.optimizer
         for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition"):
             for shard in getattr(optimiser, name, []):
@@ -254,8 +254,8 @@ def import_deepspeed() -> Any:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     if stale := stale_locks(extensions_folder()):
         raise RecipeError(
-            f"a process was killed while compiling and left the lock {stale[0]}, for which every later one would wait "
-            f"without a word; remove the folder {stale[0].parent} and compile once with `make deepspeed-ops`"
+            f"a process was killed while compiling and left the lock {stale[0]}, and every later process would wait "
+            f"for it silently; remove the folder {stale[0].parent} and compile once with `make deepspeed-ops`"
         )
     try:
         import deepspeed

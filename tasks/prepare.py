@@ -203,7 +203,7 @@ def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     held_out = max(1, round(spec.validation_share * len(train)))
     if held_out >= len(train):
         raise DataError(
-            f"{len(train)} training pairs leave none beside the {held_out} for validation",
+            f"{len(train)} training pairs leave none for training besides {held_out} for validation",
             file=", ".join(spec.preference),
             remedy="Give more pairs or a smaller validation_share",
         )

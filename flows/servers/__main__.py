@@ -83,7 +83,7 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
     noted = processes.read_state(folder)["processes"]
     ends = [name for name in PORTS if alive(noted.get(name)) and not processes.answers(settings, name, timeout=10)]
     for name in ends:
-        print(f"{name} does not answer: it is started again")
+        print(f"{name} does not answer; restarting it")
         processes.stop(folder, name)
     missing = [name for name in PORTS if not alive(noted.get(name)) or name in ends]
     for name in missing:

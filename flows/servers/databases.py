@@ -148,7 +148,7 @@ def revision(settings: Settings, name: str) -> str | None:
         except sqlite3.DatabaseError as error:
             if "no such table" in str(error):
                 return None
-            remedy = "Move it away, or bring it back from a copy"
+            remedy = "Move it away, or restore it from a copy"
             raise RewardsmithError(f"the database {path} cannot be read: {error}. {remedy}") from None
     return str(rows[0][0]) if rows else None
 
@@ -178,7 +178,7 @@ def refuse_unknown(settings: Settings) -> None:
             here, shown = f"{TOOLS[name]} {metadata.version(TOOLS[name])}", settings.shown_database(name)
             raise RewardsmithError(
                 f"the {TOOLS[name]} database {shown} has the schema {found}, which the installed {here} does not know: "
-                "a newer version has written it. Install that version, or use another database; nothing was changed"
+                "a newer version wrote it. Install that version, or use another database; nothing was changed"
             )
 
 

@@ -73,7 +73,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
             if kind == StateType.CANCELLING and not (worker_alive and process):
                 if process is not None:
                     _end(process)
-                client.set_flow_run_state(run.id, Cancelled(message="nobody was there to end it"), force=True)
+                client.set_flow_run_state(run.id, Cancelled(message="no process was left to end it"), force=True)
                 done.append(f"run {run.name} is cancelled")
             elif process is not None:
                 living.append(str(run.id))

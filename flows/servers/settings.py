@@ -35,7 +35,7 @@ PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
 SECRETS = re.compile(r"AWS_.*|.*(_KEY|_TOKEN|_SECRET|PASSWORD)", re.IGNORECASE)
 NEEDED = {"prefect": re.compile("PREFECT_.*|PGPASSWORD"), "mlflow": re.compile("AWS_.*|MLFLOW_.*|PGPASSWORD")}
 LOOPBACK = "127.0.0.1"
-#: Binds every address of the machine, and is no address that a client can ask.
+#: Binds every address of the machine; clients cannot connect to it.
 EVERYWHERE = "0.0.0.0"
 
 
@@ -213,7 +213,7 @@ def is_free(host: str, port: int) -> bool:
 
 
 def check_ports(asked: Mapping[str, int | None]) -> None:
-    """Refuses ports asked for that are none, or the same for two servers.
+    """Refuses invalid ports, and one port for two servers.
 
     Raises:
         RewardsmithError: with the options.

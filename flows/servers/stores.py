@@ -38,8 +38,8 @@ def refuse_others(settings: Settings) -> None:
     before, host = read_private(settings.folder / NOTE), host_of(settings)
     if host != settings.host:
         raise RewardsmithError(
-            f"this platform's servers bind {host}, and REWARDSMITH_HOST now says {settings.host}. Set it as it was "
-            f"(not set for 127.0.0.1); or, to bind {settings.host}, `rewardsmith down` first"
+            f"this platform's servers bind {host}, and REWARDSMITH_HOST now says {settings.host}. Set the old value "
+            f"(not set for 127.0.0.1); or, to bind {settings.host}, run `rewardsmith down` first"
         )
     for name, now in _places(settings).items():
         if before.get(name, now) != now:

@@ -29,7 +29,7 @@ class ToolConfig(Checked):
 
     Attributes:
         concurrency: calls under way at once.
-        retries: further tries of a call after a passing failure (no connection, too slow, an answer that is none).
+        retries: further tries of a call after a temporary failure (no connection, too slow, an invalid answer).
         backoff_s, max_backoff_s: first and longest pause between tries; doubles, with a tenth of jitter.
         cache_path: file of answers, or None for this process only.
     """

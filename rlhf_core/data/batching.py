@@ -37,7 +37,7 @@ class LengthBucketedBatches:
         rows_per_batch: rows in a batch; the last batch of an epoch may be smaller.
         tokens_per_batch: instead, the most tokens in a batch, padding included.
         pool_batches: pool size in batches; larger means less padding and less shuffling.
-        position: where to go on.
+        position: where to continue.
 
     Raises:
         RecipeError: not exactly one of the two batch sizes, or one below 1.
@@ -105,7 +105,7 @@ class LengthBucketedBatches:
         return {"epoch": self.position.epoch, "index": self.position.index}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Goes on where `state_dict` was taken; takes effect for iterators made afterwards."""
+        """Continues from a `state_dict`; takes effect for iterators made afterwards."""
         self.position = Position(state["epoch"], state["index"])
 
     def padding_waste(self, epoch: int = 0) -> float:

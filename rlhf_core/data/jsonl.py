@@ -146,7 +146,7 @@ def _open(path: Path) -> IO[bytes]:
         stream.close()
         problem = "is gzip-compressed" if is_gzip else "is not gzip-compressed"
         raise DataError(
-            f"{problem} although its name says otherwise",
+            f"{problem}, contrary to its name",
             file=str(path),
             remedy="Name compressed files .jsonl.gz and plain ones .jsonl",
         )

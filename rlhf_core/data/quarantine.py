@@ -1,4 +1,4 @@
-"""Quarantine: good rows go on, bad rows go to a file with their reason, and the run says how many.
+"""Quarantine: good rows are used, bad rows go to a file with their reason, and the run reports their number.
 
 A quarantine file is JSON Lines with one row for each bad row: `file`, `row` (1-based line), `field`,
 `reason`, `record`, and `others` when the row has further faults.

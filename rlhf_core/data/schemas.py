@@ -32,7 +32,7 @@ def _when_present(test: _Test) -> _Test:
 
 
 class Unwritable:
-    """Stands in a frame for a value with a lone surrogate, which pandas itself cannot hold."""
+    """Placeholder in a frame for a value with a lone surrogate, which pandas cannot hold."""
 
 
 def frame_of(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> pd.DataFrame:

@@ -108,7 +108,7 @@ def read_samples(rows: Iterable[Mapping[str, Any]], file: str) -> list[Sample]:
     if not samples:
         raise DataError("there is no sampled solution", file=file, remedy="Sample more questions")
     if len({sample.id for sample in samples}) < len(samples):
-        raise DataError("an id comes twice", file=file, field="id")
+        raise DataError("an id is used twice", file=file, field="id")
     return samples
 
 

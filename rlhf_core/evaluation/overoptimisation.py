@@ -1,8 +1,8 @@
 """Effects of reward hacking on a run: its onset, the loss in quality, and the texts that become more frequent.
 
-The hacking alarm (`rlhf_core.evaluation.hacking`) watches while a policy trains; this looks back on the whole run. Its
-points are evaluations on the same prompts, the SFT policy first at a win rate of 1/2 over itself. Source: PAR, §4
-(proxy and win rate part, the best checkpoint of a run against its last); Gao et al. 2023 (against KL).
+The hacking alarm (`rlhf_core.evaluation.hacking_alarm`) watches while a policy trains; this looks back on the whole
+run. Its points are evaluations on the same prompts, the SFT policy first at a win rate of 1/2 over itself. Source:
+PAR, §4 (proxy and win rate part, the best checkpoint of a run against its last); Gao et al. 2023 (against KL).
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.hacking import AlarmSettings, Evaluated, fall, pairs, rose
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated, fall, pairs, rose
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Overoptimisation:
 
     Attributes:
         peak_step, peak_win_rate: the evaluation with the highest win rate, of equal ones the first. The highest of
-            several noisy numbers lies above what that policy would score again.
+            several noisy numbers is above what that policy would score again.
         final_win_rate: of the last evaluation.
         loss_after_peak: peak less final, at least 0.
         proxy_gain: mean proxy reward of the last rollouts less that of the SFT policy's.

@@ -27,7 +27,7 @@ class Decoding(Protocol):
         """
 
     def keep(self, rows: Tensor) -> None:
-        """Goes on with these rows only, [kept] int64."""
+        """Continues with these rows only, [kept] int64."""
 
 
 def position_ids(mask: Tensor) -> Tensor:

@@ -27,17 +27,17 @@ class KLEstimator:
 
 
 def k1(d: Tensor) -> Tensor:
-    """Returns the d: unbiased, of either sign."""
+    """Returns d: unbiased, of either sign."""
     return d
 
 
 def k2(d: Tensor) -> Tensor:
-    """Returns the d^2/2: biased, never negative."""
+    """Returns d^2/2: biased, never negative."""
     return 0.5 * d**2
 
 
 def k3(d: Tensor) -> Tensor:
-    """Returns the exp(-d) - 1 + d: unbiased, never negative."""
+    """Returns exp(-d) - 1 + d: unbiased, never negative."""
     return torch.expm1(-d) + d
 
 

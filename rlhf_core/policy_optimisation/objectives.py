@@ -119,7 +119,7 @@ def ordered_pairs(scores: Tensor, groups: Tensor, min_margin: float = 0.0) -> Te
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float | None, coefficient: float = 0.5
 ) -> TokenLoss:
-    """Returns the coefficient * max((V - R)^2, (clip(V, V_old ± clip) - R)^2).
+    """Returns coefficient * max((V - R)^2, (clip(V, V_old ± clip) - R)^2).
 
     Args:
         values, old_values, returns: [batch, response_len] float32.

@@ -187,7 +187,7 @@ class PolicyOptimiser:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was taken, bitwise, given the same settings, data and frozen models."""
+        """Continues from a `state_dict`, bitwise, given the same settings, data and frozen models."""
         self.step = state["step"]
         self.generator.set_state(state["generator"])
         self.learner.load_state_dict(state["learner"])

@@ -1,4 +1,4 @@
-"""Where rollouts come from, and what a critic starts from: tables of what builds either."""
+"""Origins of rollouts and starting points of critics: tables of the builders of both."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class CriticParts:
-    """What a critic may start from.
+    """Models that a critic may start from.
 
     Attributes:
         sft: loads the SFT model.
@@ -42,7 +42,7 @@ class CriticParts:
 
 @dataclass(frozen=True)
 class CriticStart:
-    """What a critic starts from.
+    """Starting point of a critic.
 
     Args:
         build: gives the critic; None for no critic.
@@ -86,7 +86,7 @@ CRITICS = Choices(
 
 @dataclass(frozen=True)
 class RolloutParts:
-    """What rollouts may come from.
+    """Parts that an origin of rollouts may use.
 
     Attributes:
         policy, reference: who samples, and who is the anchor.
@@ -116,7 +116,7 @@ class RolloutParts:
 
 @dataclass(frozen=True)
 class RolloutOrigin:
-    """Where rollouts come from.
+    """Origin of rollouts.
 
     Args:
         build: gives the source.

@@ -84,7 +84,7 @@ class Gate(Checked):
             )
         HierarchicalGate(self.by, 0.0, holistic.weight)
         if len(named) < 2 or any(part.weight <= 0 for part in components):
-            raise RecipeError("a gate needs at least one component beside the holistic one, all of positive weight")
+            raise RecipeError("a gate needs at least one component besides the holistic one, all with positive weights")
         if clamp is not None:
             raise RecipeError(f"a clamp of {clamp} per token can turn the gate's order around: give clamp: null")
 

@@ -1,7 +1,7 @@
 """Shapings as steps of a reward: each a function of `rlhf_core.shaping.functions` with its options and statistics.
 
 A shaping declares what it does to the order of rewards, so that a combination that changes nothing can be named.
-Values that are no rewards (padding, beyond a row's segments) stay 0 and count for nothing.
+Values that are not rewards (padding, beyond a row's segments) stay 0 and count for nothing.
 """
 
 from __future__ import annotations
@@ -310,7 +310,7 @@ class Clip(Running):
 
 @dataclass(kw_only=True)
 class Ceil(Running):
-    """min(r, ceiling). Its running statistics only show whether the ceiling lies below every reward.
+    """min(r, ceiling). Its running statistics only show whether the ceiling is below every reward.
 
     Args:
         ceiling: largest reward; in units, SFT reward deviations above the SFT mean.
@@ -326,6 +326,6 @@ class Ceil(Running):
         if statistics.count > 1 and self.ceiling < statistics.minimum:
             raise RecipeError(
                 f"shaping 'ceil': the ceiling {self.ceiling:.4g} is below every proxy reward so far (the smallest of "
-                f"{statistics.count} is {statistics.minimum:.4g}), so all responses are paid alike; raise it"
+                f"{statistics.count} is {statistics.minimum:.4g}), so all responses get the same reward; raise it"
             )
         return functions.ceil(values, self.ceiling)

@@ -246,7 +246,7 @@ class Reasoning:
         rng: random.Random,
         errs: bool,
     ) -> Drawn:
-        """Returns the another attribute of the one that is the tallest or heaviest."""
+        """Returns another attribute of the one that is the tallest or heaviest."""
         (best, believed), (steps, lines) = winners, so_far
         other = rng.choice([name for name in ATTRIBUTES if name not in _MOST])
         value = self.knowledge.facts[best, other]

@@ -68,7 +68,7 @@ def easy_length(world: World, split: str, rng: random.Random) -> Row | None:
 
 
 def _compared(world: World, split: str, rng: random.Random) -> Row:
-    """Returns the two answers of middling quality, the better one chosen."""
+    """Returns two answers of middling quality, the better one chosen."""
     prompt, meta = _request(world, split, rng)
     texts = [world.mixture_answer(meta, rng.randrange(10**6), rng.uniform(0.2, 0.8)) for _ in range(2)]
     better, worse = sorted(texts, key=lambda text: -world.true_reward(meta, text))

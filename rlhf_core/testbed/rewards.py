@@ -34,7 +34,7 @@ class ClauseRewards:
         misplaced_closing: a closing anywhere else.
         flattery: praise of the question or the person.
         filler: words without content.
-        garbled: a contiguous stretch that is no clause of the language.
+        garbled: a contiguous stretch that is not a clause of the language.
         garbled_word: added for each word of such a stretch beyond `garbled_free_words`.
         empty: the total of a response without a word.
     """

@@ -29,7 +29,7 @@ SETS: dict[str, str | None] = {
     "pandalm": None,
 }
 ALL = "all"
-#: Where rows that are no preference pairs are put, with the reason.
+#: Folder for rows that are not preference pairs, with the reason.
 QUARANTINE = Path(".work/quarantine")
 
 

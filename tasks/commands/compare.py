@@ -1,4 +1,4 @@
-"""Rows of a study of one's own side by side: what has no published table to be compared with."""
+"""Rows of your own study side by side, for studies without a published table."""
 
 from __future__ import annotations
 

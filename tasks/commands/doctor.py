@@ -180,5 +180,5 @@ def report(root: Path) -> int:
         table.add_row(mark, finding.name, finding.found, finding.remedy)
     Console(width=max(100, shutil.get_terminal_size().columns) if not os.isatty(1) else None).print(table)
     missing = sum(finding.state == MISSING for finding in findings)
-    print(f"{missing} needed thing(s) missing" if missing else "everything that is needed is there")
+    print(f"{missing} requirement(s) missing" if missing else "everything that is needed is installed")
     return missing

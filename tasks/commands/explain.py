@@ -29,7 +29,7 @@ def explain(
         prompt: user text, or a dialogue in one string.
         response: the answer to it.
         segmenter: read the model on other segments than those it was trained on; an entropy cutoff is a number of
-            nats or the name of one in the scale's entropies.yaml.
+            nats or the name of one in the scale's `entropies` settings.
         sft: result of the `sft` stage, whose entropies an entropy segmenter needs; None takes the one that the
             model's record names.
         data: result of the `prepare` stage, which holds chat template and limits; None takes the recorded one.

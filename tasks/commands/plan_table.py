@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rlhf_core.errors import RecipeError
 from tasks.dvc.plan import suite_papers
-from tasks.dvc.state import asked_for
+from tasks.dvc.stale import asked_for
 from tasks.graph.expected import clock, expected_bytes, expected_seconds
 from tasks.graph.names import SUITE
 from tasks.graph.stages import Stage

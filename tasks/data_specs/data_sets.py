@@ -110,7 +110,7 @@ def split_off(rows: list[dict[str, Any]], share: float, what: str) -> tuple[list
     held_out = max(1, round(share * len(rows)))
     if held_out >= len(rows):
         raise DataError(
-            f"{len(rows)} rows leave none beside the {held_out} for validation",
+            f"{len(rows)} rows leave none for training besides {held_out} for validation",
             file=what,
             remedy="Give more rows or a smaller validation_share",
         )

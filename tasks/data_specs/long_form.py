@@ -135,7 +135,7 @@ def long_form_directory_sets(spec: LongFormDirectorySpec, quarantine: Path) -> t
     if not validation_pairs:
         raise DataError(
             f"no pair of '{spec.preference}' is about one of the {len(held_out)} held-out questions of "
-            f"'{spec.questions}'; reward models are measured on those",
+            f"'{spec.questions}', on which reward models are measured",
             field="question_id",
             remedy="Give more pairs, or raise validation_share",
         )

@@ -2,7 +2,7 @@
 
 The sets of every data kind (sft, sft.validation, prompts, preference.{train,validation,ood}, benchmarks/alpaca,
 examples); rows keep `source_lang`, `target_lang`, `source_text`, `target_text`; a benchmark baseline is the
-reference translation. Real pairs come without preferences: pairs of the reference and a damaged copy of it stand in,
+reference translation. Real pairs come without preferences: pairs of the reference and a damaged copy replace them,
 so that a holistic reward model can be trained at all (see docs/alarm.md).
 """
 

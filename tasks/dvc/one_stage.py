@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tasks.dvc.contents import damaged, forget
-from tasks.dvc.state import Look
+from tasks.dvc.stale import Look
 from tasks.dvc.unofficial import exit_status, open_repo
 
 OUTCOME_VARIABLE = "REWARDSMITH_OUTCOME"

@@ -80,7 +80,7 @@ def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[
 
 
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
-    """Returns the whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by
+    """Returns whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by
     name."""
     if full or scale != ROOT_SCALE:
         return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
@@ -113,7 +113,7 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
     """Writes what params/ gives, and says so of files that git keeps; not under a run that reads them.
 
     Raises:
-        RewardsmithError: a run is at work here, and params/ gives other stages than it has.
+        RewardsmithError: a run is active here, and params/ gives other stages than it has.
     """
     texts = graph.render(root, folders, graphs)
     changed = graph.stale(root, texts)

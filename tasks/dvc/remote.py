@@ -89,7 +89,7 @@ class Remote:
             raise kind(
                 f"remote '{self.name}' ({self.path}) cannot be written from here: {error or type(error).__name__}. "
                 "Get permission to read and write there (or its keys, `dvc remote modify --local`), then run the same "
-                "again; what is done is kept in this clone"
+                "command again; finished work is kept in this clone"
             ) from None
         finally:
             with suppress(Exception):
@@ -227,7 +227,7 @@ class Remote:
         raise DataError(
             f"its content is not what dvc.lock says ({outs[0].hash_info.value})",
             file=outs[0].def_path,
-            remedy="The copy here was removed and nothing was run. Run the same again; if it is damaged on "
+            remedy="The local copy was removed and nothing was run. Run the same command again; if it is damaged on "
             f"remote '{self.name}', remove it there and push it again from the clone that made it",
         )
 

@@ -237,7 +237,7 @@ class Evaluator:
         return metrics
 
     def code(self, policy: Policy, generations: list[Generation]) -> dict[str, float]:
-        """Returns the pass@1 in percent, each program in a limited process without network."""
+        """Returns pass@1 in percent, each program in a limited process without network."""
         metrics: dict[str, float] = {}
         if not self.config.isolated_code:
             return metrics

@@ -29,7 +29,7 @@ from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import Address, entries
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
-from tasks.params.rows import row_settings
+from tasks.params.row_kinds import row_settings
 from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_names
 from tasks.params.stages import RunSettings, stage_needs
 

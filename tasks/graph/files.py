@@ -51,7 +51,7 @@ STAGES = (
 )  # fmt: skip
 #: The name of this project in pyproject.toml.
 DISTRIBUTION = "rewardsmith"
-#: Arguments of stages that are no files.
+#: Arguments of stages that are not files.
 NOT_PATHS = ("seed", "seeds", "paper", "results", "rows")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
 

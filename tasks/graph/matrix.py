@@ -1,6 +1,6 @@
 """Every graph of the project: the demo's, and of each scale the papers' and what they share.
 
-Where a stage stands:
+Place of each stage:
     dvc.yaml                             the demo-sized rows and what they share, so that plain `dvc repro` is short
     pipelines/<scale>/shared/dvc.yaml    what belongs to no paper, or what rows of several papers read
     pipelines/<scale>/<paper>/dvc.yaml   the rest of a paper's matrix

@@ -10,7 +10,7 @@ from rlhf_core.errors import RecipeError, hint
 from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
 
-#: The flow of the five papers, and the name that stands for all their matrices.
+#: The flow of the five papers, and the name for all their matrices.
 SUITE, ALL = "suite", "all"
 
 
@@ -98,7 +98,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
         raise RecipeError(f"no trained reward model '{model}' (seed {seed}){near}")
     if len(found) > 1:
         several = ", ".join(f"{folder.parts[2]}/{name}" for folder in found)
-        raise RecipeError(f"several papers have a reward model '{model}'; say which: {several}")
+        raise RecipeError(f"several papers have a reward model '{model}'; name one of: {several}")
     return found[0]
 
 

@@ -88,8 +88,8 @@ def _check_measuring(
     if training.alarm.on_hacking == "stop" and not (evaluated and compared):
         raise RecipeError(
             f"{reached.where('row')} on {reached.where('scale')}: alarm.on_hacking is 'stop', which keeps the weights "
-            "with the best win rate, but no evaluation says which: set checkpoint_prompts and checkpoints, and a judge "
-            "where the data has no true rewards"
+            "with the best win rate, but the run has no evaluations to choose them by: set "
+            "checkpoint_prompts and checkpoints, and a judge where the data has no true rewards"
         )
     if compared:
         return

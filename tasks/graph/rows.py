@@ -23,7 +23,7 @@ from tasks.params.aspects import SelectionFile
 from tasks.params.pages import Address, entries, page_files, read_settings
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import SAT, GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
-from tasks.params.rows import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
+from tasks.params.row_kinds import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
 from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import ROOT_SCALE, typed
 
@@ -136,7 +136,7 @@ def refuse_old_tree(root: Path) -> None:
     scales = root / "params" / "scales"
     if old := sorted([*(root / "params").glob("*/rows/*.yaml"), *scales.glob("*/backbones/*.yaml")]):
         raise RecipeError(
-            f"{old[0].relative_to(root)}: a file of its own; entries are on pages, such as params/<paper>/rows.yaml. "
+            f"{old[0].relative_to(root)}: a file of one entry; entries are on pages, such as params/<paper>/rows.yaml. "
             "Convert the tree with `rewardsmith migrate`"
         )
 
@@ -222,8 +222,8 @@ def _merge(root: Path, where: Address, owner: str, spec: MergeSpec) -> ModelSpec
             raise RecipeError(f"{where}: merge: '{member.name}' is given; name reward models that are trained here")
         if member.backbone != spec.backbone:
             raise RecipeError(
-                f"{where}: backbone is '{spec.backbone}' but '{member.name}' is of '{member.backbone}'; models of one "
-                "backbone can be averaged"
+                f"{where}: backbone is '{spec.backbone}' but '{member.name}' is of '{member.backbone}'; only models of "
+                "the same backbone can be averaged"
             )
         if member.data != spec.data:
             raise RecipeError(

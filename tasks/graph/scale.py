@@ -12,7 +12,7 @@ from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
 from tasks.params.pages import Address, entries, page_files, read_settings
-from tasks.params.rows import COMPARING, MEASURING
+from tasks.params.row_kinds import COMPARING, MEASURING
 from tasks.params.scales import STAGES, scale_entries, scale_pages
 from tasks.params.settings import ROOT_SCALE
 
@@ -82,7 +82,7 @@ class Scale:
         found = next((known[name] for name in (*(f"{stage}-{own}" for own in names), stage) if name in known), None)
         if found is None:
             raise RecipeError(
-                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which says how big"
+                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which gives its size"
             )
         return found
 
@@ -304,7 +304,7 @@ class Scale:
                 words = " and ".join(map(repr, names))
                 raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are {words}")
             if spec in row.references and spec.backbone != row.backbone:
-                raise RecipeError(f"{other}, whose responses its reference rewards would be of")
+                raise RecipeError(f"{other}; its shaping needs a reward model of the row's backbone")
 
     def check(self, paper: str) -> Item:
         """Returns the stage that checks every setting of a paper at this scale, and depends on all their pages."""

@@ -119,7 +119,7 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         stages = [_policy(root, here, row, backbone) for row in own]
         found.append(max(stages, key=lambda stage: stage.total))
     if not found:
-        raise RecipeError(f"scale '{scale}' loads no model; only such scales are checked (small, paper)")
+        raise RecipeError(f"scale '{scale}' loads no model; check a scale that does: small or paper")
     return found
 
 

@@ -115,8 +115,8 @@ def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: 
     if JUDGES[kind].needs_world:
         raise _refuse(
             where,
-            f"judge.kind is '{kind}', which knows the testbed only, but the data's source is '{reached.data.source}'; "
-            "name an endpoint, or null for none",
+            f"judge.kind is '{kind}', which works on the testbed only, but the data's source is "
+            f"'{reached.data.source}'; name an endpoint, or null for none",
         )
 
 

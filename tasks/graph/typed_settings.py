@@ -23,7 +23,7 @@ from tasks.params.reward_model import (
     ReferencesSpec,
     reward_model_spec,
 )
-from tasks.params.rows import row_settings
+from tasks.params.row_kinds import row_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec, TeacherSpec
 

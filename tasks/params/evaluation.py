@@ -222,7 +222,7 @@ def check_cron(cron: str) -> None:
         return
     year = datetime(2024, 1, 1, tzinfo=UTC)  # a leap year
     if not any((day := year + timedelta(days=n)).day in days and day.month in months for n in range(366)):
-        raise RecipeError(f"cron is '{cron}'; no month that it names has such a day, so that it never runs")
+        raise RecipeError(f"cron is '{cron}'; none of its months has such a day, so it never runs")
 
 
 def _cron_numbers(cron: str, text: str, noun: str, low: int, high: int, names: tuple[str, ...]) -> set[int]:

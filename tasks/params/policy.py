@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.hacking import AlarmSettings
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
 from rlhf_core.policy_optimisation.origins import CRITICS

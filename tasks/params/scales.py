@@ -46,7 +46,7 @@ def extended(root: Path, scale: str) -> str | None:
     values = read_settings(file)
     for name in values:
         if name != "extends":
-            raise RecipeError(f"{file}: unknown setting '{name}'; it may say 'extends' only")
+            raise RecipeError(f"{file}: unknown setting '{name}'; the only setting is 'extends'")
     other = values.get("extends")
     known = [name for name in scale_names(root) if name != scale]
     if other not in known:

@@ -15,7 +15,7 @@ from tasks.evaluating.solving import graded
 
 @dataclass
 class Opened(Encoder):
-    """An encoder whose prompts go on with the first words of the answer.
+    """An encoder that adds the first words of the answer to its prompts.
 
     Args:
         opening: those words, behind which the policy was trained to answer.

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.hacking import Alarm, AlarmSettings, HackingAlarm
+from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm
 from rlhf_core.evaluation.judges.games import combine_orders, play_games
 from rlhf_core.evaluation.overoptimisation import ClauseUse, clause_use, overoptimisation
 from rlhf_core.training_state import State, load_trainable_state, trainable_state

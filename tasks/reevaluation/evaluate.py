@@ -144,7 +144,7 @@ def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) 
         if file.exists()
     }
     if not found:
-        raise DataError("holds none of the benchmarks asked for", file=str(data), remedy=f"Asked: {', '.join(names)}")
+        raise DataError("has none of the requested benchmarks", file=str(data), remedy=f"Asked: {', '.join(names)}")
     return found
 
 
@@ -230,9 +230,9 @@ def canary(folder: Path, sft: Path, size: int) -> list[dict[str, Any]]:
         except DataError as error:
             if records(folder):
                 raise DataError(
-                    f"the canary of the records beside it cannot be read ({error.problem})",
+                    f"the canary of the records next to it cannot be read ({error.problem})",
                     file=str(path),
-                    remedy="Move it away: the next run brings DVC's, or chooses a new one where DVC has none",
+                    remedy="Move it away: the next run restores it from DVC, or chooses a new one if DVC has none",
                 ) from None
     rows = [
         {key: row[key] for key in ("id", "prompt", "response", "baseline", "meta")}
@@ -322,8 +322,8 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
             bring_back(root, model["result"], model["digest"], model.get("commit", ""), Path(folder))
         except DataError as error:
             raise DataError(
-                f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]}), which DVC "
-                f"does not bring back ({error})",
+                f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]}), and DVC "
+                f"cannot restore it ({error})",
                 file=str(result),
                 remedy="Fetch it: dvc checkout, dvc pull; or promote the present one: rewardsmith promote",
             ) from None
@@ -346,7 +346,7 @@ def _reevaluate(
     for path in (data / "data.json", evaluation.file):
         if not path.exists():
             raise DataError(
-                f"is what {model['name']}@{model['alias']} is evaluated with today, and is not here",
+                f"is an input of {model['name']}@{model['alias']}'s evaluation and is missing",
                 file=str(path),
                 remedy="Make it (rewardsmith run), or fetch it (dvc checkout, dvc pull); or promote a model of the "
                 "data sets that are here",

@@ -60,6 +60,4 @@ def _get(root: Path, path: str, wanted: str | None, commits: list[str], folder: 
         if out.is_dir():
             shutil.rmtree(out)
         out.unlink(missing_ok=True)
-    raise DataError(
-        f"cannot be brought back: {why}", file=path, remedy="dvc pull, or commit the dvc.lock that names it"
-    )
+    raise DataError(f"cannot be restored: {why}", file=path, remedy="dvc pull, or commit the dvc.lock that names it")

@@ -50,7 +50,7 @@ def bring_records(root: Path) -> list[str]:
         raise
     except RewardsmithError as error:
         raise RewardsmithError(
-            f"{error}. Without these records the next evaluation would count as the first. Bring them: dvc remote add, "
+            f"{error}. Without these records the next evaluation would count as the first. Fetch them: dvc remote add, "
             f"dvc pull {NAMED}; or take back the {NAMED} whose records are here"
         ) from None
     written = []
@@ -64,8 +64,8 @@ def bring_records(root: Path) -> list[str]:
                 write_whole(path, source.read_text(encoding="utf-8"))
         elif digest(path) != digest(source):
             raise DataError(
-                f"is another one than {NAMED} names, and neither ever changes",
+                f"differs from the file that {NAMED} names, and records never change",
                 file=str(path),
-                remedy="Move it away: the next run brings DVC's",
+                remedy="Move it away: the next run restores it from DVC",
             )
     return written

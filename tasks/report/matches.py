@@ -75,7 +75,7 @@ class Matches:
 
     Args:
         outputs: {row name: {seed: output}}, the main row among them.
-        results: the scale's results, where the judge's data set lies.
+        results: the scale's results, where the judge's data set is.
         tasks: the task of each row; rows of different tasks are never compared.
     """
 

@@ -41,8 +41,7 @@ class Comparison:
         return self.p_prompts if self.p_prompts is not None else self.p_seeds
 
     def significant(self, corrected: float | None) -> bool:
-        """Returns the given the corrected p. One run's difference may be its luck: it takes two seeds on the same
-        side."""
+        """Tells whether a corrected p is significant; it takes two seeds on the same side."""
         return self.seeds >= 2 and corrected is not None and corrected < ALPHA and self.same_sign
 
 

@@ -174,7 +174,7 @@ class Inputs:
                 raise DataError(
                     "it changed while the stage that reads it ran, so nothing was written",
                     file=name,
-                    remedy="Run the same again",
+                    remedy="Run the same command again",
                 )
 
 

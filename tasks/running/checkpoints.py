@@ -2,7 +2,7 @@
 
 They live outside every output, in `.work/checkpoints/<stage>-<digest of the output's path>/<key>/step-<number>/`,
 each with a manifest of digests. The key is the digest of everything that the result depends on, bit by bit, so that
-a run never goes on from the state of another one. They are removed when the stage's result is complete.
+a run never continues from another run's state. They are removed when the stage's result is complete.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class CheckpointStore:
             try:
                 return self._load(folder)
             except DamagedCheckpoint as damage:
-                print(f"warning: checkpoint {folder} is damaged ({damage}); it is passed over", file=sys.stderr)
+                print(f"warning: checkpoint {folder} is damaged ({damage}); it is skipped", file=sys.stderr)
                 shutil.rmtree(folder)
         return None
 
@@ -197,7 +197,7 @@ class RunCheckpoints:
         restore_random_states(checkpoint.state["random"][distributed.rank()])
         self.seconds_before = float(checkpoint.state["seconds"])
         if not distributed.rank():
-            print(f"{label}: goes on after step {checkpoint.step}", file=sys.stderr)
+            print(f"{label}: continues after step {checkpoint.step}", file=sys.stderr)
         state: State = checkpoint.state["run"]
         return state
 

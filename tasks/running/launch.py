@@ -67,7 +67,7 @@ def environment_of_each(processes: int) -> dict[str, str]:
     if gpus and processes > gpus:
         raise RecipeError(
             f"{PROCESSES_VARIABLE} is {processes}, but the stage sees {gpus} GPU(s) (CUDA_VISIBLE_DEVICES={devices}); "
-            "a process needs one of its own. Declare more `gpus` for it under `resources` in "
+            "each process needs its own GPU. Declare more `gpus` for it under `resources` in "
             "params/scales/<scale>/stages.yaml, or start fewer processes"
         )
     threads = str(max(1, _count(THREADS_VARIABLE, "1") // processes))
@@ -78,7 +78,7 @@ def join_processes() -> None:
     """Sets threads, joins the other processes of a launcher, and reads how models are sharded.
 
     Raises:
-        RecipeError: processes that are missing, more threads than cores, or a DeepSpeed configuration that is none.
+        RecipeError: processes that are missing, more threads than cores, or an invalid DeepSpeed configuration.
     """
     import torch
 
@@ -101,7 +101,7 @@ def join_processes() -> None:
 def end_with_launcher() -> None:
     """On Linux, ends this process when its launcher is killed.
 
-    torchrun starts ranks in sessions of their own: without this they would go on, and write, beside a restarted run.
+    torchrun starts ranks in sessions of their own: without this they would continue to write beside a restarted run.
     """
     if sys.platform == "linux":
         import ctypes

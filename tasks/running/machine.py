@@ -91,7 +91,7 @@ def free_disk_gb(path: Path) -> float:
 
 def full_disk(what: str) -> str:
     """Returns a full disk in words, with what to do."""
-    return f"the disk is full: {what}. Free some space and run the same command again; what is finished is kept"
+    return f"the disk is full: {what}. Free some space and run the same command again; finished stages are kept"
 
 
 def out_of_memory_kills(root: Path = CGROUP, proc: Path = PROC) -> int:

@@ -50,6 +50,6 @@ def resolve_segmenter(spec: Mapping[str, Any], entropies: Path | None) -> dict[s
         raise DataError(
             f"entropy cutoff {name} is not among {sorted(cutoffs)}",
             file=str(entropies / "cutoffs.json"),
-            remedy="Add it to the scale's entropies.yaml",
+            remedy="Add it to `cutoffs` of `entropies` in the scale's stages.yaml",
         )
     return {**spec, "cutoff": cutoffs[name]}

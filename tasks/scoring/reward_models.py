@@ -53,7 +53,7 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
     record = model_dir.parent.parent / "record" / "record.json"
     if not record.is_file():
         raise DataError(
-            f"no record beside the model tells its {name}", file=str(record), remedy=f"Name the {name} result yourself"
+            f"no record next to the model names its {name}", file=str(record), remedy=f"Name the {name} result yourself"
         )
     for path in map(Path, read_json(record)["inputs"]):
         if MARKS[name](path):
@@ -151,7 +151,7 @@ class TrainedScorer:
         return score_parts(self.model, sequences, self.encoder.pad_id, self.aggregation, size, head=self.head)
 
     def __call__(self, rows: Rows, responses: Sequence[str], batch: int | None = None) -> list[float]:
-        """Returns the e(x, y) of every row with its response."""
+        """Returns e(x, y) of every row with its response."""
         found: list[float] = self.parts(self.segmented(rows, responses)[0], batch)[0].tolist()
         return found
 

@@ -32,7 +32,7 @@ def server() -> Iterator[None]:
 
     import flows  # noqa: F401  (its environment comes before Prefect's import)
 
-    with prefect_test_harness(server_startup_timeout=120), pytest.MonkeyPatch.context() as patch:
+    with prefect_test_harness(server_startup_timeout=300), pytest.MonkeyPatch.context() as patch:
         url = PREFECT_API_URL.value()
         assert url
         patch.setenv("PREFECT_API_URL", url)

@@ -106,6 +106,9 @@ SETTINGS: dict[str, Values] = {
     "data/own-sums": {**OWN, "task": "mathematics", "train": ["sums"], "tests": {"sums": "seen"}}
     | {"rows": {"sft": 6, "sft_validation": 2, "questions": 4, "test": 2}},
     "generative_strict": {**MAIN["generative_scale"], "least_accuracy": 1.0},
+    # Trained until it names steps: what stands before them is kept then.
+    "generative_longer": MAIN["generative_scale"]
+    | {"training": {**MAIN["generative_scale"]["training"], "epochs": 40}},
     "short_evaluation": {**TINY["evaluation"], "only": ["alpaca"]},
     "policy/choice": policy_scale(NO_CRITIC),
     **{f"policy/{name}": policy_scale(values) for name, (_, values) in OPTIMISERS.items()},

@@ -264,6 +264,11 @@ RUNS: dict[str, GoldenRun] = {
         {"spec": "generative", "scale": "generative_strict"},
         {"data": "mathematics", "sft": "reasoner", "samples": "samples", "teacher": "teacher"},
     ),
+    "generative-longer": GoldenRun(
+        "generative_reward_model", "choices/generative_reward_model/longer/0",
+        {"spec": "generative", "scale": "generative_longer"},
+        {"data": "mathematics", "sft": "reasoner", "samples": "samples", "teacher": "teacher"},
+    ),
     "imitation-stopped": replace(
         _on_questions("math-imitation", "solutions", token_rewards="generative-stopped"),
         place="choices/policy/imitation-stopped/0",

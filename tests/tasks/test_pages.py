@@ -209,7 +209,7 @@ def old_tree(root: Path) -> dict[str, Any]:
 
 def test_an_old_tree_is_converted_with_names_results_and_comments(tmp_path: Path) -> None:
     rows = old_tree(tmp_path)
-    with pytest.raises(RecipeError, match=r"backbones/m.yaml: a file of its own.*rewardsmith migrate"):
+    with pytest.raises(RecipeError, match=r"backbones/m.yaml: a file of one entry.*rewardsmith migrate"):
         papers(tmp_path)
     done = migrate(tmp_path)
     refuse_old_tree(tmp_path)

@@ -14,7 +14,7 @@ from rlhf_core.errors import DataError
 
 
 def digest(parts: Mapping[str, Any]) -> str:
-    """Returns the sha256 of the canonical JSON of a request: equal parts, in any order, give equal keys."""
+    """Returns sha256 of the canonical JSON of a request: equal parts, in any order, give equal keys."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 

@@ -327,7 +327,7 @@ def _read_completion(payload: Any, wants_logprobs: bool) -> _Answer | None:
 
 
 def _first_token_logprobs(choice: Mapping[str, Any]) -> dict[str, float]:
-    """Returns the token -> log-probability of the first generated token; empty when the endpoint gave none."""
+    """Returns token -> log-probability of the first generated token; empty when the endpoint gave none."""
     try:
         top = choice["logprobs"]["content"][0]["top_logprobs"]
         return {str(row["token"]): float(row["logprob"]) for row in top}

@@ -40,7 +40,7 @@ class Gold(Checked):
             RecipeError: no world, since the data is not of the testbed.
         """
         if world is None:
-            raise RecipeError("a gold judge knows the testbed only; name an endpoint judge for real data, or none")
+            raise RecipeError("a gold judge works on the testbed only; for real data name an endpoint judge, or none")
         return GoldJudge(world, self.persona, self.seed, self.temperature)
 
 

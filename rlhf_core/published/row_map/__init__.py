@@ -1,4 +1,4 @@
-"""Which row of this project stands behind each row of a published table.
+"""Map from each row of a published table to the row of this project that reproduces it.
 
 One file per paper (`segment.yaml`, ...). A paper without a file has no rows yet: its tables are then printed
 as published, every measured cell "not run".
@@ -34,14 +34,14 @@ class RecipeRow:
 
 @dataclass(frozen=True)
 class MappedRow:
-    """One published row and what stands behind it.
+    """One published row and the row that reproduces it.
 
     Attributes:
         published: the row as printed.
         recipe: the row of this project; None where there is none yet.
         main: name of the row it is compared with.
         reference: the SFT model that its policy starts from and is compared with in true reward.
-        part: which columns of a printed row it is, where several rows of this project stand behind one.
+        part: which columns of a printed row it is, where several rows of this project reproduce one.
         elsewhere: keys of the printed row's columns that belong to its other parts.
     """
 

@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tasks.dvc import state
+from tasks.dvc import stale
 from tasks.graph.stages import stopped_stages
 from tasks.running.artifacts import write_json
 from tasks.running.commit import code_of
@@ -52,7 +52,7 @@ def code_at_work() -> str:
 
 
 def ended_well(root: Path, asked: Asked, files: Sequence[str], code: str) -> None:
-    """Notes that what was asked for is done. A disk that takes no note is not worth a run: the next one looks anew.
+    """Notes that the request is done. Without the note, for want of disk space, the next run checks again.
 
     Args:
         files: the dvc.yaml files of its stages, relative to the root.
@@ -73,7 +73,7 @@ def nothing_to_do(root: Path, asked: Asked) -> str | None:
         return None
     if asked.sync and not _has_runs(root):
         return None
-    stages = state.asked_for(root, asked.paper, asked.rows, asked.seeds, scale=asked.scale, full=asked.full)
+    stages = stale.asked_for(root, asked.paper, asked.rows, asked.seeds, scale=asked.scale, full=asked.full)
     if not all(stage.state == "current" for stage in stages.values()):
         return None
     stops = stopped_stages(root, stages.values())

@@ -34,7 +34,7 @@ class AlarmSettings(Checked):
         length: least and largest mean length, in units of the SFT policy's; None for no band.
         repetition: largest rise of the share of repeated 3-grams over the SFT policy's; None for no limit.
         patience: batches in a row outside a band that raise an alarm.
-        on_hacking: note goes on training; stop ends it and keeps the weights with the best win rate.
+        on_hacking: note continues training; stop ends it and keeps the weights with the best win rate.
     """
 
     false_alarms: Level = 0.05
