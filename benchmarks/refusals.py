@@ -21,8 +21,12 @@ from typing import Any
 
 import yaml
 
+from tasks.params.scales import scale_entries
+
 PROJECT = Path(__file__).resolve().parents[1]
 AIM = 5.0
+#: The page of PAR's settings of PPO.
+PAR_PPO = scale_entries(PROJECT, "testbed", "policy")["par_ppo"].file.as_posix()
 #: (page, entry, setting, value)
 BROKEN: tuple[tuple[str, str, str, Any], ...] = (
     ("par/rows.yaml", "vanilla", "credit", "evensplit"),
@@ -32,7 +36,7 @@ BROKEN: tuple[tuple[str, str, str, Any], ...] = (
     ("par/rows.yaml", "vanilla", "lora", {"rank": 1_000_000}),
     ("par/reward_models.yaml", "standard", "aggregation", "meen"),
     ("scales/testbed/backbones.yaml", "gemma2-2b", "precision", "fp16"),
-    ("scales/testbed/policy_par.yaml", "par_ppo", "prompt_limit", 1_000_000),
+    (PAR_PPO.removeprefix("params/"), "par_ppo", "prompt_limit", 1_000_000),
 )
 
 

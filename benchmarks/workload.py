@@ -15,9 +15,13 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+from tasks.params.pages import Address, read_settings, settings_digest
+
 ROOT = Path(__file__).resolve().parent.parent
 SCALE = ROOT / "params" / "scales" / "testbed"
-DATA, TOKENIZER, BACKBONE = "data/dialogue.yaml", "tokenizers/dialogue.yaml", "backbones/phi3-mini.yaml"
+DATA, TOKENIZER, BACKBONE = (
+    Address(SCALE / entry) for entry in ("data.yaml:dialogue", "tokenizers.yaml:dialogue", "backbones.yaml:phi3-mini")
+)
 ROWS = {"sft": 1600, "preference_train": 384, "prompts": 256, "tasks": 16}
 STEPS = 120
 
@@ -27,7 +31,7 @@ def workload(out: Path, *, rows: dict[str, int] | None = None, steps: int = STEP
     sizes = {**ROWS, **(rows or {})}
     digest = hashlib.sha256(Path(__file__).read_bytes() + json.dumps([sizes, steps]).encode())
     for name in (DATA, TOKENIZER, BACKBONE):
-        digest.update((SCALE / name).read_bytes())
+        digest.update(settings_digest(name).encode())
     folder = out / f"workload-{digest.hexdigest()[:12]}"
     if not folder.is_dir():
         out.mkdir(parents=True, exist_ok=True)
@@ -46,18 +50,18 @@ def _make(root: Path, sizes: dict[str, int], steps: int) -> None:
     from tasks.running.artifacts import read_jsonl
     from tasks.running.loading import load_encoder
 
-    spec = yaml.safe_load((SCALE / DATA).read_text(encoding="utf-8"))
+    spec = read_settings(DATA)
     spec["rows"] = {name: sizes.get(name, min(count, 8)) for name, count in spec["rows"].items()}
     (root / "data.yaml").write_text(yaml.safe_dump(spec), encoding="utf-8")
     data, tokenizer, out = root / "data", root / "tokenizer", root / "workload"
     for stage, arguments in {
         "prepare": ["--spec", root / "data.yaml", "--out", data],
-        "tokenizer": ["--spec", SCALE / TOKENIZER, "--data", data / "result", "--out", tokenizer],
+        "tokenizer": ["--spec", TOKENIZER, "--data", data / "result", "--out", tokenizer],
     }.items():
         command = [sys.executable, "-m", f"tasks.{stage}", *map(str, arguments)]
         subprocess.run(command, cwd=ROOT, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     encoder = load_encoder(data / "result", tokenizer / "result")
-    backbone = yaml.safe_load((SCALE / BACKBONE).read_text(encoding="utf-8"))
+    backbone = read_settings(BACKBONE)
     config = AutoConfig.for_model(
         **backbone["architecture"],
         vocab_size=len(encoder.tokenizer),

@@ -45,7 +45,7 @@ class _Watch:
         threading.Thread(target=self._look, daemon=True).start()
 
     def _patience(self) -> float:
-        """Seconds that are left to whoever started the run."""
+        """Returns seconds that are left to whoever started the run."""
         if not os.environ.get(STARTED) or (self._worker is not None and not alive(self._worker)):
             return 0.0
         return WORKER_SECONDS
@@ -65,7 +65,7 @@ class _Watch:
                     self.asked = True
                     os.kill(os.getpid(), signal.SIGTERM)
                     # last: a line that a killed worker no longer reads would end this thread
-                    self._log.warning("the run is cancelled, and no worker ends it: it ends itself")
+                    self._log.warning("the run is cancelled and no worker ends it: ending now")
             return
 
     def stop(self) -> None:
@@ -74,7 +74,7 @@ class _Watch:
             self._over = True
 
     def cancelling(self) -> bool:
-        """Whether the run is being cancelled; a server that does not answer now is asked again."""
+        """Returns whether the run is being cancelled; a server that does not answer now is asked again."""
         import httpx
         from prefect.exceptions import PrefectException
 
@@ -123,7 +123,7 @@ def ends_when_cancelled(run: UUID) -> Iterator[None]:
 
 
 def _worker() -> dict[str, Any] | None:
-    """The note of the platform's worker, which started the run if a worker of this platform did."""
+    """Returns the note of the platform's worker, which started the run if a worker of this platform did."""
     platform = os.environ.get("REWARDSMITH_PLATFORM")
     noted = read_private(Path(platform) / STATE).get("processes", {}) if platform else {}
     return dict(noted["worker"]) if "worker" in noted else None

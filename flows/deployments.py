@@ -63,17 +63,17 @@ class Deployment:
 
     @property
     def entrypoint(self) -> str:
-        """Where prefect.yaml finds the flow."""
+        """Returns where prefect.yaml finds the flow."""
         return f"flows/{self.flow}.py:{self.flow}"
 
     @property
     def module(self) -> str:
-        """Where a worker imports it from."""
+        """Returns where a worker imports it from."""
         return f"flows.{self.flow}.{self.flow}"
 
 
 def deployments(root: Path) -> list[Deployment]:
-    """Every deployment of this tree.
+    """Returns every deployment of this tree.
 
     Raises:
         RecipeError: settings of the re-evaluation that are not valid.
@@ -95,7 +95,7 @@ def deployments(root: Path) -> list[Deployment]:
 
 
 def as_file(root: Path) -> dict[str, Any]:
-    """Content of prefect.yaml."""
+    """Returns the content of prefect.yaml."""
     made = []
     for one in deployments(root):
         entry: dict[str, Any] = {
@@ -114,8 +114,8 @@ def as_file(root: Path) -> dict[str, Any]:
 
 
 def check_pinned(root: Path) -> str:
-    """The commit that the present run's deployment is pinned to; empty for a run that no deployment started, or one
-    made by `prefect deploy`, whose version need be no commit.
+    """Returns the commit that the present run's deployment is pinned to; empty for a run that no deployment started, or
+    one made by `prefect deploy`, whose version need be no commit.
 
     Raises:
         RewardsmithError: the tree's code or parameters are others now.
@@ -129,7 +129,7 @@ def check_pinned(root: Path) -> str:
     if changed:
         raise RewardsmithError(
             f"this deployment is pinned to commit {commit[:10]}, and the tree differs in {listed(changed)}. Commit, "
-            "then run `rewardsmith up`, which pins it anew; or run `rewardsmith run` for the tree as it is"
+            "then run `rewardsmith up`, which pins the new commit; or run `rewardsmith run` for the tree as it is"
         )
     return commit
 
@@ -160,7 +160,8 @@ def apply(root: Path, client: Any) -> list[str]:
 
 
 def _wanted(one: Deployment, root: Path) -> dict[str, Any]:
-    """What a server holds of a deployment of the tree's commit, beside limit, schedules and parameters' schema."""
+    """Returns what a server holds of a deployment of the tree's commit, beside limit, schedules and parameters'
+    schema."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 
     commit, project = commit_of(root), str(Path(__file__).resolve().parents[1])
@@ -184,7 +185,8 @@ def _wanted(one: Deployment, root: Path) -> dict[str, Any]:
 
 
 def _schedules(one: Deployment, before: Sequence[Any]) -> list[Any]:
-    """The schedules that a deployment has, people's own among them, with ours as declared; a paused one stays so."""
+    """Returns the schedules that a deployment has, people's own among them, with ours as declared; a paused one stays
+    so."""
     from prefect.client.schemas.actions import DeploymentScheduleCreate
     from prefect.client.schemas.schedules import CronSchedule
 
@@ -203,7 +205,7 @@ def _schedules(one: Deployment, before: Sequence[Any]) -> list[Any]:
 
 
 def render(root: Path) -> str:
-    """Text of prefect.yaml."""
+    """Returns the text of prefect.yaml."""
     return HEADER + yaml.safe_dump(as_file(root), sort_keys=False, width=110)
 
 

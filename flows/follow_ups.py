@@ -1,4 +1,4 @@
-"""What a run calls after its stages (tables, MLflow, the report): processes of their own that end with the run."""
+"""Follow-ups of a run (tables, MLflow, the report): separate processes that end with the run."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Leases:
         try:
             self.client.release_concurrency_slots_with_lease(held.lease)
         except httpx.HTTPError as error:
-            self._log.warning("slots of %s come free in %.0f s only: %s", held.limit, LEASE_SECONDS, error)
+            self._log.warning("slots of %s become free only in %.0f s: %s", held.limit, LEASE_SECONDS, error)
         _forget(held.lease)
 
     def close(self) -> None:
@@ -141,11 +141,11 @@ class Leases:
                 _forget(was)
             try:
                 one.lease = self._take(one.limit, one.count)
-                problem = "others hold them now, and more runs at once than there are slots for"
+                problem = "other runs hold them now; more runs are active than there are slots"
             except (LookupError, httpx.HTTPError) as error:
                 problem = f"they cannot be taken again yet: {error!r}"
             if one.lease is not None:
-                self._log.warning("the lease on %s had ended; its slots are taken again", one.limit)
+                self._log.warning("the lease on %s had ended; its slots were taken again", one.limit)
             elif was is not None:
                 self._log.warning("the lease on %s had ended: %s", one.limit, problem)
 

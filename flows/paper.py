@@ -1,6 +1,6 @@
 """A paper's flow: its stages brought up to date, its report, its runs in MLflow.
 
-    python -m flows.paper my-study    rows of one's own, params/my-study/rows/, which have no module of their own here
+    python -m flows.paper my-study    your own rows, params/my-study/rows.yaml, which have no module here
 
 Without PREFECT_API_URL a temporary Prefect server is started for the run.
 """
@@ -28,8 +28,8 @@ from flows.several_machines import check_server
 from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
 from rlhf_core.published import registry
-from tasks.dvc.up_to_date import Asked, code_at_work, ended_well
-from tasks.graph import plan
+from tasks.dvc import plan
+from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
 from tasks.graph.names import SO_FAR, seeds_so_far
 from tasks.tracking.searches import paper_runs
 
@@ -49,8 +49,8 @@ def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
 
 
 def tables_so_far(root: Path, scale: str, paper: str, summary: Summary) -> list[Call]:
-    """The call that makes a paper's tables of what is there, where its tables stage, which waits for every row and
-    seed, was not asked for or did not finish. A study that no paper published has no tables."""
+    """Returns the call that makes a paper's tables of what is there, where its tables stage, which waits for every row
+    and seed, was not asked for or did not finish. A study that no paper published has no tables."""
     if paper not in registry.PAPERS:
         return []
     stage, finished = f"tables-{paper}", {*summary.current, *summary.done}
@@ -64,7 +64,7 @@ def tables_so_far(root: Path, scale: str, paper: str, summary: Summary) -> list[
 
 
 def _named(stage: str, addresses: Collection[str]) -> bool:
-    """Whether a stage is among addresses, in whichever file."""
+    """Returns whether a stage is among addresses, in whichever file."""
     return any(address.rpartition(":")[2] == stage for address in addresses)
 
 
@@ -126,7 +126,7 @@ def run_paper(
 
 
 def paper_flow(paper: str, title: str) -> Flow[..., str]:
-    """The Prefect flow of a paper: `run_paper` with typed parameters."""
+    """Returns the Prefect flow of a paper: `run_paper` with typed parameters."""
 
     what = f"{title}: trains and evaluates what is not up to date, and reports it."
 

@@ -36,7 +36,7 @@ class Lines(Silent):
 
 
 class Bar(Lines):
-    """A bar that names the stages at work, with the finished ones above it."""
+    """A bar that names the running stages, with the finished ones above it."""
 
     def __init__(self, total: int, bar: Any) -> None:
         super().__init__(total)
@@ -57,7 +57,7 @@ class Bar(Lines):
 
 @contextmanager
 def progress(total: int) -> Iterator[Silent]:
-    """The display for a run of `total` stages."""
+    """Yields the display for a run of `total` stages."""
     if os.environ.get(SWITCH) != "true" or not total:
         yield Silent()
         return

@@ -32,15 +32,15 @@ from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.registry import SHAPINGS
-from tasks.dvc import state
+from tasks.dvc import stale
+from tasks.dvc.plan import ROOT_FILE
 from tasks.graph import files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED
-from tasks.graph.plan import ROOT_FILE
 from tasks.graph.rows import papers, row_addresses
+from tasks.graph.stopping import stopped
 from tasks.params.page_text import page_text
 from tasks.params.pages import NAME, read_settings
-from tasks.running.artifacts import stopped
 from tasks.running.commit import commit_of
 from tasks.running.exclusive import only_one
 
@@ -49,7 +49,7 @@ KEEP = "as it is"
 
 
 def one_of(*names: str) -> Any:
-    """A field of the form with a list to choose from; the server refuses other values."""
+    """Returns a field of the form with a list to choose from; the server refuses other values."""
     return Field(json_schema_extra={"enum": [KEEP, *names]})
 
 
@@ -73,7 +73,7 @@ def changed_row(
     optimiser: str,
     changes: dict[str, Any],
 ) -> dict[str, Any]:
-    """A row's settings with the chosen ones in place; `changes` come last and may hold anything a row may.
+    """Returns a row's settings with the chosen ones in place; `changes` come last and may hold anything a row may.
 
     Raises:
         RecipeError: choices that do not fit together.
@@ -96,7 +96,7 @@ def changed_row(
 
 
 def worktree(root: Path, name: str, commit: str) -> Path:
-    """A git worktree at the commit with this tree's DVC cache; one that is there is brought to the commit.
+    """Returns a git worktree at the commit with this tree's DVC cache; one that is there is brought to the commit.
 
     Raises:
         RewardsmithError: git refuses.
@@ -109,7 +109,7 @@ def worktree(root: Path, name: str, commit: str) -> Path:
     elif commit_of(path) != commit:
         _git(path, "checkout", "--detach", "--force", commit)
     own = path / ".dvc" / "config.local"
-    own.write_text(f"[cache]\n    dir = {state.cache_folder(root)}\n", encoding="utf-8")
+    own.write_text(f"[cache]\n    dir = {stale.cache_folder(root)}\n", encoding="utf-8")
     return path
 
 
@@ -127,7 +127,7 @@ def only_run(root: Path, name: str) -> AbstractContextManager[None]:
         RewardsmithError: another run has it.
     """
     lock = root / ".work" / "recipes" / f"{name}.lock"
-    return only_one(lock, f"another run of the recipe '{name}' is at work", "Wait for it, or choose another name")
+    return only_one(lock, f"another run of the recipe '{name}' is active", "Wait for it, or choose another name")
 
 
 def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[str]:
@@ -144,7 +144,7 @@ def write_row(path: Path, paper: str, name: str, row: dict[str, Any]) -> list[st
 
 
 def _page(paper: str, name: str) -> Path:
-    """The page of a recipe's row, which has it alone."""
+    """Returns the page of a recipe's row, which has it alone."""
     return Path("params") / paper / f"rows_{name}.yaml"
 
 
@@ -157,7 +157,7 @@ def adopt(root: Path, name: str) -> Path:
     known = {path.parent.name: read_settings(path) for path in (root / ".work" / "recipes").glob("*/recipe.yaml")}
     if name not in known:
         raise RecipeError(
-            f"no recipe '{name}' ran here{hint(name, sorted(known), more=3) if known else '; none did yet'}"
+            f"no recipe '{name}' ran here{hint(name, sorted(known), more=3) if known else '; none has run yet'}"
         )
     paper = str(known[name]["paper"])
     source = _page(paper, name)

@@ -1,6 +1,6 @@
 """Scheduled re-evaluation: the models behind the registry's aliases, again where something changed.
 
-Rules of the schedule: at most one run at a time (a new one is cancelled while one is at work), and a run evaluates
+Rules of the schedule: at most one run at a time (a new one is cancelled while one is active), and a run evaluates
 however late it is. So of several that were missed the first evaluates and the others are cancelled; one that begins
 after it finds nothing changed.
 """
@@ -33,7 +33,7 @@ from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import RunningStages, run_stage
 from rlhf_core.errors import RewardsmithError
-from tasks.graph.files import file_name, resources
+from tasks.graph.files import file_name, is_checkout, resources
 from tasks.params.evaluation import Watched
 from tasks.reevaluation.alerts import note_told, untold
 from tasks.reevaluation.evaluate import load_settings
@@ -44,13 +44,13 @@ from tasks.tracking.models import Registered, Registry
 
 
 def needs_of(root: Path, model: Registered) -> dict[str, Any]:
-    """What evaluating a model needs: what its scale, `results/<scale>/...`, declares for the stage `policy`."""
+    """Returns what evaluating a model needs: what its scale, `results/<scale>/...`, declares for the stage `policy`."""
     return resources(root, Path(model.path).parts[1])["policy"]
 
 
 @task(name="evaluate", task_run_name="{model.name}@{model.alias}", persist_result=False, cache_policy=NO_CACHE)
 def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
-    """One model, in a process of its own within the machine's slots; returns its record.
+    """Evaluates one model in a process of its own, within the machine's slots; returns its record.
 
     Raises:
         RewardsmithError: this machine has too few GPUs for it, or it ended badly.
@@ -69,7 +69,8 @@ def _address(model: Registered) -> str:
 
 
 def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant) -> dict[str, Any]:
-    """Runs `tasks.reevaluation.evaluate` to its end as stages are run: marked, logged, and its memory watched."""
+    """Runs `tasks.reevaluation.evaluate` to its end as stages are run: of the tree's own code where the tree has it,
+    marked, logged, and its memory watched."""
     call = ["tasks.reevaluation.evaluate", "--settings", str(settings), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
@@ -84,6 +85,7 @@ def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant)
         say=get_run_logger().info,
         memory_gb=grant.memory_gb,
         call=call,
+        packages=root if is_checkout(root) else None,
     )
     found: dict[str, Any] = json.loads(out.read_text(encoding="utf-8"))
     return found
@@ -153,7 +155,7 @@ def track_records(root: Path) -> None:
 
 
 def _row(model: Registered, record: Mapping[str, Any]) -> dict[str, Any]:
-    """A model's line in the table of the run."""
+    """Returns a model's line in the table of the run."""
     if not record.get("reasons"):
         return {"model": model.name, "alias": model.alias, "version": model.version, "why": "nothing changed"}
     parts = {name: values["mean"] for name, values in record["benchmarks"].items()}

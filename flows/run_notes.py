@@ -22,7 +22,8 @@ ENGINE = "prefect."
 
 
 def notes_folder(root: Path) -> Path:
-    """Where the platform keeps the notes; a recipe's worktree notes in the tree that the platform belongs to."""
+    """Returns where the platform keeps the notes; a recipe's worktree notes in the tree that the platform belongs
+    to."""
     return Path(os.environ.get("REWARDSMITH_PLATFORM", root.resolve() / FOLDER)) / "flow-runs"
 
 
@@ -59,7 +60,7 @@ def tag_place() -> None:
 
 
 def host_tag() -> str:
-    """The tag of a run that names the machine of its process."""
+    """Returns the tag of a run that names the machine of its process."""
     return f"{HOST}{socket.gethostname()}"
 
 
@@ -74,7 +75,7 @@ def add_tags(run: UUID, tags: Sequence[str]) -> None:
 
 
 def process_of(folder: Path, run: str) -> psutil.Process | None:
-    """The living process of a flow run: the noted one, else one that a worker started for it.
+    """Returns the living process of a flow run: the noted one, else one that a worker started for it.
 
     Stages and what else a run calls have its id in their environment, too, and outlive it when it is killed.
     """

@@ -4,7 +4,7 @@
 2. Each stale stage, and each stage that reads from one, is one Prefect task which calls DVC for that stage.
 3. A stage starts when what it reads from is done and its cores, GPUs and memory are free; the stages with
    the most work behind them go first.
-4. A stage that failed stops what reads from it; the others go on. Trying again where it can help only.
+4. A stage that failed stops what reads from it; the others continue. A stage is tried again only where that can help.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from flows.slots import Grant, Slots
 from flows.stage_run import RunningStages, StageDone, StageFailed, run_stage
 from flows.working_tree import tidy
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.state import read_state
+from tasks.dvc.stale import read_state
 from tasks.graph.expected import expected_seconds
 from tasks.graph.stages import Stage, stopped_stages
 from tasks.graph.times import RunTimes, stage_time
@@ -47,7 +47,7 @@ class RunFailed(RewardsmithError):
 
 @dataclass
 class Summary:
-    """What became of every stage asked for; `stopped` has the reasons of results that are a stop."""
+    """Outcome of every requested stage; `stopped` has the reasons of results that stop a run."""
 
     current: list[str] = field(default_factory=list)
     done: dict[str, StageDone] = field(default_factory=dict)
@@ -57,7 +57,8 @@ class Summary:
     times: RunTimes = field(default_factory=lambda: RunTimes(machine.cores()))
 
     def line(self) -> str:
-        """One line: how many stages ran, came from cache, failed or were skipped, and how many results are a stop."""
+        """Returns one line: how many stages ran, came from cache, failed or were skipped, and how many results are a
+        stop."""
         counts: dict[str, int] = {"current": len(self.current)}
         for done in self.done.values():
             counts[done.outcome] = counts.get(done.outcome, 0) + 1
@@ -65,7 +66,7 @@ class Summary:
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
 
     def rows(self) -> list[dict[str, Any]]:
-        """One row per stage that was not current, for a table."""
+        """Returns one row per stage that was not current, for a table."""
         ran = [{"stage": d.address, "outcome": d.outcome, "seconds": d.seconds} for d in self.done.values()]
         for row in ran:
             row |= {"why": f"stopped: {self.stopped[row['stage']]}"} if row["stage"] in self.stopped else {}
@@ -75,7 +76,7 @@ class Summary:
 
 
 def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
-    """Prefect's question after a failure: only errors that may pass are tried again."""
+    """Tells Prefect whether to try again after a failure: only errors that may pass are retried."""
     error = getattr(state, "data", None)
     return isinstance(error, StageFailed) and error.retry
 
@@ -116,7 +117,7 @@ def stage_task(
 
 
 def weights(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
-    """Seconds (or stages, where no time is known) on the longest way from each stage to an end."""
+    """Returns seconds (or stages, where no time is known) on the longest way from each stage to an end."""
     below: dict[str, list[str]] = {address: [] for address in stages}
     for address, stage in stages.items():
         for above in stage.upstream:
@@ -229,7 +230,7 @@ class _Run:
                 self.summary.skipped[below] = f"reads from {address}, which failed"
 
     def _note(self, address: str, grant: Grant, outcome: str) -> None:
-        """Where the time of a stage went, for the run's file."""
+        """Notes the times of a stage for the run's file."""
         times, began = self.summary.times, self.began[address]
         out, took = self.root / self.stale[address].out, times.elapsed() - began
         times.stages.append(
@@ -243,7 +244,7 @@ class _Run:
             update_progress_artifact(self.bar, progress=100.0 * (1 - left / len(self.stale)))
 
     def seconds_left(self) -> float | None:
-        """What the waiting and running stages should still take, or None when no time is known for one."""
+        """Returns what the waiting and running stages should still take, or None when no time is known for one."""
         ahead = [self.expected.get(a) for a in (*self.waiting, *self.grants) if self.stale[a].state == "run"]
         known = [seconds for seconds in ahead if seconds is not None]
         return sum(known) / self.slots.cores if known and len(known) == len(ahead) else None

@@ -1,8 +1,8 @@
-"""Several machines on one run: each has a clone and the same flow, and takes stages that no other is at work on.
+"""Several machines on one run: each has a clone and the same flow, and takes stages that no other machine runs.
 
 They share two things, and none of them leads:
 
-- a Prefect server (`PREFECT_API_URL`): a stage at work is a lease there, which ends with the process that holds it;
+- a Prefect server (`PREFECT_API_URL`): a running stage is a lease there, which ends with the process that holds it;
 - a DVC remote (`tasks/dvc/remote.py`): a stage whose result is there is taken over without running.
 
 A stage is held from before the remote is asked until its result is pushed, so no two machines run it. Where that fails
@@ -29,9 +29,9 @@ from tasks.dvc.remote import Remote, RemoteFailed
 from tasks.graph.stages import Stage
 from tasks.running.commit import changed_since, commit_of, listed
 
-#: Seconds between looks at a stage that another machine is at work on.
+#: Seconds between looks at a stage that another machine runs.
 LOOK_SECONDS = 5.0
-#: How long a machine without a stage at work waits for a remote that does not answer.
+#: Seconds that a machine without a running stage waits for a remote that does not answer.
 LOST_SECONDS = 600.0
 #: What the names of the limits begin with; the rest is the key of the stage's result.
 LIMIT = "stage"
@@ -42,7 +42,7 @@ ALIVE = "alive"
 
 
 def check_clean(root: Path) -> str:
-    """The commit of a clone whose code and parameters are committed.
+    """Returns the commit of a clone whose code and parameters are committed.
 
     Raises:
         RewardsmithError: they are not, so other machines would run something else.
@@ -67,7 +67,7 @@ def check_server() -> None:
 
     if not PREFECT_API_URL.value():
         raise RewardsmithError(
-            "several machines need one Prefect server, by which each knows what the others are at work on: set "
+            "several machines need one Prefect server, which shows each machine what the others run: set "
             "PREFECT_API_URL and PREFECT_API_AUTH_STRING to it (`rewardsmith up` starts one, docs/cluster.md)"
         )
 
@@ -106,7 +106,7 @@ class Machines:
         self._sign()
 
     def close(self) -> None:
-        """Lets other machines have what this one was at work on."""
+        """Releases this machine's stages to other machines."""
         try:
             self.remote.write_locks()
             with suppress(httpx.HTTPError):  # a server that is gone ends no run that is done
@@ -118,13 +118,13 @@ class Machines:
             self.leases.close()
 
     def call(self, address: str) -> list[str]:
-        """The module that runs a stage for all machines, with its arguments."""
+        """Returns the module that runs a stage for all machines, with its arguments."""
         upstream = self.stages[address].upstream
         call = ["tasks.dvc.shared_stage", address, "--remote", self.remote.name]
         return [*call, "--commit", self.commit, *(["--upstream", *upstream] if upstream else [])]
 
     def take(self, address: str, *, able: bool) -> str:
-        """Whose a stage is whose inputs are all known: `known` (its result is on the remote), `ours`, or `elsewhere`.
+        """Takes a stage whose inputs are known; returns `known` (its result is on the remote), `ours` or `elsewhere`.
 
         Args:
             able: whether this machine can run it now; else it is only looked for.
@@ -160,13 +160,13 @@ class Machines:
         return "ours"
 
     def _learn(self, address: str) -> bool | None:
-        """Whether the remote has a stage's result; None while it cannot be asked, which is said once."""
+        """Returns whether the remote has a stage's result; None while it cannot be asked, which is said once."""
         try:
             known = self.remote.learn(address)
         except RemoteFailed as error:
             if self._lost_since is None:
                 self._lost_since = time.monotonic()
-                self.log.warning("%s. Stages at work here go on; no other starts before it answers", error)
+                self.log.warning("%s. Running stages continue; no other starts before it answers", error)
             elif not self._held and time.monotonic() - self._lost_since > LOST_SECONDS:
                 raise
             return None
@@ -230,11 +230,11 @@ class Machines:
             add_tags(UUID(flow_run.id), [*place, f"commit:{self.commit[:10]}"])
 
     def _say_where(self, address: str) -> None:
-        """Says once who is at work on a stage."""
+        """Says once which machine runs a stage."""
         if address not in self._said:
             self._said.add(address)
             self.log.info(
-                "%s is at work %s; its result will come from remote '%s'",
+                "%s is running %s; its result will come from remote '%s'",
                 address,
                 at_work(self.leases.client, address),
                 self.remote.name,
@@ -276,7 +276,7 @@ def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
 
 
 def at_work(client: Any, address: str) -> str:
-    """Where a stage is at work, in words, as Prefect knows it."""
+    """Returns where a stage is at work, in words, as Prefect knows it."""
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 
     wanted = TaskRunFilter.model_validate({"name": {"any_": [address]}, "state": {"type": {"any_": ["RUNNING"]}}})

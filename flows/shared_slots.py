@@ -23,11 +23,11 @@ from tasks.running import machine
 
 #: Seconds between looks at limits that other runs hold.
 POLL_SECONDS = 1.0
-REMEDY = "Run `rewardsmith up`, or beside a worker in a container `python -m flows.shared_slots`, which creates it"
+REMEDY = "Run `rewardsmith up`, or next to a worker in a container `python -m flows.shared_slots`, which creates it"
 
 
 def limits(name: str, slots: Slots) -> dict[str, int]:
-    """The limits of a machine by their names."""
+    """Returns the limits of a machine by their names."""
     found = {f"{name}-cores": slots.cores, f"{name}-memory-gb": max(1, int(slots.memory_gb))}
     return found | {f"{name}-gpu-{gpu}": 1 for gpu in slots.gpus}
 
@@ -94,7 +94,7 @@ class SharedSlots(Slots):
         return grant
 
     def _exchanged(self, grant: Grant, given: tuple[str, ...]) -> Grant:
-        """The grant with the GPUs that the limits gave instead of those first thought of."""
+        """Returns the grant with the GPUs that the limits gave instead of those first thought of."""
         with self._lock:
             free = [gpu for gpu in self._free_gpus if gpu not in given] + [g for g in grant.gpus if g not in given]
             self._free_gpus = sorted(free, key=self.gpus.index)
@@ -121,7 +121,7 @@ class SharedSlots(Slots):
 
 
 def machine_slots(slots: Slots) -> Slots:
-    """The slots as they are shared on a platform; as they are without one."""
+    """Returns the slots as they are shared on a platform; as they are without one."""
     name = os.environ.get("REWARDSMITH_SLOTS")
     return SharedSlots(slots, name) if name else slots
 

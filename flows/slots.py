@@ -11,14 +11,14 @@ from rlhf_core.errors import RewardsmithError
 
 @dataclass(frozen=True)
 class Grant:
-    """What one stage was given: a number of cores, its own GPUs, and memory in GiB."""
+    """Resources granted to one stage: a number of cores, its own GPUs, and memory in GiB."""
 
     cores: int
     gpus: tuple[str, ...]
     memory_gb: float
 
     def environment(self) -> dict[str, str]:
-        """Thread counts and visible devices of the stage's processes."""
+        """Returns the thread counts and visible devices of the stage's processes."""
         threads = str(self.cores)
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "REWARDSMITH_THREADS")
         devices = {"CUDA_VISIBLE_DEVICES": ",".join(self.gpus)}
@@ -34,7 +34,7 @@ class Slots:
         self._lock = threading.Lock()
 
     def hold(self, needs: Mapping[str, float]) -> bool:
-        """Whether this machine can ever run a stage with these needs."""
+        """Returns whether this machine can ever run a stage with these needs."""
         return needs.get("gpus", 0) <= len(self.gpus)
 
     def check(self, stage: str, needs: Mapping[str, float]) -> None:
@@ -50,7 +50,7 @@ class Slots:
             )
 
     def take(self, needs: Mapping[str, float]) -> Grant | None:
-        """What the stage needs, or None while it is not free. Cores and memory are capped at the machine's."""
+        """Returns what the stage needs, or None while it is not free. Cores and memory are capped at the machine's."""
         cores = int(min(needs.get("cores", 1), self.cores))
         gpus, memory = int(needs.get("gpus", 0)), min(needs.get("memory_gb", 0), self.memory_gb)
         with self._lock:

@@ -50,7 +50,7 @@ class StageFailed(RewardsmithError):
 
 @dataclass(frozen=True)
 class StageDone:
-    """How a stage ended: ran, restored (from DVC's cache) or unchanged, and its wall seconds."""
+    """End of a stage: ran, restored (from DVC's cache) or unchanged, and its wall seconds."""
 
     address: str
     outcome: str
@@ -58,7 +58,7 @@ class StageDone:
 
 
 class RunningStages:
-    """The process groups of the stages at work, so that they can be ended together."""
+    """The process groups of the running stages, so that they can be ended together."""
 
     def __init__(self) -> None:
         self._pids: set[int] = set()
@@ -113,7 +113,7 @@ class MemoryWatch:
         self._end.set()
 
     def explained(self, address: str, failure: StageFailed) -> StageFailed:
-        """The failure as one of memory, where it was one."""
+        """Returns the failure as one of memory, where it was one."""
         remedy = (
             "Declare more memory_gb under `resources` in params/scales/<scale>/stages.yaml, or make its batch smaller"
         )
@@ -127,7 +127,7 @@ class MemoryWatch:
 
 
 def explain_failure(address: str, status: int, tail: str) -> StageFailed:
-    """The failure behind a stage's process that ended with `status`, given the end of its log."""
+    """Returns the failure behind a stage's process that ended with `status`, given the end of its log."""
     messages = [line for line in tail.splitlines() if line.startswith("error:")]
     errors = [line for line in tail.splitlines() if re.match(r"[\w.]*(Error|Exception)\b", line)]
     last = (messages or errors or tail.strip().splitlines() or ["no output"])[-1].removeprefix("error: ")
@@ -166,6 +166,7 @@ def run_stage(
     say: Callable[[str], None],
     memory_gb: float = 0.0,
     call: Sequence[str] = (),
+    packages: Path | None = None,
 ) -> StageDone:
     """Runs one stage by DVC and waits for it.
 
@@ -178,6 +179,7 @@ def run_stage(
         say: receives each line of the log.
         memory_gb: what it declared; one that holds more is ended. 0 means no bound.
         call: the module and its arguments, where it is not `tasks.dvc.one_stage`.
+        packages: the folder of the package that has the module; None for the one that this code is in.
 
     Raises:
         StageFailed: it ended badly.
@@ -186,7 +188,7 @@ def run_stage(
     log_path.parent.mkdir(parents=True, exist_ok=True)
     outcome = log_path.with_suffix(".outcome")
     outcome.unlink(missing_ok=True)
-    libraries = os.pathsep.join(filter(None, [str(PROJECT), os.environ.get("PYTHONPATH")]))
+    libraries = os.pathsep.join(filter(None, [str(packages or PROJECT), os.environ.get("PYTHONPATH")]))
     binaries = str(Path(sys.executable).parent)
     path = os.pathsep.join([binaries, os.environ.get("PATH", "")])
     inherited = {name: value for name, value in os.environ.items() if name != "PYTHONSAFEPATH"}
@@ -210,9 +212,8 @@ def run_stage(
     memory = MemoryWatch(process.pid, memory_gb)
     tail: deque[str] = deque(maxlen=TAIL)
     try:
-        assert process.stdout is not None
         with log_path.open("w", encoding="utf-8") as log:
-            for line in process.stdout:
+            for line in process.stdout or ():
                 log.write(line)
                 log.flush()
                 if line.strip():

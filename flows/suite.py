@@ -21,8 +21,8 @@ from flows.paper import command_line, page_link, runs_link, tables_so_far
 from flows.run_notes import noted
 from flows.scheduler import RunFailed, run_stale
 from rlhf_core.errors import RecipeError
-from tasks.dvc.up_to_date import Asked, code_at_work, ended_well
-from tasks.graph import plan
+from tasks.dvc import plan
+from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
 from tasks.graph.names import SUITE
 
 
@@ -100,7 +100,7 @@ def suite(
 
 
 def _suite(*, rows: Sequence[str], **options: Any) -> str:
-    """The suite behind the papers' command line: it has no rows to choose."""
+    """Returns the suite behind the papers' command line: it has no rows to choose."""
     if rows:
         raise RecipeError("the suite takes no rows; run a paper for some of its rows")
     return suite(**options)

@@ -1,4 +1,4 @@
-"""The working tree: whose the processes at work in it are, and what killed ones left behind."""
+"""The working tree: owners of the processes that run in it, and leftovers of killed processes."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from typing import Any
 
 import psutil
 
-from tasks.dvc.state import readable_lock
-from tasks.running.artifacts import write_whole
+from tasks.dvc.stale import readable_lock
+from tasks.params.yaml_files import write_whole
 from tasks.running.platform_state import alive, note_of
 
 WORK = ".work"
@@ -24,7 +24,7 @@ TEMPORARY = "PREFECT__SERVER_EPHEMERAL"
 
 
 def mark(root: Path, name: str) -> dict[str, str]:
-    """Environment of a stage's process, which its children inherit: whose it is, from its first moment on.
+    """Returns the environment of a stage's process, which its children inherit: whose it is, from its first moment on.
 
     Args:
         root: the tree that it works in.
@@ -88,7 +88,7 @@ def end_group(pid: int, *, grace_seconds: float = 10.0) -> None:
 
 
 def group_memory_gb(pid: int) -> float:
-    """GiB that the processes of a group hold, pages that several share counted once each time."""
+    """Returns the GiB that the processes of a group hold, pages that several share counted once each time."""
     total = 0
     for process in psutil.process_iter():
         try:
@@ -100,7 +100,8 @@ def group_memory_gb(pid: int) -> float:
 
 
 def _group(pid: int) -> int | None:
-    """A process's group; None for one whose leader is outside this container, where every signal to 0 is one's own."""
+    """Returns a process's group; None for one whose leader is outside this container, where every signal to 0 is one's
+    own."""
     try:
         return os.getpgid(pid) or None
     except (ProcessLookupError, PermissionError):

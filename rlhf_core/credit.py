@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def last_token(signal: Signal, responses: Responses) -> Tensor:
-    """The whole value on the last real token; nothing for an empty response. Gain 1."""
+    """Returns the whole value on the last real token; nothing for an empty response. Gain 1."""
     assert isinstance(signal, Sequence)
     paid = torch.zeros(responses.ids.shape, dtype=torch.float32, device=responses.ids.device)
     rows = torch.nonzero(responses.lengths > 0).squeeze(1)
@@ -29,19 +29,19 @@ def last_token(signal: Signal, responses: Responses) -> Tensor:
 
 
 def every_token(signal: Signal, responses: Responses) -> Tensor:
-    """A sequence value on every real token. Gain n, the response's length."""
+    """Returns a sequence value on every real token. Gain n, the response's length."""
     assert isinstance(signal, Sequence)
     return signal.values.float()[:, None] * responses.mask
 
 
 def as_is(signal: Signal, responses: Responses) -> Tensor:
-    """Each token its own value. Gain 1."""
+    """Returns each token its own value. Gain 1."""
     assert isinstance(signal, Tokens)
     return torch.where(responses.mask, signal.values.float(), 0.0)
 
 
 def segment_end(signal: Signal, responses: Responses) -> Tensor:
-    """Each segment's value on its last token, 0 elsewhere ('No Interpolation'). Gain 1."""
+    """Returns each segment's value on its last token, 0 elsewhere ('No Interpolation'). Gain 1."""
     assert isinstance(signal, Segments)
     paid = torch.zeros(responses.ids.shape, dtype=torch.float32, device=responses.ids.device)
     rows, segments = torch.nonzero(signal.segmentation.mask, as_tuple=True)
@@ -50,7 +50,7 @@ def segment_end(signal: Signal, responses: Responses) -> Tensor:
 
 
 def repeat(signal: Signal, responses: Responses) -> Tensor:
-    """Each segment's value on each of its tokens ('Repeat Segment Reward'). Gain |segment|."""
+    """Returns each segment's value on each of its tokens ('Repeat Segment Reward'). Gain |segment|."""
     assert isinstance(signal, Segments)
     index = signal.segmentation.index
     values = signal.values.float().gather(1, index.clamp(min=0))
@@ -58,7 +58,7 @@ def repeat(signal: Signal, responses: Responses) -> Tensor:
 
 
 def even_split(signal: Signal, responses: Responses) -> Tensor:
-    """Each segment's value divided evenly among its tokens; a segment without tokens pays its end. Gain 1."""
+    """Returns each segment's value divided evenly among its tokens; a segment without tokens pays its end. Gain 1."""
     assert isinstance(signal, Segments)
     lengths = signal.segmentation.lengths
     share = signal.values.float() / lengths.clamp(min=1)
@@ -86,7 +86,7 @@ class Credit:
     gain: str
 
     def total(self, signal: Signal, responses: Responses) -> Tensor:
-        """[batch] float32: what the paid tokens must add up to."""
+        """Returns [batch] float32: what the paid tokens must add up to."""
         values = signal.values.float()
         if isinstance(signal, Sequence):
             n = responses.lengths.float()

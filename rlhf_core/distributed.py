@@ -31,7 +31,7 @@ BUCKET_ELEMENTS = 2**24
 
 
 def world_size() -> int:
-    """Processes of this run."""
+    """Returns processes of this run."""
     dist = _joined()
     return dist.get_world_size() if dist is not None else 1
 
@@ -43,7 +43,7 @@ def rank() -> int:
 
 
 def _joined() -> Any:
-    """torch.distributed where a process group is, else None; without importing torch for the question."""
+    """Returns torch.distributed where a process group is, else None; without importing torch for the question."""
     dist = sys.modules.get("torch.distributed")
     return dist if dist is not None and dist.is_available() and dist.is_initialized() else None
 
@@ -79,7 +79,7 @@ def join(seconds: float = 300.0) -> None:
         store, number, world = next(rendezvous("env://", timeout=timedelta(seconds=seconds)))
     except (dist.DistError, RuntimeError, ValueError) as error:
         raise RecipeError(
-            f"WORLD_SIZE is {announced}, but after {seconds:g} s not all processes came "
+            f"WORLD_SIZE is {announced}, but after {seconds:g} s not all processes had started "
             f"({str(error).splitlines()[0]}). Start all of them with torchrun, on every node"
         ) from None
     from accelerate import PartialState
@@ -131,7 +131,8 @@ def own(rows: Rows) -> Rows:
 
 
 def merged(values: Tensor) -> Tensor:
-    """Values [rows, ...] of which every rank has filled its own rows and left the others at 0, whole on every rank."""
+    """Returns values [rows, ...] of which every rank has filled its own rows and left the others at 0, whole on every
+    rank."""
     if world_size() == 1:
         return values
     import torch
@@ -143,7 +144,7 @@ def merged(values: Tensor) -> Tensor:
 
 
 def spread(values: Tensor, rows: int) -> Tensor:
-    """[rows, ...] on every rank, from what each rank has for its own rows."""
+    """Returns [rows, ...] on every rank, from what each rank has for its own rows."""
     if world_size() == 1:
         return values
     whole = values.new_zeros((rows, *values.shape[1:]))
@@ -164,7 +165,7 @@ def summed(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def summed_numbers(sums: Mapping[str, float]) -> dict[str, float]:
-    """Numbers by name, summed over ranks in float64."""
+    """Returns numbers by name, summed over ranks in float64."""
     if world_size() == 1:
         return dict(sums)
     import torch
@@ -176,7 +177,7 @@ def summed_numbers(sums: Mapping[str, float]) -> dict[str, float]:
 
 
 def largest(number: int) -> int:
-    """The largest of the ranks' numbers."""
+    """Returns the largest of the ranks' numbers."""
     if world_size() == 1:
         return number
     import torch
@@ -217,7 +218,7 @@ def _sum_bucket(gradients: list[Tensor]) -> None:
 
 
 def on_main(function: Callable[[], T]) -> T:
-    """The result of a function that rank 0 alone calls: judges, programs, user code."""
+    """Returns the result of a function that rank 0 alone calls: judges, programs, user code."""
     if world_size() == 1:
         return function()
     import torch.distributed as dist
@@ -228,7 +229,7 @@ def on_main(function: Callable[[], T]) -> T:
 
 
 def gathered(value: T) -> list[T]:
-    """Every rank's value, in order of rank."""
+    """Returns every rank's value, in order of rank."""
     if world_size() == 1:
         return [value]
     import torch.distributed as dist

@@ -51,7 +51,7 @@ PATH_ERRORS = (FileExistsError, IsADirectoryError, NotADirectoryError, Permissio
 
 
 def path_error(error: OSError) -> DataError:
-    """One of PATH_ERRORS as an error that names the path and the remedy."""
+    """Returns one of PATH_ERRORS as an error that names the path and the remedy."""
     return DataError(
         f"cannot be used ({error.strerror})", file=str(error.filename), remedy="Check the path and its permissions"
     )

@@ -15,12 +15,13 @@ from rlhf_core.errors import RecipeError
 
 
 def edit_distance(source: Sequence[int], target: Sequence[int]) -> int:
-    """Fewest insertions, deletions and replacements of tokens that turn `source` into `target`."""
+    """Returns the fewest insertions, deletions and replacements of tokens that turn `source` into `target`."""
     return int(Levenshtein.distance(source, target))
 
 
 def edited_tokens(source: Sequence[int], target: Sequence[int]) -> list[bool]:
-    """[len(target)] whether the alignment inserts the token or puts it in another's place; the set T of Eq. 8."""
+    """Returns [len(target)] whether the alignment inserts the token or puts it in another's place; the set T of Eq.
+    8."""
     edited = [False] * len(target)
     for edit in Levenshtein.editops(source, target):
         if edit.tag != "delete":
@@ -29,7 +30,7 @@ def edited_tokens(source: Sequence[int], target: Sequence[int]) -> list[bool]:
 
 
 def mistaken_tokens(source: Sequence[int], target: Sequence[int]) -> list[bool]:
-    """[len(source)] whether the alignment deletes the token or puts another in its place."""
+    """Returns [len(source)] whether the alignment deletes the token or puts another in its place."""
     mistaken = [False] * len(source)
     for edit in Levenshtein.editops(source, target):
         if edit.tag != "insert":
@@ -38,7 +39,7 @@ def mistaken_tokens(source: Sequence[int], target: Sequence[int]) -> list[bool]:
 
 
 def edit_weights(source: Sequence[int], target: Sequence[int], *, gamma: float = 1.0, phi: float = 0.5) -> list[float]:
-    """[len(target)] imitation weight of each token of a rewrite.
+    """Returns [len(target)] imitation weight of each token of a rewrite.
 
     Args:
         source: tokens of the prediction.

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import RecipeError, hint
 
 
 def import_named(name: str, what: str) -> Callable[..., Any]:
@@ -47,9 +47,11 @@ def import_attribute(name: str, what: str) -> Any:
     if os.getcwd() not in sys.path:
         sys.path.append(os.getcwd())
     try:
-        found = getattr(importlib.import_module(module), attribute, None)
+        imported = importlib.import_module(module)
     except ImportError as error:
         raise RecipeError(f"{what} '{name}': {error}") from None
+    found = getattr(imported, attribute, None)
     if found is None:
-        raise RecipeError(f"{what} '{name}': module {module} has no '{attribute}'")
+        public = [known for known in vars(imported) if not known.startswith("_")]
+        raise RecipeError(f"{what} '{name}': module {module} has no '{attribute}'{hint(attribute, public)}")
     return found

@@ -10,7 +10,7 @@ sign; bins with fewer than two samples are dropped and counted.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -90,7 +90,7 @@ class LocationAware:
             raise RecipeError(f"location-aware normaliser: coefficients {values} must be finite, the floor positive")
 
     def state_dict(self) -> dict[str, int]:
-        """The counters."""
+        """Returns the counters."""
         return {"floor_uses": self.floor_uses, "segments": self.segments}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -98,7 +98,7 @@ class LocationAware:
         self.floor_uses, self.segments = int(state["floor_uses"]), int(state["segments"])
 
     def statistics(self, location: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """Mean and unfloored std at locations in (0, 1], float32."""
+        """Returns the mean and unfloored std at locations in (0, 1], float32."""
         log_p = location.float().log()
         return self.w_mean * log_p + self.b_mean, self.w_std * log_p + self.b_std
 
@@ -164,7 +164,8 @@ REGRESSIONS = Choices("regression", {"huber": huber, "ols": ols})
 
 
 def fit_line(log_p: Floats, values: Floats, estimator: str) -> tuple[float, float]:
-    """Slope and intercept of `values` on `log_p`, one unweighted row per bin, by a name in `REGRESSIONS`."""
+    """Returns the slope and intercept of `values` on `log_p`, one unweighted row per bin, by a name in
+    `REGRESSIONS`."""
     regression = REGRESSIONS[estimator]
     if len(np.unique(log_p)) < 2:
         return 0.0, float(values.mean())
@@ -208,7 +209,7 @@ def fit_location_aware(
 
 @dataclass(frozen=True)
 class CalibrationSet:
-    """What normalisers of one reward model are fitted to.
+    """Calibration data for the normalisers of one reward model.
 
     Attributes:
         rewards, locations: [segments] rewards of segments, pooled, and their p in (0, 1].
@@ -309,6 +310,7 @@ def calibrate(
     *,
     floor_fraction: float = 0.1,
     min_samples: int = 2,
+    own: Collection[str] = (),
 ) -> dict[str, Any]:
     """Returns what every normaliser keeps of one reward model's calibration signals, as plain numbers.
 
@@ -316,6 +318,7 @@ def calibrate(
         signals: segment rewards of chosen and rejected responses, pooled.
         sequence_values: [responses] sequence evaluations e(x, y).
         floor_fraction, min_samples: of `fit_location_aware`.
+        own: normalisers beside those of the table, each `module:name`.
 
     Returns:
         `{"global": {mean, std}, "last": ..., "sequence": ..., "location_aware": {huber: {...}, ols: {...}},
@@ -324,7 +327,8 @@ def calibrate(
     rewards = np.concatenate([s.values[s.segmentation.mask].double().numpy() for s in signals])
     locations = np.concatenate([s.segmentation.location[s.segmentation.mask].double().numpy() for s in signals])
     given = CalibrationSet(rewards, locations, sequence_values, floor_fraction, min_samples)
-    fitted: dict[str, Any] = {name: choice.fit(given) for name, choice in NORMALISERS.items() if choice.fit is not None}
+    choices = {name: NORMALISERS[name] for name in (*NORMALISERS, *own)}
+    fitted: dict[str, Any] = {name: choice.fit(given) for name, choice in choices.items() if choice.fit is not None}
     bins = location_bins(locations, rewards, min_samples)
     fitted["bins"] = {name: np.asarray(getattr(bins, name)).tolist() for name in ("location", "mean", "std", "samples")}
     fitted["counts"] = {

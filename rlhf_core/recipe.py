@@ -13,10 +13,12 @@ from typing import Annotated, Any, Literal
 
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.evaluation.hacking import AlarmSettings
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
-from rlhf_core.policy_optimisation.config import OPTIMISERS, SOURCES, OptimiserConfig
+from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
+from rlhf_core.policy_optimisation.objectives import OBJECTIVES
+from rlhf_core.policy_optimisation.origins import SOURCES
 from rlhf_core.policy_optimisation.unseen import useless_combination
 from rlhf_core.rewards.aggregation import BASES
 from rlhf_core.rewards.combinations import COMBINATIONS, Combination, WeightedSum
@@ -32,8 +34,6 @@ from rlhf_core.typed import Checked, above, accepted_by, check_given, init_field
 
 #: kinds of optimiser: those that learn from a reward, and supervised recipes
 KINDS = (*OPTIMISERS, *SUPERVISED)
-#: a normaliser whose statistics the selection stage takes over the initial policy's pure samples
-PURE_SAMPLES = "pure_samples"
 #: an aspect component that stands for what the selection stage chose
 SELECTED = "selected"
 #: what a component may be scored by
@@ -47,7 +47,7 @@ def stated_shaping(shaping: Any) -> Chain | None:
 
 @dataclass(frozen=True)
 class ReadOut(Checked):
-    """How a reward model is read.
+    """Settings for reading a reward model.
 
     Args:
         segmenter: the segmentation.
@@ -76,7 +76,7 @@ class ComponentRecipe(Checked):
         function: a callable as `package.module:name` instead.
         gives: what the function gives, 'sequence' or 'tokens'.
         normaliser: one of none, global, last, sequence, location_aware, pure_samples; only models have one here, an
-            aspect's stands in its own file.
+            aspect's is in its own file.
         name: in the breakdown; the reward model's or function's name unless given.
         estimator: regression of the location-aware normaliser: huber or ols.
         weight: factor on what is paid.
@@ -100,11 +100,11 @@ class ComponentRecipe(Checked):
         super().__post_init__()
         source = self._source()
         if self.credit is None and self.aspect is None:
-            raise RecipeError(f"'credit' is missing: it says how the rewards of {source} are paid to tokens")
+            raise RecipeError(f"'credit' is missing; it sets how the rewards of {source} are paid to tokens")
         shaping = stated_shaping(self.shaping)
         if self.aspect is not None or self.credit is None:
             if self.needs_references:
-                raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
+                raise RecipeError(f"the shaping needs reference rewards, but {source} has none: only models have them")
             return
         takes = CREDITS[self.credit].takes
         if takes is not self.signal:
@@ -140,17 +140,17 @@ class ComponentRecipe(Checked):
             expected = " or ".join(kind.__name__ for kind in shaping.takes)
             raise RecipeError(f"the shaping takes {expected} but {source} gives {self.signal.__name__}")
         if self.needs_references and self.readout is None:
-            raise RecipeError(f"the shaping needs reference rewards, which {source} has none of: only models have")
+            raise RecipeError(f"the shaping needs reference rewards, but {source} has none: only models have them")
         if self.needs_references and self.readout and not READS[self.readout.read].has_references:
-            raise RecipeError(f"the shaping needs reference rewards, which are not known of {source}; use 'value'")
+            raise RecipeError(f"the shaping needs reference rewards, but they are not known for {source}; use 'value'")
 
     @property
     def needs_references(self) -> bool:
-        """Whether it reads the reference rewards of its reward model."""
+        """Returns whether it reads the reference rewards of its reward model."""
         return self.shaping is not None and needs_references(self.shaping)
 
     def _source(self) -> str:
-        """What scores, in words, after checking that exactly one thing does."""
+        """Returns what scores, in words, after checking that exactly one thing does."""
         given = [name for name in SOURCE_FIELDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise RecipeError(
@@ -166,7 +166,7 @@ class ComponentRecipe(Checked):
             return f"read-out '{self.readout.read}'"
         if self.function is not None:
             if self.readout is not None or self.normaliser != "none":
-                raise RecipeError(f"{source} has no read-out and no normaliser: only models have")
+                raise RecipeError(f"{source} has no read-out and no normaliser: only models have them")
             if self.gives is None:
                 raise RecipeError(f"'gives' is missing: it says what {source} gives, {' or '.join(GIVES)}")
             if not all(self.function.partition(":")):
@@ -183,7 +183,7 @@ class ComponentRecipe(Checked):
 
     @property
     def signal(self) -> SignalType:
-        """The type of its signal; an aspect's density says its own."""
+        """Returns the type of its signal; an aspect's density says its own."""
         if self.aspect is not None:
             raise RecipeError(f"aspect '{self.aspect}': its signal is known when it is built")
         if self.generative_reward_model is not None:
@@ -204,19 +204,18 @@ def check_kind(optimiser: Any) -> None:
         raise RecipeError(f"unknown optimiser '{kind}'{hint(kind, KINDS)}")
 
 
-def check_settings(optimiser: Mapping[str, Any]) -> None:
+def check_settings(optimiser: Mapping[str, Any], *, supervised: bool) -> None:
     """Refuses settings that an optimiser does not have, or that are out of range at any scale.
 
     Args:
         optimiser: `{kind: ..., setting: value}`; a value may be `{times: 2}` of the scale's.
+        supervised: whether it is a supervised recipe.
 
     Raises:
         RecipeError: names the setting.
     """
     kind = optimiser["kind"]
-    takes: list[Any] = [OptimiserConfig]
-    if kind in SUPERVISED:
-        takes = [SUPERVISED[str(kind)], TrainingConfig]
+    takes: list[Any] = [SUPERVISED[str(kind)], TrainingConfig] if supervised else [OptimiserConfig]
     known = {name: cls for cls in takes for name in init_fields(cls)}
     for name, value in optimiser.items():
         if name == "kind":
@@ -274,9 +273,11 @@ class Recipe(Checked):
         check_given(AlarmSettings, self.alarm, "alarm.")
         check_given(ImitationSettings, self.imitation or {}, "imitation.")
         name = str(self.optimiser["kind"])
-        if (name in SUPERVISED) != (self.kind == "supervised"):
+        known: Mapping[str, Any] = SUPERVISED if self.kind == "supervised" else OPTIMISERS
+        if name in KINDS and name not in known:
             raise RecipeError(f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'")
-        check_settings(self.optimiser)
+        known[name]
+        check_settings(self.optimiser, supervised=self.kind == "supervised")
         if (self.kind == "reward") != bool(self.components):
             raise RecipeError(
                 f"a recipe of kind '{self.kind}' has {len(self.components)} reward components; 'reward' needs at least "
@@ -293,9 +294,11 @@ class Recipe(Checked):
             if part.aspect is not None or NORMALISERS[part.normaliser].of_selection
         ]
         if needs and self.selection is None:
-            raise RecipeError(f"component '{needs[0]}' needs what the selection stage knows: name a 'selection'")
+            raise RecipeError(f"component '{needs[0]}' needs results of the selection stage: name a 'selection'")
         if self.kind == "supervised" and self.imitation is not None:
-            raise RecipeError("imitation stands beside a reward; alone it is the optimiser {kind: imitation}")
+            raise RecipeError(
+                "imitation regularises training with a reward; without a reward use the optimiser {kind: imitation}"
+            )
         if any(part.generative_reward_model for part in self.components) and not self.fixed_samples:
             raise RecipeError(
                 f"a generative reward model pays the tokens of fixed samples, but optimiser '{name}' samples from the "
@@ -304,7 +307,7 @@ class Recipe(Checked):
 
     @property
     def fixed_samples(self) -> bool:
-        """Whether the policy learns from solutions sampled once."""
+        """Returns whether the policy learns from solutions sampled once."""
         if self.kind == "supervised":
             return False
         made = {**OPTIMISERS[str(self.optimiser["kind"])], **self.optimiser}
@@ -323,7 +326,7 @@ def referenced_models(recipe: Recipe) -> list[str]:
 
 
 def useless_shaping(recipe: Recipe) -> str | None:
-    """Why a recipe's optimiser learns the same without its shaping, None where it does not.
+    """Returns why a recipe's optimiser learns the same without its shaping, None where it does not.
 
     With several components what one of them is shaped to always matters; with several values per response it does, too,
     unless pairs are ordered by the raw proxy, as online DPO's.
@@ -334,7 +337,8 @@ def useless_shaping(recipe: Recipe) -> str | None:
     if part.aspect is not None:
         return None
     kind = str(recipe.optimiser["kind"])
-    if part.signal is not Sequence and kind != "online_dpo":
+    objective = {**OPTIMISERS.get(kind, {}), **recipe.optimiser}.get("objective", OptimiserConfig.objective)
+    if part.signal is not Sequence and OBJECTIVES[objective].ignores_size is None:
         return None
     return useless_combination(build_shaping(part.shaping, Scale(0.0, 1.0, 1.0)), recipe.optimiser)
 

@@ -41,7 +41,7 @@ class Responses:
     spelling: Sequence[Spelling] | None = None
 
     def spelled(self, row: int) -> Spelling:
-        """A row's text and its tokens' spans.
+        """Returns a row's text and its tokens' spans.
 
         Raises:
             RecipeError: neither spelling nor pieces are there.
@@ -58,12 +58,12 @@ class Responses:
 
     @property
     def lengths(self) -> Tensor:
-        """[batch] int64: real tokens per response."""
+        """Returns [batch] int64: real tokens per response."""
         return self.mask.sum(dim=1)
 
     @property
     def dense_lengths(self) -> Tensor:
-        """[batch] int64: tokens that a dense segmentation covers: all but EOS, unless EOS is all there is."""
+        """Returns [batch] int64: tokens that a dense segmentation covers: all but EOS, unless EOS is all there is."""
         lengths = self.lengths
         return torch.where(self.ended & (lengths > 1), lengths - 1, lengths)
 
@@ -104,7 +104,7 @@ class RolloutBatch:
 
 
 def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
-    """Longest prompt and response of some rows: the widths that they need."""
+    """Returns the longest prompt and response of some rows: the widths that they need."""
     return max(1, int(prompt_mask.sum(dim=1).max())), max(1, int(response_mask.sum(dim=1).max()))
 
 

@@ -27,7 +27,7 @@ class Segments:
     segmentation: Segmentation
 
     def masked_mean(self) -> Tensor:
-        """[batch] float32, plain mean over segments, 0 for a response without any. Source: Segment, Eq. 4."""
+        """Returns [batch] float32, plain mean over segments, 0 for a response without any. Source: Segment, Eq. 4."""
         mask = self.segmentation.mask
         total = torch.where(mask, self.values, torch.zeros_like(self.values)).sum(dim=1)
         return total / self.segmentation.count.clamp(min=1)

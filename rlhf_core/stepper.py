@@ -24,7 +24,7 @@ class Stepper(Protocol):
     """One trained model. Losses are summed over ranks: each is divided by a count of the whole batch."""
 
     def forward(self, compute: Callable[[], T]) -> T:
-        """What `compute` gives, which passes something through the model for a loss."""
+        """Returns what `compute` gives, which passes something through the model for a loss."""
 
     def backward(self, loss: Tensor) -> None:
         """Adds a loss's gradient."""
@@ -38,19 +38,19 @@ class Stepper(Protocol):
         """Clips and applies the gradient; returns its norm before clipping, after `check` has seen it."""
 
     def gathered(self) -> AbstractContextManager[None]:
-        """A context in which every rank has the whole model: for generation, scoring and saving."""
+        """Returns a context in which every rank has the whole model: for generation, scoring and saving."""
 
     def close(self) -> None:
         """Ends training: the model is whole on every rank from here on and takes no more steps."""
 
     def read(self, weights: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-        """Weights as `weights` reads them from the whole model; rank 0 saves them."""
+        """Returns weights as `weights` reads them from the whole model; rank 0 saves them."""
 
     def write(self, load: Callable[[], None]) -> None:
         """Lets `load` write into the whole model."""
 
     def optimiser_state(self) -> dict[str, Any]:
-        """The optimiser's moments, whole."""
+        """Returns the optimiser's moments, whole."""
 
     def load_optimiser_state(self, state: Mapping[str, Any]) -> None: ...
 
@@ -179,12 +179,12 @@ def use_deepspeed(config: Mapping[str, Any] | None) -> None:
 
 
 def deepspeed_config() -> Mapping[str, Any] | None:
-    """What `use_deepspeed` set."""
+    """Returns what `use_deepspeed` set."""
     return _deepspeed
 
 
 def freeze(model: nn.Module) -> None:
-    """Stops training a model; it takes bf16 where trained models do, so that both say the same of the same weights."""
+    """Stops training a model; it takes bf16 where trained models do, so that both compute alike."""
     model.requires_grad_(False)
     model.eval()
     if _deepspeed is not None and _deepspeed.get("bf16", {}).get("enabled"):
@@ -194,7 +194,7 @@ def freeze(model: nn.Module) -> None:
 def stepper_of(
     model: nn.Module, kind: str, *, rate: float, betas: tuple[float, float], max_grad_norm: float, **options: Any
 ) -> Stepper:
-    """The stepper of a model as this process trains.
+    """Returns the stepper of a model as this process trains.
 
     Args:
         model: trained in place; what does not require a gradient stays as it is.

@@ -1,4 +1,4 @@
-"""What a training loop holds of a model between two steps: everything that training can change."""
+"""State of a model in a training loop between two steps: everything that training can change."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def _frozen(model: nn.Module) -> set[str]:
 
 
 def trainable_state(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters that are trained, and buffers; frozen ones come from where the model was loaded.
+    """Returns parameters that are trained, and buffers; frozen ones come from where the model was loaded.
 
     The tensors are the model's own, not copies.
     """

@@ -41,7 +41,7 @@ class Range:
 
     Args:
         says: the end of "it must be".
-        holds: whether a number lies in it.
+        holds: whether a number is in it.
     """
 
     says: str
@@ -314,7 +314,7 @@ def _of_union(value: Any, hint: Any, path: str) -> Any:
 
 
 def _of_the_kind(value: Any, hint: Any) -> bool:
-    """Whether a value is of an annotation's outer type, so that what is wrong is within."""
+    """Returns whether a value is of an annotation's outer type, so that what is wrong is within."""
     while get_origin(hint) is Annotated:
         hint = get_args(hint)[0]
     kind = get_origin(hint) or hint

@@ -61,7 +61,7 @@ class ZeroStepper:
 
     @property
     def sharded(self) -> bool:
-        """Whether parameters are sharded."""
+        """Returns whether parameters are sharded."""
         return bool(self.zero["stage"] == 3)
 
     def forward(self, compute: Callable[[], T]) -> T:
@@ -98,7 +98,7 @@ class ZeroStepper:
 
     @contextmanager
     def _whole(self, modifier: int | None = None) -> Iterator[None]:
-        """Parameters gathered, and the hooks that would shard them again after a forward pass put aside."""
+        """Yields parameters gathered, and the hooks that would shard them again after a forward pass put aside."""
         from deepspeed.runtime.zero import GatheredParameters
 
         hooks = _take_hooks(self.model)
@@ -155,7 +155,7 @@ class ZeroStepper:
         return [(name, p) for name, p in self.model.named_parameters() if p.requires_grad]
 
     def _first_moments(self) -> None:
-        """Gives this rank's shard the moments that Adam makes at its first step, where there are none."""
+        """Gives this rank's shard the moments that Adam makes at its first step, if there are none."""
         optimiser = self.engine.optimizer
         for name in ("single_partition_of_fp32_groups", "fp32_partitioned_groups_flat", "fp32_groups_flat_partition"):
             for shard in getattr(optimiser, name, []):
@@ -169,7 +169,7 @@ class ZeroStepper:
             optimiser._lazy_init_hp_params_optimizer_state()
 
     def _steps(self, value: int | None = None) -> int:
-        """Adam's step count; sets it where a value is given."""
+        """Returns adam's step count; sets it where a value is given."""
         found = 0
         for state in self.engine.optimizer.optimizer.state.values():
             if value is not None and "step" in state:
@@ -179,7 +179,8 @@ class ZeroStepper:
 
 
 def completed(config: Mapping[str, Any], max_grad_norm: float) -> dict[str, Any]:
-    """A DeepSpeed configuration with what this project decides: the loop accumulates gradients, the recipe clips."""
+    """Returns a DeepSpeed configuration with what this project decides: the loop accumulates gradients, the recipe
+    clips."""
     return {
         "train_micro_batch_size_per_gpu": 1,
         "managed_gradient_accumulation": False,
@@ -228,7 +229,7 @@ def _put_hooks(taken: list[tuple[dict[int, Any], dict[int, Any]]]) -> None:
 
 
 def _on_cpu(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
-    """DeepSpeed's Adam on the CPU with the settings of torch's."""
+    """Returns DeepSpeed's Adam on the CPU with the settings of torch's."""
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     group = optimiser.param_groups[0]
@@ -244,7 +245,7 @@ def _on_cpu(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def import_deepspeed() -> Any:
-    """The module, once nothing stands in its way.
+    """Returns the module, once nothing stands in its way.
 
     Raises:
         RecipeError: it is not installed, or a killed process has left a lock that every compilation would wait for.
@@ -253,8 +254,8 @@ def import_deepspeed() -> Any:
         os.environ.setdefault("DS_ACCELERATOR", "cpu")
     if stale := stale_locks(extensions_folder()):
         raise RecipeError(
-            f"a process was killed while compiling and left the lock {stale[0]}, for which every later one would wait "
-            f"without a word; remove the folder {stale[0].parent} and compile once with `make deepspeed-ops`"
+            f"a process was killed while compiling and left the lock {stale[0]}, and every later process would wait "
+            f"for it silently; remove the folder {stale[0].parent} and compile once with `make deepspeed-ops`"
         )
     try:
         import deepspeed
@@ -264,7 +265,7 @@ def import_deepspeed() -> Any:
 
 
 def extensions_folder() -> Path:
-    """Where torch keeps compiled extensions: TORCH_EXTENSIONS_DIR, else its default."""
+    """Returns where torch keeps compiled extensions: TORCH_EXTENSIONS_DIR, else its default."""
     return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or DEFAULT_EXTENSIONS)
 
 

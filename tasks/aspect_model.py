@@ -80,7 +80,7 @@ def train_aspect_model(
 
 
 def labelled_sequences(spec: AspectModelSpec, encoder: Encoder, file: Path) -> list[LabelledSequence]:
-    """The answers of a file with the ends and truth of their slices; those without a slice are left out.
+    """Returns the answers of a file with the ends and truth of their slices; those without a slice are left out.
 
     Raises:
         DataError: a row without labels of the aspect, or no slice at all.

@@ -31,7 +31,7 @@ STAGE = "best_of_n"
 
 
 def pool_rewards(scorer: Scorer, rows: Sequence[PooledAnswers], batch: int) -> torch.Tensor:
-    """[prompts, pool] float32: the reward of every response, equal ones computed once.
+    """Returns [prompts, pool] float32: the reward of every response, equal ones computed once.
 
     Raises:
         NumericsError: rewards that depend on their batch.
@@ -51,7 +51,7 @@ def win_rates(
     template: str,
     world: Any,
 ) -> dict[str, float]:
-    """Win rates of one benchmark's choices over the greedy answers, `<judge>/<N>`."""
+    """Returns the win rates of one benchmark's choices over the greedy answers, `<judge>/<N>`."""
     found: dict[str, float] = {}
     for size, places in chosen.items():
         best = [row["samples"][place] for row, place in zip(rows, places, strict=True)]

@@ -16,8 +16,7 @@ from typing import Annotated
 import typer
 
 from rlhf_core.errors import PATH_ERRORS, RecipeError, RewardsmithError, hint, path_error
-from tasks.graph.names import ALL, known_scale, papers_here, split_names, trained_reward_model
-from tasks.graph.rows import refuse_old_tree
+from tasks.graph.names import ALL, known_scale, papers_here, present, split_names, trained_reward_model
 from tasks.params.pages import page_files
 from tasks.running.platform_state import join_platform
 
@@ -41,6 +40,8 @@ then `rewardsmith plan`, then `rewardsmith run`.
 @commands.callback()
 def before(context: typer.Context) -> None:
     if context.invoked_subcommand != "migrate":
+        from tasks.graph.rows import refuse_old_tree
+
         refuse_old_tree(Path.cwd())
 
 
@@ -48,7 +49,7 @@ Names = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PAPER | ROW]...",
-        help="A paper (segment), rows of it, or 'all': the five papers' matrix; nothing: the demo-sized rows.",
+        help="A paper (segment), some of its rows, or 'all' (the five papers' matrix); by default the demo-sized rows.",
     ),
 ]
 Full = Annotated[bool, typer.Option("--full", help="Every row and seed of the paper, not the demo-sized set.")]
@@ -58,7 +59,7 @@ Seeds = Annotated[list[int] | None, typer.Option("--seed", metavar="N", help="On
 Scale = Annotated[
     str,
     typer.Option(
-        help="How big: testbed (CPU minutes), hh, feedback, reasoning (real data), small (a GPU), paper (8 GPUs).",
+        help="Size: testbed (CPU minutes), hh, feedback, reasoning (real data), small (a GPU), paper (8 GPUs).",
         callback=known_scale,
     ),
 ]
@@ -80,13 +81,14 @@ def run(
     remote: Remote = "",
     verbose: Verbose = False,
 ) -> None:
-    """Train and evaluate what is not up to date, side by side within this machine's cores and GPUs.
+    """Train and evaluate the rows that are not up to date, in parallel on this machine's cores and GPUs.
 
     Examples: `rewardsmith run` (the demo-sized rows) · `rewardsmith run segment --full` ·
     `rewardsmith run bandit token --seed 0` · `rewardsmith run par odin` (a row of the full matrix alone). Logs of each
-    stage: `.work/logs/`. Interrupting is safe: the same command goes on where it stopped.
+    stage: `.work/logs/`. Interrupting is safe: the same command continues where it stopped.
     """
-    from tasks.dvc.up_to_date import Asked, nothing_to_do
+    from tasks.dvc.ended_runs import Asked, nothing_to_do
+    from tasks.dvc.plan import refuse_asked
 
     root = Path.cwd()
     paper, rows = split_names(root, names or [])
@@ -96,6 +98,7 @@ def run(
     if not remote and (current := nothing_to_do(root, asked)) is not None:
         print(current)
         return
+    refuse_asked(root, paper, rows, scale=scale, full=full)
     options = ["--full"] if full else []
     options += [*([] if report else ["--no-report"]), *([] if sync else ["--no-sync"])]
     options += ["--remote", remote] if remote else []
@@ -113,8 +116,8 @@ def worker(
 ) -> None:
     """Help other machines with a run: take stages of it, push their results, and leave the rest where it is.
 
-    The same names and options as the run that is to be helped, in a clone at the same commit, with PREFECT_API_URL at
-    the server that all use. It ends when nothing is left. Example: `rewardsmith worker segment --full --remote team`.
+    Give the names and options of that run, in a clone at the same commit, with PREFECT_API_URL at
+    the shared server. It ends when nothing is left. Example: `rewardsmith worker segment --full --remote team`.
     """
     paper, rows = split_names(Path.cwd(), names or [])
     options = ["--full"] if full or names == [ALL] else []
@@ -152,9 +155,9 @@ def plan(
     full: Full = False,
     seed: Seeds = None,
     scale: Scale = "testbed",
-    all_stages: Annotated[bool, typer.Option("--all", help="Also list what is up to date.")] = False,
+    all_stages: Annotated[bool, typer.Option("--all", help="Also list the stages that are up to date.")] = False,
 ) -> None:
-    """Say what `run` would do and why, what comes from the cache, and how long it should take."""
+    """Show what `run` would do and why, what comes from the cache, and how long it should take."""
     from tasks.commands.plan_table import print_plan
 
     root = Path.cwd()
@@ -165,10 +168,10 @@ def plan(
 
 @commands.command()
 def times(
-    paper: Annotated[str | None, typer.Argument(help="The paper whose stages; all stages without it.")] = None,
+    paper: Annotated[str | None, typer.Argument(help="Show the stages of this paper only.")] = None,
     scale: Scale = "testbed",
 ) -> None:
-    """Say where the time goes: seconds of each kind of stage, and what the last run spent beside them."""
+    """Show the seconds of each kind of stage, and the overhead of the last run."""
     from tasks.graph.times import print_times
 
     print_times(Path.cwd(), scale, paper)
@@ -176,15 +179,13 @@ def times(
 
 @commands.command()
 def table(
-    name: Annotated[
-        str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1; or a study of one's own.")
-    ],
+    name: Annotated[str, typer.Argument(metavar="PAPER/N", help="The table, such as segment/1; or your own study.")],
     scale: Scale = "testbed",
     demo: Annotated[bool, typer.Option("--demo", help="The demo-sized results even where others exist.")] = False,
 ) -> None:
     """Print a table of a paper: published and measured side by side, with direction verdicts.
 
-    The name of a study of one's own (`params/my-study/rows.yaml`) sets its rows side by side: means over seeds.
+    The name of your own study (`params/my-study/rows.yaml`) sets its rows side by side: means over seeds.
     """
     from rlhf_core.published import registry
     from tasks.graph.names import DEMO, FULL, made_tables
@@ -219,14 +220,14 @@ def hackability(
     function: Annotated[
         str | None, typer.Option(metavar="MODULE:NAME", help="A reward of your own: a Python callable.")
     ] = None,
-    gives: Annotated[str, typer.Option(help="What the callable gives: sequence (one value), tokens.")] = "sequence",
+    gives: Annotated[str, typer.Option(help="Values of the callable: sequence (one value), tokens.")] = "sequence",
     reward_model: Annotated[
         Path | None, typer.Option(metavar="PATH", help="A reward of your own: a folder with a trained model/.")
     ] = None,
-    name: Annotated[str | None, typer.Option(help="What to call your own reward in rows and on the page.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of your own reward in rows and on the page.")] = None,
     scale: Scale = "testbed",
     out: Annotated[Path, typer.Option(help="Folder for hackability.html and hackability.json.")] = Path("report"),
-    train: Annotated[bool, typer.Option(help="Train what is missing; else show what there is.")] = True,
+    train: Annotated[bool, typer.Option(help="Train missing rows, or show existing results only.")] = True,
     sync: Annotated[bool, typer.Option(help="Mirror the results into MLflow afterwards.")] = True,
     verbose: Verbose = False,
 ) -> None:
@@ -280,9 +281,7 @@ def hackability(
 
 @commands.command()
 def sync(
-    paper: Annotated[
-        str | None, typer.Argument(help="The paper whose results to mirror; every paper's without it.")
-    ] = None,
+    paper: Annotated[str | None, typer.Argument(help="Mirror the results of this paper only.")] = None,
     scale: Scale = "testbed",
 ) -> None:
     """Mirror stage outputs into MLflow (MLFLOW_TRACKING_URI, else mlflow.db here); repeating it changes nothing.
@@ -306,20 +305,21 @@ def explain(
     response: Annotated[str | None, typer.Option(help="The response to colour.")] = None,
     model: Annotated[str, typer.Option(help="A reward model: its name, or the directory of its result.")] = "segment",
     rows: Annotated[
-        list[str] | None, typer.Option(help="Instead: rows whose credit of the same wrong solutions is compared.")
+        list[str] | None, typer.Option(help="Compare these rows' credit of the same wrong solutions instead.")
     ] = None,
-    seed: Annotated[int, typer.Option(help="Which seed of the model.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the model.")] = 0,
     scale: Scale = "testbed",
 ) -> None:
     """Colour a response by the rewards that a trained reward model gives to its tokens and segments.
 
-    Or compare what rows that learned from sampled solutions credit their tokens with:
+    Or compare the credit that rows trained on sampled solutions give to their tokens:
     `rewardsmith explain --rows math-rlmec --rows math-ppo-a2c --rows math-vanilla-ppo`.
     """
     from tasks.commands.explain import print_credit, print_explanation
 
     if rows:
-        print_credit(Path("results", scale), rows, seed)
+        known = {path.name for path in Path("results", scale).glob("*/policy/*/")}
+        print_credit(Path("results", scale), [present(name, known) for name in rows], seed)
         return
     if prompt is None or response is None:
         raise RecipeError("explain needs --prompt and --response, or --rows")
@@ -333,14 +333,14 @@ def bench_reward(
         str, typer.Argument(help="A trained reward model's name or result folder, or a Hugging Face classifier's.")
     ],
     data: Annotated[Path | None, typer.Option(help="Folder of the test sets; else REWARDSMITH_DATA.")] = None,
-    sets: Annotated[str | None, typer.Option(help="Names, separated by commas; all without it.")] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="The most pairs of each set, evenly spaced.")] = None,
-    seed: Annotated[int, typer.Option(help="Which seed of the model.")] = 0,
+    sets: Annotated[str | None, typer.Option(help="Names, separated by commas; by default all.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Largest number of pairs of each set, evenly spaced.")] = None,
+    seed: Annotated[int, typer.Option(help="Seed of the model.")] = 0,
     scale: Scale = "testbed",
     batch: Annotated[int, typer.Option(min=1, help="Responses per forward pass.")] = 16,
     template: Annotated[str, typer.Option(help="Chat template of a Hugging Face model.")] = "tokenizer",
     prompt_tokens: Annotated[int, typer.Option(help="Longest prompt of a Hugging Face model.")] = 1728,
-    total_tokens: Annotated[int, typer.Option(help="Longest prompt and response of it together.")] = 2048,
+    total_tokens: Annotated[int, typer.Option(help="Longest prompt and response together.")] = 2048,
     out: Annotated[Path | None, typer.Option(help="Also write the scores to this JSON file.")] = None,
 ) -> None:
     """Accuracy of any reward model on real preference test sets, with 95 % intervals.
@@ -364,11 +364,13 @@ def bench_reward(
 @commands.command()
 def doctor(
     scale: Annotated[str | None, typer.Option(help="Check a scale without weights instead: small, paper.")] = None,
-    deepspeed: Annotated[Path | None, typer.Option(help="Its DeepSpeed configuration; none: DDP in float32.")] = None,
+    deepspeed: Annotated[
+        Path | None, typer.Option(help="Its DeepSpeed configuration; by default DDP in float32.")
+    ] = None,
     gpus: Annotated[int, typer.Option(min=1, help="GPUs, for --scale.")] = 8,
     gpu_memory: Annotated[float, typer.Option(help="GiB of each GPU, for --scale.")] = 80.0,
 ) -> None:
-    """Check this machine: what is missing, and how to get it. Or check that a scale fits some GPUs.
+    """Check this machine for missing tools, or check that a scale fits some GPUs.
 
     Example: `rewardsmith doctor --scale paper --deepspeed infra/deepspeed/zero3-offload.json --gpus 8`.
     """
@@ -389,7 +391,7 @@ def verify(
 ) -> None:
     """Compare the demo's results with the committed reference, within stated tolerances.
 
-    Exits with 1 and the list of deviations when one lies outside.
+    Exits with 1 and the list of deviations when one is outside.
     """
     from tasks.commands.verify import main as compare
 
@@ -400,7 +402,7 @@ def verify(
 def migrate() -> None:
     """Convert a tree with a file for each row, reward model and setting to pages; results of renamed rows move along.
 
-    Commit before: files are replaced. `git diff` shows what became of them.
+    Commit first: files are replaced. `git diff` shows the changes.
     """
     from tasks.commands.migrate import print_migration
 
@@ -439,8 +441,8 @@ def up(
 ) -> None:
     """Start the platform on this machine: Prefect with a worker, MLflow, and a page that links them and the report.
 
-    Again: starts what is missing and repairs what killed processes left. `rewardsmith down` stops it. Servers listen on
-    this machine only; user and password are generated (`.work/platform/credentials.json`).
+    Run again, it starts missing servers and cleans up after killed processes. `rewardsmith down` stops it. Servers
+    listen on this machine only; user and password are generated (`.work/platform/credentials.json`).
     """
     papers_here(Path.cwd())
     asked = {"prefect": prefect_port, "mlflow": mlflow_port, "page": page_port}
@@ -457,7 +459,7 @@ def down() -> None:
 @commands.command()
 def promote(
     name: Annotated[str, typer.Argument(help="A registered model, such as segment-policy-segment.")],
-    seed: Annotated[int, typer.Option(help="Its result of this seed.")] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of its result.")] = 0,
     alias: Annotated[str, typer.Option(help="The alias to set.")] = "champion",
 ) -> None:
     """Point an alias of the model registry at a result; re-evaluation follows it."""
@@ -470,7 +472,7 @@ def promote(
 
 @commands.command()
 def adopt(name: Annotated[str, typer.Argument(help="The recipe, as named in the form.")]) -> None:
-    """Make a recipe that ran from the Prefect form a row of this tree."""
+    """Add a recipe that ran from the Prefect form to this tree as a row."""
     raise typer.Exit(_python("flows.recipe", name))
 
 

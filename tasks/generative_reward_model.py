@@ -51,7 +51,7 @@ STAGE = "generative_reward_model"
 
 @dataclass(frozen=True)
 class Material:
-    """What the stage works on.
+    """Training material of the stage.
 
     Attributes:
         wrong: wrong predictions.
@@ -70,7 +70,7 @@ class Material:
 
 
 def gather(data: Path, samples: list[SampledSolution], file: Path, teacher: Path, share: float, seed: int) -> Material:
-    """The material of samples and a teacher's rewrites.
+    """Returns the material of samples and a teacher's rewrites.
 
     Raises:
         DataError: no accepted rewrite, or no question to hold out.
@@ -141,7 +141,8 @@ def fit(
 def quality(
     material: Material, found: Mapping[str, VerifiedRewrite], located_right: Sequence[bool]
 ) -> dict[str, float]:
-    """Locating and rewriting on held-out questions, beside the teacher where both rewrites are right (Figure 4).
+    """Returns the locating and rewriting on held-out questions, beside the teacher where both rewrites are right
+    (Figure 4).
 
     Args:
         material: with the teacher's rows.
@@ -187,7 +188,7 @@ def score_samples(
     questions: Mapping[str, Question],
     config: GenerativeModelScale,
 ) -> list[RewardedSolution]:
-    """Token rewards of every sample, on the tokens that the policy drew.
+    """Returns the token rewards of every sample, on the tokens that the policy drew.
 
     Args:
         policy, tasks: of the reward model.
@@ -226,7 +227,7 @@ def score_samples(
 def realigned(
     ids: Sequence[int], encoder: Encoder, model_ids: Sequence[int], model_encoder: Encoder, logprobs: Sequence[float]
 ) -> list[float]:
-    """Log-probabilities of the policy's tokens from those of another tokenizer's; EOS answers EOS."""
+    """Returns log-probabilities of the policy's tokens from those of another tokenizer's; EOS answers EOS."""
     _, spans = token_spans(encoder.tokenizer, ids)
     _, model_spans = token_spans(model_encoder.tokenizer, model_ids)
     found = aligned_logprobs(spans, model_spans, logprobs)
@@ -236,7 +237,7 @@ def realigned(
 
 
 def fidelity_metrics(scored: Sequence[RewardedSolution], material: Material, encoder: Encoder) -> dict[str, float]:
-    """Negative rewards against the truly wrong tokens of wrong predictions, where the truth is known.
+    """Returns the negative rewards against the truly wrong tokens of wrong predictions, where the truth is known.
 
     The areas under the curve are those of the probabilities, before clipping.
     `vanilla` pays every token of a wrong prediction the same: it finds them all and tells none apart.

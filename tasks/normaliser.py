@@ -35,7 +35,7 @@ STAGE = "normaliser"
 
 
 def calibration_places(spec: CalibrationSpec, rows: int) -> list[int]:
-    """Which training pairs calibrate, in order."""
+    """Returns which training pairs calibrate, in order."""
     count = min(spec.pairs, rows)
     return sorted(random.Random("calibration").sample(range(rows), count)) if spec.drawn else list(range(count))
 
@@ -88,6 +88,7 @@ def fit_normalisers(
             e.double().numpy(),
             floor_fraction=spec.floor_fraction,
             min_samples=spec.min_samples,
+            own=spec.own,
         )
         write_json(result / "normaliser.json", fitted)
         metrics = {**fitted["counts"], "global_mean": fitted["global"]["mean"]}

@@ -126,7 +126,7 @@ PICTURES = {"normal": 8, "repetition": 4, "code": 4}
 
 
 def _testbed_examples(pairs: list[dict[str, Any]], functions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Responses whose rewards are drawn: dialogue with and without repetition, and code by line."""
+    """Returns responses whose rewards are drawn: dialogue with and without repetition, and code by line."""
     examples: dict[str, list[dict[str, Any]]] = {kind: [] for kind in PICTURES}
     for row in pairs:
         clauses = row["meta"]["chosen_clauses"]
@@ -146,8 +146,8 @@ def _testbed_examples(pairs: list[dict[str, Any]], functions: list[dict[str, Any
 
 
 def _gamed_baselines(world: Any, items: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
-    """Calibration rows of the length-controlled win rate: a verbose and a concise variant of the baseline, judged
-    against the baseline itself (preference in [1, 2], 2 = the variant wins)."""
+    """Returns the calibration rows of the length-controlled win rate: a verbose and a concise variant of the baseline,
+    judged against the baseline itself (preference in [1, 2], 2 = the variant wins)."""
     from rlhf_core.evaluation.judges.games import Comparison, play_games
     from rlhf_core.testbed.judge import GoldJudge
 
@@ -178,7 +178,7 @@ def _gamed_baselines(world: Any, items: list[dict[str, Any]], seed: int) -> list
 
 
 def _variant(answer: str, variant: str, padding: str) -> str:
-    """The baseline answer with a poor answer appended, or without its last sentence."""
+    """Returns the baseline answer with a poor answer appended, or without its last sentence."""
     if variant == "verbose":
         return f"{answer} {padding}"
     head, _, _ = answer.rstrip(".").rpartition(". ")
@@ -203,7 +203,7 @@ def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     held_out = max(1, round(spec.validation_share * len(train)))
     if held_out >= len(train):
         raise DataError(
-            f"{len(train)} training pairs leave none beside the {held_out} for validation",
+            f"{len(train)} training pairs leave none for training besides {held_out} for validation",
             file=", ".join(spec.preference),
             remedy="Give more pairs or a smaller validation_share",
         )
@@ -243,7 +243,7 @@ def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
 def _filtered(
     spec: RealSpec, rule: Filters, train: list[Any], test: list[Any]
 ) -> tuple[list[Any], list[Any], dict[str, Any]]:
-    """Pairs that pass the spec's filters, and {split: {reason: pairs removed}}. Source: PAR, §8."""
+    """Returns pairs that pass the spec's filters, and {split: {reason: pairs removed}}. Source: PAR, §8."""
     from rlhf_core.models.loading import load_tokenizer
 
     words = load_tokenizer(str(rule.tokenizer))
@@ -258,7 +258,7 @@ def _filtered(
 
 
 def _answered(row: Mapping[str, Any]) -> dict[str, Any]:
-    """A preference row as a prompt with its chosen response."""
+    """Returns a preference row as a prompt with its chosen response."""
     kept = {key: row[key] for key in ("id", "prompt", "source", "messages") if key in row}
     return kept | {"response": row["chosen"]}
 

@@ -38,7 +38,7 @@ STAGE = "references"
 
 
 def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
-    """The prompts' ids, by which reference rewards are found.
+    """Returns the prompts' ids, by which reference rewards are found.
 
     Raises:
         DataError: a prompt without an id, or two with the same.
@@ -57,7 +57,8 @@ def prompt_ids(rows: list[dict[str, Any]], file: Path) -> list[str]:
 def sample(
     encoder: Encoder, sft: Path, model: ScalarModel, rows: list[dict[str, Any]], spec: ReferencesSpec, seed: int
 ) -> dict[str, Tensor]:
-    """Flat tensors over all responses, prompt by prompt: tokens, entropies, head values, and each one's length.
+    """Returns the flat tensors over all responses, prompt by prompt: tokens, entropies, head values, and each one's
+    length.
 
     Prompts are batched by length; responses lie in the order of the rows.
     """
@@ -75,12 +76,14 @@ def sample(
         for places in batches:
             chosen = [prompts[i] for i in places]
             batch = collect(policy, policy, encoder.tokenizer, chosen, sampling, generator)
-            found = {"ids": batch.responses.ids.int(), "entropies": batch.responses.entropies}
+            entropies = batch.responses.entropies
+            if entropies is None:
+                raise RecipeError(f"{sft}: the policy gives no entropies, which reference responses are kept with")
+            found = {"ids": batch.responses.ids.int(), "entropies": entropies}
             for head in model.heads:
                 scorer = RewardModelScorer(model, build_segmenter({"kind": "bandit"}), head=head)
                 found[f"values.{head}"] = scorer.token_values(batch)
             for name, values in found.items():
-                assert values is not None
                 for i, row, mask in zip(places, values.cpu(), batch.responses.mask.cpu(), strict=True):
                     columns[name][i] = row[mask].clone()
             ended[places] = batch.responses.ended.cpu()

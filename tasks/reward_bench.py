@@ -30,7 +30,7 @@ OOD = "-ood"
 
 
 def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[BenchmarkPair]:
-    """Rows {id, prompt, chosen, rejected, section, subset}.
+    """Returns rows {id, prompt, chosen, rejected, section, subset}.
 
     Raises:
         RecipeError: the testbed's benchmark for other data.
@@ -57,7 +57,8 @@ def benchmark_pairs(spec: RewardBenchSpec, data: Path) -> list[BenchmarkPair]:
 
 
 def split_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
-    """Accuracy in percent of subsets like the training data's and of those beyond it, where a benchmark tells."""
+    """Returns the accuracy in percent of subsets like the training data's and of those beyond it, where a benchmark
+    tells."""
     apart = {"ood": [p for p in pairs if p.subset.endswith(OOD)], "seen": []}
     if not apart["ood"]:
         return {}

@@ -28,7 +28,7 @@ from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_losses import BRADLEY_TERRY, PreferenceLoss, build_loss
 from rlhf_core.rewards.preference_training import MEAN, pair_loss, score_all, score_parts
 from rlhf_core.rewards.warm import averaged
-from rlhf_core.segmentation import SaT, Segmenter
+from rlhf_core.segmentation import Segmenter
 from rlhf_core.segmentation.end_tokens import add_end_token
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
@@ -45,8 +45,7 @@ from tasks.scoring.entropies import load_entropies, resolve_segmenter
 from tasks.scoring.segmenting import (
     SegmentedPairs,
     segment_pairs,
-    segment_sequences,
-    sequences_with_ends,
+    segmented,
     token_rewards,
 )
 
@@ -148,7 +147,7 @@ def train_reward_model(
 
 
 def _merged_spec(merge: MergeSpec, members: Sequence[Path], where: Address) -> RewardModelSpec:
-    """What the merged models were trained on.
+    """Returns what the merged models were trained on.
 
     Raises:
         RecipeError: another number of models than the spec names, or models of different segmentations or heads.
@@ -197,7 +196,7 @@ def fit(
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
-    """Accuracy, loss, calibration and, where true clauses are known, fidelity of a head on a split."""
+    """Returns the accuracy, loss, calibration and, where true clauses are known, fidelity of a head on a split."""
     e, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
     good, bad = e[: pairs.pairs], e[pairs.pairs :]
     accuracy = pairwise_accuracy(good, bad)
@@ -236,7 +235,7 @@ _FIDELITY = ("pearson", "spearman", "within_pearson", "within_spearman")
 
 
 def _text_start(text: str, position: int) -> int:
-    """The position of the first character that is not white space, from `position` on."""
+    """Returns the position of the first character that is not white space, from `position` on."""
     while position < len(text) and text[position].isspace():
         position += 1
     return position
@@ -252,13 +251,10 @@ def scored_examples(
     end_token: int | None = None,
     head: str = "reward",
 ) -> list[ColouredExample]:
-    """Responses with the reward of every token and segment, for pictures; with weights where the model has them."""
+    """Returns responses with the reward of every token and segment, for pictures; with weights where the model has
+    them."""
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
-    if end_token is not None:
-        assert isinstance(segmenter, SaT)
-        sequences, spans = sequences_with_ends(encoded, encoder, segmenter, end_token)
-    else:
-        sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies)
+    sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token)
     _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)
     coloured: list[ColouredExample] = []
     for row, sequence, row_spans, part in zip(rows, sequences, spans, parts, strict=True):

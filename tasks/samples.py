@@ -38,7 +38,7 @@ MANY_STEPS = 10
 def draw(
     policy: Policy, encoder: Encoder, questions: Sequence[Question], spec: SamplesSpec, seed: int
 ) -> list[SampledSolution]:
-    """Graded samples in the order of the questions; questions are batched by length."""
+    """Returns the graded samples in the order of the questions; questions are batched by length."""
     prompts = [encoder.prompt(row) for row in questions for _ in range(spec.samples)]
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     generator = torch.Generator().manual_seed(random.Random(f"samples-{seed}").getrandbits(63))
@@ -62,7 +62,7 @@ def draw(
 
 
 def sample_row(question: Question, number: int, prediction: str) -> SampledSolution:
-    """A graded sample of a question, its `number` from 0."""
+    """Returns a graded sample of a question, its `number` from 0."""
     extracted = extract_answer(prediction, question)
     return {
         "id": f"{question['id']}/{number}",
@@ -77,7 +77,7 @@ def sample_row(question: Question, number: int, prediction: str) -> SampledSolut
 
 
 def statistics(samples: Sequence[SampledSolution], eos_id: int) -> dict[str, float]:
-    """Sizes of the correct and erroneous sets, and what their solutions look like."""
+    """Returns sizes of the correct and erroneous sets, and what their solutions look like."""
     by_question: dict[str, list[SampledSolution]] = {}
     for row in samples:
         by_question.setdefault(row["question_id"], []).append(row)

@@ -25,7 +25,7 @@ STAGE = "second_judge"
 
 
 def answers_of(policy: Path, benchmark: str) -> dict[str, Generation]:
-    """A policy's first-turn answers by prompt id.
+    """Returns a policy's first-turn answers by prompt id.
 
     Raises:
         DataError: it answered no prompt of the benchmark.

@@ -20,6 +20,7 @@ from rlhf_core.segmentation.boundary_tagger import (
     train_tagger,
 )
 from rlhf_core.segmentation.sat import KNOWN_FILE, SaT, load_splitter, text_digest
+from rlhf_core.supervised.config import TrainingConfig
 from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.params.backbone import SegmenterSpec
 from tasks.params.pages import Address, read_settings
@@ -36,7 +37,8 @@ CLAUSES = "clauses"
 
 
 def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
-    """Texts with true sentences: split `train`, `validation` or `ood` of the preference data's clauses, or of a set.
+    """Returns texts with true sentences: split `train`, `validation` or `ood` of the preference data's clauses, or of a
+    set.
 
     Raises:
         DataError: data without clauses; no folder of sets.
@@ -44,7 +46,7 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
     if name != CLAUSES:
         root = os.environ.get(DATA_VARIABLE)
         if not root:
-            raise DataError(f"{DATA_VARIABLE} names no folder, in which '{name}' should lie", remedy="Set it")
+            raise DataError(f"{DATA_VARIABLE} is not set to a folder, which should contain '{name}'", remedy="Set it")
         rows = DirectorySource(root).load(name, "test" if split == "ood" else split, "sentences")
         return [GoldText(row["text"], tuple(end for _, end in row["sentence_spans"])) for row in rows]
     file = data / f"preference.{split}.jsonl"
@@ -68,7 +70,10 @@ def make_segmenter(
     spec = typed(SegmenterSpec, read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:
         folder = result / "model"
-        metrics = _train(spec, spec_path, data, folder) if spec.source == "train" else _load(spec, folder)
+        if spec.source == "train" and spec.training is not None:
+            metrics = _train(spec, spec.training, spec_path, data, folder)
+        else:
+            metrics = _load(spec, folder)
         settings = SaT(str(folder), spec.max_sentence_chars)
         pairs = [row for split in SPLITS for row in read_jsonl(data / f"preference.{split}.jsonl")]
         texts = [row[side] for row in pairs for side in ("chosen", "rejected")]
@@ -96,9 +101,8 @@ def make_segmenter(
         write_json(result / "metrics.json", metrics)
 
 
-def _train(spec: SegmenterSpec, where: Address, data: Path, folder: Path) -> dict[str, float]:
-    config, training = spec.tagger, spec.training
-    assert training is not None
+def _train(spec: SegmenterSpec, training: TrainingConfig, where: Address, data: Path, folder: Path) -> dict[str, float]:
+    config = spec.tagger
     gold = gold_texts(str(spec.gold), "train", data)[: spec.texts]
     total = 0
     with progress(f"boundary tagger {where.name}", 1) as advance:

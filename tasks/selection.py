@@ -58,7 +58,7 @@ def _answers(data: Path, sft: Path, reward_model: Path, encoder: Encoder, scale:
 
 
 def _statistics(values: list[float], what: str) -> dict[str, float]:
-    """Mean and population deviation, in float64.
+    """Returns the mean and population deviation, in float64.
 
     Raises:
         NumericsError: a value that is not finite.
@@ -158,7 +158,7 @@ def _estimate(facts: Mapping[str, Any]) -> float:
 
 
 def _rows(answers: Answers, rates: Mapping[str, Mapping[str, list[float]]]) -> list[dict[str, Any]]:
-    """Both answers to each prompt with their scores."""
+    """Returns both answers to each prompt with their scores."""
     return [
         {
             "id": row.get("id"),
@@ -177,7 +177,8 @@ def _rows(answers: Answers, rates: Mapping[str, Mapping[str, list[float]]]) -> l
 
 
 def _metrics(record: Mapping[str, Any], chosen: list[str]) -> dict[str, float]:
-    """Flat numbers: inconsistency and win rate of each aspect, which were chosen, and the holistic statistics."""
+    """Returns the flat numbers: inconsistency and win rate of each aspect, which were chosen, and the holistic
+    statistics."""
     holistic = record["holistic"]
     metrics = {"holistic_mean": holistic["mean"], "holistic_std": holistic["std"]}
     metrics["win_rate/holistic"] = holistic["win_rate"]["estimate"]

@@ -61,10 +61,9 @@ def fine_tune(
         encoder = load_encoder(data, tokenizer)
         world = load_world(data)
         evaluator = Evaluator(data, encoder, evaluation_spec, load_judge(evaluation_spec.judge, world), world)
-        if spec.architecture is not None:
-            model = build_language_model(spec.architecture, encoder.tokenizer, seed)
+        if spec.source is None:
+            model = build_language_model(spec.architecture or {}, encoder.tokenizer, seed)
         else:
-            assert spec.source is not None
             model = load_language_model(spec.source, dtype=torch.float32)
             if len(encoder.tokenizer) > int(model.config.vocab_size):
                 model.resize_token_embeddings(len(encoder.tokenizer))

@@ -38,12 +38,12 @@ CURVE_METRICS = (
 
 
 def paper_tables(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
-    """All tables of a paper with their measured cells."""
+    """Returns all tables of a paper with their measured cells."""
     return [measured_table(table, tree) for table in registry.paper(paper_key).tables]
 
 
 def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
-    """The data of a paper's figures, from its module `tasks.report.figures_<paper>`; none without one."""
+    """Returns the data of a paper's figures, from its module `tasks.report.figures_<paper>`; none without one."""
     module = f"tasks.report.figures_{paper_key}"
     if importlib.util.find_spec(module) is None:
         return []
@@ -89,7 +89,7 @@ def write_curves(path: Path, paper_key: str, tree: ResultTree) -> None:
 
 
 def declared_inputs(results: Path, paper_key: str, rows: tuple[str, ...], seeds: tuple[int, ...]) -> frozenset[str]:
-    """The results that the graph declares as inputs of the tables of some rows."""
+    """Returns the results that the graph declares as inputs of the tables of some rows."""
     return frozenset(results_of_rows(Path(), results.name, paper_key, rows, seeds))
 
 

@@ -2,7 +2,7 @@
 
 Writes rewrites.jsonl, a row per wrong sample: id, question_id, prompt, prediction, first_error_step (None where none is
 named), rewrite, accepted, reason (why not), edit_distance (in tokens of the policy); metrics.json with acceptance and,
-for the testbed's questions, how often the step is the true one. Calls and costs stand in record/costs.json, since a
+for the testbed's questions, how often the step is the true one. Calls and costs are in record/costs.json, since a
 cached answer is not paid for twice. Source: RLMEC, section 4.1.
 """
 
@@ -33,7 +33,7 @@ STAGE = "teacher"
 
 
 def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
-    """The teacher of a spec.
+    """Returns the teacher of a spec.
 
     Raises:
         RecipeError: an unknown kind or option.
@@ -48,7 +48,7 @@ def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
 
 
 def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution]) -> dict[str, float]:
-    """How many rewrites are accepted, why others are not, edit distances, and the share of true first steps."""
+    """Returns how many rewrites are accepted, why others are not, edit distances, and the share of true first steps."""
     accepted = [row for row in rows if row["accepted"]]
     metrics = {
         "wrong": float(len(rows)),
@@ -70,7 +70,7 @@ def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSoluti
 def ground_truth_distance(
     rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution], encoder: Encoder
 ) -> dict[str, float]:
-    """How far the true solutions lie from the predictions whose rewrite is accepted, in tokens (Figure 4)."""
+    """Returns how far the true solutions lie from the predictions whose rewrite is accepted, in tokens (Figure 4)."""
 
     def tokens(text: str) -> list[int]:
         ids: list[int] = encoder.tokenizer.encode(text, add_special_tokens=False)

@@ -26,8 +26,8 @@ def make_tokenizer(
     spec = typed(TokenizerSpec, read_settings(spec_path), str(spec_path))
     template = chat_template(read_json(data / "data.json")["template"])
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:
-        if spec.source is not None:
-            tokenizer = load_tokenizer(spec.source)
+        if spec.vocabulary is None:
+            tokenizer = load_tokenizer(str(spec.source))
             add_pad_token(tokenizer, template)
         else:
             rows = read_jsonl(data / "sft.jsonl")
@@ -35,7 +35,6 @@ def make_tokenizer(
             for name, fields in (("preference.train", ("chosen", "rejected")), ("texts", ("text",))):
                 if (data / f"{name}.jsonl").exists():
                     texts += [row[field] for row in read_jsonl(data / f"{name}.jsonl") for field in fields]
-            assert spec.vocabulary is not None
             tokenizer = train_byte_level_bpe(texts, spec.vocabulary, full_byte_alphabet=spec.full_byte_alphabet)
         check_padding(tokenizer, template)
         template.check_tokenizer(tokenizer)

@@ -12,12 +12,12 @@ ROOT = Path(__file__).resolve().parent.parent
 #: The rooms of tasks/, each importing those before it only. Above them are the stages, then the command line.
 ORDER = (
     "params",
+    "graph",
     "running",
     "data_specs",
     "scoring",
     "evaluating",
     "policy_run",
-    "graph",
     "dvc",
     "tracking",
     "reevaluation",
@@ -157,13 +157,9 @@ def test_no_module_only_passes_on_what_it_imports() -> None:
 
 
 def test_no_two_classes_of_tasks_and_flows_share_a_name() -> None:
-    everywhere = {name: [*classes("tasks").get(name, []), *classes("flows").get(name, [])] for name in _class_names()}
-    shared = {name: files for name, files in everywhere.items() if len(files) > 1}
-    assert not shared
-
-
-def _class_names() -> set[str]:
-    return {*classes("tasks"), *classes("flows")}
+    tasks, flows = classes("tasks"), classes("flows")
+    files = {name: [*tasks.get(name, []), *flows.get(name, [])] for name in {*tasks, *flows}}
+    assert not {name: found for name, found in files.items() if len(found) > 1}
 
 
 def test_circles_and_imports_inside_functions_are_seen(tmp_path: Path) -> None:

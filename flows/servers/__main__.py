@@ -31,7 +31,7 @@ from tasks.running.platform_state import CLIENT, FOLDER, STATE, alive, write_pri
 
 @contextmanager
 def only_one(root: Path) -> Iterator[None]:
-    """One `up` or `down` at a time; another waits."""
+    """Yields one `up` or `down` at a time; another waits."""
     path = root / FOLDER / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
@@ -40,7 +40,7 @@ def only_one(root: Path) -> Iterator[None]:
 
 
 def _running(folder: Path, asked: Mapping[str, int | None]) -> dict[str, int]:
-    """The ports of the servers that run.
+    """Returns the ports of the servers that run.
 
     Raises:
         RewardsmithError: one of them is asked to move.
@@ -55,7 +55,8 @@ def _running(folder: Path, asked: Mapping[str, int | None]) -> dict[str, int]:
 
 
 def _ports(settings: Settings, running: Mapping[str, int], asked: Mapping[str, int | None]) -> dict[str, int]:
-    """The ports of what runs, and chosen ones for the rest; what outlived a killed server, and holds its, is ended."""
+    """Returns the ports of what runs, and chosen ones for the rest; what outlived a killed server, and holds its, is
+    ended."""
     ports, before = dict(running), processes.read_state(settings.folder)["ports"]
     for name in PORTS:
         if name not in running:
@@ -82,7 +83,7 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
     noted = processes.read_state(folder)["processes"]
     ends = [name for name in PORTS if alive(noted.get(name)) and not processes.answers(settings, name, timeout=10)]
     for name in ends:
-        print(f"{name} does not answer: it is started again")
+        print(f"{name} does not answer; restarting it")
         processes.stop(folder, name)
     missing = [name for name in PORTS if not alive(noted.get(name)) or name in ends]
     for name in missing:
@@ -107,8 +108,8 @@ def up(root: Path, asked: dict[str, int | None]) -> None:
         why = (str(error).strip().splitlines() or [type(error).__name__])[0]
         log = folder / "logs" / "prefect.log"
         raise RewardsmithError(
-            f"the Prefect server failed while it was set up: {why} (log: {log}). Look whether its database answers, "
-            "then `rewardsmith up` again: it goes on from here"
+            f"the Prefect server failed while it was set up: {why} (log: {log}). Check that its database responds, "
+            "then run `rewardsmith up` again: it continues from here"
         ) from None
     for line in done:
         print(line)
@@ -141,7 +142,7 @@ def _import_prefect() -> None:
 
 
 def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
-    """Pool, limits, states of killed runs, deployments."""
+    """Returns the pool, limits, states of killed runs, deployments."""
     from prefect.client.orchestration import get_client
 
     from flows.deployments import apply
@@ -176,7 +177,8 @@ def make_pool(client: Any) -> None:
 
 
 def reported(workers: Sequence[Mapping[str, Any]], name: str, start: datetime) -> bool:
-    """Whether a worker of this name has reported since it was started: one just killed counts as online for a while."""
+    """Returns whether a worker of this name has reported since it was started: one just killed counts as online for a
+    while."""
     beats = [worker["last_heartbeat_time"] for worker in workers if worker["name"] == name]
     return any(beat and datetime.fromisoformat(beat) >= start for beat in beats)
 

@@ -37,7 +37,7 @@ def _mark(settings: Settings, name: str) -> str:
 
 
 def _file(settings: Settings, name: str) -> Path | None:
-    """The file of a SQLite database; None for PostgreSQL."""
+    """Returns the file of a SQLite database; None for PostgreSQL."""
     kind, _, place = settings.database_of(name).partition(":///")
     return Path(place) if kind == "sqlite" else None
 
@@ -49,7 +49,7 @@ def _is_there(settings: Settings, name: str) -> bool:
 
 @contextmanager
 def _server(settings: Settings) -> Iterator[Any]:
-    """A cursor on the PostgreSQL server.
+    """Yields a cursor on the PostgreSQL server.
 
     Raises:
         RewardsmithError: it cannot be used.
@@ -75,12 +75,13 @@ def _shown_server(settings: Settings) -> str:
 
 
 def _own_name(settings: Settings, name: str) -> str:
-    """The name of a database on its PostgreSQL server."""
+    """Returns the name of a database on its PostgreSQL server."""
     return unquote(urlsplit(settings.database_of(name)).path.lstrip("/"))
 
 
 def missing(settings: Settings) -> list[str]:
-    """The databases that a PostgreSQL server lacks, as TOOLS names them; none of SQLite's, which make themselves.
+    """Returns the databases that a PostgreSQL server lacks, as TOOLS names them; none of SQLite's, which make
+    themselves.
 
     Raises:
         RewardsmithError: the server cannot be used.
@@ -118,7 +119,7 @@ def create_missing(settings: Settings) -> None:
 
 
 def revision(settings: Settings, name: str) -> str | None:
-    """The revision of a database's schema; None before its tool has made one.
+    """Returns the revision of a database's schema; None before its tool has made one.
 
     Raises:
         RewardsmithError: it cannot be read.
@@ -147,7 +148,7 @@ def revision(settings: Settings, name: str) -> str | None:
         except sqlite3.DatabaseError as error:
             if "no such table" in str(error):
                 return None
-            remedy = "Move it away, or bring it back from a copy"
+            remedy = "Move it away, or restore it from a copy"
             raise RewardsmithError(f"the database {path} cannot be read: {error}. {remedy}") from None
     return str(rows[0][0]) if rows else None
 
@@ -157,7 +158,7 @@ def _first_line(error: Exception) -> str:
 
 
 def refuse_unknown(settings: Settings) -> None:
-    """Refuses a database whose schema the installed tool does not know: a newer version has written it.
+    """Refuses a database whose schema the installed tool does not know: a newer version wrote it.
 
     Raises:
         RewardsmithError: with the database, the revision and what can be done; or one that cannot be read.
@@ -177,7 +178,7 @@ def refuse_unknown(settings: Settings) -> None:
             here, shown = f"{TOOLS[name]} {metadata.version(TOOLS[name])}", settings.shown_database(name)
             raise RewardsmithError(
                 f"the {TOOLS[name]} database {shown} has the schema {found}, which the installed {here} does not know: "
-                "a newer version has written it. Install that version, or use another database; nothing was changed"
+                "a newer version wrote it. Install that version, or use another database; nothing was changed"
             )
 
 

@@ -43,7 +43,7 @@ def states(settings: Settings) -> list[tuple[str, str, str, bool]]:
 
 
 def render(settings: Settings) -> str:
-    """The page."""
+    """Returns the page."""
     rows = []
     for name, address, what, up in states(settings):
         link = f'<a href="{html.escape(address)}">{html.escape(name)}</a>' if address else html.escape(name)

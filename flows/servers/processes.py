@@ -40,7 +40,7 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
     environment = {**inherited(name, os.environ), **settings.environment(name)}
     environment.pop("REWARDSMITH_DATABASE", None)  # its password is in what the servers get
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [project(), os.environ.get("PYTHONPATH")]))
-    environment["PYTHONSAFEPATH"] = "1"  # the project's packages, whatever lies in the tree
+    environment["PYTHONSAFEPATH"] = "1"  # the project's packages, whatever is in the tree
     if name == "prefect":
         environment.pop("PREFECT_API_URL", None)
     with log.open("ab") as out:
@@ -62,12 +62,12 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
 
 
 def project() -> str:
-    """Where the packages tasks and flows lie."""
+    """Returns where the packages tasks and flows lie."""
     return str(Path(__file__).resolve().parents[2])
 
 
 def answers(settings: Settings, name: str, timeout: float = 2.0) -> bool:
-    """Whether a server's health page answers."""
+    """Returns whether a server's health page answers."""
     request = urllib.request.Request(settings.url(name) + HEALTH[name], headers=authorization(settings))
     try:
         with urllib.request.urlopen(request, timeout=timeout) as answer:
@@ -77,7 +77,7 @@ def answers(settings: Settings, name: str, timeout: float = 2.0) -> bool:
 
 
 def authorization(settings: Settings) -> dict[str, str]:
-    """The header of basic authentication."""
+    """Returns the header of basic authentication."""
     word = base64.b64encode(f"{USER}:{settings.password}".encode()).decode()
     return {"Authorization": f"Basic {word}"}
 
@@ -94,8 +94,8 @@ def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[
         for name in list(left):
             if started[name].poll() is not None:
                 raise RewardsmithError(
-                    f"the {name} server ended: {last_line(settings, name)}. `rewardsmith up` again goes on from here, "
-                    "on another port where somebody took this one"
+                    f"the {name} server ended: {last_line(settings, name)}. Run `rewardsmith up` again: it continues "
+                    "from here, on another port if this one is taken"
                 )
             if answers(settings, name) and listens(started[name].pid, settings.ports[name]):
                 left.remove(name)
@@ -105,7 +105,7 @@ def wait_until_ready(settings: Settings, started: Mapping[str, subprocess.Popen[
 
 
 def listens(pid: int, port: int) -> bool:
-    """Whether a process or one of its children is who listens on a port."""
+    """Returns whether a process or one of its children is who listens on a port."""
     with suppress(psutil.Error):
         process = psutil.Process(pid)
         for one in (process, *process.children(recursive=True)):
@@ -116,7 +116,7 @@ def listens(pid: int, port: int) -> bool:
 
 
 def last_line(settings: Settings, name: str) -> str:
-    """The last line of a process's log, and where the rest is."""
+    """Returns the last line of a process's log, and where the rest is."""
     path = settings.folder / "logs" / f"{name}.log"
     lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines() if path.exists() else []
     return f"{lines[-1] if lines else 'no output'} (log: {path})"
@@ -135,7 +135,7 @@ def stop(folder: Path, name: str) -> bool:
 
 
 def survivors(note: Mapping[str, Any] | None) -> list[int]:
-    """Processes that outlived the noted leader of their session; a server's would keep its port."""
+    """Returns processes that outlived the noted leader of their session; a server's would keep its port."""
     if not note or alive(note):
         return []
     if note.get("boot") not in (None, boot_id()):

@@ -1,4 +1,4 @@
-"""What killed processes leave in Prefect: runs that look alive, and slots that nobody holds."""
+"""Recovery from killed processes in Prefect: runs that look alive, and slots that nobody holds."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ NOTING_SECONDS = 5.0
 
 
 def _of_this_machine(run: Any, folder: Path) -> bool:
-    """Whether the run's process was on this machine: noted here, tagged so at its start, or started by a worker here.
+    """Returns whether the run's process was on this machine: noted here, tagged so at its start, or started by a worker
+    here.
 
     One that shares its work with other machines is known to be dead by its lease. One that had not begun has no place
     yet; this tree's worker had taken it.
@@ -72,7 +73,7 @@ def repair(settings: Settings, *, worker_alive: bool) -> list[str]:
             if kind == StateType.CANCELLING and not (worker_alive and process):
                 if process is not None:
                     _end(process)
-                client.set_flow_run_state(run.id, Cancelled(message="nobody was there to end it"), force=True)
+                client.set_flow_run_state(run.id, Cancelled(message="no process was left to end it"), force=True)
                 done.append(f"run {run.name} is cancelled")
             elif process is not None:
                 living.append(str(run.id))
@@ -140,7 +141,7 @@ def _free_slots(client: Any, platform: Path) -> list[str]:
 
 
 def _age(path: Path) -> float:
-    """Seconds since a file was written; none for one that is gone."""
+    """Returns seconds since a file was written; none for one that is gone."""
     try:
         return time.time() - path.stat().st_mtime
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Where the platform stores what, on which ports, and with which credentials.
+"""Settings of the platform: stores, ports and credentials.
 
 Variables (none is needed):
     REWARDSMITH_DATABASE    postgresql://user:password@host:5432/rewardsmith: PostgreSQL instead of SQLite. The
@@ -35,7 +35,7 @@ PORTS = {"prefect": 4200, "mlflow": 5000, "page": 4300}
 SECRETS = re.compile(r"AWS_.*|.*(_KEY|_TOKEN|_SECRET|PASSWORD)", re.IGNORECASE)
 NEEDED = {"prefect": re.compile("PREFECT_.*|PGPASSWORD"), "mlflow": re.compile("AWS_.*|MLFLOW_.*|PGPASSWORD")}
 LOOPBACK = "127.0.0.1"
-#: Binds every address of the machine, and is no address that a client can ask.
+#: Binds every address of the machine; clients cannot connect to it.
 EVERYWHERE = "0.0.0.0"
 
 
@@ -66,11 +66,11 @@ class Settings:
 
     @property
     def worker(self) -> str:
-        """The worker's name in the work pool."""
+        """Returns the worker's name in the work pool."""
         return f"{socket.gethostname()}-{self.root.name}"
 
     def url(self, name: str) -> str:
-        """Where clients on this machine find a server."""
+        """Returns where clients on this machine find a server."""
         host = LOOPBACK if self.host == EVERYWHERE else self.host
         return f"http://{host}:{self.ports[name]}"
 
@@ -83,21 +83,21 @@ class Settings:
         return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/') or '/rewardsmith'}_{name}"))
 
     def shown_database(self, name: str) -> str:
-        """Where the database is, without user and password."""
+        """Returns where the database is, without user and password."""
         if self.database is None:
             return self.database_of(name).removeprefix("sqlite:///")
         parts = urlsplit(self.database_of(name))
         return f"{parts.netloc.split('@')[-1]}{parts.path}"
 
     def prefect_database(self) -> str:
-        """The same as Prefect's asynchronous drivers want it."""
+        """Returns the same as Prefect's asynchronous drivers want it."""
         url = self.database_of("prefect")
         if url.startswith("sqlite"):
             return url.replace("sqlite://", "sqlite+aiosqlite://", 1)
         return url.replace("postgresql://", "postgresql+asyncpg://", 1).replace("sslmode=", "ssl=")
 
     def client(self) -> dict[str, str]:
-        """Environment of whoever speaks to the servers."""
+        """Returns the environment of whoever speaks to the servers."""
         return {
             "PREFECT_API_URL": f"{self.url('prefect')}/api",
             "PREFECT_API_AUTH_STRING": f"{USER}:{self.password}",
@@ -114,7 +114,7 @@ class Settings:
         }
 
     def environment(self, name: str) -> dict[str, str]:
-        """Environment of a process of the platform: each gets the secrets that it needs, and no others."""
+        """Returns the environment of a process of the platform: each gets the secrets that it needs, and no others."""
         common = {"PREFECT_SERVER_ANALYTICS_ENABLED": "false", "DO_NOT_TRACK": "true"}
         common |= {"MLFLOW_DISABLE_TELEMETRY": "true", "PREFECT_LOGGING_LEVEL": "WARNING"}
         own = {
@@ -147,7 +147,7 @@ class Settings:
         return {**client, **common, **own.get(name, {})}
 
     def commands(self) -> dict[str, list[str]]:
-        """How each process is started, in the order of starting."""
+        """Returns how each process is started, in the order of starting."""
         python = sys.executable
         where = ["--host", self.host, "--port"]
         mlflow = [python, "-m", "mlflow", "server", *where, str(self.ports["mlflow"]), "--workers", "1"]
@@ -166,7 +166,7 @@ class Settings:
 
 
 def inherited(name: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """What a process of the platform gets of the caller's environment: no secrets but those that it needs."""
+    """Returns what a process of the platform gets of the caller's environment: no secrets but those that it needs."""
     if name == "worker":
         return dict(environment)
     needed = NEEDED.get(name)
@@ -178,12 +178,12 @@ def inherited(name: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def slots_name() -> str:
-    """What the names of this machine's limits begin with."""
+    """Returns what the names of this machine's limits begin with."""
     return socket.gethostname()
 
 
 def holder(port: int) -> str:
-    """Who listens on a port, in words."""
+    """Returns who listens on a port, in words."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:
@@ -194,7 +194,7 @@ def holder(port: int) -> str:
 
 
 def is_free(host: str, port: int) -> bool:
-    """Whether a server could bind the port.
+    """Returns whether a server could bind the port.
 
     Raises:
         RewardsmithError: no server of this user's could bind it on this host, whoever else may have it.
@@ -207,13 +207,13 @@ def is_free(host: str, port: int) -> bool:
             raise RewardsmithError(f"port {port} is for administrators; choose one above 1023") from None
         except OSError as error:
             if error.errno == errno.EADDRNOTAVAIL:
-                raise RewardsmithError(f"REWARDSMITH_HOST is {host}, which is no address of this machine") from None
+                raise RewardsmithError(f"REWARDSMITH_HOST is {host}, which is not an address of this machine") from None
             return False
     return True
 
 
 def check_ports(asked: Mapping[str, int | None]) -> None:
-    """Refuses ports asked for that are none, or the same for two servers.
+    """Refuses invalid ports, and one port for two servers.
 
     Raises:
         RewardsmithError: with the options.
@@ -230,7 +230,7 @@ def check_ports(asked: Mapping[str, int | None]) -> None:
 
 
 def choose_port(host: str, name: str, asked: int | None, before: int | None, others: Collection[int] = ()) -> int:
-    """The port asked for, else the one used before, else the usual one, else a free one.
+    """Returns the port asked for, else the one used before, else the usual one, else a free one.
 
     Args:
         others: ports of the other servers, which these may not have bound yet; one that is asked for is none of them.
@@ -256,7 +256,7 @@ def choose_port(host: str, name: str, asked: int | None, before: int | None, oth
 
 
 def credentials(folder: Path) -> dict[str, str]:
-    """The platform's password and signing secret, generated once; `credentials.json`, mode 0600."""
+    """Returns the platform's password and signing secret, generated once; `credentials.json`, mode 0600."""
     path = folder / "credentials.json"
     known = read_private(path)
     if not {"user", "password", "secret"} <= set(known):
@@ -267,7 +267,7 @@ def credentials(folder: Path) -> dict[str, str]:
 
 
 def _check_database(url: str) -> None:
-    """Whether the variable is an address of PostgreSQL that every tool reads alike; never shows what may be a password.
+    """Refuses addresses of PostgreSQL that tools read differently, without showing a possible password.
 
     Raises:
         RecipeError: what is wrong with it.
@@ -290,7 +290,7 @@ def _check_database(url: str) -> None:
 
 
 def _check_host(host: str) -> None:
-    """Whether the variable is an IPv4 address or a name of one.
+    """Refuses a value that is neither an IPv4 address nor a host name of one.
 
     Raises:
         RecipeError: it is not.
@@ -300,13 +300,13 @@ def _check_host(host: str) -> None:
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RecipeError(
-            f"REWARDSMITH_HOST is {host}, which is no IPv4 address and no name of one ({reason}). Set it to an address "
-            f"of this machine, to {EVERYWHERE} for all of them, or not at all for {LOOPBACK}"
+            f"REWARDSMITH_HOST is {host}, which is neither an IPv4 address nor the name of a host with one ({reason}). "
+            f"Set it to an address of this machine or to {EVERYWHERE} for all of them, or unset it for {LOOPBACK}"
         ) from None
 
 
 def load(root: Path, ports: Mapping[str, int]) -> Settings:
-    """The settings of a tree's platform on given ports. A variable that is set to nothing is not set.
+    """Returns the settings of a tree's platform on given ports. A variable that is set to nothing is not set.
 
     Raises:
         RecipeError: a variable that names no database or place this platform knows.

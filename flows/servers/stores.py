@@ -1,5 +1,5 @@
-"""What the platform keeps its data in, looked at before anything starts: the disk, the object store, and whether both
-stores and the host are those of the last time."""
+"""Check of the platform's stores before anything starts: the disk and the object store respond, and both
+stores and the host are the same as last time."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ CHECK = "rewardsmith-check"
 
 
 def _places(settings: Settings) -> dict[str, str]:
-    """Where both stores are, without user and password."""
+    """Returns where both stores are, without user and password."""
     database = settings.shown_database("mlflow").removesuffix("_mlflow") if settings.database else "SQLite"
     return {"database": database, "artifacts": settings.artifacts}
 
@@ -38,14 +38,14 @@ def refuse_others(settings: Settings) -> None:
     before, host = read_private(settings.folder / NOTE), host_of(settings)
     if host != settings.host:
         raise RewardsmithError(
-            f"this platform's servers bind {host}, and REWARDSMITH_HOST now says {settings.host}. Set it as it was "
-            f"(not set for 127.0.0.1); or, to bind {settings.host}, `rewardsmith down` first"
+            f"this platform's servers bind {host}, and REWARDSMITH_HOST now says {settings.host}. Set the old value "
+            f"(not set for 127.0.0.1); or, to bind {settings.host}, run `rewardsmith down` first"
         )
     for name, now in _places(settings).items():
         if before.get(name, now) != now:
             raise RewardsmithError(
                 f"this platform keeps its {name} in {before[name]}, and {VARIABLES[name]} now says {now}. Set it as it "
-                f"was (not set for SQLite and mlruns/); or, to begin anew in {now}, remove {settings.folder / NOTE}"
+                f"was (not set for SQLite and mlruns/); or, to start afresh in {now}, remove {settings.folder / NOTE}"
             )
 
 
@@ -55,7 +55,7 @@ def remember(settings: Settings) -> None:
 
 
 def host_of(settings: Settings) -> str:
-    """The address that the servers bound the last time; before the first, the one that they would."""
+    """Returns the address that the servers bound the last time; before the first, the one that they would."""
     return str(read_private(settings.folder / NOTE).get(HOST, settings.host))
 
 
@@ -114,7 +114,7 @@ def check_artifacts(settings: Settings) -> None:
 
 
 def _refusal(response: object, bucket: str, doing: str, place: str) -> str:
-    """An answer of the object store in words."""
+    """Returns an answer of the object store in words."""
     answer = response if isinstance(response, dict) else {}
     code, message = (str(answer.get("Error", {}).get(name, "")) for name in ("Code", "Message"))
     if code in ("NoSuchBucket", "404"):

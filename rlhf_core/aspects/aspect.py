@@ -1,4 +1,4 @@
-"""What an aspect reward is: values over character spans of a response, with a declared density and direction."""
+"""Aspect rewards: values over character spans of a response, with a declared density and direction."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from rlhf_core.errors import NumericsError, RecipeError
 
 
 class Density(StrEnum):
-    """What one value of an aspect is about."""
+    """Unit of text that one value of an aspect describes."""
 
     TOKEN = "token"
     SPAN = "span"
@@ -34,7 +34,7 @@ class Scored:
             over the whole response; a token aspect one per character group that the tokenizer's offsets give; a span
             or sentence aspect leaves out what it says nothing about.
         values: one per span.
-        errors: of a token aspect, how many errors there are, where one may lie on several tokens; None counts tokens.
+        errors: of a token aspect, how many errors there are, where one may cover several tokens; None counts tokens.
     """
 
     spans: tuple[tuple[int, int], ...]
@@ -50,7 +50,7 @@ class Aspect(Protocol):
     starts asking and returns at once, and `usage` (`tool_client.Usage`), what the tool was asked so far.
 
     Attributes:
-        name: as it stands in tables.
+        name: as shown in tables.
         density: of its values.
         higher_is_better: of `rate`, by which whole responses are compared; False for error rates.
     """
@@ -63,7 +63,8 @@ class Aspect(Protocol):
     def higher_is_better(self) -> bool: ...
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
-        """Values of each response to its record (a row of the data stage: question and passages, or source text).
+        """Returns values of each response to its record (a row of the data stage: question and passages, or source
+        text).
 
         Raises:
             ToolError: a tool that cannot be reached or answers nonsense; never an invented score.
@@ -71,7 +72,7 @@ class Aspect(Protocol):
 
 
 def validated(aspect: Aspect, responses: Sequence[str], scored: Sequence[Scored]) -> list[Scored]:
-    """The scores themselves, where they are what the aspect declares.
+    """Returns the scores themselves, where they are what the aspect declares.
 
     Raises:
         RecipeError: a number of responses or spans that differs, spans outside the text, out of order or overlapping,
@@ -93,7 +94,7 @@ def validated(aspect: Aspect, responses: Sequence[str], scored: Sequence[Scored]
         for start, end in one.spans:
             if not (last <= start <= end <= len(text)):
                 raise RecipeError(
-                    f"{where}: span ({start}, {end}) lies outside the response of {len(text)} characters "
+                    f"{where}: span ({start}, {end}) is outside the response of {len(text)} characters "
                     "or before the end of the span ahead of it"
                 )
             last = end
@@ -137,7 +138,7 @@ def _several_within_a_slice(text: str, spans: Sequence[Span], density: Density) 
 
 
 def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
-    """What an aspect says of responses, validated; see `validated`."""
+    """Returns what an aspect says of responses, validated; see `validated`."""
     if len(records) != len(responses):
         raise RecipeError(f"aspect '{aspect.name}': {len(records)} records for {len(responses)} responses")
     return validated(aspect, responses, aspect.score(records, responses))
@@ -152,7 +153,7 @@ def prefetch(aspects: Sequence[Aspect], responses: Sequence[str]) -> None:
 
 
 def rate(aspect: Aspect, scored: Scored) -> float:
-    """One number for a whole response, by which responses are compared.
+    """Returns one number for a whole response, by which responses are compared.
 
     A sequence aspect's value; for span and sentence aspects the share of slices that are right (value above 0), .5
     when there are none; for a token aspect its errors over tokens (lower is better), every value below 0 being one

@@ -11,7 +11,7 @@ from rlhf_core.errors import RecipeError, ToolError
 
 
 class LanguageConfidence:
-    """How likely the response is of the target language among several, in [0, 1].
+    """Probability in [0, 1] that the response is in the target language, among several languages.
 
     Args:
         language: the target language's name, as lingua has it.
@@ -40,7 +40,7 @@ class LanguageConfidence:
                     f"aspect 'confidence': lingua knows no language '{name}'; names are English, as 'spanish'"
                 )
         if language.lower() not in {name.lower() for name in among} or len(set(among)) < 2:
-            raise RecipeError(f"aspect 'confidence': among must hold '{language}' and another language")
+            raise RecipeError(f"aspect 'confidence': among must contain '{language}' and another language")
         self._target = known[language.lower()]
         self._detector = LanguageDetectorBuilder.from_languages(*(known[n.lower()] for n in among)).build()
 
@@ -61,7 +61,7 @@ FORMULAS = {
 
 
 class Readability:
-    """How easy the response is to read, by a formula of textstat; higher is easier, or harder where a recipe says so.
+    """Ease of reading by a formula of textstat; higher is easier unless the recipe sets the other direction.
 
     Args:
         formula: one of `FORMULAS`. Those of letters and words (automated_readability_index, coleman_liau_index) need

@@ -66,7 +66,7 @@ class LanguageToolGrammar:
 
     @property
     def usage(self) -> Usage:
-        """What the server was asked so far."""
+        """Returns what the server was asked so far."""
         return self.client.usage
 
     def prefetch(self, responses: Sequence[str]) -> None:
@@ -84,7 +84,7 @@ class LanguageToolGrammar:
 
 
 def spans_of(answer: Any, text: str) -> Spans:
-    """Character spans of the errors in an answer of `/v2/check`.
+    """Returns the character spans of the errors in an answer of `/v2/check`.
 
     LanguageTool counts in UTF-16 code units, where a character beyond U+FFFF is two.
 
@@ -104,7 +104,7 @@ def spans_of(answer: Any, text: str) -> Spans:
         if type(offset) is not int or type(length) is not int or length < 0:
             raise Failure("a match has no whole offset and length")
         if offset not in position or offset + length not in position:
-            raise Failure(f"a match lies at {offset} to {offset + length}, outside the text of {places[-1]}")
+            raise Failure(f"a match is at {offset} to {offset + length}, outside the text of {places[-1]}")
         spans.append((position[offset], position[offset + length]))
     return sorted(spans)
 
@@ -131,7 +131,7 @@ def _server(
     form = {"language": language} | ({"disabledRules": ",".join(disabled)} if disabled else {})
 
     async def post(text: str) -> httpx.Response:
-        async with asyncio.timeout(timeout_s):  # httpx's own counts from each byte anew
+        async with asyncio.timeout(timeout_s):  # httpx restarts its own count at each byte
             return await client.post(target, data={**form, "text": text})
 
     def ask(text: str) -> Any:
@@ -155,7 +155,7 @@ def _server(
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Where calls of servers wait, in a thread of its own; one per process."""
+    """Returns where calls of servers wait, in a thread of its own; one per process."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="languagetool", daemon=True).start()
     return loop
@@ -163,7 +163,7 @@ def _loop() -> asyncio.AbstractEventLoop:
 
 @cache
 def _local(language: str) -> Any:
-    """The server on this machine, started once per process by `language_tool_python`, which ends it at exit."""
+    """Returns the server on this machine, started once per process by `language_tool_python`, which ends it at exit."""
     try:
         import language_tool_python
 

@@ -32,7 +32,7 @@ class LabelledSequence:
 
 
 def slice_ends(tokenizer: PreTrainedTokenizerBase, sequence: EncodedSequence, slices: Sequence[Span]) -> list[int]:
-    """The response token that closes each slice; slices behind a cut response close on its last token."""
+    """Returns the response token that closes each slice; slices behind a cut response close on its last token."""
     _, spans = token_spans(tokenizer, sequence.response)
     starts = [start for start, end in spans if start < end]
     if not starts:
@@ -74,7 +74,7 @@ def slice_loss(
 def all_slice_logits(
     model: ScalarModel, sequences: Sequence[SegmentedSequence], pad_id: int, batch: int = 64
 ) -> list[list[float]]:
-    """Logits of every slice of every sequence, in batches of similar length."""
+    """Returns logits of every slice of every sequence, in batches of similar length."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i].sequence))
     found: list[list[float]] = [[] for _ in sequences]
     for start in range(0, len(order), batch):
@@ -86,7 +86,7 @@ def all_slice_logits(
 
 
 def classification_scores(said: Sequence[bool], right: Sequence[bool]) -> dict[str, float]:
-    """Accuracy and F1 of what was said of slices.
+    """Returns the accuracy and F1 of what was said of slices.
 
     Args:
         said: whether each slice was called right.

@@ -25,11 +25,11 @@ A = TypeVar("A")
 
 @dataclass(frozen=True)
 class ToolConfig(Checked):
-    """How a tool is asked.
+    """Request settings of a tool.
 
     Attributes:
         concurrency: calls under way at once.
-        retries: further tries of a call after a passing failure (no connection, too slow, an answer that is none).
+        retries: further tries of a call after a temporary failure (no connection, too slow, an invalid answer).
         backoff_s, max_backoff_s: first and longest pause between tries; doubles, with a tenth of jitter.
         cache_path: file of answers, or None for this process only.
     """
@@ -58,7 +58,7 @@ class Failure(Exception):
 
 @dataclass
 class Usage:
-    """What a tool was asked so far, and the seconds that `answers` waited for it."""
+    """Requests to a tool so far, and the seconds that `answers` waited for them."""
 
     calls: int = 0
     tries_again: int = 0
@@ -110,7 +110,7 @@ class ToolClient(Generic[A]):
                 self._pending[text] = self._pool.submit(self._answer, text)
 
     def answers(self, texts: Sequence[str]) -> list[A]:
-        """The answer to each text, in order; waits for calls under way.
+        """Returns the answer to each text, in order; waits for calls under way.
 
         Raises:
             ToolError: a call that failed for good. What was answered stays cached, the rest is given up.

@@ -60,12 +60,12 @@ class _SliceTruth(Checked):
 
 
 def true_relevance(right: float = 0.3, wrong: float = -0.3, noise: Noise = 0.0, seed: int = 0) -> _SliceTruth:
-    """Relevance of each sub-sentence (ALARM, Appendix A.3: +-.3)."""
+    """Returns the relevance of each sub-sentence (ALARM, Appendix A.3: +-.3)."""
     return _SliceTruth("relevance", Density.SPAN, _WORLD.relevance, right, wrong, noise, seed)
 
 
 def true_factuality(right: float = 0.5, wrong: float = -0.5, noise: Noise = 0.0, seed: int = 0) -> _SliceTruth:
-    """Factuality of each sentence (ALARM, Appendix A.1: +-.5)."""
+    """Returns the factuality of each sentence (ALARM, Appendix A.1: +-.5)."""
     return _SliceTruth("factuality", Density.SENTENCE, _WORLD.factuality, right, wrong, noise, seed)
 
 

@@ -18,7 +18,7 @@ _SHUFFLE_STREAM = 7019  # keeps batch order apart from other draws with the same
 
 @dataclass(frozen=True)
 class Position:
-    """Where an iteration stands: `index` batches of `epoch` have been handed out."""
+    """Position of an iteration: `index` batches of `epoch` have been handed out."""
 
     epoch: int = 0
     index: int = 0
@@ -37,7 +37,7 @@ class LengthBucketedBatches:
         rows_per_batch: rows in a batch; the last batch of an epoch may be smaller.
         tokens_per_batch: instead, the most tokens in a batch, padding included.
         pool_batches: pool size in batches; larger means less padding and less shuffling.
-        position: where to go on.
+        position: where to continue.
 
     Raises:
         RecipeError: not exactly one of the two batch sizes, or one below 1.
@@ -75,7 +75,7 @@ class LengthBucketedBatches:
         self.position = position or Position()
 
     def epoch(self, number: int) -> list[list[int]]:
-        """All batches of epoch `number` in order."""
+        """Returns all batches of epoch `number` in order."""
         rng = np.random.default_rng([_SHUFFLE_STREAM, self.seed, number])
         order = rng.permutation(len(self.lengths))
         pool_rows = self._pool_rows()
@@ -101,15 +101,15 @@ class LengthBucketedBatches:
             self.position = Position(self.position.epoch + 1, 0)
 
     def state_dict(self) -> dict[str, int]:
-        """Where the iteration stands: the batch that comes next."""
+        """Returns where the iteration stands: the batch that comes next."""
         return {"epoch": self.position.epoch, "index": self.position.index}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
-        """Goes on where `state_dict` was taken; takes effect for iterators made afterwards."""
+        """Continues from a `state_dict`; takes effect for iterators made afterwards."""
         self.position = Position(state["epoch"], state["index"])
 
     def padding_waste(self, epoch: int = 0) -> float:
-        """Share of an epoch's batch cells that are padding."""
+        """Returns the share of an epoch's batch cells that are padding."""
         return padding_waste(self.lengths.tolist(), self.epoch(epoch))
 
     def _pool_rows(self) -> int:
@@ -120,7 +120,7 @@ class LengthBucketedBatches:
         return max(1, int(self.pool_batches * self.tokens_per_batch / mean))
 
     def _cut(self, rows: np.ndarray) -> list[list[int]]:
-        """Consecutive batches of rows sorted by rising length."""
+        """Returns the consecutive batches of rows sorted by rising length."""
         if self.rows_per_batch is not None:
             step = self.rows_per_batch
             return [rows[start : start + step].tolist() for start in range(0, len(rows), step)]
@@ -134,7 +134,7 @@ class LengthBucketedBatches:
 
 
 def padding_waste(lengths: Sequence[int], batches: Iterable[Sequence[int]]) -> float:
-    """Share of batch cells (rows x longest row) that are padding; 0 without cells."""
+    """Returns the share of batch cells (rows x longest row) that are padding; 0 without cells."""
     cells = real = 0
     for batch in batches:
         sizes = [lengths[row] for row in batch]
@@ -144,7 +144,7 @@ def padding_waste(lengths: Sequence[int], batches: Iterable[Sequence[int]]) -> f
 
 
 def left_pad(rows: Sequence[Sequence[int]], pad_id: int, width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows padded on the left, as prompts are for generation.
+    """Returns rows padded on the left, as prompts are for generation.
 
     Returns:
         ids int64 [batch, width] and mask bool [batch, width], True on real tokens; width defaults to the
@@ -159,7 +159,7 @@ def left_pad(rows: Sequence[Sequence[int]], pad_id: int, width: int | None = Non
 def right_pad(
     rows: Sequence[Sequence[int]], pad_id: int, width: int | None = None
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Rows padded on the right, as responses are; otherwise as `left_pad`."""
+    """Returns rows padded on the right, as responses are; otherwise as `left_pad`."""
     return _pad(rows, pad_id, width, left=False)
 
 

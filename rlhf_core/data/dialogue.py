@@ -21,7 +21,7 @@ _OPENING = re.compile(r"\s*(?:System|Human):")
 
 
 def parse_dialogue(prompt: str) -> list[Message]:
-    """Chat messages of a prompt; the empty "Assistant:" at its end, where the answer goes, is no message.
+    """Returns the chat messages of a prompt; the empty "Assistant:" at its end, where the answer goes, is no message.
 
     A text is a dialogue when it opens with "Human:" or "System:" and ends with an "Assistant:" turn left
     open; any other text becomes one user message, whatever it quotes.
@@ -39,13 +39,13 @@ def parse_dialogue(prompt: str) -> list[Message]:
 
 
 def render_dialogue(messages: Sequence[Mapping[str, str]]) -> str:
-    """The "Human: ...\\n\\nAssistant:" text of messages, open for the assistant's answer."""
+    """Returns the "Human: ...\\n\\nAssistant:" text of messages, open for the assistant's answer."""
     turns = [f"{_NAMES[message['role']]}: {message['content']}" for message in messages]
     return "\n\n".join([*turns, "Assistant:"])
 
 
 def prompt_messages(record: Mapping[str, Any]) -> list[Message]:
-    """Messages of a record's prompt.
+    """Returns messages of a record's prompt.
 
     These are its `messages` where a source kept them, else its `history` (earlier messages, where it has any)
     followed by its parsed `prompt`.

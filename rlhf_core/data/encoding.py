@@ -28,7 +28,7 @@ class EncodedSequence:
 
 
 def messages_of(row: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Messages of a row: its `history`, if any, then its prompt (a dialogue in one string is taken apart)."""
+    """Returns messages of a row: its `history`, if any, then its prompt (a dialogue in one string is taken apart)."""
     if row.get("history"):
         return [*row["history"], {"role": "user", "content": row["prompt"]}]
     return prompt_messages(row)
@@ -62,12 +62,12 @@ class Encoder:
         return pad
 
     def prompt(self, row: Mapping[str, Any]) -> list[int]:
-        """Prompt ids of a row, up to and including the assistant's opening."""
+        """Returns the prompt ids of a row, up to and including the assistant's opening."""
         ids = self.template.prompt_ids(self.tokenizer, messages_of(row))
         return truncate_prompt(ids, self.limits, self.counts)
 
     def sequence(self, row: Mapping[str, Any], response: str) -> EncodedSequence:
-        """Prompt and response ids of a row within the limits."""
+        """Returns the prompt and response ids of a row within the limits."""
         prompt, answer = truncate_sequence(
             self.template.prompt_ids(self.tokenizer, messages_of(row)),
             self.template.response_ids(self.tokenizer, response),
@@ -78,7 +78,8 @@ class Encoder:
         return EncodedSequence(prompt, answer)
 
     def sampled(self, row: Mapping[str, Any], response: str, drawn: int, longest: int) -> EncodedSequence:
-        """Prompt and response ids of an answer as it was sampled: without EOS where the length limit cut it.
+        """Returns the prompt and response ids of an answer as it was sampled: without EOS where the length limit cut
+        it.
 
         Args:
             row: the prompt's row.
@@ -91,7 +92,7 @@ class Encoder:
         return EncodedSequence(made.prompt, made.response[:-1]) if cut else made
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
-        """Text of each token, decoded once."""
+        """Returns the text of each token, decoded once."""
         for i in set(ids) - self._texts.keys():
             self._texts[i] = str(self.tokenizer.decode([i]))
         return [self._texts[i] for i in ids]
@@ -103,7 +104,8 @@ class Encoder:
         *,
         spelled: bool = False,
     ) -> Responses:
-        """Responses as padded tensors, with their pieces, entropies if given, and characters where `spelled`."""
+        """Returns responses as padded tensors, with their pieces, entropies if given, and characters where
+        `spelled`."""
         width = max((len(s.response) for s in sequences), default=0)
         ids = torch.full((len(sequences), width), self.pad_id, dtype=torch.long)
         mask = torch.zeros(ids.shape, dtype=torch.bool)

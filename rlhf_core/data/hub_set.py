@@ -1,4 +1,4 @@
-"""What of a Hugging Face data set is read, as a setting file says it."""
+"""Selection from a Hugging Face data set, as a settings file describes it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ class BadRow:
 
 @dataclass
 class Lines:
-    """What a JSON Lines file holds: `rows` as (1-based line, record), and the lines that are no record."""
+    """Content of a JSON Lines file: `rows` as (1-based line, record), and the lines that are not records."""
 
     file: str
     rows: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
@@ -87,7 +87,7 @@ def read_lines(path: str | Path) -> Lines:
 
 
 def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
-    """All records of a .jsonl or .jsonl.gz file, strictly.
+    """Returns all records of a .jsonl or .jsonl.gz file, strictly.
 
     Raises:
         DataError: as `read_lines`, and for the first line that is no JSON object, with its row.
@@ -124,7 +124,7 @@ def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
 
 @contextmanager
 def atomic_file(path: Path) -> Iterator[IO[bytes]]:
-    """A binary file beside `path` that takes its place when the block ends well and vanishes otherwise."""
+    """Yields a binary file beside `path` that takes its place when the block ends well and vanishes otherwise."""
     path.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
@@ -146,7 +146,7 @@ def _open(path: Path) -> IO[bytes]:
         stream.close()
         problem = "is gzip-compressed" if is_gzip else "is not gzip-compressed"
         raise DataError(
-            f"{problem} although its name says otherwise",
+            f"{problem}, contrary to its name",
             file=str(path),
             remedy="Name compressed files .jsonl.gz and plain ones .jsonl",
         )
@@ -154,7 +154,7 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _without_mark(raw: bytes, path: Path) -> bytes:
-    """Strip a UTF-8 byte order mark; refuse encodings in which a line feed byte means nothing."""
+    """Returns the strip a UTF-8 byte order mark; refuse encodings in which a line feed byte means nothing."""
     if raw.startswith(_WIDE_MARKS) or b"\0" in raw[:2]:
         encoding = "UTF-32" if raw.startswith(_UTF32_MARKS) or b"\0\0" in raw[:4] else "UTF-16"
         raise DataError(

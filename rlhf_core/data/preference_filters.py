@@ -42,12 +42,12 @@ class PreferenceFilter(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         if any(not word.strip() for word in self.forbidden_words):
-            raise RecipeError("forbidden_words holds an empty word, which would remove every pair")
+            raise RecipeError("forbidden_words contains an empty word, which would remove every pair")
 
     def apply(
         self, rows: Sequence[Record], count_tokens: CountTokens, *, file: str | None = None
     ) -> tuple[list[Record], Counter[str]]:
-        """Rows that stay, in order, and {reason: rows removed}; a row counts under its first reason.
+        """Returns rows that stay, in order, and {reason: rows removed}; a row counts under its first reason.
 
         Args:
             rows: preference pairs.

@@ -1,4 +1,4 @@
-"""Quarantine: good rows go on, bad rows go to a file with their reason, and the run says how many.
+"""Quarantine: good rows are used, bad rows go to a file with their reason, and the run reports their number.
 
 A quarantine file is JSON Lines with one row for each bad row: `file`, `row` (1-based line), `field`,
 `reason`, `record`, and `others` when the row has further faults.
@@ -26,7 +26,7 @@ _NAMED_ROWS = 3
 
 @dataclass(frozen=True)
 class Summary:
-    """How many of a file's rows were quarantined, and why.
+    """Number of a file's rows that were quarantined, by reason.
 
     Args:
         file: the file or source.
@@ -60,7 +60,7 @@ class Screened:
 
 
 def find_faults(rows: Sequence[tuple[int, Record]], kind: RecordType) -> list[BadRow]:
-    """The rows that break the schema of `kind`, in order, each with its first fault in schema order.
+    """Returns the rows that break the schema of `kind`, in order, each with its first fault in schema order.
 
     Args:
         rows: (1-based line, record).
@@ -100,7 +100,7 @@ def screen(
     quarantine_dir: str | Path | None,
     max_bad_share: float = 0.1,
 ) -> Screened:
-    """Split rows into good ones (returned) and bad ones (written to `quarantine_dir`).
+    """Returns the split rows into good ones (returned) and bad ones (written to `quarantine_dir`).
 
     The quarantine file is `<file name>.quarantine.jsonl`, written whole; one left by an earlier run is
     removed when no row is bad.

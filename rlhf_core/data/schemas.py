@@ -23,7 +23,7 @@ _Test = Callable[[Any], bool]
 
 
 def _check(test: _Test, reason: str) -> pa.Check:
-    """An element-wise check that sees missing values as None and reports `reason`."""
+    """Returns an element-wise check that sees missing values as None and reports `reason`."""
     return pa.Check(test, element_wise=True, ignore_na=False, error=reason)
 
 
@@ -32,11 +32,11 @@ def _when_present(test: _Test) -> _Test:
 
 
 class Unwritable:
-    """Stands in a frame for a value with a lone surrogate, which pandas itself cannot hold."""
+    """Placeholder in a frame for a value with a lone surrogate, which pandas cannot hold."""
 
 
 def frame_of(records: Sequence[Mapping[str, Any]], names: Sequence[str]) -> pd.DataFrame:
-    """The named fields as object columns: None for an absent field, `Unwritable` for a lone surrogate."""
+    """Returns the named fields as object columns: None for an absent field, `Unwritable` for a lone surrogate."""
     columns = {name: [_writable(record.get(name)) for record in records] for name in names}
     return pd.DataFrame({name: pd.Series(values, dtype=object) for name, values in columns.items()})
 
@@ -73,17 +73,17 @@ _WRITABLE = _check(
 
 
 def _text() -> pa.Column:
-    """Required text with at least one character that is not white space."""
+    """Returns the required text with at least one character that is not white space."""
     return pa.Column(object, [_PRESENT, _TEXT, _NOT_EMPTY, _WRITABLE], nullable=True)
 
 
 def _optional_text() -> pa.Column:
-    """Text that may be missing or empty (a solution without explanation)."""
+    """Returns the text that may be missing or empty (a solution without explanation)."""
     return pa.Column(object, [_TEXT, _WRITABLE], nullable=True, required=False)
 
 
 def _number() -> pa.Column:
-    """A label or score: finite when present."""
+    """Returns a label or score: finite when present."""
     number = _check(_when_present(_is_number), "not a number")
     finite = _check(lambda value: not _is_number(value) or math.isfinite(value), "not finite")
     return pa.Column(object, [number, finite], nullable=True, required=False)
@@ -96,7 +96,7 @@ def _column(test: _Test, reason: str, *, required: bool = True) -> pa.Column:
 
 
 def _rows(test: Callable[[Mapping[str, Any]], bool], field: str, reason: str) -> pa.Check:
-    """A check over whole rows; `field` is the field the reader should look at."""
+    """Returns a check over whole rows; `field` is the field the reader should look at."""
 
     def passes(frame: pd.DataFrame) -> pd.Series[bool]:
         names = [str(name) for name in frame.columns]
@@ -107,7 +107,7 @@ def _rows(test: Callable[[Mapping[str, Any]], bool], field: str, reason: str) ->
 
 
 def _unique_by(keys: Sequence[str]) -> pa.Check:
-    """The first row of each key is kept, later ones fail. Rows without a key are other checks' business."""
+    """Returns the first row of each key is kept, later ones fail. Rows without a key are other checks' business."""
 
     def passes(frame: pd.DataFrame) -> pd.Series[bool]:
         columns = [frame[key] if key in frame else pd.Series(None, index=frame.index) for key in keys]
@@ -320,14 +320,14 @@ RECORD_TYPES: dict[str, RecordType] = {
 
 
 def record_type(name: str) -> RecordType:
-    """The record type called `name`; an unknown name raises `DataError` with the known ones."""
+    """Returns the record type called `name`; an unknown name raises `DataError` with the known ones."""
     if name not in RECORD_TYPES:
         raise DataError(f"unknown record type '{name}'", remedy=f"Known types: {', '.join(RECORD_TYPES)}")
     return RECORD_TYPES[name]
 
 
 def infer_record_type(rows: Sequence[Mapping[str, Any]], *, file: str | None = None) -> RecordType:
-    """The most specific type whose required fields are all named by at least a tenth of the rows.
+    """Returns the most specific type whose required fields are all named by at least a tenth of the rows.
 
     Only the presence of field names counts. In a file of mixed or damaged rows the more specific type wins,
     so the others are quarantined or refused rather than read as something lesser.
@@ -348,7 +348,7 @@ def infer_record_type(rows: Sequence[Mapping[str, Any]], *, file: str | None = N
 
 
 def reference_answers(record: Mapping[str, Any]) -> list[str]:
-    """Reference answers of a benchmark item, one a turn; real sets store a text, a list or null."""
+    """Returns the reference answers of a benchmark item, one a turn; real sets store a text, a list or null."""
     reference = record.get("reference")
     if reference is None:
         return []
@@ -356,6 +356,6 @@ def reference_answers(record: Mapping[str, Any]) -> list[str]:
 
 
 def code_tests(record: Mapping[str, Any]) -> list[str]:
-    """Unit tests of a code item as a list (HumanEval stores one text)."""
+    """Returns the unit tests of a code item as a list (HumanEval stores one text)."""
     tests = record["tests"]
     return [tests] if isinstance(tests, str) else list(tests)

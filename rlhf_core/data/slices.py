@@ -26,7 +26,7 @@ def sub_sentences(text: str) -> list[Span]:
 
 
 def relabelled(slices: Sequence[Span], labelled: Sequence[tuple[int, int, bool]]) -> list[bool]:
-    """Whether each slice is right: it shares no character with a stretch that is labelled wrong.
+    """Returns whether each slice is right: it shares no character with a stretch that is labelled wrong.
 
     Args:
         slices: of a response.

@@ -69,7 +69,7 @@ class TokenRewards:
 
 
 def _fields(row: Mapping[str, Any], kinds: Mapping[str, type], file: str, number: int) -> list[Any]:
-    """The values of a row, checked.
+    """Returns the values of a row, checked.
 
     Raises:
         DataError: a field that is missing or of another type.
@@ -108,19 +108,19 @@ def read_samples(rows: Iterable[Mapping[str, Any]], file: str) -> list[Sample]:
     if not samples:
         raise DataError("there is no sampled solution", file=file, remedy="Sample more questions")
     if len({sample.id for sample in samples}) < len(samples):
-        raise DataError("an id comes twice", file=file, field="id")
+        raise DataError("an id is used twice", file=file, field="id")
     return samples
 
 
 def read_rewrites(rows: Iterable[Mapping[str, Any]], file: str) -> list[Rewrite]:
-    """The accepted rewrites of a file's rows that differ from their prediction; others teach no edit."""
+    """Returns the accepted rewrites of a file's rows that differ from their prediction; others teach no edit."""
     accepted = ((number, row) for number, row in enumerate(rows, start=1) if row.get("accepted"))
     found = [Rewrite(*_fields(row, _REWRITE, file, number)) for number, row in accepted]
     return [rewrite for rewrite in found if rewrite.rewrite != rewrite.prediction]
 
 
 def read_token_rewards(rows: Iterable[Mapping[str, Any]], file: str) -> dict[str, TokenRewards]:
-    """Token rewards by sample id.
+    """Returns the token rewards by sample id.
 
     Raises:
         DataError: another number of rewards than of tokens.
@@ -135,7 +135,7 @@ def read_token_rewards(rows: Iterable[Mapping[str, Any]], file: str) -> dict[str
 
 
 def ground_truths(samples: Sequence[Sample]) -> list[Sample]:
-    """The first sample of every question: its question and ground truth."""
+    """Returns the first sample of every question: its question and ground truth."""
     found: dict[str, Sample] = {}
     for sample in samples:
         found.setdefault(sample.question_id, sample)
@@ -143,7 +143,8 @@ def ground_truths(samples: Sequence[Sample]) -> list[Sample]:
 
 
 def pairs(samples: Sequence[Sample]) -> list[dict[str, str]]:
-    """Preference pairs {id, question_id, prompt, chosen, rejected}: of each question its correct and wrong predictions.
+    """Returns the preference pairs {id, question_id, prompt, chosen, rejected}: of each question its correct and wrong
+    predictions.
 
     Distinct predictions only, each at most once: the k-th correct one with the k-th wrong one, in sampled order.
     """

@@ -29,7 +29,7 @@ _SLICE = re.compile(r"(-?\d*):(-?\d*)")
 
 
 class Source(Protocol):
-    """Where records come from."""
+    """Source of records."""
 
     summaries: list[Summary]
 
@@ -37,7 +37,7 @@ class Source(Protocol):
         """{set name: its splits}."""
 
     def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
-        """The good records of one split.
+        """Returns the good records of one split.
 
         Args:
             name: set name.
@@ -51,7 +51,7 @@ class Source(Protocol):
 
 @dataclass
 class Screening:
-    """How a source treats bad rows.
+    """Treatment of bad rows by a source.
 
     Args:
         quarantine_dir: folder for quarantine files; None refuses any bad row.
@@ -183,7 +183,7 @@ class TestbedSource:
 
 def _inferred(lines: Lines) -> RecordType:
     if not lines.rows:
-        # No line is JSON: the fault lies in the lines, whatever the type.
+        # No line is JSON: the lines are at fault, whatever the type.
         return record_type("prompt")
     return infer_record_type([record for _, record in lines.rows], file=lines.file)
 
@@ -209,7 +209,7 @@ def _nearest(word: str, known: Mapping[str, Any] | Sequence[str]) -> str:
 
 
 def _load_split(hub_set: HubSet, split: str) -> datasets.Dataset:
-    """One split as a table; every way in which that can fail becomes a `DataError`."""
+    """Returns one split as a table; every way in which that can fail becomes a `DataError`."""
     import datasets
     from huggingface_hub.errors import HfHubHTTPError, OfflineModeIsEnabled
 
@@ -261,7 +261,7 @@ def _check_columns(mapping: Mapping[str, str], columns: Sequence[str], label: st
 
 
 def _mapped(row: Mapping[str, Any], mapping: Mapping[str, str]) -> Record:
-    """Our record of their row; what a path does not reach is left out, so the schema reports it missing."""
+    """Returns the our record of their row; what a path does not reach is left out, so the schema reports it missing."""
     record: Record = {}
     for ours, theirs in mapping.items():
         value = row[theirs] if theirs in row else _follow(row, theirs.split("."))

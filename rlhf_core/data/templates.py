@@ -42,28 +42,28 @@ class Piece:
 
 
 class ChatTemplate(ABC):
-    """How messages become a prompt, and how a response ends."""
+    """Format of prompts made from messages, and of the end of a response."""
 
     name: str
 
     @abstractmethod
     def pieces(self, tokenizer: PreTrainedTokenizerBase, messages: Messages) -> list[Piece]:
-        """The prompt's stretches in order, ending where the assistant's answer begins."""
+        """Returns the prompt's stretches in order, ending where the assistant's answer begins."""
 
     @abstractmethod
     def eos_token(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The token that ends a response."""
+        """Returns the token that ends a response."""
 
     def markers(self) -> tuple[str, ...]:
-        """Special tokens that the tokenizer must know."""
+        """Returns the special tokens that the tokenizer must know."""
         return ()
 
     def render(self, tokenizer: PreTrainedTokenizerBase, messages: Messages) -> str:
-        """The prompt as text, for people."""
+        """Returns the prompt as text, for people."""
         return "".join(piece.text for piece in self.pieces(tokenizer, messages))
 
     def prompt_ids(self, tokenizer: PreTrainedTokenizerBase, messages: Messages) -> list[int]:
-        """Token ids of the prompt up to and including the assistant's opening.
+        """Returns the token ids of the prompt up to and including the assistant's opening.
 
         Raises:
             DataError: messages that no answer can follow, or that the template refuses.
@@ -72,11 +72,11 @@ class ChatTemplate(ABC):
         return encode_pieces(tokenizer, self.pieces(tokenizer, messages))
 
     def response_ids(self, tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-        """Token ids of a response, EOS appended."""
+        """Returns the token ids of a response, EOS appended."""
         return [*encode_text(tokenizer, text), self.eos_id(tokenizer)]
 
     def eos_id(self, tokenizer: PreTrainedTokenizerBase) -> int:
-        """Id of the token that ends a response.
+        """Returns the id of the token that ends a response.
 
         Raises:
             RecipeError: the tokenizer does not know it.
@@ -163,7 +163,7 @@ class TokenizerTemplate(ChatTemplate):
         return [Piece(text, trusted=True)]
 
     def eos_token(self, tokenizer: PreTrainedTokenizerBase) -> str:
-        """The first special token after an answer in the tokenizer's own template, else its EOS."""
+        """Returns the first special token after an answer in the tokenizer's own template, else its EOS."""
         dialogue = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "\ue0000\ue001"}]
         after = _apply(tokenizer, dialogue, answer_follows=False).partition("\ue0000\ue001")[2]
         found = [(after.index(token), -len(token), token) for token in control_tokens(tokenizer) if token in after]
@@ -228,14 +228,14 @@ TEMPLATES: dict[str, ChatTemplate] = {
 
 
 def chat_template(name: str) -> ChatTemplate:
-    """The chat template called `name`; an unknown name raises `RecipeError` with the known ones."""
+    """Returns the chat template called `name`; an unknown name raises `RecipeError` with the known ones."""
     if name not in TEMPLATES:
         raise RecipeError(f"unknown chat template '{name}': known are {', '.join(TEMPLATES)}")
     return TEMPLATES[name]
 
 
 def control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
-    """Tokens that no user text may produce: every added token but the one for unknown text."""
+    """Returns tokens that no user text may produce: every added token but the one for unknown text."""
     tokens = {**tokenizer.get_added_vocab()}
     for token in tokenizer.all_special_tokens:
         tokens[token] = tokenizer.convert_tokens_to_ids(token)
@@ -244,7 +244,7 @@ def control_tokens(tokenizer: PreTrainedTokenizerBase) -> dict[str, int]:
 
 
 def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
-    """Ids of plain text; what looks like a special token in it is encoded letter by letter.
+    """Returns ids of plain text; what looks like a special token in it is encoded letter by letter.
 
     Raises:
         DataError: the tokenizer makes a special token of the text in spite of everything.
@@ -268,7 +268,7 @@ def encode_text(tokenizer: PreTrainedTokenizerBase, text: str) -> list[int]:
 
 
 def encode_pieces(tokenizer: PreTrainedTokenizerBase, pieces: Sequence[Piece]) -> list[int]:
-    """Ids of a rendered prompt in which only trusted pieces produce special tokens.
+    """Returns ids of a rendered prompt in which only trusted pieces produce special tokens.
 
     Without a special token in the untrusted pieces the whole text is encoded at once, so the tokenizer's own
     rules at the seams hold. Otherwise the text is cut at the template's special tokens and the stretches
@@ -307,9 +307,7 @@ def _encode(tokenizer: PreTrainedTokenizerBase, text: str, *, split: bool) -> li
 
 def _apply(tokenizer: PreTrainedTokenizerBase, messages: Messages, *, answer_follows: bool = True) -> str:
     if not getattr(tokenizer, "chat_template", None):
-        raise RecipeError(
-            "the tokenizer brings no chat template of its own: set the chat template to phi3, llama3 or plain"
-        )
+        raise RecipeError("the tokenizer has no chat template: set the chat template to phi3, llama3 or plain")
     conversation: Any = [dict(message) for message in messages]
     try:
         return str(tokenizer.apply_chat_template(conversation, tokenize=False, add_generation_prompt=answer_follows))

@@ -30,7 +30,7 @@ def train_byte_level_bpe(
     single_digits: bool = True,
     full_byte_alphabet: bool = True,
 ) -> PreTrainedTokenizerFast:
-    """Train a byte-level BPE tokenizer; the same texts and settings give the same tokenizer.
+    """Returns the train a byte-level BPE tokenizer; the same texts and settings give the same tokenizer.
 
     Ids: `<pad>` 0, `<unk>` 1, then `special_tokens` in order, then bytes and merges.
 
@@ -91,7 +91,7 @@ def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> No
 
 
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
-    """Load a tokenizer from a local folder, without network and without remote code.
+    """Returns the load a tokenizer from a local folder, without network and without remote code.
 
     Raises:
         DataError: no tokenizer there.
@@ -153,7 +153,7 @@ def add_pad_token(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) ->
 
 
 def response_offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> list[Span]:
-    """Character spans [start, end) in `text` of the tokens of a response (EOS not included).
+    """Returns the character spans [start, end) in `text` of the tokens of a response (EOS not included).
 
     Spans are those of `ChatTemplate.response_ids` without EOS. Tokens that share a character of several bytes
     share its span.
@@ -184,7 +184,7 @@ def require_offset_mapping(tokenizer: PreTrainedTokenizerBase) -> None:
 
 
 def token_spans(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple[str, list[Span]]:
-    """The text of generated ids and each token's character span in it.
+    """Returns the text of generated ids and each token's character span in it.
 
     A policy may write a text with other tokens than the tokenizer would, and stop inside a character; so the
     spans come from the ids. Special tokens, and ids beyond the vocabulary (embeddings may be padded), have no
@@ -238,7 +238,7 @@ def _spans_by_prefix(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> 
 
 @lru_cache(maxsize=1)
 def _letters() -> dict[int, str]:
-    """The printable letter by which byte-level BPE writes each byte (as in GPT-2)."""
+    """Returns the printable letter by which byte-level BPE writes each byte (as in GPT-2)."""
     printable = [*range(33, 127), *range(161, 173), *range(174, 256)]
     others = (byte for byte in range(256) if byte not in printable)
     return {byte: chr(byte) for byte in printable} | {byte: chr(256 + n) for n, byte in enumerate(others)}

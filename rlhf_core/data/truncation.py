@@ -46,7 +46,7 @@ class Limits(Checked):
 
 @dataclass
 class CutCounts:
-    """How many prompts and responses were seen and cut; kept by the caller over a whole data set."""
+    """Counts of prompts and responses, seen and cut; the caller keeps them for a whole data set."""
 
     prompts: int = 0
     prompts_cut: int = 0
@@ -63,7 +63,7 @@ class CutCounts:
 def truncate_prompt(
     ids: Sequence[int], limits: Limits, counts: CutCounts, *, file: str | None = None, row: int | None = None
 ) -> list[int]:
-    """The last `limits.prompt` ids of a prompt.
+    """Returns the last `limits.prompt` ids of a prompt.
 
     Raises:
         DataError: the prompt is longer than the cap and `limits.on_long_prompt` is `error`.
@@ -84,7 +84,7 @@ def truncate_prompt(
 
 
 def truncate_response(ids: Sequence[int], room: int, eos_id: int, counts: CutCounts) -> list[int]:
-    """The first `room` ids of a response; if that cuts it, its last token becomes EOS.
+    """Returns the first `room` ids of a response; if that cuts it, its last token becomes EOS.
 
     Args:
         ids: response ids, normally ending with EOS.
@@ -110,6 +110,7 @@ def truncate_sequence(
     file: str | None = None,
     row: int | None = None,
 ) -> tuple[list[int], list[int]]:
-    """Prompt and response within the limits: the prompt first, the response in what is left of the total."""
+    """Returns the prompt and response within the limits: the prompt first, the response in what is left of the
+    total."""
     prompt = truncate_prompt(prompt_ids, limits, counts, file=file, row=row)
     return prompt, truncate_response(response_ids, limits.total - len(prompt), eos_id, counts)

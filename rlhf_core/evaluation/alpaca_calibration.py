@@ -32,7 +32,7 @@ _OFFICIAL_ID = re.compile(r"(?:^|\D)0*([0-9]+)$")
 
 
 def official_index(instruction_id: Hashable) -> int:
-    """Position in the official 805 instructions from an id such as `alpacaeval-017` (or 17)."""
+    """Returns the position in the official 805 instructions from an id such as `alpacaeval-017` (or 17)."""
     if isinstance(instruction_id, int | np.integer):
         return int(instruction_id)
     match = _OFFICIAL_ID.search(str(instruction_id))
@@ -57,7 +57,7 @@ def read_calibration_rows(path: str | Path) -> pd.DataFrame:
 
 
 def check_calibration_rows(rows: pd.DataFrame, source: str = "calibration rows") -> pd.DataFrame:
-    """Validate calibration rows (verbose and concise variants of the baseline judged against itself).
+    """Returns the validate calibration rows (verbose and concise variants of the baseline judged against itself).
 
     Columns: preference in [0, 1] (as in the official file, already shifted down by one), index,
     std_delta_len, instruction_difficulty, not_gamed_baseline (False); others are ignored.
@@ -82,7 +82,7 @@ def check_calibration_rows(rows: pd.DataFrame, source: str = "calibration rows")
 
 
 def difficulty_of_calibration_rows(rows: pd.DataFrame) -> dict[Any, float]:
-    """Instruction id -> difficulty, from each instruction's first row (as the official metric)."""
+    """Returns the instruction id -> difficulty, from each instruction's first row (as the official metric)."""
     first = check_calibration_rows(rows).drop_duplicates("index")
     return dict(zip(first["index"].tolist(), first["instruction_difficulty"].astype(float), strict=True))
 
@@ -105,7 +105,7 @@ def make_calibration_rows(
     len_baseline: ArrayLike,
     difficulty: Mapping[Any, float],
 ) -> pd.DataFrame:
-    """Calibration rows from one gamed baseline (verbose or concise) judged against the baseline.
+    """Returns the calibration rows from one gamed baseline (verbose or concise) judged against the baseline.
 
     Concatenate the frames of several gamed baselines with `pandas.concat`.
 
@@ -128,7 +128,7 @@ def make_calibration_rows(
 
 
 def look_up_difficulty(instruction_ids: Sequence[Hashable], difficulty: Mapping[Any, float]) -> Floats:
-    """Difficulty of each instruction id; DataError names the missing ones."""
+    """Returns the difficulty of each instruction id; DataError names the missing ones."""
     missing = [id_ for id_ in instruction_ids if id_ not in difficulty]
     if missing:
         shown = ", ".join(repr(id_) for id_ in missing[:5])

@@ -94,7 +94,7 @@ def length_controlled_win_rate(
     bootstrap_rounds: int = 0,
     seed: int = 0,
 ) -> LengthControlled:
-    """Length-controlled win rate in percent.
+    """Returns the length-controlled win rate in percent.
 
     As in the official metric, rows without a valid preference are left out of the fit only: their lengths
     count in the standard deviation and their instruction in the mean prediction.
@@ -179,7 +179,7 @@ def fit_difficulty(
     *,
     C: float = 1.0,
 ) -> dict[Hashable, float]:
-    """Per-instruction difficulties from one joint fit over several models against one baseline.
+    """Returns the per-instruction difficulties from one joint fit over several models against one baseline.
 
     logit p = theta_model + phi_model * tanh(std_delta_len) + gamma_instruction, soft targets, L2 penalty;
     gamma is centred over instructions. The length difference is standardised per model, as in the metric.
@@ -232,12 +232,12 @@ def fit_difficulty(
 
 
 def _one_hot(column: NDArray[np.int64], value: Floats, width: int) -> sparse.csr_matrix:
-    """[n, width] with value[i] in column[i] of row i."""
+    """Returns [n, width] with value[i] in column[i] of row i."""
     return sparse.csr_matrix((value, (np.arange(len(column)), column)), (len(column), width))
 
 
 def _calibration_design(rows: pd.DataFrame, weight: float) -> tuple[Floats, Floats, Floats]:
-    """Design, targets and weights of the calibration rows; rows marked not gamed weigh 1 (official)."""
+    """Returns the design, targets and weights of the calibration rows; rows marked not gamed weigh 1 (official)."""
     checked = check_calibration_rows(rows)
     not_gamed = checked["not_gamed_baseline"].astype(bool).to_numpy(dtype=float)
     design = np.column_stack(
@@ -254,14 +254,14 @@ def _calibration_design(rows: pd.DataFrame, weight: float) -> tuple[Floats, Floa
 def _soft_log_loss(
     label: NDArray[Any], probability: NDArray[Any], true_prob: NDArray[Any], true_weight: NDArray[Any]
 ) -> float:
-    """Mean weighted log-loss of P(y=1) against the soft target, on rows doubled as label 1 and label 0."""
+    """Returns the mean weighted log-loss of P(y=1) against the soft target, on rows doubled as label 1 and label 0."""
     target = np.where(np.asarray(label) == 1, true_prob, 1.0 - np.asarray(true_prob))
     p = np.clip(probability, 1e-15, 1 - 1e-15)
     return float(-np.mean((target * np.log(p) + (1.0 - target) * np.log(1.0 - p)) * true_weight))
 
 
 def _doubled(x: Floats, y: Floats, weight: Floats) -> tuple[Floats, NDArray[np.int64], Floats, Floats]:
-    """Each soft row as two weighted rows: label 1 with p and label 0 with 1 - p."""
+    """Returns each soft row as two weighted rows: label 1 with p and label 0 with 1 - p."""
     true_prob = np.concatenate([y, 1.0 - y])
     labels = np.repeat(np.array([1, 0], dtype=np.int64), len(y))
     return np.concatenate([x, x]), labels, true_prob, np.concatenate([weight, weight])
@@ -305,7 +305,7 @@ def _bootstrap_error(
     rounds: int,
     seed: int,
 ) -> float:
-    """Standard deviation (ddof 1) of the LC win rate over resamples of the model's valid rows, C fixed."""
+    """Returns the standard deviation (ddof 1) of the LC win rate over resamples of the model's valid rows, C fixed."""
     valid = np.flatnonzero(~np.isnan(preferences))
     if rounds < 2 or len(valid) < 2:
         return float("nan")

@@ -49,7 +49,7 @@ _HARNESS_IGNORED = (r",", r"\$", r"(?s).*#### ", r"\.$")
 
 
 def extract_number(text: str) -> str | None:
-    """The number a solution ends with, as plain digits (`-1234.5`), or None.
+    """Returns the number a solution ends with, as plain digits (`-1234.5`), or None.
 
     What follows the last `####` or `The answer is` (any case), then what follows the last `=` in it; the
     first number there if a trigger was present, else the last. Without a trigger, a `\\boxed{}` takes the
@@ -77,7 +77,7 @@ def _numbers(text: str) -> list[str]:
 
 
 def extract_boxed(text: str) -> str | None:
-    """Content of the last complete `\\boxed{...}` (braces balanced), or None."""
+    """Returns the content of the last complete `\\boxed{...}` (braces balanced), or None."""
     start = text.rfind("\\boxed{")
     while start != -1:
         depth = 0
@@ -96,7 +96,7 @@ def _respelled(text: str) -> str:
 
 
 def parse_number(text: str) -> Fraction | None:
-    """The value of a text that is one number with at most a currency sign, unit or percent sign around it.
+    """Returns the value of a text that is one number with at most a currency sign, unit or percent sign around it.
 
     `1,234.50`, `$18`, `18.0 dollars`, `90^\\circ`, `3/4`, `\\frac{3}{4}`, `1\\frac34` and `\\boxed{18}` are numbers;
     `18 or 20`, `1,2`, `9\\pi`, `2x` and `6-i` are not. A unit is in `\\text{}`, or words of two or more letters behind
@@ -115,7 +115,7 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def answers_equal(predicted: str | None, gold: str | None) -> bool:
-    """Equal as numbers (18.0 = 18, 1,000 = 1000, $5 = 5 dollars), else as text without space and case.
+    """Returns the equal as numbers (18.0 = 18, 1,000 = 1000, $5 = 5 dollars), else as text without space and case.
 
     Texts are compared as spelled alike: `\\dfrac`, `\\frac12` and `\\text{(C)}` are `\\frac`, `\\frac{1}{2}` and `C`.
     """
@@ -135,13 +135,13 @@ def _folded(text: str) -> str:
 
 
 def solution_is_right(solution: str, gold: str) -> bool:
-    """The number extracted from a generated solution equals the gold answer (itself or its `#### n` line)."""
+    """Returns the number extracted from a generated solution equals the gold answer (itself or its `#### n` line)."""
     target = gold if parse_number(gold) is not None else extract_number(gold)
     return answers_equal(extract_number(solution), target)
 
 
 def harness_answer(text: str, mode: HarnessMode) -> str:
-    """gsm8k's filters: `strict` the first `#### n`, `flexible` the last number; `[invalid]` without one."""
+    """Returns gsm8k's filters: `strict` the first `#### n`, `flexible` the last number; `[invalid]` without one."""
     pattern, select = _HARNESS[mode]
     found = pattern.findall(text)
     if not found:
@@ -153,7 +153,7 @@ def harness_answer(text: str, mode: HarnessMode) -> str:
 
 
 def harness_match(text: str, gold: str, mode: HarnessMode) -> bool:
-    """gsm8k's exact_match between a generation and a gold solution (whole, or only its final number)."""
+    """Returns gsm8k's exact_match between a generation and a gold solution (whole, or only its final number)."""
     return _harness_normalised(harness_answer(text, mode)) == _harness_normalised(gold)
 
 
@@ -199,7 +199,7 @@ def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = No
 
 
 def _told_choice(tail: str, last: str, choices: Sequence[str]) -> int | None:
-    """The choice whose text (an article before it or not), or else letter, the text begins with."""
+    """Returns the choice whose text (an article before it or not), or else letter, the text begins with."""
     tail = re.sub(r"^[\s:*\"'$]+", "", tail)
     for i in sorted(range(len(choices)), key=lambda i: -len(choices[i].strip())):
         text = choices[i].strip().removesuffix(".")
@@ -210,7 +210,7 @@ def _told_choice(tail: str, last: str, choices: Sequence[str]) -> int | None:
 
 
 def _named_choice(text: str, choices: Sequence[str]) -> int | None:
-    """The only choice named in the text; a choice inside a longer named choice does not count."""
+    """Returns the only choice named in the text; a choice inside a longer named choice does not count."""
     named = [
         i
         for i, choice in enumerate(choices)

@@ -45,7 +45,7 @@ def arena_win_rate(
     unit: Literal["battle", "prompt"] = "battle",
     seed: int = 42,
 ) -> dict[str, float]:
-    """Win rate against the baseline in percent, with a bootstrap interval.
+    """Returns the win rate against the baseline in percent, with a bootstrap interval.
 
     Args:
         games: games of template `arena_hard`, usually two per prompt with sides swapped. An invalid game is
@@ -78,7 +78,7 @@ def weighted_win_rate(
     unit: Literal["battle", "prompt"] = "battle",
     seed: int = 42,
 ) -> dict[str, float]:
-    """As `arena_win_rate`, from [n] scores in {0, .5, 1} and [n] whole-number weights (0: invalid)."""
+    """Returns the rate of `arena_win_rate` from [n] scores in {0, .5, 1} and [n] whole-number weights (0: invalid)."""
     valid = weights > 0
     if unit == "prompt" and groups is None:
         raise DataError("unit 'prompt' needs the prompt of each game", field="groups")
@@ -116,7 +116,7 @@ def weighted_win_rate(
 
 
 def bradley_terry_win_rate(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """Win rate in percent from the Bradley-Terry likelihood by Newton's method (one model, one baseline).
+    """Returns the win rate in percent from the Bradley-Terry likelihood by Newton's method (one model, one baseline).
 
     Kept as the reference for the closed form in `weighted_win_rate`. Diverges (returns 0 or 100) when all
     battles have one outcome.

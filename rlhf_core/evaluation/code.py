@@ -13,13 +13,13 @@ _FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
 
 def extract_code(text: str) -> str:
-    """The first fenced block of a generation, or the whole text when nothing is fenced."""
+    """Returns the first fenced block of a generation, or the whole text when nothing is fenced."""
     match = _FENCE.search(text)
     return match.group(1) if match else text
 
 
 def pass_at_k(n: int, c: int, k: int) -> float:
-    """Unbiased estimate 1 - C(n-c, k) / C(n, k) that one of k samples passes.
+    """Returns the unbiased estimate 1 - C(n-c, k) / C(n, k) that one of k samples passes.
 
     Args:
         n: samples drawn. c: samples that passed. k: at most n.
@@ -63,7 +63,7 @@ def judge_samples(
 
 
 def summarise_passes(results: Sequence[Sequence[ProgramResult]], ks: Sequence[int] = (1,)) -> dict[str, float]:
-    """Mean pass@k over problems, its standard error (ddof 1), counts by status.
+    """Returns the mean pass@k over problems, its standard error (ddof 1), counts by status.
 
     Returns:
         {pass@k, pass@k_se for each k, n_problems, n_<status>}; NaN without problems.

@@ -39,27 +39,27 @@ class Pairs:
 
     @classmethod
     def of(cls, greedy: ArrayLike, sampled: ArrayLike, higher_is_better: bool = True) -> Pairs:
-        """Checked values.
+        """Returns the checked values.
 
         Raises:
             DataError: different numbers of values, or one that is not finite.
         """
         first, second = np.asarray(greedy, dtype=np.float64), np.asarray(sampled, dtype=np.float64)
         if first.shape != second.shape or first.ndim != 1:
-            raise DataError(f"{first.shape} greedy and {second.shape} sampled values are no pairs")
+            raise DataError(f"{first.shape} greedy and {second.shape} sampled values do not form pairs")
         if not (np.isfinite(first).all() and np.isfinite(second).all()):
             raise DataError("a value is not finite")
         return cls(first, second, higher_is_better)
 
     @property
     def preference(self) -> NDArray[np.int8]:
-        """[prompts] 1 where the greedy answer is better, -1 where the sampled one is, 0 for a tie."""
+        """Returns [prompts] 1 where the greedy answer is better, -1 where the sampled one is, 0 for a tie."""
         sign = 1 if self.higher_is_better else -1
         return (sign * np.sign(self.greedy - self.sampled)).astype(np.int8)
 
     @property
     def constant(self) -> bool:
-        """Whether it never prefers anything."""
+        """Returns whether it never prefers anything."""
         return not self.preference.any()
 
 
@@ -87,13 +87,14 @@ def _percent(part: Floats | NDArray[np.bool_], whole: Floats | NDArray[np.bool_]
 
 
 def inconsistency(holistic: Pairs, aspect: Pairs) -> float:
-    """Percent of the pairs decided by the holistic reward where the aspect prefers the other answer; NaN without."""
+    """Returns the percent of the pairs decided by the holistic reward where the aspect prefers the other answer; NaN
+    without."""
     by, other = holistic.preference, aspect.preference
     return _percent(by * other < 0, by != 0, math.nan)
 
 
 def win_rate(pairs: Pairs) -> float:
-    """Percent of greedy answers that win over sampled ones, ties left out; 50 where nothing decides."""
+    """Returns the percent of greedy answers that win over sampled ones, ties left out; 50 where nothing decides."""
     preference = pairs.preference
     return _percent(preference > 0, preference != 0, 50.0)
 
@@ -101,7 +102,7 @@ def win_rate(pairs: Pairs) -> float:
 def consistency(
     holistic: Pairs, aspect: Pairs, *, rounds: int = 1000, level: float = 0.95, seed: int = 0
 ) -> Consistency:
-    """Inconsistency and win rate with percentile bootstrap intervals over prompts.
+    """Returns the inconsistency and win rate with percentile bootstrap intervals over prompts.
 
     Args:
         rounds, level, seed: of the bootstrap; the same prompts are drawn for every aspect.
@@ -145,12 +146,12 @@ class Rule:
 
 
 def _lowest(ranked: list[str], inconsistencies: Mapping[str, float], cutoff: float) -> list[str]:
-    """The aspect of lowest inconsistency."""
+    """Returns the aspect of lowest inconsistency."""
     return ranked[:1]
 
 
 def _below(ranked: list[str], inconsistencies: Mapping[str, float], cutoff: float) -> list[str]:
-    """Every aspect whose inconsistency is below the cutoff."""
+    """Returns every aspect whose inconsistency is below the cutoff."""
     return [name for name in ranked if inconsistencies[name] < cutoff]
 
 
@@ -179,7 +180,7 @@ class SelectionRule(Checked):
             raise RecipeError(f"selection rule '{self.kind}' with cutoff {self.cutoff}: 'below' needs one, alone")
 
     def choose(self, inconsistencies: Mapping[str, float], constant: Sequence[str] = ()) -> list[str]:
-        """Chosen aspects in order of inconsistency; equal ones in the order given.
+        """Returns the chosen aspects in order of inconsistency; equal ones in the order given.
 
         An aspect that is constant contradicts nothing and says nothing: it is never chosen.
 

@@ -67,7 +67,7 @@ class BoundaryScore:
 
 
 def clause_rewards(response: ScoredResponse, aggregate: str = "sum") -> tuple[Floats, Floats]:
-    """Learned and true reward of each clause.
+    """Returns the learned and true reward of each clause.
 
     Args:
         response: rewards, offsets and clauses.
@@ -102,7 +102,7 @@ def clause_rewards(response: ScoredResponse, aggregate: str = "sum") -> tuple[Fl
 
 
 def fidelity(responses: Sequence[ScoredResponse], aggregate: str = "sum") -> Fidelity:
-    """Correlate learned with true clause rewards over responses.
+    """Returns the correlate learned with true clause rewards over responses.
 
     A correlation is NaN when it is undefined: fewer than two clauses, or one side constant. A response with
     fewer than two clauses, or with one side constant, is left out of the within-response means of ranks.
@@ -144,7 +144,7 @@ def boundary_scores(
     tolerance: int = 0,
     ignore_first: bool = True,
 ) -> BoundaryScore:
-    """Micro-averaged precision, recall and F1 of segment starts.
+    """Returns the micro-averaged precision, recall and F1 of segment starts.
 
     Args:
         predicted, true: per response the start character positions; duplicates count once.
@@ -174,7 +174,7 @@ def boundary_scores(
 
 
 def _matches(predicted: Sequence[int], true: Sequence[int], tolerance: int) -> int:
-    """Largest number of one-to-one matches within the tolerance (both sorted: greedy is optimal)."""
+    """Returns the largest number of one-to-one matches within the tolerance (both sorted: greedy is optimal)."""
     i = j = hits = 0
     while i < len(predicted) and j < len(true):
         if abs(predicted[i] - true[j]) <= tolerance:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 
 def mt_bench_scores(rows: Sequence[tuple[int, float | None]]) -> dict[str, float]:
-    """Means per turn and overall.
+    """Returns means per turn and overall.
 
     Args:
         rows: (turn 1 or 2, score 1 to 10) per judged answer; None, NaN and -1 (FastChat's mark) are missing.

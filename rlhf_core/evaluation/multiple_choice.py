@@ -51,7 +51,7 @@ class ChoiceResult:
 
 
 def choose(log_probabilities: ArrayLike, lengths: ArrayLike | None = None) -> int:
-    """Index of the largest summed log-probability, divided by `lengths` if given; the first wins ties."""
+    """Returns the index of the largest summed log-probability, divided by `lengths` if given; the first wins ties."""
     values = np.asarray(log_probabilities, dtype=np.float64)
     if np.isnan(values).any():
         raise NumericsError("a choice's log-probability is not a number")
@@ -75,7 +75,7 @@ def mc1(log_probabilities: ArrayLike, gold: int = 0) -> float:
 
 
 def mc2(log_probabilities: ArrayLike, labels: Sequence[bool]) -> float:
-    """Probability mass on the true answers, normalised over all answers (computed in log space).
+    """Returns the probability mass on the true answers, normalised over all answers (computed in log space).
 
     Args:
         log_probabilities: [n] summed log-probabilities.
@@ -101,7 +101,7 @@ def score_items(
     normalise: Normalisation = "characters",
     delimiter: str = " ",
 ) -> list[ChoiceResult]:
-    """Score every choice of every item with one call of the scorer.
+    """Returns the score every choice of every item with one call of the scorer.
 
     Args:
         items: the questions.

@@ -1,8 +1,8 @@
-"""What reward hacking did to a run: where it set in, what the policy lost, and what it writes more of.
+"""Effects of reward hacking on a run: its onset, the loss in quality, and the texts that become more frequent.
 
-The hacking alarm (`rlhf_core.evaluation.hacking`) watches while a policy trains; this looks back on the whole run. Its
-points are evaluations on the same prompts, the SFT policy first at a win rate of 1/2 over itself. Source: PAR, §4
-(proxy and win rate part, the best checkpoint of a run against its last); Gao et al. 2023 (against KL).
+The hacking alarm (`rlhf_core.evaluation.hacking_alarm`) watches while a policy trains; this looks back on the whole
+run. Its points are evaluations on the same prompts, the SFT policy first at a win rate of 1/2 over itself. Source:
+PAR, §4 (proxy and win rate part, the best checkpoint of a run against its last); Gao et al. 2023 (against KL).
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.hacking import AlarmSettings, Evaluated, fall, pairs, rose
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated, fall, pairs, rose
 
 
 @dataclass(frozen=True)
 class Onset:
-    """Where hacking set in.
+    """Onset of reward hacking.
 
     Attributes:
         since: step of the best evaluation before the fall: from there on the policy optimised the proxy alone.
-        step: the first evaluation that stands below it beyond noise while the proxy stands above it beyond noise.
+        step: the first evaluation below it beyond noise while the proxy is above it beyond noise.
         kl: nats per response from the SFT policy at `step`.
     """
 
@@ -37,7 +37,7 @@ class Overoptimisation:
 
     Attributes:
         peak_step, peak_win_rate: the evaluation with the highest win rate, of equal ones the first. The highest of
-            several noisy numbers lies above what that policy would score again.
+            several noisy numbers is above what that policy would score again.
         final_win_rate: of the last evaluation.
         loss_after_peak: peak less final, at least 0.
         proxy_gain: mean proxy reward of the last rollouts less that of the SFT policy's.
@@ -55,7 +55,7 @@ class Overoptimisation:
     onset: Onset | None
 
     def metrics(self) -> dict[str, float]:
-        """Flat numbers for a run's metrics; what is not defined is left out."""
+        """Returns the flat numbers for a run's metrics; what is not defined is left out."""
         found = {
             "peak_step": float(self.peak_step),
             "peak_win_rate": self.peak_win_rate,
@@ -71,7 +71,8 @@ class Overoptimisation:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Spearman's rho, equal values sharing their mean rank; NaN below three pairs or where one side is constant.
+    """Returns spearman's rho, equal values sharing their mean rank; NaN below three pairs or where one side is
+    constant.
 
     Raises:
         DataError: sides of different length.
@@ -86,7 +87,7 @@ def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
 
 
 def find_onset(points: Sequence[Evaluated], kl: Mapping[int, float], settings: AlarmSettings) -> Onset | None:
-    """The first evaluation that fell below an earlier one although the proxy rose in between.
+    """Returns the first evaluation that fell below an earlier one although the proxy rose in between.
 
     The same test as the alarm's, but of any two evaluations of the whole run; `since` is the best evaluation of those
     that the fallen one stands below.
@@ -112,7 +113,7 @@ def find_onset(points: Sequence[Evaluated], kl: Mapping[int, float], settings: A
 def overoptimisation(
     points: Sequence[Evaluated], kl: Mapping[int, float], settings: AlarmSettings | None = None
 ) -> Overoptimisation:
-    """The measures of a run.
+    """Returns the measures of a run.
 
     Args:
         points: evaluations in order on the same prompts, the SFT policy first.
@@ -139,7 +140,7 @@ def overoptimisation(
 
 @dataclass(frozen=True)
 class ClauseUse:
-    """How often each type of clause stands in some responses.
+    """Frequency of each type of clause in a set of responses.
 
     Attributes:
         shares: of all clauses, by type; they sum to 1, or to 0 without any clause.

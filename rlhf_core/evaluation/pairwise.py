@@ -30,18 +30,18 @@ class Record:
 
     @property
     def win_rate(self) -> float:
-        """Percent of the decided games; 50 without any."""
+        """Returns the percent of the decided games; 50 without any."""
         decided = self.wins + self.losses
         return 100.0 * self.wins / decided if decided else 50.0
 
     @property
     def p_value(self) -> float:
-        """Two-sided binomial p; 1 without a decided game."""
+        """Returns the two-sided binomial p; 1 without a decided game."""
         return binomial_test(self.wins, self.losses).p_value
 
 
 def record_of(results: Iterable[int]) -> Record:
-    """The record of results 1 (win), 0 (tie) and -1 (loss)."""
+    """Returns the record of results 1 (win), 0 (tie) and -1 (loss)."""
     signs = list(results)
     return Record(signs.count(1), signs.count(0), signs.count(-1))
 
@@ -58,14 +58,14 @@ def compared(own: Mapping[str, float], other: Mapping[str, float], *, higher_is_
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a test says: who is better, or that it cannot be told, and the p-value."""
+    """Result of a significance test: win, tie or loss, and the p-value."""
 
     word: Word
     p_value: float
 
     @property
     def text(self) -> str:
-        """As the paper prints it: 'Tie', 'Win (3e-05)'."""
+        """Returns the verdict as the paper prints it: 'Tie', 'Win (3e-05)'."""
         return "Tie" if self.word == "Tie" else f"{self.word} ({self.p_value:.0e})"
 
 
@@ -75,11 +75,11 @@ def _outcome(better: float, p_value: float) -> Outcome:
 
 
 def outcome_of_wins(record: Record) -> Outcome:
-    """Binomial test of a record."""
+    """Returns the binomial test of a record."""
     return _outcome(record.wins - record.losses, record.p_value)
 
 
 def outcome_of_means(own: Sequence[float], other: Sequence[float], *, higher_is_better: bool = True) -> Outcome:
-    """Paired t-test of values of the same prompts and seeds."""
+    """Returns the paired t-test of values of the same prompts and seeds."""
     found = paired_t_test(own, other)
     return _outcome(found.statistic if higher_is_better else -found.statistic, found.p_value)

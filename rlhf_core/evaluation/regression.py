@@ -1,4 +1,4 @@
-"""Whether a model got worse on any of several benchmarks: paired differences with simultaneous intervals."""
+"""Regression test of a model on several benchmarks: paired differences with simultaneous intervals."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def change(before: Mapping[str, float], now: Mapping[str, float], *, benchmarks:
     from scipy import stats
 
     if not 0 < level < 1 or benchmarks < 1:
-        raise DataError(f"level is {level} and benchmarks {benchmarks}; they must lie in (0, 1) and be at least 1")
+        raise DataError(f"level is {level} and benchmarks {benchmarks}; level must be in (0, 1), benchmarks at least 1")
     shared = sorted(before.keys() & now.keys())
     differences = np.array([now[item] - before[item] for item in shared], dtype=np.float64)
     if not np.isfinite(differences).all():

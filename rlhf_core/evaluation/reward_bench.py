@@ -79,7 +79,7 @@ class ScoredPair:
 
 
 def section_of(subset: str) -> str:
-    """The section of an official subset; a subset of another benchmark is a section of its own."""
+    """Returns the section of an official subset; a subset of another benchmark is a section of its own."""
     return _SECTION_OF.get(subset, subset)
 
 
@@ -122,7 +122,8 @@ def reward_bench_scores(pairs: Sequence[ScoredPair]) -> dict[str, float]:
 
 
 def with_prior_sets(average: float, prior_sets: float) -> float:
-    """The leaderboard's score: four sections of weight 1 with the mean `average`, and the prior sets of weight 1/2."""
+    """Returns the leaderboard's score: four sections of weight 1 with the mean `average`, and the prior sets of weight
+    1/2."""
     return (len(SECTIONS) * average + 0.5 * prior_sets) / (len(SECTIONS) + 0.5)
 
 

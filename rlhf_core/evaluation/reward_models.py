@@ -14,7 +14,7 @@ from rlhf_core.evaluation.statistics import wilson_interval
 
 @dataclass(frozen=True)
 class ReliabilityBin:
-    """Pairs whose predicted probability of 'A better' lies in [lower, upper) (the last bin includes 1)."""
+    """Pairs whose predicted probability of 'A better' is in [lower, upper) (the last bin includes 1)."""
 
     lower: float
     upper: float
@@ -24,7 +24,7 @@ class ReliabilityBin:
 
 
 def pairwise_accuracy(chosen: ArrayLike, rejected: ArrayLike) -> dict[str, float]:
-    """Share of pairs with chosen > rejected, strictly: a tie is wrong.
+    """Returns the share of pairs with chosen > rejected, strictly: a tie is wrong.
 
     Args:
         chosen, rejected: [n] rewards.
@@ -47,7 +47,7 @@ def pairwise_accuracy(chosen: ArrayLike, rejected: ArrayLike) -> dict[str, float
 def calibration(
     chosen: ArrayLike, rejected: ArrayLike, *, n_bins: int = 10, symmetric: bool = True
 ) -> dict[str, float | list[ReliabilityBin]]:
-    """Expected calibration error and Brier score of p = sigmoid(chosen - rejected).
+    """Returns the expected calibration error and Brier score of p = sigmoid(chosen - rejected).
 
     Args:
         chosen, rejected: [n] rewards.

@@ -118,7 +118,7 @@ def rm_bench_scores(pairs: Sequence[StyledPair], *, rounds: int = 1000, seed: in
 
 
 def _means(shares: dict[str, Floats]) -> dict[str, float]:
-    """Every score of some prompts."""
+    """Returns every score of some prompts."""
     parts: dict[str, list[Floats]] = {}
     for part, rows in shares.items():
         parts.setdefault(PARTS_OF.get(part, part), []).append(rows.mean(axis=0))

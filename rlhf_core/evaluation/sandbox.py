@@ -79,7 +79,7 @@ class Program:
 
 @dataclass(frozen=True)
 class ProgramResult:
-    """What became of a program.
+    """Outcome of a program's run.
 
     Attributes:
         status: passed (every test ran to its end) | failed (an assertion) | error (an exception) | exited
@@ -94,7 +94,7 @@ class ProgramResult:
 
     @property
     def passed(self) -> bool:
-        """Whether all tests passed."""
+        """Returns whether all tests passed."""
         return self.status == "passed"
 
 
@@ -202,7 +202,7 @@ class Sandbox:
         return self._read_line(time.monotonic() + seconds)
 
     def _read_line(self, deadline: float) -> dict[str, Any] | None:
-        """The next line as an object; None at the deadline, at the end, or if it is not one."""
+        """Returns the next line as an object; None at the deadline, at the end, or if it is not one."""
         assert self._process is not None
         assert self._process.stdout is not None
         descriptor = self._process.stdout.fileno()
@@ -253,7 +253,7 @@ def run_programs(programs: Sequence[Program], limits: Limits | None = None, *, w
 
 
 def isolation_problem() -> str | None:
-    """Why generated code cannot be isolated here, or None if it can (starts one sandbox to see)."""
+    """Returns why generated code cannot be isolated here, or None if it can (starts one sandbox to see)."""
     try:
         with Sandbox():
             return None

@@ -52,7 +52,7 @@ def limit_child(memory_mb: int, file_kb: int, cpu_seconds: int) -> None:
 
 
 def broken_isolation() -> str | None:
-    """What, seen from the inside, is not isolated; None when everything holds."""
+    """Returns what, seen from the inside, is not isolated; None when everything holds."""
     if os.getpid() != 1:
         return "not in a process namespace of its own"
     if 0 in os.getresuid():
@@ -137,7 +137,7 @@ def child_main(job: dict[str, Any], report: int, token: str) -> NoReturn:
 
 
 def describe(error: BaseException) -> str:
-    """Type and message of an error, cut; a message that cannot be made is left out."""
+    """Returns the type and message of an error, cut; a message that cannot be made is left out."""
     name = type(error).__name__
     try:
         message = str(error)
@@ -147,7 +147,7 @@ def describe(error: BaseException) -> str:
 
 
 def run_job(job: dict[str, Any]) -> dict[str, Any]:
-    """Fork, wait within the time limit, clear up, and read the report."""
+    """Returns the fork, wait within the time limit, clear up, and read the report."""
     token = secrets.token_hex(16)
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -176,7 +176,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def verdict(report: str, token: str, finished: bool, status: int) -> dict[str, Any]:
-    """Turn a child's report into a result; only a report with the token and a clean exit can pass."""
+    """Returns the turn a child's report into a result; only a report with the token and a clean exit can pass."""
     if not finished:
         return {"status": "timeout", "detail": "time limit", "n_passed": 0}
     lines = report.split("\n", 3)

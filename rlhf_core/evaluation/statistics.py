@@ -50,7 +50,7 @@ def _vector(values: ArrayLike, name: str) -> Floats:
     if vector.ndim != 1:
         raise DataError(f"{name} must be one-dimensional, has shape {vector.shape}", field=name)
     if not np.isfinite(vector).all():
-        raise DataError(f"{name} holds a value that is not finite", field=name)
+        raise DataError(f"{name} contains a value that is not finite", field=name)
     return vector
 
 
@@ -62,7 +62,7 @@ def _paired(a: ArrayLike, b: ArrayLike) -> tuple[Floats, Floats]:
 
 
 def mean_and_standard_error(values: ArrayLike) -> MeanError:
-    """Mean and standard error (standard deviation with ddof 1 over sqrt n); NaN where undefined."""
+    """Returns the mean and standard error (standard deviation with ddof 1 over sqrt n); NaN where undefined."""
     vector = _vector(values, "values")
     n = len(vector)
     mean = float(vector.mean()) if n else math.nan
@@ -71,7 +71,7 @@ def mean_and_standard_error(values: ArrayLike) -> MeanError:
 
 
 def binomial_test(wins: int, losses: int) -> TestResult:
-    """Two-sided exact binomial test of wins against losses, p0 = .5; ties are left out by the caller.
+    """Returns the two-sided exact binomial test of wins against losses, p0 = .5; ties are left out by the caller.
 
     Returns:
         statistic = wins / (wins + losses); with no decided game statistic .5 and p-value 1.
@@ -87,7 +87,7 @@ def binomial_test(wins: int, losses: int) -> TestResult:
 
 
 def paired_t_test(a: ArrayLike, b: ArrayLike) -> TestResult:
-    """Two-sided paired t-test of mean(a - b) = 0.
+    """Returns the two-sided paired t-test of mean(a - b) = 0.
 
     Returns:
         statistic = mean difference. Fewer than two pairs: p-value 1. All differences equal: p-value 1 if they
@@ -117,7 +117,7 @@ def bootstrap_interval(
     level: float = 0.95,
     seed: int = 0,
 ) -> Interval:
-    """Percentile bootstrap of a statistic (default: the mean) of [n] values; NaN without values."""
+    """Returns the percentile bootstrap of a statistic (default: the mean) of [n] values; NaN without values."""
     vector = _vector(values, "values")
     if not len(vector):
         return Interval(math.nan, math.nan, math.nan)
@@ -129,7 +129,7 @@ def bootstrap_interval(
 
 
 def wilson_interval(successes: float, n: int, level: float = 0.95) -> Interval:
-    """Wilson score interval of a proportion (no continuity correction); (NaN, 0, 1) for n = 0.
+    """Returns the wilson score interval of a proportion (no continuity correction); (NaN, 0, 1) for n = 0.
 
     Args:
         successes: between 0 and n; half successes (ties) are allowed.
@@ -137,7 +137,7 @@ def wilson_interval(successes: float, n: int, level: float = 0.95) -> Interval:
     from scipy import stats
 
     if n < 0 or not 0 <= successes <= n:
-        raise DataError(f"successes must lie between 0 and n, not {successes} of {n}")
+        raise DataError(f"successes must be between 0 and n, not {successes} of {n}")
     if n == 0:
         return Interval(math.nan, 0.0, 1.0)
     z = float(stats.norm.ppf((1 + level) / 2))
@@ -150,7 +150,8 @@ def wilson_interval(successes: float, n: int, level: float = 0.95) -> Interval:
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """p-values corrected for their number, in the order given: below alpha with a family-wise error of at most alpha.
+    """Returns p-values corrected for their number, in the order given: below alpha with a family-wise error of at most
+    alpha.
 
     Source: Holm 1979, step-down: the k-th smallest of m is multiplied by m - k + 1, never below the one before it,
     at most 1.
@@ -166,7 +167,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
 def direction_verdict(
     published: float | None, published_main: float | None, difference: float, significant: bool
 ) -> Direction | None:
-    """Whether a measured difference repeats the published order of a row and its main row.
+    """Returns whether a measured difference repeats the published order of a row and its main row.
 
     Args:
         published, published_main: as printed; None where the paper prints a dash or words.

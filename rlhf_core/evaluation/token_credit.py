@@ -10,7 +10,7 @@ from rlhf_core.errors import DataError
 
 
 def negative_credit(credits: Sequence[Sequence[float]], mistaken: Sequence[Sequence[bool]]) -> dict[str, float]:
-    """How well credit below 0 tells mistaken tokens from others, in wrong responses.
+    """Returns how well credit below 0 tells mistaken tokens from others, in wrong responses.
 
     Args:
         credits: per response the credit of each token.
@@ -44,7 +44,8 @@ def negative_credit(credits: Sequence[Sequence[float]], mistaken: Sequence[Seque
 
 
 def auc(credits: Sequence[float] | np.ndarray, mistaken: Sequence[bool] | np.ndarray) -> float | None:
-    """Chance that a mistaken token has less credit than another, ties half; None where one kind is missing."""
+    """Returns the chance that a mistaken token has less credit than another, ties half; None where one kind is
+    missing."""
     from scipy.stats import rankdata
 
     truth = np.asarray(mistaken, dtype=bool)

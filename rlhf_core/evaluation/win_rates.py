@@ -23,7 +23,7 @@ def clean_preferences(preferences: ArrayLike) -> Floats:
 
 
 def win_rate(preferences: ArrayLike) -> dict[str, float]:
-    """Win rate in percent.
+    """Returns the win rate in percent.
 
     Args:
         preferences: [n] soft preferences in [1, 2], 2 = model wins; NaN, None and values outside are dropped

@@ -29,20 +29,20 @@ class Work:
     sampled: float = 0.0
 
     def gpu_hours(self, peak: float = PEAK) -> float:
-        """Hours of one GPU; over several, as many in all."""
+        """Returns hours of one GPU; over several, as many in all."""
         seconds = 6 * self.trained / TRAIN_SHARE + 2 * self.scored / SCORE_SHARE + 2 * self.sampled / SAMPLE_SHARE
         return seconds / peak / 3600
 
 
 def supervised(parameters: int, rows: float, epochs: float, tokens: float) -> Work:
-    """Training on rows of a mean length, a validation pass left out."""
+    """Returns the training on rows of a mean length, a validation pass left out."""
     return Work(trained=parameters * rows * epochs * tokens)
 
 
 def policy_run(
     policy: int, critic: int, frozen: int, *, responses: float, epochs: float, prompt: float, response: float
 ) -> Work:
-    """Policy optimisation over a number of sampled responses.
+    """Returns the policy optimisation over a number of sampled responses.
 
     Args:
         policy, critic: trained parameters; critic 0 where there is none.

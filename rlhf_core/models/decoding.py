@@ -16,7 +16,7 @@ class Decoding(Protocol):
     """A batch of rows being decoded."""
 
     def logits(self) -> Tensor:
-        """[rows, vocabulary] float32: of the next token of every row."""
+        """Returns [rows, vocabulary] float32: of the next token of every row."""
 
     def append(self, chosen: Tensor, alive: Tensor) -> None:
         """Adds a token to every row.
@@ -27,11 +27,11 @@ class Decoding(Protocol):
         """
 
     def keep(self, rows: Tensor) -> None:
-        """Goes on with these rows only, [kept] int64."""
+        """Continues with these rows only, [kept] int64."""
 
 
 def position_ids(mask: Tensor) -> Tensor:
-    """[batch, length] positions that ignore padding on either side."""
+    """Returns [batch, length] positions that ignore padding on either side."""
     return (mask.long().cumsum(dim=1) - 1).clamp(min=0)
 
 

@@ -23,7 +23,7 @@ BLOCK_TOKENS = {"cpu": 512, "cuda": 4096}
 
 
 def can_fuse(output: nn.Module) -> bool:
-    """Whether the projection is a plain linear layer whose weights may be read without calling it.
+    """Returns whether the projection is a plain linear layer whose weights may be read without calling it.
 
     Adapters, quantised layers and parametrisations are other classes; sharding engines gather weights in hooks.
     """
@@ -45,7 +45,7 @@ def fused_statistics(
     tokens: int | None = None,
     vocabulary: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target and entropy of its distribution; differentiable once.
+    """Returns the log-probability of each target and entropy of its distribution; differentiable once.
 
     Logits are computed in the layer's dtype, or autocast's, statistics and sums of gradients in float32 or better.
 
@@ -98,7 +98,7 @@ class _Blocks:
             yield slice(start, start + self.tokens)
 
     def logits(self, rows: slice, columns: slice, weight: Tensor) -> Tensor:
-        """[rows, columns] logits in the dtype of statistics, free to be overwritten."""
+        """Returns [rows, columns] logits in the dtype of statistics, free to be overwritten."""
         if self.bias is None:
             logits = self.hidden[rows] @ weight.t()
         else:

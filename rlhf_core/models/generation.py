@@ -37,7 +37,7 @@ class Generated:
 
 
 def joined(parts: Sequence[Generated], pad_id: int) -> Generated:
-    """Responses of several batches below each other, right-padded to the longest of all."""
+    """Returns responses of several batches below each other, right-padded to the longest of all."""
     if len(parts) == 1:
         return parts[0]
     width = max(part.ids.shape[1] for part in parts)
@@ -55,7 +55,7 @@ def joined(parts: Sequence[Generated], pad_id: int) -> Generated:
 
 
 def truncate(scores: Tensor, sampling: Sampling) -> Tensor:
-    """Log-scores with what top-k and top-p exclude set to -inf; scores are already divided by temperature."""
+    """Returns log-scores with what top-k and top-p exclude set to -inf; scores are already divided by temperature."""
     if sampling.top_k and sampling.top_k < scores.shape[-1]:
         kth = scores.topk(sampling.top_k, dim=-1).values[:, -1:]
         scores = scores.masked_fill(scores < kth, -torch.inf)
@@ -68,7 +68,7 @@ def truncate(scores: Tensor, sampling: Sampling) -> Tensor:
 
 
 def _choose(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor:
-    """[batch] int64: one token per row, by inverting the cumulative distribution at `uniform` [batch]."""
+    """Returns [batch] int64: one token per row, by inverting the cumulative distribution at `uniform` [batch]."""
     if sampling.temperature == 0:
         return logits.argmax(dim=-1)
     scores = truncate(logits / sampling.temperature, sampling)

@@ -35,7 +35,7 @@ ATTENTIONS = ("eager", "sdpa", "flash_attention_2")
 def build_language_model(
     architecture: Mapping[str, Any], tokenizer: PreTrainedTokenizerBase, seed: int
 ) -> PreTrainedModel:
-    """A randomly initialised decoder or encoder-decoder.
+    """Returns a randomly initialised decoder or encoder-decoder.
 
     Args:
         architecture: `{model_type: llama, hidden_size: 96, ...}`, fields of the transformers configuration.
@@ -103,7 +103,7 @@ def set_attention(model: PreTrainedModel, attention: str) -> None:
 
 
 def stored_model(kind: Any, source: Path | str, dtype: torch.dtype | None = None) -> PreTrainedModel:
-    """A model of an auto class from a folder or hub id, with the attention that its configuration names.
+    """Returns a model of an auto class from a folder or hub id, with the attention that its configuration names.
 
     Raises:
         OSError, ValueError, SafetensorError: nothing that can be loaded there.
@@ -134,7 +134,7 @@ def save_model(model: PreTrainedModel, folder: Path) -> None:
 
 
 def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None) -> PreTrainedModel:
-    """A decoder or an encoder-decoder from a local folder or hub id; safetensors only, no remote code.
+    """Returns a decoder or an encoder-decoder from a local folder or hub id; safetensors only, no remote code.
 
     Args:
         source: the folder or id.
@@ -155,7 +155,7 @@ def load_language_model(source: Path | str, *, dtype: torch.dtype | None = None)
 
 
 def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:
-    """A tokenizer from a local folder or hub id; no remote code.
+    """Returns a tokenizer from a local folder or hub id; no remote code.
 
     It forgets whence and in which environment it was loaded, so that saving it again writes the same files everywhere.
     """
@@ -180,13 +180,13 @@ def load_tokenizer(source: Path | str) -> PreTrainedTokenizerBase:
 
 
 def decoder_of(model: PreTrainedModel) -> nn.Module:
-    """The transformer below the output projection."""
+    """Returns the transformer below the output projection."""
     decoder = model.get_decoder() if hasattr(model, "get_decoder") else None
     return decoder if decoder is not None else model.base_model
 
 
 def backbone_of(model: PreTrainedModel) -> nn.Module:
-    """What a head is put on: the decoder, or encoder and decoder together (sharing the model's weights)."""
+    """Returns what a head is put on: the decoder, or encoder and decoder together (sharing the model's weights)."""
     if not model.config.is_encoder_decoder:
         return decoder_of(model)
     whole = AutoModel.from_config(model.config, dtype=model.dtype).to(model.device)

@@ -19,7 +19,7 @@ CHUNK_ELEMENTS = 2**26
 
 
 def project(hidden: Tensor, output: nn.Module, softcap: float | None) -> Tensor:
-    """Logits [tokens, vocabulary] float32 of hidden states [tokens, hidden]."""
+    """Returns logits [tokens, vocabulary] float32 of hidden states [tokens, hidden]."""
     logits: Tensor = output(hidden).float()
     return softcap * torch.tanh(logits / softcap) if softcap else logits
 
@@ -43,7 +43,7 @@ def token_statistics(
     chunk: int = 4096,
     with_entropy: bool = True,
 ) -> tuple[Tensor, Tensor]:
-    """Log-probability of each target and Shannon entropy of its predictive distribution, temperature 1.
+    """Returns the log-probability of each target and Shannon entropy of its predictive distribution, temperature 1.
 
     Args:
         hidden: [tokens, hidden] states that predict the targets.
@@ -75,7 +75,7 @@ def token_statistics(
 
 
 def token_statistics_naive(logits: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """The same from full logits [tokens, vocabulary]: the reference for tests."""
+    """Returns the same from full logits [tokens, vocabulary]: the reference for tests."""
     p = torch.softmax(logits.double(), dim=-1)
     chosen = torch.stack([p[i, t].log() for i, t in enumerate(targets.tolist())]) if len(targets) else p.new_zeros(0)
     return chosen.float(), (-(p * p.clamp(min=1e-300).log()).sum(dim=-1)).float()

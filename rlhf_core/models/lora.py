@@ -56,7 +56,7 @@ class Adapter:
 
     @contextmanager
     def off(self) -> Iterator[None]:
-        """The base model, on the same weights."""
+        """Yields the base model, on the same weights."""
         with self._peft.disable_adapter():
             yield
 
@@ -65,7 +65,7 @@ class Adapter:
         self._peft.save_pretrained(str(folder), safe_serialization=True)
 
     def merged(self) -> PreTrainedModel:
-        """The model with the adapters added into its weights; the adapters are gone afterwards."""
+        """Returns the model with the adapters added into its weights; the adapters are gone afterwards."""
         merged: PreTrainedModel = self._peft.merge_and_unload()  # type: ignore[operator]
         return merged
 

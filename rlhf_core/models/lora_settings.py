@@ -10,7 +10,7 @@ from rlhf_core.typed import Checked, above, at_least, between
 
 @dataclass(frozen=True)
 class LoraSettings(Checked):
-    """What is adapted, and how.
+    """Settings of LoRA adapters.
 
     Args:
         rank: of the update's two factors.

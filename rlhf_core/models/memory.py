@@ -30,13 +30,13 @@ OVERHEAD = 1.1
 
 @dataclass(frozen=True)
 class Sharding:
-    """How trained models lie on the ranks.
+    """Distribution of trained models over the ranks.
 
     Args:
         ranks: GPUs.
         stage: ZeRO's, None without DeepSpeed.
         bf16: whether weights are bf16.
-        offload: whether the optimiser lies in the CPU's memory.
+        offload: whether the optimiser is in the CPU's memory.
     """
 
     ranks: int
@@ -46,7 +46,7 @@ class Sharding:
 
     @classmethod
     def of(cls, ranks: int, deepspeed: Mapping[str, Any] | None) -> Sharding:
-        """As a DeepSpeed configuration says, or none."""
+        """Returns the sharding that a DeepSpeed configuration states, or none."""
         if deepspeed is None:
             return cls(ranks)
         zero = deepspeed["zero_optimization"]
@@ -55,7 +55,7 @@ class Sharding:
 
     @property
     def bytes(self) -> int:
-        """Of a parameter, an activation or a cached state."""
+        """Returns the bytes of a parameter, an activation or a cached state."""
         return 2 if self.bf16 else 4
 
     def trained(self, parameters: int) -> tuple[float, float]:
@@ -69,15 +69,15 @@ class Sharding:
         return weights + gradients + (0 if self.offload else optimiser), optimiser if self.offload else 0.0
 
     def whole(self, parameters: int) -> float:
-        """Bytes on each GPU of a sharded model while it is gathered."""
+        """Returns bytes on each GPU of a sharded model while it is gathered."""
         return float(self.bytes * parameters) if self.stage == 3 else 0.0
 
     def activations(self, config: PreTrainedConfig, tokens: int) -> float:
-        """Bytes of a forward pass of that many tokens which is kept for the backward pass."""
+        """Returns bytes of a forward pass of that many tokens which is kept for the backward pass."""
         return 17.0 * self.bytes * tokens * int(config.hidden_size) * int(config.num_hidden_layers)
 
     def cache(self, config: PreTrainedConfig, tokens: int) -> float:
-        """Bytes of the key-value cache of that many tokens."""
+        """Returns bytes of the key-value cache of that many tokens."""
         heads = int(getattr(config, "num_key_value_heads", None) or config.num_attention_heads)
         size = int(getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads)
         return 2.0 * self.bytes * int(config.num_hidden_layers) * heads * size * tokens
@@ -91,7 +91,7 @@ def _known() -> dict[str, dict[str, Any]]:
 
 
 def known_configuration(source: str) -> PreTrainedConfig:
-    """The configuration of a model that a scale loads, without a network.
+    """Returns the configuration of a model that a scale loads, without a network.
 
     Raises:
         RecipeError: it is not in architectures.yaml.
@@ -107,7 +107,7 @@ def known_configuration(source: str) -> PreTrainedConfig:
 
 
 def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
-    """The model of a configuration, shapes only."""
+    """Returns the model of a configuration, shapes only."""
     kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
     with torch.device("meta"):
         model: PreTrainedModel = kind.from_config(config)
@@ -115,11 +115,11 @@ def on_meta(config: PreTrainedConfig) -> PreTrainedModel:
 
 
 def trainable(model: torch.nn.Module) -> int:
-    """Parameters that are trained, shared ones once."""
+    """Returns parameters that are trained, shared ones once."""
     return sum(parameter.numel() for parameter in model.parameters() if parameter.requires_grad)
 
 
 def scalar_on_meta(model: PreTrainedModel) -> ScalarModel:
-    """A reward model or critic on a language model's transformer, shapes only."""
+    """Returns a reward model or critic on a language model's transformer, shapes only."""
     with torch.device("meta"):
         return ScalarModel.from_language_model(model)

@@ -57,7 +57,8 @@ class Policy(Protocol):
         *,
         with_entropy: bool = True,
     ) -> TokenStatistics:
-        """Log-probability and entropy of every response token in one forward pass, only at response positions.
+        """Returns the log-probability and entropy of every response token in one forward pass, only at response
+        positions.
 
         Args:
             prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
@@ -90,7 +91,7 @@ def response_states(
     response_ids: Tensor,
     response_mask: Tensor,
 ) -> Tensor:
-    """[batch, response_len + 1, hidden]: state j has read the prompt and the first j response tokens.
+    """Returns [batch, response_len + 1, hidden]: state j has read the prompt and the first j response tokens.
 
     State j predicts response token j (a policy, a critic); state j + 1 has read it (a reward model). A decoder-only
     model sees each row with its padding moved to the right end and cut to the longest row: half the positions of a
@@ -115,7 +116,8 @@ def response_states(
 
 
 def _decoder_states(model: Any, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> Tensor:
-    """The same of an encoder-decoder; right padding needs no mask, since no real token attends to what follows."""
+    """Returns the same of an encoder-decoder; right padding needs no mask, since no real token attends to what
+    follows."""
     encoded = model.get_encoder()(input_ids=prompt_ids, attention_mask=prompt_mask.long()).last_hidden_state
     start = response_ids.new_full((response_ids.shape[0], 1), start_token(model.config))
     hidden: Tensor = model.get_decoder()(
@@ -128,7 +130,7 @@ def _decoder_states(model: Any, prompt_ids: Tensor, prompt_mask: Tensor, respons
 
 
 def start_token(config: object) -> int:
-    """The decoder's first input: `decoder_start_token_id`, else the pad token as T5 has it.
+    """Returns the decoder's first input: `decoder_start_token_id`, else the pad token as T5 has it.
 
     Raises:
         RecipeError: the configuration names neither.
@@ -148,7 +150,7 @@ def _spread(
     softcap: float | None,
     with_entropy: bool,
 ) -> TokenStatistics:
-    """Statistics at the real tokens, from the states [batch, response_len, hidden] that predict them."""
+    """Returns statistics at the real tokens, from the states [batch, response_len, hidden] that predict them."""
     flat, entropy = token_statistics(
         states[response_mask], response_ids[response_mask], output, softcap=softcap, with_entropy=with_entropy
     )
@@ -223,7 +225,7 @@ class EncoderDecoderPolicy:
 
 
 def policy_of(model: PreTrainedModel, *, pad_id: int, eos_id: int) -> Policy:
-    """The adapter that fits a model."""
+    """Returns the adapter that fits a model."""
     adapter = EncoderDecoderPolicy if model.config.is_encoder_decoder else DecoderPolicy
     policy: Policy = adapter(model, pad_id=pad_id, eos_id=eos_id)
     return policy

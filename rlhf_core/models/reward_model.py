@@ -31,7 +31,7 @@ CONFIG_FILE = "reward_model.json"
 
 @dataclass(frozen=True)
 class SegmentStates:
-    """What a reward model says at segment ends.
+    """Values and hidden states of a reward model at segment ends.
 
     Attributes:
         values: [batch, max_segments] float32, the head at each end, 0 beyond each row's count.
@@ -48,12 +48,12 @@ class SegmentStates:
     heads: Mapping[str, nn.Module]
 
     def project(self, name: str) -> Tensor:
-        """[batch, max_segments, dim] float32: a projection of the states."""
+        """Returns [batch, max_segments, dim] float32: a projection of the states."""
         return read_head(self.heads[name], self.hidden)
 
 
 def read_head(head: nn.Module, states: Tensor) -> Tensor:
-    """What a head says of states, float32; a head in float32 reads states of fewer bits."""
+    """Returns what a head says of states, float32; a head in float32 reads states of fewer bits."""
     said: Tensor = head(states.to(head.weight.dtype))  # type: ignore[arg-type]
     return said.float()
 
@@ -126,7 +126,7 @@ class ScalarModel(nn.Module):
         return cls(backbone, **options)
 
     def as_critic(self, head: str = "reward") -> ScalarModel:
-        """A critic that starts as a copy of this reward model: its head 'value' is `head`, with a bias of 0.
+        """Returns a critic that starts as a copy of this reward model: its head 'value' is `head`, with a bias of 0.
 
         Source: PAR, Algorithm 1, line 3.
         """
@@ -147,7 +147,7 @@ class ScalarModel(nn.Module):
         head: str = "reward",
         shift: int = 0,
     ) -> Tensor:
-        """[batch, response_len] float32: the head's value at every response token, 0 on padding.
+        """Returns [batch, response_len] float32: the head's value at every response token, 0 on padding.
 
         Args:
             prompt_ids, prompt_mask: [batch, prompt_len], left-padded.
@@ -171,7 +171,7 @@ class ScalarModel(nn.Module):
         *,
         head: str = "reward",
     ) -> SegmentStates:
-        """What the model says at segment ends and at the prompt's last token, in one forward pass.
+        """Returns what the model says at segment ends and at the prompt's last token, in one forward pass.
 
         Args:
             prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
@@ -205,7 +205,7 @@ class ScalarModel(nn.Module):
 
     @staticmethod
     def trained_on(folder: Path) -> dict[str, Any]:
-        """What a saved model was trained on, and its heads."""
+        """Returns what a saved model was trained on, and its heads."""
         if not (folder / CONFIG_FILE).is_file():
             raise DataError(
                 f"no {CONFIG_FILE}: this is not a saved reward model",
@@ -220,7 +220,7 @@ class ScalarModel(nn.Module):
 
     @classmethod
     def load(cls, folder: Path) -> tuple[ScalarModel, dict[str, Any]]:
-        """A saved model and what it was trained on."""
+        """Returns a saved model and what it was trained on."""
         config = cls.trained_on(folder)
         try:
             backbone = stored_model(AutoModel, folder)

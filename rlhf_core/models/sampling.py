@@ -10,7 +10,7 @@ from rlhf_core.typed import Checked, at_least, between
 
 @dataclass(frozen=True)
 class Sampling(Checked):
-    """How responses are drawn.
+    """Sampling settings for responses.
 
     Args:
         max_new_tokens: longest response, EOS included.

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: float = 0.95) -> Tensor:
-    """Generalised advantage estimates.
+    """Returns the generalised advantage estimates.
 
     A_t = delta_t + gamma*lam*A_{t+1}, delta_t = r_t + gamma*V_{t+1} - V_t, with V = 0 after the last real token.
 
@@ -41,7 +41,7 @@ def gae(rewards: Tensor, values: Tensor, mask: Tensor, gamma: float = 1.0, lam: 
 
 
 def rewards_to_go(rewards: Tensor, mask: Tensor, gamma: float = 1.0) -> Tensor:
-    """[batch, response_len] float32: discounted sum of rewards from each token on, 0 on padding."""
+    """Returns [batch, response_len] float32: discounted sum of rewards from each token on, 0 on padding."""
     rewards = rewards.float() * mask
     returns = torch.zeros_like(rewards)
     running = torch.zeros(rewards.shape[0], device=rewards.device)
@@ -94,7 +94,7 @@ def group_relative(scores: Tensor, groups: Tensor, std: str = "population") -> T
 
 
 def leave_one_out(scores: Tensor, groups: Tensor) -> Tensor:
-    """Score minus the mean of the other responses of its group.
+    """Returns the score minus the mean of the other responses of its group.
 
     Args:
         scores: [batch] float32.
@@ -108,7 +108,7 @@ def leave_one_out(scores: Tensor, groups: Tensor) -> Tensor:
 
 
 def _group_sums(values: Tensor, groups: Tensor) -> Tensor:
-    """[batch] float64: each row's sum over its group."""
+    """Returns [batch] float64: each row's sum over its group."""
     index = torch.unique(groups, return_inverse=True)[1]
     return torch.zeros_like(values, dtype=torch.float64).scatter_add_(0, index, values.double())[index]
 
@@ -120,12 +120,12 @@ def _centred(scores: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def on_tokens(scores: Tensor, mask: Tensor) -> Tensor:
-    """[batch, response_len] float32: each response's number on all its real tokens."""
+    """Returns [batch, response_len] float32: each response's number on all its real tokens."""
     return torch.where(mask, scores.float()[:, None], 0.0)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Mean over real tokens; 0 when there are none."""
+    """Returns the mean over real tokens; 0 when there are none."""
     return torch.where(mask, values, 0.0).sum() / mask.sum().clamp(min=1)
 
 
@@ -162,7 +162,7 @@ WHITENINGS = Choices(
 
 @dataclass(frozen=True)
 class Rewarded:
-    """What an advantage estimator sees of a rollout batch.
+    """Inputs of an advantage estimator for a rollout batch.
 
     Attributes:
         rewards, values: [batch, response_len] float32, token rewards and the critic's values (zeros without one).
@@ -177,7 +177,7 @@ class Rewarded:
 
     @property
     def scores(self) -> Tensor:
-        """[batch] float32, each response's total."""
+        """Returns [batch] float32, each response's total."""
         return (self.rewards * self.mask).sum(dim=1)
 
 
@@ -239,12 +239,12 @@ ADVANTAGES = Choices(
 
 
 def advantage_plus_value(given: Rewarded, advantages: Tensor, config: OptimiserConfig) -> Tensor:
-    """The advantage before whitening plus the value."""
+    """Returns the advantage before whitening plus the value."""
     return (advantages + given.values) * given.mask
 
 
 def monte_carlo(given: Rewarded, advantages: Tensor, config: OptimiserConfig) -> Tensor:
-    """The discounted sum of the rewards that followed."""
+    """Returns the discounted sum of the rewards that followed."""
     return rewards_to_go(given.rewards, given.mask, config.gamma)
 
 

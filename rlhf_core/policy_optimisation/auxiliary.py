@@ -26,8 +26,8 @@ class AuxiliaryLoss(Protocol):
     name: str
 
     def parts(self, policy: Policy) -> Iterator[Tensor]:
-        """The loss of the next batch as scalars that sum to it, over ranks too, one per forward pass, coefficient
-        included."""
+        """Returns the loss of the next batch as scalars that sum to it, over ranks too, one per forward pass,
+        coefficient included."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

@@ -16,42 +16,9 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES, GROUP_STDS, VALUE_TARGETS, WHITENINGS
 from rlhf_core.policy_optimisation.kl import KL_ESTIMATORS, KL_PLACEMENTS
 from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES
+from rlhf_core.policy_optimisation.origins import CRITICS, SOURCES
 from rlhf_core.schedule import SCHEDULES
 from rlhf_core.typed import Checked, above, at_least, between, one_of
-
-
-@dataclass(frozen=True)
-class CriticStart:
-    """What a critic starts from.
-
-    Args:
-        starts: the model, 'sft' or 'reward_model'; None for no critic.
-        reads: settings that only a critic reads.
-    """
-
-    starts: str | None
-    reads: tuple[str, ...] = ("critic_lr", "critic_warmup", "value_clip", "value_coef", "value_target")
-
-
-CRITICS = Choices(
-    "critic",
-    {"sft": CriticStart("sft"), "reward_model": CriticStart("reward_model"), "none": CriticStart(None, reads=())},
-    needs=("starts", "reads"),
-)
-
-
-@dataclass(frozen=True)
-class RolloutOrigin:
-    """Where rollouts come from.
-
-    Args:
-        fixed: samples of the reference, drawn once; the policy samples them otherwise.
-    """
-
-    fixed: bool
-
-
-SOURCES = Choices("source", {"on_policy": RolloutOrigin(False), "fixed": RolloutOrigin(True)}, needs=("fixed",))
 
 #: Each word setting's choices.
 TABLES: dict[str, Choices[Any]] = {
@@ -177,7 +144,7 @@ class OptimiserConfig(Checked):
             raise RecipeError(
                 f"advantage '{self.advantage}' with critic '{self.critic}': "
                 + ("it needs a critic" if estimator.needs_critic else "only an advantage that needs a critic reads one")
-                + f"; 'gae' needs a critic ({', '.join(name for name in CRITICS if CRITICS[name].starts)}), the others "
+                + f"; 'gae' needs a critic ({', '.join(name for name in CRITICS if CRITICS[name].build)}), the others "
                 "have critic: none"
             )
         if self.has_critic != (self.critic_lr is not None):
@@ -205,7 +172,7 @@ class OptimiserConfig(Checked):
 
     @property
     def has_critic(self) -> bool:
-        return CRITICS[self.critic].starts is not None
+        return CRITICS[self.critic].build is not None
 
     @property
     def kl_in_reward(self) -> bool:
@@ -217,7 +184,7 @@ class OptimiserConfig(Checked):
 
     @property
     def fixed_samples(self) -> bool:
-        """Whether rollouts are samples of the reference, drawn once."""
+        """Returns whether rollouts are samples of the reference, drawn once."""
         return SOURCES[self.source].fixed
 
 
@@ -258,7 +225,7 @@ OPTIMISERS: Choices[Mapping[str, Any]] = Choices(
 
 
 def _unread(setting: str, made: Mapping[str, Any]) -> str | None:
-    """Why a composition never reads a setting, by what its choices declare; None where it does."""
+    """Returns why a composition never reads a setting, by what its choices declare; None where it does."""
     readers = [
         field
         for field, table in TABLES.items()

@@ -1,4 +1,4 @@
-"""What a rollout batch looks like before the update. What the update itself does, the learner reports."""
+"""Diagnostics of a rollout batch before the update. The learner reports on the update itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ REPETITION_N = 3
 
 
 def describe(experience: Experience, *, with_critic: bool) -> dict[str, float]:
-    """Reward, KL, entropy, lengths, repetition, advantages, the critic's fit, and the reward's parts.
+    """Returns the reward, KL, entropy, lengths, repetition, advantages, the critic's fit, and the reward's parts.
 
     `kl` (k1) and `kl_k3` are nats per response against the reference; `entropy` is the mean Shannon entropy, in nats
     per token, of the distributions that the tokens were drawn from, at temperature 1 and untruncated; `proxy` is the
@@ -59,13 +59,14 @@ def describe(experience: Experience, *, with_critic: bool) -> dict[str, float]:
 
 
 def _spread(name: str, values: Tensor, mask: Tensor) -> dict[str, Tensor]:
-    """Mean and population standard deviation over real tokens."""
+    """Returns the mean and population standard deviation over real tokens."""
     mean = masked_mean(values, mask)
     return {f"{name}_mean": mean, f"{name}_std": masked_mean((values - mean) ** 2, mask).sqrt()}
 
 
 def repetition_rate(responses: Responses, n: int = REPETITION_N) -> float:
-    """Share of n-grams that stood earlier in the same response, over all responses; 0 without any n-gram."""
+    """Returns the share of n-grams that stood earlier in the same response, over all responses; 0 without any
+    n-gram."""
     repeated = total = 0
     for ids, length in zip(responses.ids.tolist(), responses.lengths.tolist(), strict=True):
         grams = [tuple(ids[i : i + n]) for i in range(length - n + 1)]

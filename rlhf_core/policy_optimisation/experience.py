@@ -38,13 +38,13 @@ class EncodedPrompt:
 
 
 def response_texts(tokenizer: PreTrainedTokenizerBase, generated: Generated) -> list[str]:
-    """Text of each response, special tokens left out."""
+    """Returns the text of each response, special tokens left out."""
     rows = [ids[mask].tolist() for ids, mask in zip(generated.ids, generated.mask, strict=True)]
     return [str(text) for text in tokenizer.batch_decode(rows, skip_special_tokens=True)]
 
 
 def token_pieces(tokenizer: PreTrainedTokenizerBase, generated: Generated) -> list[list[str]]:
-    """Text of each real token of each response."""
+    """Returns the text of each real token of each response."""
     pieces = {i: str(tokenizer.decode([i])) for i in generated.ids[generated.mask].unique().tolist()}
     return [[pieces[i] for i in ids[mask].tolist()] for ids, mask in zip(generated.ids, generated.mask, strict=True)]
 
@@ -143,7 +143,7 @@ def inputs_of(batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor
 
 
 def slice_rows(batch: RolloutBatch, rows: Tensor) -> RolloutBatch:
-    """Some rows of a batch, trimmed to the width that they need."""
+    """Returns some rows of a batch, trimmed to the width that they need."""
     prompt_len, response_len = trimmed(batch.prompt_mask[rows], batch.responses.mask[rows])
     wanted = rows.tolist()
     old = batch.responses
@@ -174,7 +174,7 @@ def slice_rows(batch: RolloutBatch, rows: Tensor) -> RolloutBatch:
 
 
 def proxy_scores(reward: RewardOutput) -> Tensor:
-    """[batch] float32: the raw proxy of each response, before normalising and shaping.
+    """Returns [batch] float32: the raw proxy of each response, before normalising and shaping.
 
     With one component that is its raw signal (its sum over tokens, its mean over segments); with several, or none
     that kept one, the reward's total.
@@ -207,7 +207,7 @@ class Experience:
     scores: Tensor
 
     def packed(self) -> dict[str, Any]:
-        """What an update reads, as tensors, for a buffer or a checkpoint; texts and records stay behind."""
+        """Returns what an update reads, as tensors, for a buffer or a checkpoint; texts and records stay behind."""
         assert self.batch.logprobs is not None
         assert self.batch.reference_logprobs is not None
         return {
@@ -228,7 +228,7 @@ class Experience:
 
     @classmethod
     def unpacked(cls, packed: Mapping[str, Tensor]) -> Experience:
-        """The inverse, as far as an update is concerned."""
+        """Returns the inverse, as far as an update is concerned."""
         rows = range(packed["ids"].shape[0])
         batch = RolloutBatch(
             prompt_ids=packed["prompt_ids"],

@@ -27,17 +27,17 @@ class KLEstimator:
 
 
 def k1(d: Tensor) -> Tensor:
-    """d: unbiased, of either sign."""
+    """Returns d: unbiased, of either sign."""
     return d
 
 
 def k2(d: Tensor) -> Tensor:
-    """d^2/2: biased, never negative."""
+    """Returns d^2/2: biased, never negative."""
     return 0.5 * d**2
 
 
 def k3(d: Tensor) -> Tensor:
-    """exp(-d) - 1 + d: unbiased, never negative."""
+    """Returns exp(-d) - 1 + d: unbiased, never negative."""
     return torch.expm1(-d) + d
 
 
@@ -80,7 +80,7 @@ KL_PLACEMENTS = Choices(
 
 
 def kl_tokens(logprobs: Tensor, reference_logprobs: Tensor, mask: Tensor, estimator: str = "k1") -> Tensor:
-    """[batch, response_len] float32 per-token estimate, 0 on padding.
+    """Returns [batch, response_len] float32 per-token estimate, 0 on padding.
 
     Args:
         logprobs, reference_logprobs: [batch, response_len] float32, log pi and log pi_ref of the sampled tokens.

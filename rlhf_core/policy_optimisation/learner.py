@@ -69,7 +69,7 @@ class Learner:
     def update(
         self, experience: Experience, generator: torch.Generator, kl_coef: float, *, train_actor: bool = True
     ) -> dict[str, float]:
-        """Epochs of minibatch updates; returns losses and diagnostics averaged over them.
+        """Returns epochs of minibatch updates; returns losses and diagnostics averaged over them.
 
         The gaps between log-probabilities at rollout and now are the first minibatch's, before anything is learned
         from the batch: what is not rounding there is off-policy data, as from a replay buffer, or an error. Where
@@ -102,11 +102,12 @@ class Learner:
         return {name: value / steps for name, value in sums.items()} | first | counts
 
     def units(self, experience: Experience) -> Tensor:
-        """[units, k] int64 rows that stay together in a minibatch, as the objective has them."""
+        """Returns [units, k] int64 rows that stay together in a minibatch, as the objective has them."""
         return self.objective.units(experience.scores, experience.batch.groups, self.config)
 
     def _minibatches(self, experience: Experience, units: Tensor, generator: torch.Generator) -> Iterator[Tensor]:
-        """Shuffled units [minibatch / k, k], those of similar length side by side; the last may hold fewer."""
+        """Yields the shuffled units [minibatch / k, k], those of similar length side by side; the last may hold
+        fewer."""
         lengths = experience.batch.responses.mask.sum(dim=1)[units].amax(dim=1)
         order = torch.randperm(len(units), generator=generator).to(units.device)
         for part in order.split(self.config.minibatch // units.shape[1]):
@@ -115,7 +116,8 @@ class Learner:
     def minibatch(
         self, experience: Experience, units: Tensor, kl_coef: float, *, train_actor: bool = True
     ) -> dict[str, float]:
-        """One optimiser step on the rows of `units` [n, k], accumulated over microbatches; returns its metrics."""
+        """Returns one optimiser step on the rows of `units` [n, k], accumulated over microbatches; returns its
+        metrics."""
         config, mask = self.config, experience.batch.responses.mask
         rows = units.flatten()
         tokens = mask[rows].sum().clamp(min=1)
@@ -202,7 +204,7 @@ class Learner:
         return distributed.summed_numbers({auxiliary.name: total})[auxiliary.name]
 
     def state_dict(self) -> dict[str, Any]:
-        """Trainable weights, Adam's moments, and the auxiliary loss's place in its data."""
+        """Returns the trainable weights, Adam's moments, and the auxiliary loss's place in its data."""
         state: dict[str, Any] = {
             "policy": self.actor.read(lambda: weights(self.policy.model)),
             "actor_adam": self.actor.optimiser_state(),
@@ -231,7 +233,7 @@ def _check_norm(norm: float) -> None:
 
 
 def weights(model: torch.nn.Module) -> dict[str, Tensor]:
-    """The trainable parameters by name, each shared one once."""
+    """Returns the trainable parameters by name, each shared one once."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 

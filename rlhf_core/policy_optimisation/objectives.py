@@ -30,14 +30,14 @@ class TokenLoss:
 
 
 def importance_ratio(logprobs: Tensor, old_logprobs: Tensor, mask: Tensor) -> Tensor:
-    """[batch, response_len] float32: pi / pi_old, 1 on padding."""
+    """Returns [batch, response_len] float32: pi / pi_old, 1 on padding."""
     return torch.where(mask, logprobs - old_logprobs, 0.0).exp()
 
 
 def clipped_surrogate(
     logprobs: Tensor, old_logprobs: Tensor, advantages: Tensor, mask: Tensor, clip: float
 ) -> TokenLoss:
-    """PPO's clipped objective, -min(ratio*A, clip(ratio)*A).
+    """Returns PPO's clipped objective, -min(ratio*A, clip(ratio)*A).
 
     Args:
         logprobs, old_logprobs, advantages: [batch, response_len] float32.
@@ -83,12 +83,12 @@ def rlmec_objective(
 
 
 def nonzero_rewards(rewards: Tensor, mask: Tensor) -> Tensor:
-    """Scalar int64, at least 1: real tokens with a reward other than 0."""
+    """Returns the scalar int64, at least 1: real tokens with a reward other than 0."""
     return ((rewards != 0) & mask).sum().clamp(min=1)
 
 
 def preference_loss(logratios: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """DPO's loss of pairs that the policy itself has sampled, the better one first.
+    """Returns DPO's loss of pairs that the policy itself has sampled, the better one first.
 
     Args:
         logratios: [pairs, 2] float32, log pi - log pi_ref summed over each response.
@@ -103,7 +103,7 @@ def preference_loss(logratios: Tensor, beta: float) -> tuple[Tensor, Tensor]:
 
 
 def ordered_pairs(scores: Tensor, groups: Tensor, min_margin: float = 0.0) -> Tensor:
-    """[pairs, 2] int64: rows (better, worse) of every group of two; equal scores keep the lower row first.
+    """Returns [pairs, 2] int64: rows (better, worse) of every group of two; equal scores keep the lower row first.
 
     Args:
         scores: [batch] float32, one per response.
@@ -119,7 +119,7 @@ def ordered_pairs(scores: Tensor, groups: Tensor, min_margin: float = 0.0) -> Te
 def value_loss(
     values: Tensor, old_values: Tensor, returns: Tensor, mask: Tensor, clip: float | None, coefficient: float = 0.5
 ) -> TokenLoss:
-    """coefficient * max((V - R)^2, (clip(V, V_old ± clip) - R)^2).
+    """Returns coefficient * max((V - R)^2, (clip(V, V_old ± clip) - R)^2).
 
     Args:
         values, old_values, returns: [batch, response_len] float32.
@@ -137,7 +137,7 @@ def value_loss(
 
 @dataclass(frozen=True)
 class LossAverage:
-    """What losses of tokens are averaged over.
+    """Averaging of the tokens' losses.
 
     Args:
         total: ([batch, response_len] losses, mask) -> scalar sum.
@@ -153,7 +153,7 @@ def _over_tokens(losses: Tensor, mask: Tensor) -> Tensor:
 
 
 def _over_responses(losses: Tensor, mask: Tensor) -> Tensor:
-    """Sum over responses of the mean over each one's tokens, 0 for an empty one."""
+    """Returns the sum over responses of the mean over each one's tokens, 0 for an empty one."""
     return (losses / mask.sum(dim=1, keepdim=True).clamp(min=1)).sum()
 
 
@@ -166,7 +166,7 @@ LOSS_AVERAGES = Choices(
 
 @dataclass(frozen=True)
 class Compared:
-    """What an objective sees of some responses, [batch, response_len].
+    """Inputs of an objective for some responses, [batch, response_len].
 
     Attributes:
         logprobs: float32 under the policy as it is, with a gradient.
@@ -217,7 +217,7 @@ class TokenObjective:
     measures: tuple[str, ...] = ()
 
     def units(self, scores: Tensor, groups: Tensor, config: OptimiserConfig) -> Tensor:
-        """[units, k] int64 rows that stay together in a minibatch: single responses."""
+        """Returns [units, k] int64 rows that stay together in a minibatch: single responses."""
         return torch.arange(len(groups), device=groups.device)[:, None]
 
     def loss(self, seen: Compared, config: OptimiserConfig) -> Loss:
@@ -225,7 +225,7 @@ class TokenObjective:
         return Loss(LOSS_AVERAGES[config.loss_average].total(terms.losses, seen.mask), terms.clipped)
 
     def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: OptimiserConfig) -> Tensor:
-        """What the loss sum of a whole minibatch of `units` is divided by, a scalar."""
+        """Returns what the loss sum of a whole minibatch of `units` is divided by, a scalar."""
         if self.divide_by is not None:
             return self.divide_by(advantages, mask)
         return tokens.new_tensor(units) if LOSS_AVERAGES[config.loss_average].by_response else tokens
@@ -260,7 +260,7 @@ class PairObjective:
             )
 
     def units(self, scores: Tensor, groups: Tensor, config: OptimiserConfig) -> Tensor:
-        """[pairs, 2] int64: rows (better, worse)."""
+        """Returns [pairs, 2] int64: rows (better, worse)."""
         return ordered_pairs(scores, groups, config.dpo_min_margin)
 
     def loss(self, seen: Compared, config: OptimiserConfig) -> Loss:
@@ -270,7 +270,7 @@ class PairObjective:
         return Loss(losses.sum(), torch.zeros_like(seen.mask), measures)
 
     def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: OptimiserConfig) -> Tensor:
-        """The pairs of a whole minibatch."""
+        """Returns the pairs of a whole minibatch."""
         return tokens.new_tensor(units)
 
 

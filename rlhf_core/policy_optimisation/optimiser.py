@@ -45,7 +45,7 @@ OnStep = Callable[[int, dict[str, float], Experience], bool | None]
 
 @runtime_checkable
 class Stateful(Protocol):
-    """What changes while training and says so; a reward may be one."""
+    """Object with a state that training changes, such as a reward."""
 
     def state_dict(self) -> dict[str, Any]: ...
 
@@ -102,11 +102,12 @@ class PolicyOptimiser:
         self.learner.close()
 
     def gathered(self) -> AbstractContextManager[None]:
-        """A context in which every rank has the whole policy: for rollouts, and for evaluation while training."""
+        """Returns a context in which every rank has the whole policy: for rollouts, and for evaluation while
+        training."""
         return self.learner.actor.gathered()
 
     def iterate(self) -> tuple[dict[str, float], Experience]:
-        """One iteration: (metrics, what was rolled out in it)."""
+        """Returns one iteration: (metrics, what was rolled out in it)."""
         config, step = self.config, self.step + 1
         with self.gathered():
             batch = self.source.next(self.generator)
@@ -133,7 +134,7 @@ class PolicyOptimiser:
         return metrics, experience
 
     def experience(self, batch: RolloutBatch) -> Experience:
-        """Rewards a rollout batch and estimates advantages."""
+        """Returns rewards a rollout batch and estimates advantages."""
         config, mask = self.config, batch.responses.mask
         reward = self.reward(batch)
         rewards = reward.total
@@ -153,7 +154,7 @@ class PolicyOptimiser:
 
     @torch.no_grad()
     def values(self, batch: RolloutBatch) -> Tensor:
-        """[batch, response_len] float32: the critic's values, zeros without one."""
+        """Returns [batch, response_len] float32: the critic's values, zeros without one."""
         mask = batch.responses.mask
         values = torch.zeros(mask.shape, device=mask.device)
         if self.critic is not None and self.learner.critic_stepper is not None:
@@ -164,11 +165,12 @@ class PolicyOptimiser:
         return distributed.merged(values)
 
     def update(self, experience: Experience, *, train_actor: bool = True) -> dict[str, float]:
-        """Epochs of minibatch updates; returns losses and diagnostics averaged over them."""
+        """Returns epochs of minibatch updates; returns losses and diagnostics averaged over them."""
         return self.learner.update(experience, self.generator, self.kl.value, train_actor=train_actor)
 
     def state_dict(self) -> dict[str, Any]:
-        """All that changes while training, between two iterations: tensors, numbers, texts, lists and mappings only.
+        """Returns all that changes while training, between two iterations: tensors, numbers, texts, lists and mappings
+        only.
 
         Tensors are the live ones: save or copy them before the next iteration.
         """
@@ -185,7 +187,7 @@ class PolicyOptimiser:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Goes on where `state_dict` was taken, bitwise, given the same settings, data and frozen models."""
+        """Continues from a `state_dict`, bitwise, given the same settings, data and frozen models."""
         self.step = state["step"]
         self.generator.set_state(state["generator"])
         self.learner.load_state_dict(state["learner"])

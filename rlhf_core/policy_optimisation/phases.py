@@ -1,4 +1,4 @@
-"""Where an iteration's time goes. Clocks change no result and enter none."""
+"""Timing of an iteration's phases. Clocks neither change results nor enter them."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ class ReplayBuffer:
         self.pool: list[dict[str, Any]] = []
 
     def substitute(self, experience: Experience, generator: torch.Generator) -> Experience | None:
-        """The batch to train on in place of the new one, or None while the buffer fills."""
+        """Returns the batch to train on in place of the new one, or None while the buffer fills."""
         if not self.size:
             return experience
         if len(self.pool) < self.size:

@@ -23,7 +23,7 @@ class RolloutSource(Protocol):
     """Gives the next rollout batch, with `logprobs` (of the sampling policy) and `reference_logprobs`."""
 
     def next(self, generator: torch.Generator) -> RolloutBatch:
-        """The next batch; what is random beyond the order of the data comes from `generator`."""
+        """Returns the next batch; what is random beyond the order of the data comes from `generator`."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

@@ -34,7 +34,7 @@ class Printed:
 
     @property
     def mean(self) -> float | None:
-        """The number, in the column's unit; None for a dash or words."""
+        """Returns the number, in the column's unit; None for a dash or words."""
         try:
             return float(self.text)
         except ValueError:
@@ -67,7 +67,7 @@ class Row:
 
     @property
     def label(self) -> str:
-        """Condition and everything that sets it apart from the same condition elsewhere in the table."""
+        """Returns the condition and everything that sets it apart from the same condition elsewhere in the table."""
         return " · ".join(part for part in (self.condition, self.backbone) if part)
 
 
@@ -85,16 +85,16 @@ class Table:
 
     @property
     def name(self) -> str:
-        """The short name, such as 'segment/1'."""
+        """Returns the short name, such as 'segment/1'."""
         return f"{self.paper}/{self.id.removeprefix('Table ')}"
 
     @property
     def is_result(self) -> bool:
-        """Whether the table holds measurements (rather than settings, prompts or examples)."""
+        """Returns whether the table holds measurements (rather than settings, prompts or examples)."""
         return self.kind.startswith("results")
 
     def row(self, condition: str, backbone: str | None = None) -> Row:
-        """The row of a condition, and of a backbone where the table has several.
+        """Returns the row of a condition, and of a backbone where the table has several.
 
         Raises:
             RecipeError: no such row, or several.
@@ -200,7 +200,7 @@ def _figure(paper_key: str, raw: Mapping[str, Any]) -> Figure:
 
 @cache
 def paper(key: str) -> Paper:
-    """A paper by its key ('segment', 'sentence', 'alarm', 'rlmec', 'par'), in any case.
+    """Returns a paper by its key ('segment', 'sentence', 'alarm', 'rlmec', 'par'), in any case.
 
     Raises:
         RecipeError: an unknown key, with the nearest known one.
@@ -230,7 +230,7 @@ def _split(name: str, kind: str) -> tuple[Paper, str]:
 
 
 def table(name: str) -> Table:
-    """A table by name: 'segment/1' or 'Segment/Table 1'.
+    """Returns a table by name: 'segment/1' or 'Segment/Table 1'.
 
     Raises:
         RecipeError: an unknown paper or table, with the nearest known one.
@@ -244,7 +244,7 @@ def table(name: str) -> Table:
 
 
 def figure(name: str) -> Figure:
-    """A figure by name: 'segment/4' or 'Segment/Figure 4'.
+    """Returns a figure by name: 'segment/4' or 'Segment/Figure 4'.
 
     Raises:
         RecipeError: an unknown paper or figure, with the nearest known one.

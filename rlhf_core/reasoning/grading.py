@@ -1,4 +1,4 @@
-"""Whether a sampled solution is right: its answer extracted and compared with the question's."""
+"""Grading of sampled solutions: their answers are extracted and compared with the question's answer."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ _ANSWER_IS = re.compile(r"(?:####|the answer is)[: ]*", re.IGNORECASE)
 
 
 def question_prompt(question: str, choices: Sequence[str] | None = None) -> str:
-    """The question as a policy is asked; its choices follow as `(A) one (B) two`."""
+    """Returns the question as a policy is asked; its choices follow as `(A) one (B) two`."""
     if not choices:
         return question
     return f"{question}\n" + " ".join(f"({chr(ord('A') + i)}) {choice}" for i, choice in enumerate(choices))
 
 
 def with_answer(solution: str | None, answer: str) -> str:
-    """A solution that ends with `The answer is ...`, as policies are taught to end; of no steps, that line alone."""
+    """Returns a solution that ends with `The answer is ...`, as policies are taught to end; of no steps, that line
+    alone."""
     steps = (solution or "").strip()
     if _ANSWER_IS.search(steps):
         return steps
@@ -27,7 +28,7 @@ def with_answer(solution: str | None, answer: str) -> str:
 
 
 def _told(text: str) -> str | None:
-    """What is told as the answer: behind the last `The answer is` a box, else the line without its full stop.
+    """Returns what is told as the answer: behind the last `The answer is` a box, else the line without its full stop.
 
     A box elsewhere counts only where nothing says `The answer is`.
     """
@@ -42,7 +43,7 @@ def _told(text: str) -> str | None:
 
 
 def extract_answer(prediction: str, question: Mapping[str, Any]) -> str | None:
-    """The answer that a prediction reaches, None where none can be read.
+    """Returns the answer that a prediction reaches, None where none can be read.
 
     Args:
         prediction: a solution.
@@ -64,7 +65,7 @@ def extract_answer(prediction: str, question: Mapping[str, Any]) -> str | None:
 
 
 def is_right(extracted: str | None, question: Mapping[str, Any]) -> bool:
-    """Whether an extracted answer is the question's."""
+    """Returns whether an extracted answer is the question's."""
     if question.get("choices"):
         return extracted == question["answer"]
     return answers_equal(extracted, str(question["answer"]))

@@ -39,12 +39,12 @@ class ModelTasks:
         return self._prompt(asked)
 
     def rewriting_prompt(self, wrong: WrongSolution) -> list[int]:
-        """Up to and including `Correct prediction:`."""
+        """Returns the up to and including `Correct prediction:`."""
         asked = self.template.rewriting(wrong.question["prompt"], wrong.question["solution"], wrong.prediction)
         return self._prompt(asked, REWRITTEN)
 
     def _prompt(self, asked: str, opening: str = "") -> list[int]:
-        """Ids of a prompt with the opening of its answer; a whole prompt stands behind BOS alone."""
+        """Returns ids of a prompt with the opening of its answer; a whole prompt stands behind BOS alone."""
         tokenizer = self.encoder.tokenizer
         if not self.template.whole:
             return [*self.encoder.prompt({"prompt": asked}), *encode_text(tokenizer, opening)]
@@ -52,15 +52,15 @@ class ModelTasks:
         return truncate_prompt(encode_pieces(tokenizer, pieces), self.encoder.limits, self.encoder.counts)
 
     def answer(self, text: str) -> list[int]:
-        """A response, EOS included."""
+        """Returns a response, EOS included."""
         return self.encoder.template.response_ids(self.encoder.tokenizer, text)
 
     def locating(self, each: WrongSolution, step: int | None) -> EncodedSequence:
-        """A training sequence; None for a prediction whose steps are all correct."""
+        """Returns a training sequence; None for a prediction whose steps are all correct."""
         return EncodedSequence(self.locating_prompt(each), self.answer(locating_target(step)))
 
     def rewriting(self, each: WrongSolution, rewrite: str) -> EncodedSequence:
-        """A training sequence; the prediction itself as the rewrite of a correct one."""
+        """Returns a training sequence; the prediction itself as the rewrite of a correct one."""
         return EncodedSequence(self.rewriting_prompt(each), self.answer(rewrite))
 
     def fits(self, sequence: EncodedSequence) -> bool:
@@ -72,14 +72,15 @@ LOCATING_TOKENS = 16
 
 
 def locate(policy: Policy, tasks: ModelTasks, wrong: Sequence[WrongSolution], *, batch: int) -> list[str]:
-    """What the model says is the first wrong step of each prediction, greedily."""
+    """Returns what the model says is the first wrong step of each prediction, greedily."""
     return _texts(policy, tasks, [tasks.locating_prompt(each) for each in wrong], LOCATING_TOKENS, batch)
 
 
 def correct(
     policy: Policy, tasks: ModelTasks, wrong: Sequence[WrongSolution], *, max_new_tokens: int, batch: int
 ) -> list[Correction]:
-    """Two-stage inference: locates the first wrong step, keeps what stands before it, and completes; greedily."""
+    """Returns the two-stage inference: locates the first wrong step, keeps what stands before it, and completes;
+    greedily."""
     located = locate(policy, tasks, wrong, batch=batch)
     kept, prompts = [], []
     for each, said in zip(wrong, located, strict=True):
@@ -93,7 +94,7 @@ def correct(
 def _texts(
     policy: Policy, tasks: ModelTasks, prompts: Sequence[Sequence[int]], max_new_tokens: int, batch: int
 ) -> list[str]:
-    """The greedy answer to every prompt, prompts batched by length."""
+    """Returns the greedy answer to every prompt, prompts batched by length."""
     order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
     texts, sampling = [""] * len(prompts), Sampling(max_new_tokens, temperature=0)
     for start in range(0, len(order), batch):
@@ -107,7 +108,7 @@ def _texts(
 
 @torch.no_grad()
 def token_logprobs(policy: Policy, sequences: Sequence[EncodedSequence], batch: int) -> list[list[float]]:
-    """Log-probability of every response token, in nats."""
+    """Returns the log-probability of every response token, in nats."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
     found: list[list[float]] = [[]] * len(sequences)
     for start in range(0, len(order), batch):

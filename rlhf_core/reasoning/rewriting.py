@@ -29,7 +29,7 @@ class WrongSolution:
 
 @dataclass(frozen=True)
 class Correction:
-    """What a teacher or model says: the raw texts of both tasks.
+    """Raw answers of a teacher or model to both tasks.
 
     Attributes:
         located: answer to the locating prompt, such as `[2]`.
@@ -45,18 +45,18 @@ class Teacher(Protocol):
 
     @property
     def name(self) -> str:
-        """Which teacher it is, for the record."""
+        """Returns which teacher it is, for the record."""
 
     def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
-        """One correction for each, in order; an empty rewrite where there is no answer."""
+        """Returns one correction for each, in order; an empty rewrite where there is no answer."""
 
     def costs(self) -> dict[str, float]:
-        """Calls, tokens and money so far."""
+        """Returns calls, tokens and money so far."""
 
 
 @dataclass(frozen=True)
 class RewriteLimits(Checked):
-    """What is accepted as a rewrite.
+    """Limits that an accepted rewrite keeps to.
 
     Attributes:
         most_steps: steps of the prediction and of the rewrite.
@@ -71,7 +71,7 @@ class RewriteLimits(Checked):
 
 @dataclass(frozen=True)
 class Verdict:
-    """Whether a rewrite is accepted, with the reason where it is not, and its edit distance in tokens."""
+    """Acceptance or rejection of a rewrite, with the reason and the edit distance in tokens."""
 
     accepted: bool
     reason: str

@@ -1,4 +1,4 @@
-"""Steps of a solution: where they lie, how they are labelled, and how the first wrong one is named.
+"""Steps of a solution: their places, their labels, and the name of the first wrong one.
 
 Source: RLMEC, section 4.1 and appendix A.1.
 """
@@ -17,7 +17,8 @@ CORRECT = "correct"
 
 
 def step_spans(text: str) -> list[tuple[int, int]]:
-    """[start, end) of every step, without the white space around it: lines, or sentences where there is one line.
+    """Returns [start, end) of every step, without the white space around it: lines, or sentences where there is one
+    line.
 
     A blank text has no step.
     """
@@ -36,17 +37,17 @@ def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
 
 
 def split_steps(text: str) -> list[str]:
-    """The steps themselves."""
+    """Returns the steps themselves."""
     return [text[start:end] for start, end in step_spans(text)]
 
 
 def labelled(text: str) -> str:
-    """One step a line, each behind its label: `[0] `, `[1] `, ..."""
+    """Returns one step a line, each behind its label: `[0] `, `[1] `, ..."""
     return "\n".join(f"[{number}] {step}" for number, step in enumerate(split_steps(text)))
 
 
 def kept_before(text: str, step: int) -> str:
-    """What stands before a step, the break included; behind the last step, all of the text and a break."""
+    """Returns what stands before a step, the break included; behind the last step, all of the text and a break."""
     spans = step_spans(text)
     if step < len(spans):
         return text[: spans[step][0]]
@@ -58,7 +59,7 @@ def kept_before(text: str, step: int) -> str:
 
 @dataclass(frozen=True)
 class Located:
-    """What a model says of a prediction's first wrong step.
+    """A model's answer about the first wrong step of a prediction.
 
     Attributes:
         valid: False where the text names no step and does not say that all are correct.

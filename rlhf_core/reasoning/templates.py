@@ -1,4 +1,4 @@
-"""What teachers and generative reward models are asked: locating the first wrong step, and rewriting with least edits.
+"""Prompts for teachers and generative reward models: locating the first wrong step, rewriting with least edits.
 
 `PAPER` has the words of RLMEC, Table 6, `SHORT` a header for models of the testbed's size. In a teacher's rewriting
 prompt the paper's Table 5 prints the erroneous solution in the place of the correct one; here the correct one stands
@@ -46,11 +46,11 @@ class PromptTemplate:
     whole: bool = False
 
     def locating(self, problem: str, solution: str, prediction: str) -> str:
-        """The locating prompt; steps of the solution and the prediction are labelled."""
+        """Returns the locating prompt; steps of the solution and the prediction are labelled."""
         return _filled(self.locate, problem, labelled(solution), labelled(prediction))
 
     def rewriting(self, problem: str, solution: str, prediction: str) -> str:
-        """The rewriting prompt, up to where `Correct prediction:` begins."""
+        """Returns the rewriting prompt, up to where `Correct prediction:` begins."""
         return _filled(self.rewrite, problem, solution, prediction)
 
 
@@ -75,6 +75,6 @@ TEMPLATES = {"paper": PAPER, "short": SHORT}
 
 
 def template_words(template: PromptTemplate) -> list[str]:
-    """Texts that hold every character that the prompts and their answers are written with."""
+    """Returns texts that hold every character that the prompts and their answers are written with."""
     shown = [template.locating("", "0. 1.", "2. 3."), template.rewriting("", "4. 5.", "6. 7.")]
     return [*shown, f"{REWRITTEN}\n[8] [9]", "The first error step is [0]", "correct"] * 40

@@ -12,7 +12,7 @@ Span = tuple[int, int]
 
 @dataclass(frozen=True)
 class RewardRanges:
-    """Where rewards are clipped.
+    """Ranges to which rewards are clipped.
 
     Attributes:
         negative: (alpha, beta) of wrong predictions, so only tokens held to be wrong are punished.
@@ -30,7 +30,7 @@ class RewardRanges:
 
 
 def token_rewards(probabilities: Sequence[float], correct: bool, ranges: RewardRanges | None = None) -> list[float]:
-    """[tokens] clip(P - 1/2, alpha, beta) of each token.
+    """Returns [tokens] clip(P - 1/2, alpha, beta) of each token.
 
     Args:
         probabilities: [tokens] of each token of the prediction, EOS included, as the corrected one.
@@ -51,7 +51,7 @@ def token_rewards(probabilities: Sequence[float], correct: bool, ranges: RewardR
 def aligned_logprobs(
     spans: Sequence[Span], model_spans: Sequence[Span], model_logprobs: Sequence[float]
 ) -> list[float]:
-    """Log-probability of each policy token where the reward model cuts the same text into other tokens.
+    """Returns the log-probability of each policy token where the reward model cuts the same text into other tokens.
 
     A model token's log-probability is shared out over its characters, and a policy token takes that of its own. So a
     policy token made of whole model tokens has exactly the log-probability of its text, equal tokens keep theirs, and
@@ -92,7 +92,7 @@ def aligned_logprobs(
 def aligned_logprobs_naive(
     spans: Sequence[Span], model_spans: Sequence[Span], model_logprobs: Sequence[float]
 ) -> list[float]:
-    """The same by characters: the reference for tests."""
+    """Returns the same by characters: the reference for tests."""
     of_character: dict[int, float] = {}
     for (start, end), logprob in zip(model_spans, model_logprobs, strict=True):
         for character in range(start, end):

@@ -32,12 +32,12 @@ QUERY, KEY = "query", "key"
 
 
 def prompt(states: SegmentStates) -> Tensor:
-    """[batch] float32: the head at the prompt's last token."""
+    """Returns [batch] float32: the head at the prompt's last token."""
     return states.base
 
 
 def zero(states: SegmentStates) -> Tensor:
-    """[batch] float32: 0."""
+    """Returns [batch] float32: 0."""
     return torch.zeros_like(states.base)
 
 
@@ -63,12 +63,13 @@ class Aggregated:
 
     @property
     def contributions(self) -> Tensor:
-        """[batch, max_segments] weight times reward; their sum is the total."""
+        """Returns [batch, max_segments] weight times reward; their sum is the total."""
         return self.weights * self.rewards
 
     @property
     def worth(self) -> Tensor:
-        """[batch, max_segments]: what a segment is worth, as training measures it and normalisers are fitted to it."""
+        """Returns [batch, max_segments]: what a segment is worth, as training measures it and normalisers are fitted to
+        it."""
         return self.contributions if self.weighted else self.rewards
 
 
@@ -101,7 +102,7 @@ class Aggregation(Checked):
 
     @property
     def entry(self) -> Entry:
-        """The function behind its name, and what that needs."""
+        """Returns the function behind its name, and what that needs."""
         return AGGREGATIONS[self.kind]
 
     def __call__(self, states: SegmentStates) -> Aggregated:
@@ -110,7 +111,7 @@ class Aggregation(Checked):
 
 
 def differences(values: Tensor, mask: Tensor, base: Tensor) -> Tensor:
-    """[batch, max_segments] v_i - v_(i-1), 0 beyond each row's count. Source: Sentence, Eq. 3.
+    """Returns [batch, max_segments] v_i - v_(i-1), 0 beyond each row's count. Source: Sentence, Eq. 3.
 
     Args:
         values: [batch, max_segments] float32, value at each segment's end.
@@ -122,7 +123,7 @@ def differences(values: Tensor, mask: Tensor, base: Tensor) -> Tensor:
 
 
 def rotary(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
-    """Rotary embedding of interleaved pairs: (x_2t, x_2t+1) turned by position * base^(-2t/d), t from 0.
+    """Returns the rotary embedding of interleaved pairs: (x_2t, x_2t+1) turned by position * base^(-2t/d), t from 0.
 
     Args:
         vectors: [..., d] float32.
@@ -140,13 +141,13 @@ def rotary(vectors: Tensor, positions: Tensor, base: float) -> Tensor:
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax over the last dimension's real entries, 0 elsewhere; all 0 where there are none."""
+    """Returns the softmax over the last dimension's real entries, 0 elsewhere; all 0 where there are none."""
     filled = torch.where(mask, scores, torch.finfo(scores.dtype).min)
     return torch.where(mask, filled.softmax(dim=-1), 0.0)
 
 
 def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor, rope_base: float) -> Tensor:
-    """[batch, max_segments] softmax over segments of q_n . k_i, without 1/sqrt(d).
+    """Returns [batch, max_segments] softmax over segments of q_n . k_i, without 1/sqrt(d).
 
     Args:
         queries, keys: [batch, max_segments, dim] at segment ends; the query is the last segment's.
@@ -164,7 +165,7 @@ def attention_weights(queries: Tensor, keys: Tensor, mask: Tensor, rope_base: fl
 
 
 def mean_attention_weights(queries: Tensor, keys: Tensor, mask: Tensor, rope_base: float) -> Tensor:
-    """[batch, max_segments] attention that each segment receives, averaged over all segments' queries.
+    """Returns [batch, max_segments] attention that each segment receives, averaged over all segments' queries.
 
     Source: Sentence, appendix A.6, whose sum runs over the softmax's own index as printed (always 1/T); read as in
     Kim et al. 2023, over the queries.
@@ -196,33 +197,33 @@ def _weighted(rewards: Tensor, weights: Tensor) -> Aggregated:
 
 
 def mean(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """Plain mean. Each segment is worth its own value, not its share of the mean (Segment, §2.3)."""
+    """Returns plain mean. Each segment is worth its own value, not its share of the mean (Segment, §2.3)."""
     total = states.values.sum(dim=1) / states.mask.sum(dim=1).clamp(min=1)
     return Aggregated(total, states.values, _uniform(states.mask), weighted=False)
 
 
 def total_sum(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """Plain sum."""
+    """Returns plain sum."""
     return _weighted(states.values, states.mask.float())
 
 
 def differential_mean(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """DA: mean of differences, so (v_n - v_0)/n."""
+    """Returns DA: mean of differences, so (v_n - v_0)/n."""
     return _weighted(_differences(states, options), _uniform(states.mask))
 
 
 def value_attention(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """VW: attention-weighted values."""
+    """Returns VW: attention-weighted values."""
     return _weighted(states.values, _attention(states, options))
 
 
 def differential_attention(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """The paper's own: attention-weighted differences."""
+    """Returns the paper's own: attention-weighted differences."""
     return _weighted(_differences(states, options), _attention(states, options))
 
 
 def preference_transformer(states: SegmentStates, options: Aggregation) -> Aggregated:
-    """Values weighted by the attention that they receive from every segment."""
+    """Returns values weighted by the attention that they receive from every segment."""
     weights = mean_attention_weights(states.project(QUERY), states.project(KEY), states.mask, options.rope_base)
     return _weighted(states.values, weights)
 

@@ -29,7 +29,7 @@ from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 
 
 def slice_tokens(tokens: Several[tuple[int, int]], spans: Several[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Half-open token spans of character spans, in order and disjoint; some may be empty.
+    """Returns half-open token spans of character spans, in order and disjoint; some may be empty.
 
     Args:
         tokens: [start, end) of each token, never decreasing.
@@ -47,7 +47,7 @@ def slice_tokens(tokens: Several[tuple[int, int]], spans: Several[tuple[int, int
 
 
 def token_values(tokens: Several[tuple[int, int]], scored: Scored) -> list[float]:
-    """Each token's value: of the spans that it overlaps the one furthest from 0, 0 where there is none."""
+    """Returns each token's value: of the spans that it overlaps the one furthest from 0, 0 where there is none."""
     values = [0.0] * len(tokens)
     place = 0
     for i, (start, end) in enumerate(tokens):
@@ -78,7 +78,7 @@ class AspectScorer:
         return SIGNALS[self.aspect.density][0]
 
     def score(self, batch: RolloutBatch) -> Signal:
-        """The aspect's values over the batch's tokens.
+        """Returns the aspect's values over the batch's tokens.
 
         Raises:
             RecipeError: scores that are not of the declared density.
@@ -96,7 +96,7 @@ class AspectScorer:
     def signal(
         self, spelled: Several[Spelling], scored: Several[Scored], width: int, device: torch.device | None = None
     ) -> Signal:
-        """The signal of responses whose characters and scores are known, over `width` tokens."""
+        """Returns the signal of responses whose characters and scores are known, over `width` tokens."""
         if self.gives is Sequence:
             return Sequence(torch.tensor([one.values[0] for one in scored], device=device))
         if self.gives is Tokens:
@@ -118,7 +118,7 @@ def _aspects(reward: Reward) -> list[AspectScorer]:
 
 
 class ToolClock:
-    """What the tools behind a reward's aspects were asked since it was last read. Clocks enter no result."""
+    """Counter of the requests to the aspects' tools since its last reading. It does not enter results."""
 
     def __init__(self, reward: Reward) -> None:
         self._usages = [scorer.aspect.usage for scorer in _aspects(reward) if hasattr(scorer.aspect, "usage")]
@@ -140,7 +140,8 @@ class ToolClock:
 
 
 def prefetching(reward: Reward) -> Callable[[Generated], None] | None:
-    """What lets the tools behind a reward's aspects start on responses as they are sampled; None without such tools."""
+    """Returns what lets the tools behind a reward's aspects start on responses as they are sampled; None without such
+    tools."""
     asking = [scorer for scorer in _aspects(reward) if hasattr(scorer.aspect, "prefetch")]
     if not asking:
         return None

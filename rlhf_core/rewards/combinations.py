@@ -1,4 +1,4 @@
-"""How components of a reward combine, as a recipe says it: `{kind: sum}` or `{kind: gate, by: ..., threshold: ...}`."""
+"""Combinations of a reward's components, set in a recipe: `{kind: sum}` or `{kind: gate, by: ..., threshold: ...}`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,9 @@ class Combination(Protocol):
     """A combination as a recipe states it.
 
     Attributes:
-        kind: its name.
         shapes_aspects: whether an aspect that may be negative is shaped by a sigmoid unless the recipe shapes it.
     """
 
-    kind: ClassVar[str]
     shapes_aspects: ClassVar[bool]
 
     def check(self, components: Sequence[Any], clamp: float | None) -> None:
@@ -50,7 +48,6 @@ class Combination(Protocol):
 class WeightedSum(Checked):
     """Every component pays what it says."""
 
-    kind: ClassVar[str] = "sum"
     shapes_aspects: ClassVar[bool] = False
 
     def check(self, components: Sequence[Any], clamp: float | None) -> None:
@@ -71,7 +68,6 @@ class Gate(Checked):
 
     by: str
     threshold: Annotated[float | Mapping[str, float], accepted_by(check_threshold)]
-    kind: ClassVar[str] = "gate"
     shapes_aspects: ClassVar[bool] = True
 
     def check(self, components: Sequence[Any], clamp: float | None) -> None:
@@ -88,7 +84,7 @@ class Gate(Checked):
             )
         HierarchicalGate(self.by, 0.0, holistic.weight)
         if len(named) < 2 or any(part.weight <= 0 for part in components):
-            raise RecipeError("a gate needs at least one component beside the holistic one, all of positive weight")
+            raise RecipeError("a gate needs at least one component besides the holistic one, all with positive weights")
         if clamp is not None:
             raise RecipeError(f"a clamp of {clamp} per token can turn the gate's order around: give clamp: null")
 
@@ -97,5 +93,5 @@ class Gate(Checked):
 
 
 COMBINATIONS: Choices[type[Any]] = Choices(
-    "combination", {"sum": WeightedSum, "gate": Gate}, needs=("kind", "shapes_aspects", "check", "build")
+    "combination", {"sum": WeightedSum, "gate": Gate}, needs=("shapes_aspects", "check", "build")
 )

@@ -37,7 +37,7 @@ class Shaping(Protocol):
     def takes(self) -> tuple[SignalType, ...]: ...
 
     def __call__(self, signal: Signal, batch: RolloutBatch, *, update: bool) -> Signal:
-        """The shaped signal; running statistics take in the batch first where `update` says so."""
+        """Returns the shaped signal; running statistics take in the batch first where `update` says so."""
 
 
 @runtime_checkable
@@ -51,7 +51,7 @@ class Stateful(Protocol):
 
 @dataclass(frozen=True)
 class Part:
-    """What one component says of a batch.
+    """Rewards of one component for a batch.
 
     Attributes:
         raw: as scored.
@@ -104,7 +104,7 @@ class Component:
                 )
 
     def __call__(self, batch: RolloutBatch, *, update: bool = True) -> Part:
-        """Scores, normalises, shapes and places; `update` lets running statistics take in the batch."""
+        """Returns scores, normalises, shapes and places; `update` lets running statistics take in the batch."""
         raw = self.scorer.score(batch)
         signal = self.normaliser(raw)
         if self.shaping is not None:
@@ -113,7 +113,7 @@ class Component:
         return Part(raw, signal, self.weight * self.credit.pay(signal, batch.responses))
 
     def stateful(self) -> dict[str, Stateful]:
-        """The steps that change while a policy trains, by name."""
+        """Returns the steps that change while a policy trains, by name."""
         steps = {"scorer": self.scorer, "normaliser": self.normaliser, "shaping": self.shaping}
         return {name: step for name, step in steps.items() if isinstance(step, Stateful)}
 
@@ -124,18 +124,18 @@ Combination = Callable[[Mapping[str, Part], RolloutBatch], dict[str, "Tensor"]]
 
 
 def add_up(parts: Mapping[str, Part], batch: RolloutBatch) -> dict[str, Tensor]:
-    """Every component pays what it says: the weighted sum."""
+    """Returns every component pays what it says: the weighted sum."""
     return {name: part.tokens for name, part in parts.items()}
 
 
 @dataclass(frozen=True)
 class RewardOutput:
-    """What a reward says of a batch.
+    """Rewards of all components for a batch.
 
     Attributes:
         total: [batch, response_len] float32, zero on padding.
         breakdown: the same shape by component; its sum is `total`. Clamping shows as 'clamp'.
-        parts: what each component says.
+        parts: rewards of each component.
     """
 
     total: Tensor
@@ -144,11 +144,11 @@ class RewardOutput:
 
     @property
     def raw(self) -> dict[str, Signal]:
-        """Raw signals by component, before normalisation."""
+        """Returns the raw signals by component, before normalisation."""
         return {name: part.raw for name, part in self.parts.items()}
 
     def sequence_totals(self) -> Tensor:
-        """[batch] float32: reward per response."""
+        """Returns [batch] float32: reward per response."""
         return self.total.sum(dim=1)
 
 
@@ -172,7 +172,7 @@ class Reward:
             raise RecipeError(f"a reward needs at least one component and distinct names, got {names}")
 
     def __call__(self, batch: RolloutBatch, *, update: bool = True) -> RewardOutput:
-        """The reward of every response token.
+        """Returns the reward of every response token.
 
         Args:
             batch: rollouts.
@@ -194,7 +194,7 @@ class Reward:
         return RewardOutput(total, breakdown, parts)
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        """State of the stateful steps, by component and step."""
+        """Returns the state of the stateful steps, by component and step."""
         return {c.name: {name: step.state_dict() for name, step in c.stateful().items()} for c in self.components}
 
     def load_state_dict(self, state: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> None:

@@ -40,7 +40,7 @@ class FunctionScorer:
     gives: type[Sequence] | type[Tokens]
 
     def score(self, batch: RolloutBatch) -> Sequence | Tokens:
-        """The callable's values as a float32 signal; padding is paid nothing, whatever it returns there.
+        """Returns the callable's values as a float32 signal; padding is paid nothing, whatever it returns there.
 
         Raises:
             NumericsError: values of another shape than declared.
@@ -59,5 +59,5 @@ class FunctionScorer:
 
 
 def build_function_scorer(name: str, gives: str) -> FunctionScorer:
-    """The scorer of a named callable."""
+    """Returns the scorer of a named callable."""
     return FunctionScorer(import_named(name, "reward function"), GIVES[gives])

@@ -26,7 +26,7 @@ class GivenTokenRewards:
         return Tokens
 
     def score(self, batch: RolloutBatch) -> Tokens:
-        """[batch, response_len] float32.
+        """Returns [batch, response_len] float32.
 
         Raises:
             DataError: a response without rewards, or with another number of them than it has tokens.

@@ -46,13 +46,13 @@ class HierarchicalGate:
             raise RecipeError(f"gate: the weight of '{self.by}' is {self.weight}; it must be a finite number above 0")
 
     def above(self, parts: Mapping[str, Part]) -> Tensor:
-        """[batch] bool: whose holistic reward reaches the threshold."""
+        """Returns [batch] bool: whose holistic reward reaches the threshold."""
         paid = parts[self.by].tokens.sum(dim=1)
         least = torch.tensor(self.threshold, dtype=torch.float32) * self.weight
         return paid >= least.to(paid.device)
 
     def __call__(self, parts: Mapping[str, Part], batch: RolloutBatch) -> dict[str, Tensor]:
-        """What each component pays, [batch, response_len] float32 by name.
+        """Returns what each component pays, [batch, response_len] float32 by name.
 
         Raises:
             NumericsError: a component pays less than 0 above the gate, which would break the hierarchy.
@@ -85,7 +85,7 @@ def check_threshold(stated: float | Mapping[str, float]) -> None:
 
 
 def resolve_threshold(stated: float | Mapping[str, float], holistic: Tensor | None) -> float:
-    """The threshold of the normalised holistic reward.
+    """Returns the threshold of the normalised holistic reward.
 
     Args:
         stated: the number itself, or `{quantile: q}` of the initial policy's pure samples D_p.
@@ -106,7 +106,7 @@ def resolve_threshold(stated: float | Mapping[str, float], holistic: Tensor | No
 
 
 def gate_metrics(reward: RewardOutput, gate: HierarchicalGate, penalty: Tensor) -> dict[str, float]:
-    """How often the gate was open, and what KL did to the order.
+    """Returns how often the gate was open, and what KL did to the order.
 
     Args:
         reward: of a rollout batch.

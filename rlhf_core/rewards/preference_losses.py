@@ -22,17 +22,17 @@ Evaluations = Mapping[str, tuple["Tensor", "Tensor"]]
 
 
 def bradley_terry_loss(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """[pairs] float32: -log sigmoid(chosen - rejected). Source: Segment, Eq. 1 and 3."""
+    """Returns [pairs] float32: -log sigmoid(chosen - rejected). Source: Segment, Eq. 1 and 3."""
     return -torch.nn.functional.logsigmoid(chosen.float() - rejected.float())
 
 
 def reward_regularisation(chosen: Tensor, rejected: Tensor) -> Tensor:
-    """[pairs] float32: r_w^2 + r_l^2. Source: PAR, §4.1 (Reg)."""
+    """Returns [pairs] float32: r_w^2 + r_l^2. Source: PAR, §4.1 (Reg)."""
     return chosen.float() ** 2 + rejected.float() ** 2
 
 
 def correlation(values: Tensor, others: Tensor) -> Tensor:
-    """Pearson correlation of two [n] tensors, float32; 0 (without a gradient) where either is constant."""
+    """Returns Pearson correlation of two [n] tensors, float32; 0 (without a gradient) where either is constant."""
     a, b = values.float() - values.float().mean(), others.float() - others.float().mean()
     if not (bool(a.detach().abs().max() > 0) and bool(b.detach().abs().max() > 0)):
         return 0.0 * a.sum()
@@ -46,7 +46,7 @@ def head_similarity(first: torch.nn.Module, second: torch.nn.Module) -> Tensor:
 
 
 def _weight(head: torch.nn.Module) -> Tensor:
-    """[hidden] float32: a bias-free head's weight, read by its forward pass, which gathers what is sharded."""
+    """Returns [hidden] float32: a bias-free head's weight, read by its forward pass, which gathers what is sharded."""
     assert isinstance(head, torch.nn.Linear)
     parameter = head.weight
     units = torch.eye(head.in_features, dtype=parameter.dtype, device=parameter.device)
@@ -59,11 +59,11 @@ class PreferenceLoss(Protocol):
 
     @property
     def heads(self) -> tuple[str, ...]:
-        """The heads that are trained; the first is the one to read."""
+        """Returns the heads that are trained; the first is the one to read."""
 
     @property
     def least_pairs(self) -> int:
-        """Pairs that a microbatch needs for the loss to say anything."""
+        """Returns pairs that a microbatch needs for the loss to say anything."""
 
     def __call__(
         self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]

@@ -47,7 +47,7 @@ def evaluations(
     aggregation: Aggregation = MEAN,
     head: str = "reward",
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Sequence evaluations and what they are made of.
+    """Returns the sequence evaluations and what they are made of.
 
     Returns:
         (e [batch], what segments are worth [batch, max_segments], ends [batch, max_segments] with -1 beyond each row's
@@ -58,7 +58,7 @@ def evaluations(
 
 
 def can_share_prompts(model: ScalarModel, longest: int) -> bool:
-    """Whether the backbone honours a mask of its own making for sequences of up to `longest` tokens.
+    """Returns whether the backbone honours a mask of its own making for sequences of up to `longest` tokens.
 
     Encoder-decoders read the prompt apart anyway; flash attention takes no mask; a sliding window would be lost.
     """
@@ -75,7 +75,7 @@ def pair_evaluations(
     pad_id: int,
     aggregation: Aggregation = MEAN,
 ) -> tuple[Tensor, Tensor]:
-    """Sequence evaluations by the head 'reward' ([pairs] of the chosen, [pairs] of the rejected)."""
+    """Returns the sequence evaluations by the head 'reward' ([pairs] of the chosen, [pairs] of the rejected)."""
     return head_evaluations(model, chosen, rejected, pad_id, aggregation)["reward"]
 
 
@@ -87,7 +87,7 @@ def head_evaluations(
     aggregation: Aggregation = MEAN,
     heads: Sequence[str] = ("reward",),
 ) -> dict[str, tuple[Tensor, Tensor]]:
-    """Sequence evaluations by each head, of the chosen and of the rejected.
+    """Returns the sequence evaluations by each head, of the chosen and of the rejected.
 
     Each prompt is computed once if it can be; then all heads share one forward pass, too.
     """
@@ -100,7 +100,8 @@ def head_evaluations(
 
 
 def shared_prompt_mask(prompts: Tensor, chosen: Tensor, rejected: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention and positions of rows that hold a prompt, its chosen and its rejected response, then padding.
+    """Returns the attention and positions of rows that hold a prompt, its chosen and its rejected response, then
+    padding.
 
     Both responses attend to the prompt and to their own past, and both go on counting positions where it ends.
 
@@ -162,7 +163,8 @@ def _states(
     side: Sequence[SegmentedSequence],
     start: Tensor,
 ) -> SegmentStates:
-    """What the model says at the segment ends of responses that start at [pairs] positions behind shared prompts.
+    """Returns what the model says at the segment ends of responses that start at [pairs] positions behind shared
+    prompts.
 
     Args:
         hidden, values: [pairs, length, hidden] and a head of them [pairs, length].
@@ -181,7 +183,8 @@ def _states(
 
 
 def _additive(mask: Tensor, model: ScalarModel) -> Tensor:
-    """A mask in the form that every attention implementation takes: 0, or the least number, in the model's dtype."""
+    """Returns a mask in the form that every attention implementation takes: 0, or the least number, in the model's
+    dtype."""
     dtype = model.backbone.dtype
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill(~mask, torch.finfo(dtype).min)
 

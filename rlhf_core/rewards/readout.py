@@ -27,7 +27,7 @@ from rlhf_core.signals import Segments, Sequence, SignalType
 
 
 def read_ends(values: torch.Tensor, ends: torch.Tensor) -> torch.Tensor:
-    """[batch, max_segments] float32: token values at segment ends, 0 beyond each row's count."""
+    """Returns [batch, max_segments] float32: token values at segment ends, 0 beyond each row's count."""
     return torch.where(ends >= 0, values.gather(1, ends.clamp(min=0)), 0.0)
 
 
@@ -70,7 +70,7 @@ class RewardModelScorer:
 
     @torch.no_grad()
     def token_values(self, batch: RolloutBatch) -> torch.Tensor:
-        """[batch, response_len] float32: the head at every response token."""
+        """Returns [batch, response_len] float32: the head at every response token."""
         mask = batch.responses.mask
         values = torch.zeros(mask.shape, dtype=torch.float32, device=mask.device)
         for rows in microbatches(batch.prompt_mask, mask, self.microbatch):
@@ -85,7 +85,7 @@ class RewardModelScorer:
         return distributed.merged(values)
 
     def spelled(self, responses: Responses) -> Responses:
-        """Responses with the characters behind each token, where the segmenter asks for them."""
+        """Returns responses with the characters behind each token, where the segmenter asks for them."""
         if not self.segmenter.needs_spelling or self.tokenizer is None or responses.spelling is not None:
             return responses
         rows = [ids[mask].tolist() for ids, mask in zip(responses.ids, responses.mask, strict=True)]
@@ -93,7 +93,7 @@ class RewardModelScorer:
 
     @torch.no_grad()
     def aggregated(self, batch: RolloutBatch, responses: Responses, segmentation: Segmentation) -> Aggregated:
-        """Every segment's reward and weight, and the response's reward."""
+        """Returns every segment's reward and weight, and the response's reward."""
         ids, mask, ends = responses.ids, responses.mask, segmentation.ends
         if self.end_token is not None:
             ids, mask, ends = self._own_view(responses, segmentation)
@@ -141,11 +141,12 @@ class RewardModelScorer:
 
     @property
     def needs_token_values_only(self) -> bool:
-        """Whether the head's values at the response's tokens give the signal, without base, weights or `<END>`."""
+        """Returns whether the head's values at the response's tokens give the signal, without base, weights or
+        `<END>`."""
         return self.end_token is None and READS[self.read].enough(self.aggregation)
 
     def read_out(self, values: torch.Tensor, responses: Responses) -> Segments | Sequence:
-        """The signal of responses whose head values [batch, response_len] are known.
+        """Returns the signal of responses whose head values [batch, response_len] are known.
 
         Raises:
             RecipeError: a read-out that needs more than those.

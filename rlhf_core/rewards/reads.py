@@ -1,4 +1,4 @@
-"""What is read of a reward model at segment ends: values, differences, parts of the aggregated reward, or that reward.
+"""Readings of a reward model at segment ends: values, differences, parts of the aggregated reward, or all of it.
 
 A read-out says what it needs, so that recipe and scorer ask it and no name.
 """
@@ -42,18 +42,18 @@ class Read:
 
 
 def _values(states: SegmentStates, aggregation: Aggregation, base: str) -> Aggregated:
-    """Values at segment ends, each with weight 1, however the model aggregates them."""
+    """Returns values at segment ends, each with weight 1, however the model aggregates them."""
     return Aggregated(states.values.sum(dim=1), states.values, states.mask.float())
 
 
 def _differences(states: SegmentStates, aggregation: Aggregation, base: str) -> Aggregated:
-    """What each segment adds to the value before it, with weight 1."""
+    """Returns what each segment adds to the value before it, with weight 1."""
     rewards = differences(states.values, states.mask, BASES[base](states))
     return Aggregated(rewards.sum(dim=1), rewards, states.mask.float())
 
 
 def _aggregated(states: SegmentStates, aggregation: Aggregation, base: str) -> Aggregated:
-    """Rewards and weights as the model was trained to have them."""
+    """Returns rewards and weights as the model was trained to have them."""
     return aggregation(states)
 
 

@@ -47,7 +47,7 @@ class GoldText:
 
 
 def build_tagger(config: TaggerConfig, tokenizer: PreTrainedTokenizerBase, seed: int) -> Any:
-    """A tagger with random weights.
+    """Returns a tagger with random weights.
 
     Raises:
         RecipeError: wtpsplit, whose model class this is, is not installed.
@@ -81,14 +81,14 @@ def build_tagger(config: TaggerConfig, tokenizer: PreTrainedTokenizerBase, seed:
 
 
 def train_tokenizer(texts: Sequence[str], vocabulary: int) -> PreTrainedTokenizerBase:
-    """The tagger's tokenizer: any text survives it, and each token knows its characters."""
+    """Returns the tagger's tokenizer: any text survives it, and each token knows its characters."""
     tokenizer = train_byte_level_bpe(texts, vocabulary, (BEGIN, SEPARATOR), eos_token=SEPARATOR, bos_token=BEGIN)
     tokenizer.cls_token, tokenizer.sep_token = BEGIN, SEPARATOR
     return tokenizer
 
 
 def without_punctuation(gold: GoldText) -> GoldText:
-    """The same sentences without the marks that end or divide them."""
+    """Returns the same sentences without the marks that end or divide them."""
     kept = [place for place, letter in enumerate(gold.text) if letter not in ".,!?;:…。！？"]
     text = "".join(gold.text[place] for place in kept)
     ends = (bisect_left(kept, end) for end in gold.ends)
@@ -142,7 +142,7 @@ def train_tagger(
     on_step: Callable[[int, int, dict[str, float]], None] = lambda step, steps, metrics: None,
     device: torch.device | None = None,
 ) -> tuple[Any, PreTrainedTokenizerBase]:
-    """A trained tagger and its tokenizer.
+    """Returns a trained tagger and its tokenizer.
 
     Args:
         gold: texts with their sentences.
@@ -189,7 +189,8 @@ def save_tagger(
 
 
 def sentence_scores(found: Sequence[Sequence[int]], gold: Sequence[GoldText]) -> dict[str, float]:
-    """Precision, recall and F1 of sentence ends, pooled over texts; a text's own end, which is no finding, is left out.
+    """Returns the precision, recall and F1 of sentence ends, pooled over texts; a text's own end, which is no finding,
+    is left out.
 
     Args:
         found: character ends per text, white space behind a sentence included or not.

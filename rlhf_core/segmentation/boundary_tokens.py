@@ -15,7 +15,7 @@ END = "<END>"
 
 
 def closing_positions(text: str, ends: Sequence[int]) -> list[int]:
-    """Where sentences end for the sake of tokens: behind the last character that is not white space.
+    """Returns where sentences end for the sake of tokens: behind the last character that is not white space.
 
     Segmenters leave the white space after a sentence with it, byte-level tokenizers put it into the next word's
     token; without it, the token that closes a sentence is the sentence's own. The last sentence ends with the text.
@@ -29,7 +29,7 @@ def closing_positions(text: str, ends: Sequence[int]) -> list[int]:
 
 
 def boundary_tokens(starts: Sequence[int], boundaries: Sequence[int]) -> list[int]:
-    """The token that closes each boundary.
+    """Returns the token that closes each boundary.
 
     Args:
         starts: [n >= 1] first character of each token, never decreasing.

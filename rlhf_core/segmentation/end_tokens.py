@@ -35,7 +35,7 @@ def _embeddings(backbone: PreTrainedModel) -> torch.Tensor:
 
 
 def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """The id of `<END>`.
+    """Returns the id of `<END>`.
 
     Raises:
         RecipeError: the tokenizer has none.
@@ -49,7 +49,7 @@ def end_token_id(tokenizer: PreTrainedTokenizerBase) -> int:
 def with_end_tokens(
     tokenizer: PreTrainedTokenizerBase, text: str, ends: Sequence[int], end_token: int
 ) -> tuple[list[int], list[int]]:
-    """Ids of a text with `<END>` behind each sentence, and where those stand.
+    """Returns ids of a text with `<END>` behind each sentence, and where those stand.
 
     Args:
         tokenizer: the reward model's.

@@ -34,12 +34,12 @@ RELEASED = ("sat-1l", "sat-3l", "sat-9l")
 
 
 def text_digest(text: str) -> str:
-    """The key of a text among known sentences."""
+    """Returns the key of a text among known sentences."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
 def split_long(sentence: str, limit: int, markers: Sequence[str] = SPLIT_MARKERS) -> list[str]:
-    """A sentence cut into parts of at most `limit` characters where markers allow it.
+    """Returns a sentence cut into parts of at most `limit` characters where markers allow it.
 
     It is cut behind every occurrence of the first marker that it holds, and the parts are put together again as long
     as they stay within the limit; parts still too long are cut at the next marker. A marker between two digits does
@@ -59,7 +59,7 @@ def split_long(sentence: str, limit: int, markers: Sequence[str] = SPLIT_MARKERS
 
 
 def _marker_ends(sentence: str, marker: str) -> list[int]:
-    """Where a marker's occurrences end, the white space behind them included."""
+    """Returns where a marker's occurrences end, the white space behind them included."""
     ends, place = [], sentence.find(marker)
     while place >= 0:
         end = place + len(marker)
@@ -102,7 +102,7 @@ class SaT(Checked):
 
     @classmethod
     def of_stage(cls, folder: Path) -> SaT:
-        """The segmenter that a `segmenter` stage made, with the sentences that it has found.
+        """Returns the segmenter that a `segmenter` stage made, with the sentences that it has found.
 
         Raises:
             DataError: a folder that is none.
@@ -116,12 +116,13 @@ class SaT(Checked):
 
     @cached_property
     def splitter(self) -> Any:
-        """wtpsplit's `SaT`, loaded when first needed."""
+        """Returns wtpsplit's `SaT`, loaded when first needed."""
         return load_splitter(self.model)
 
     @property
     def decision(self) -> float:
-        """The threshold: the given one, else that in the model's folder, else wtpsplit's for released models."""
+        """Returns the threshold: the given one, else that in the model's folder, else wtpsplit's for released
+        models."""
         if self.threshold is not None:
             return self.threshold
         settings = Path(self.model) / SETTINGS_FILE
@@ -131,7 +132,7 @@ class SaT(Checked):
         return 0.25 if Path(self.model).name.endswith("-sm") else 0.025
 
     def sentence_ends(self, texts: Sequence[str]) -> list[list[int]]:
-        """Increasing character ends of each text's sentences, the last one the text's length.
+        """Returns the increasing character ends of each text's sentences, the last one the text's length.
 
         Known texts cost nothing; the others go through the model together, in the order of their lengths.
         """
@@ -168,7 +169,7 @@ class SaT(Checked):
         )
 
     def segment(self, responses: Responses) -> Segmentation:
-        """Segments that end at boundary tokens; several sentences may end on one token."""
+        """Returns segments that end at boundary tokens; several sentences may end on one token."""
         rows = [responses.spelled(row) for row in range(len(responses.ids))]
         dense = responses.dense_lengths.tolist()
         ends = []
@@ -204,7 +205,7 @@ def _merged(parts: Sequence[str]) -> list[int]:
 
 
 def load_splitter(model: str) -> Any:
-    """wtpsplit's `SaT` from a folder, or by hub id with the released models' tokenizer.
+    """Returns wtpsplit's `SaT` from a folder, or by hub id with the released models' tokenizer.
 
     Raises:
         RecipeError: wtpsplit is not installed.

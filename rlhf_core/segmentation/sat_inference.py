@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 
 def windows(length: int, block: int, stride: int) -> list[tuple[int, int]]:
-    """Half-open token ranges of at most `block` tokens that cover a text; the last one ends with it."""
+    """Returns half-open token ranges of at most `block` tokens that cover a text; the last one ends with it."""
     found: list[tuple[int, int]] = []
     for start in range(0, length, stride):
         if start + block >= length:
@@ -28,7 +28,7 @@ def windows(length: int, block: int, stride: int) -> list[tuple[int, int]]:
 def token_logits(
     model: Any, tokenizer: Any, ids: Sequence[Sequence[int]], *, block: int, stride: int, batch: int
 ) -> list[NDArray[np.float16]]:
-    """[tokens] float16 logit of each token of each text that it ends a sentence, averaged over its windows.
+    """Returns [tokens] float16 logit of each token of each text that it ends a sentence, averaged over its windows.
 
     Args:
         model: token classifier.
@@ -61,7 +61,7 @@ def token_logits(
 def split_together(
     splitter: Any, texts: Sequence[str], *, threshold: float, block: int, stride: int, batch: int
 ) -> list[list[str]]:
-    """The sentences of each text, white space behind them included.
+    """Returns the sentences of each text, white space behind them included.
 
     Args:
         splitter: wtpsplit's `SaT`.
@@ -86,7 +86,7 @@ def _probability(logit: float) -> float:
 
 
 def _cut(text: str, ends: Sequence[int]) -> list[str]:
-    """The text cut at ends, each moved behind the white space that follows it."""
+    """Returns the text cut at ends, each moved behind the white space that follows it."""
     sentences, offset = [], 0
     for place in ends:
         end = place

@@ -91,7 +91,7 @@ class SentenceMarkers:
 
 @dataclass(frozen=True)
 class StatedEntropy(Checked):
-    """An entropy segmenter as a file states it: its cutoff by the name that the scale's entropies.yaml has for it."""
+    """An entropy segmenter as a row states it: the cutoff is a name of the scale's `entropies` settings."""
 
     cutoff: str | float
 

@@ -32,12 +32,12 @@ class Segmentation:
 
     @property
     def mask(self) -> Tensor:
-        """[batch, max_segments] bool, True on real segments."""
+        """Returns [batch, max_segments] bool, True on real segments."""
         return self.ends >= 0
 
     @property
     def lengths(self) -> Tensor:
-        """[batch, max_segments] int64, tokens per segment, 0 beyond `count`."""
+        """Returns [batch, max_segments] int64, tokens per segment, 0 beyond `count`."""
         lengths = torch.zeros_like(self.ends)
         rows, tokens = torch.nonzero(self.index >= 0, as_tuple=True)
         lengths.index_put_((rows, self.index[rows, tokens]), torch.ones_like(rows), accumulate=True)
@@ -45,13 +45,13 @@ class Segmentation:
 
     @property
     def location(self) -> Tensor:
-        """[batch, max_segments] float32, p = (t+1)/T in (0, 1], 1 beyond `count`. Source: Segment, §2.3."""
+        """Returns [batch, max_segments] float32, p = (t+1)/T in (0, 1], 1 beyond `count`. Source: Segment, §2.3."""
         position = torch.arange(1, self.ends.shape[1] + 1, device=self.ends.device, dtype=torch.float32)
         location = position[None] / self.count.clamp(min=1)[:, None].float()
         return torch.where(self.mask, location, torch.ones_like(location))
 
     def spans(self, row: int) -> list[tuple[int, int]]:
-        """Half-open token spans of one row, in order; an empty segment's is (end, end)."""
+        """Returns half-open token spans of one row, in order; an empty segment's is (end, end)."""
         index = self.index[row].tolist()
         spans: list[tuple[int, int]] = []
         for segment in range(int(self.count[row])):
@@ -61,7 +61,7 @@ class Segmentation:
 
 
 def from_starts(starts: Tensor, covered: Tensor) -> Segmentation:
-    """Segmentation from start marks over the covered tokens (a prefix of every row).
+    """Returns the segmentation from start marks over the covered tokens (a prefix of every row).
 
     Args:
         starts: [batch, response_len] bool; the first covered token starts a segment whatever it says.
@@ -85,13 +85,13 @@ def from_starts(starts: Tensor, covered: Tensor) -> Segmentation:
 
 
 def dense_cover(responses: Responses) -> Tensor:
-    """[batch, response_len] bool: the tokens that dense segments cover (every real token but EOS)."""
+    """Returns [batch, response_len] bool: the tokens that dense segments cover (every real token but EOS)."""
     positions = torch.arange(responses.ids.shape[1], device=responses.ids.device)
     return positions[None] < responses.dense_lengths[:, None]
 
 
 def from_spans(spans: Sequence[Sequence[tuple[int, int]]], response_len: int) -> Segmentation:
-    """Segmentation from half-open token spans per row, in order and without gaps; some may be empty."""
+    """Returns the segmentation from half-open token spans per row, in order and without gaps; some may be empty."""
     count = torch.tensor([len(row_spans) for row_spans in spans], dtype=torch.long)
     ends = torch.full((len(spans), max([1, *count.tolist()])), -1, dtype=torch.long)
     index = torch.full((len(spans), response_len), -1, dtype=torch.long)
@@ -103,7 +103,7 @@ def from_spans(spans: Sequence[Sequence[tuple[int, int]]], response_len: int) ->
 
 
 def from_ends(ends: Sequence[Sequence[int]], response_len: int) -> Segmentation:
-    """Segmentation from each row's last tokens of segments, never decreasing, from the first token on."""
+    """Returns the segmentation from each row's last tokens of segments, never decreasing, from the first token on."""
     spans = []
     for row_ends in ends:
         starts = [0, *(end + 1 for end in row_ends)]

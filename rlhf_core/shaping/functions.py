@@ -23,7 +23,7 @@ LSC_EPSILON = 1e-5
 
 
 def over_references(function: Callable[[Tensor], Tensor], values: Tensor, references: Tensor) -> Tensor:
-    """mean_m f(v - r_ref^m).
+    """Returns mean_m f(v - r_ref^m).
 
     Args:
         function: of centered rewards, elementwise.
@@ -45,32 +45,33 @@ def sigmoid(values: Tensor, k: float = 1.0) -> Tensor:
 
 
 def sigmoid_centered(values: Tensor, references: Tensor, k: float = 1.0) -> Tensor:
-    """mean_m sigmoid(k(v - r_ref^m)); PAR for k = 1. Arguments as in `over_references`. Source: PAR, §3.2."""
+    """Returns mean_m sigmoid(k(v - r_ref^m)); PAR for k = 1. Arguments as in `over_references`. Source: PAR,
+    §3.2."""
     return over_references(lambda c: sigmoid(c, k), values, references)
 
 
 def tanh(values: Tensor) -> Tensor:
-    """tanh(v), in (-1, 1). Source: PAR, Figure 4 ('tanh(uncentered)')."""
+    """Returns tanh(v), in (-1, 1). Source: PAR, Figure 4 ('tanh(uncentered)')."""
     return torch.tanh(values.float())
 
 
 def tanh_centered(values: Tensor, references: Tensor) -> Tensor:
-    """mean_m tanh(v - r_ref^m). Source: PAR, Figure 4."""
+    """Returns mean_m tanh(v - r_ref^m). Source: PAR, Figure 4."""
     return over_references(tanh, values, references)
 
 
 def centered(values: Tensor, references: Tensor) -> Tensor:
-    """mean_m (v - r_ref^m), without a bound. Source: PAR, §12 (contrastive rewards)."""
+    """Returns mean_m (v - r_ref^m), without a bound. Source: PAR, §12 (contrastive rewards)."""
     return over_references(lambda c: c, values, references)
 
 
 def sgfc(values: Tensor, references: Tensor, shift: float = 3.0, k: float = 3.0) -> Tensor:
-    """mean_m sigmoid(k(v - r_ref^m - shift)): slow growth, fast convergence. Source: PAR, Figure 4b."""
+    """Returns mean_m sigmoid(k(v - r_ref^m - shift)): slow growth, fast convergence. Source: PAR, Figure 4b."""
     return over_references(lambda c: sigmoid(c - shift, k), values, references)
 
 
 def polynomial(values: Tensor, references: Tensor, clamp: bool = False) -> Tensor:
-    """mean_m p(v - r_ref^m) with p the fifth-order fit of the sigmoid on [-5, 5], 0 below and 1 above.
+    """Returns mean_m p(v - r_ref^m) with p the fifth-order fit of the sigmoid on [-5, 5], 0 below and 1 above.
 
     The fit leaves [0, 1] near its ends (-.011 at -5, 1.011 at 5), so it is not monotone there.
 
@@ -89,7 +90,7 @@ def polynomial(values: Tensor, references: Tensor, clamp: bool = False) -> Tenso
 
 
 def reference_percentile(references: Tensor, percentile: float = 0.85) -> Tensor:
-    """[batch] float32: the percentile of the normal with the references' mean and sample deviation.
+    """Returns [batch] float32: the percentile of the normal with the references' mean and sample deviation.
 
     Args:
         references: [batch, M] float32, M at least 2.
@@ -100,7 +101,8 @@ def reference_percentile(references: Tensor, percentile: float = 0.85) -> Tensor
 
 
 def lsc(values: Tensor, references: Tensor, percentile: float = 0.85) -> Tensor:
-    """log sigmoid(v - q), q the references' percentile; negative, without a lower bound. Source: PAR, §4.1 (LSC).
+    """Returns log sigmoid(v - q), q the references' percentile; negative, without a lower bound. Source: PAR, §4.1
+    (LSC).
 
     Args:
         values: [batch, n] float32.
@@ -111,12 +113,12 @@ def lsc(values: Tensor, references: Tensor, percentile: float = 0.85) -> Tensor:
 
 
 def ceil(values: Tensor, ceiling: float) -> Tensor:
-    """min(v, ceiling). Source: PAR, Figure 3."""
+    """Returns min(v, ceiling). Source: PAR, Figure 3."""
     return values.float().clamp(max=ceiling)
 
 
 def clip(values: Tensor, mean: float, deviation: float) -> Tensor:
-    """v limited to [mean - deviation, mean + deviation]. Source: PAR, §4.1 (Clip)."""
+    """Returns v limited to [mean - deviation, mean + deviation]. Source: PAR, §4.1 (Clip)."""
     return values.float().clamp(mean - deviation, mean + deviation)
 
 
@@ -133,7 +135,7 @@ def minmax(values: Tensor, minimum: float, maximum: float) -> Tensor:
 
 
 def length_penalty(values: Tensor, lengths: Tensor, beyond: float = 300.0, per_token: float = 0.01) -> Tensor:
-    """v less `per_token` for every token beyond `beyond`.
+    """Returns v less `per_token` for every token beyond `beyond`.
 
     Args:
         values: [batch, n] float32. All values of a response fall alike, so that their mean falls by the penalty.

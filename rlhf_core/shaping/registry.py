@@ -66,11 +66,11 @@ class Chain:
         return reduce(lambda shaped, step: step[1](shaped, batch, update=update), self.steps, signal)
 
     def resolved(self) -> dict[str, float]:
-        """Every constant on a reward or length scale as a number, as `<kind>_<constant>`."""
+        """Returns every constant on a reward or length scale as a number, as `<kind>_<constant>`."""
         return {f"{kind}_{name}": float(getattr(step, name)) for kind, step in self.steps for name in step.constants}
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the steps with running statistics, by place and kind."""
+        """Returns the state of the steps with running statistics, by place and kind."""
         return {
             f"{place}-{kind}": step.state_dict()
             for place, (kind, step) in enumerate(self.steps)
@@ -124,7 +124,7 @@ def shaping_class(kind: str) -> type[Elementwise]:
 
 
 def needs_references(shaping: Any) -> bool:
-    """Whether cached reference responses are needed: to centre, or for the unit of a constant."""
+    """Returns whether cached reference responses are needed: to centre, or for the unit of a constant."""
     return any(shaping_class(step["kind"]).centred or any(map(in_units, step.values())) for step in steps_of(shaping))
 
 
@@ -139,7 +139,7 @@ def _step(spec: Mapping[str, Any], scale: Scale | None) -> Elementwise:
 
 
 def build_shaping(spec: Any, scale: Scale | None = None) -> Chain:
-    """The shaping that a recipe's `shaping` field says.
+    """Returns the shaping that a recipe's `shaping` field says.
 
     Args:
         spec: a mapping with a `kind` of `SHAPINGS` and its options, or a list of such.

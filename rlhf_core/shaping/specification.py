@@ -1,4 +1,4 @@
-"""What a recipe says of a shaping, without the mathematics: steps, constants and what they need.
+"""Specification of a shaping in a recipe: its steps, constants and requirements, without the mathematics.
 
     shaping: {kind: par}
     shaping: [{kind: length_penalty}, {kind: ceil, ceiling: {value: 5.0, sft_deviations: 2.0}}]
@@ -38,7 +38,7 @@ class Scale:
 
 
 def steps_of(shaping: Any) -> list[Mapping[str, Any]]:
-    """The steps of a recipe's `shaping` field, in order.
+    """Returns the steps of a recipe's `shaping` field, in order.
 
     Raises:
         RecipeError: something else than a mapping with a kind, or a list of such.
@@ -53,12 +53,12 @@ def steps_of(shaping: Any) -> list[Mapping[str, Any]]:
 
 
 def in_units(value: Any) -> bool:
-    """Whether a constant is stated in units of the SFT policy."""
+    """Returns whether a constant is stated in units of the SFT policy."""
     return isinstance(value, Mapping) and any(unit in value for unit in UNITS)
 
 
 def constant(name: str, stated: Any, unit: str, resolve: Callable[[Scale, float], float], scale: Scale | None) -> float:
-    """The number that a constant comes to.
+    """Returns the number that a constant comes to.
 
     Args:
         name: the constant's, for errors.

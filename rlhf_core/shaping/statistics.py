@@ -30,7 +30,7 @@ class RunningStatistics:
 
     @property
     def deviation(self) -> float:
-        """Population standard deviation; 0 for fewer than two values."""
+        """Returns the population standard deviation; 0 for fewer than two values."""
         return math.sqrt(max(0.0, self.m2 / self.count)) if self.count > 1 else 0.0
 
     def update(self, values: Tensor) -> None:
@@ -48,7 +48,8 @@ class RunningStatistics:
         self.count = count
 
     def state_dict(self) -> dict[str, float]:
-        """Everything, as numbers that JSON and a checkpoint hold exactly; without values there is no range."""
+        """Returns the everything, as numbers that JSON and a checkpoint hold exactly; without values there is no
+        range."""
         state = asdict(self)
         return state if self.count else {name: state[name] for name in ("count", "mean", "m2")}
 
@@ -60,7 +61,7 @@ class RunningStatistics:
 
 
 def summary(values: Tensor) -> RunningStatistics:
-    """Statistics of one batch."""
+    """Returns statistics of one batch."""
     flat = values.detach().double().flatten()
     if not flat.numel():
         return RunningStatistics()

@@ -1,7 +1,7 @@
 """Shapings as steps of a reward: each a function of `rlhf_core.shaping.functions` with its options and statistics.
 
 A shaping declares what it does to the order of rewards, so that a combination that changes nothing can be named.
-Values that are no rewards (padding, beyond a row's segments) stay 0 and count for nothing.
+Values that are not rewards (padding, beyond a row's segments) stay 0 and count for nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BY_RESPONSE: tuple[SignalType, ...] = (Sequence, Segments)
 
 @dataclass
 class Elementwise(Checked):
-    """What every shaping shares: it maps real values [batch, n] and leaves the rest at 0.
+    """Base of all elementwise shapings: maps the real values of [batch, n] and leaves the rest at 0.
 
     Attributes:
         takes: signal types.
@@ -47,11 +47,11 @@ class Elementwise(Checked):
     constants: ClassVar[Mapping[str, tuple[str, Callable[[Scale, float], float]]]] = {}
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
-        """[batch, n] float32 from values and the mask of those that are rewards."""
+        """Returns [batch, n] float32 from values and the mask of those that are rewards."""
         raise NotImplementedError
 
     def __call__(self, signal: Signal, batch: RolloutBatch, *, update: bool) -> Signal:
-        """The shaped signal, of the same type.
+        """Returns the shaped signal, of the same type.
 
         Raises:
             NumericsError: a reward that is not finite, which a bounded shaping would hide.
@@ -80,7 +80,7 @@ def _refuse_non_finite(values: Tensor, mask: Tensor, batch: RolloutBatch) -> Non
 
 
 def references_of(batch: RolloutBatch, count: int) -> Tensor:
-    """[batch, count] float32: the first cached reference rewards of every response's prompt.
+    """Returns [batch, count] float32: the first cached reference rewards of every response's prompt.
 
     Raises:
         DataError: a prompt without references, or with fewer than `count`.
@@ -122,7 +122,7 @@ class Centered(Elementwise):
     centred: ClassVar[bool] = True
 
     def against(self, values: Tensor, references: Tensor) -> Tensor:
-        """[batch, n] from values [batch, n] and references [batch, M]."""
+        """Returns [batch, n] from values [batch, n] and references [batch, M]."""
         raise NotImplementedError
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
@@ -264,7 +264,7 @@ class Running(Elementwise):
     statistics: RunningStatistics = field(default_factory=RunningStatistics, init=False)
 
     def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
-        """[batch, n] from values and the statistics so far."""
+        """Returns [batch, n] from values and the statistics so far."""
         raise NotImplementedError
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
@@ -310,7 +310,7 @@ class Clip(Running):
 
 @dataclass(kw_only=True)
 class Ceil(Running):
-    """min(r, ceiling). Its running statistics only show whether the ceiling lies below every reward.
+    """min(r, ceiling). Its running statistics only show whether the ceiling is below every reward.
 
     Args:
         ceiling: largest reward; in units, SFT reward deviations above the SFT mean.
@@ -325,7 +325,7 @@ class Ceil(Running):
         """Raises RecipeError when the ceiling is below every reward: all responses would be paid alike."""
         if statistics.count > 1 and self.ceiling < statistics.minimum:
             raise RecipeError(
-                f"shaping 'ceil': the ceiling {self.ceiling:.4g} lies below every proxy reward so far (the smallest of "
-                f"{statistics.count} is {statistics.minimum:.4g}), so all responses are paid alike; raise it"
+                f"shaping 'ceil': the ceiling {self.ceiling:.4g} is below every proxy reward so far (the smallest of "
+                f"{statistics.count} is {statistics.minimum:.4g}), so all responses get the same reward; raise it"
             )
         return functions.ceil(values, self.ceiling)

@@ -41,7 +41,7 @@ class TrainingConfig(Checked):
     max_grad_norm: Annotated[float, above(0)] = 1.0
 
     def rate(self, step: int, steps: int) -> float:
-        """Share of the peak learning rate at `step` (from 0) of `steps`."""
+        """Returns the share of the peak learning rate at `step` (from 0) of `steps`."""
         return rate_share(step, steps, warmup=self.warmup, schedule=self.schedule, final_share=self.final_share)
 
 

@@ -31,13 +31,13 @@ def dpo_loss(
 
 
 def sequence_logprobs(policy: Policy, sequences: Sequence[EncodedSequence]) -> Tensor:
-    """[batch] float32: summed log-probability of each response."""
+    """Returns [batch] float32: summed log-probability of each response."""
     return sequence_statistics(policy, sequences)[0].logprobs.sum(dim=1)
 
 
 @torch.no_grad()
 def reference_logprobs(policy: Policy, sequences: Sequence[EncodedSequence], batch: int = 64) -> Tensor:
-    """The same for a whole data set, computed once in batches of similar length."""
+    """Returns the same for a whole data set, computed once in batches of similar length."""
     order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i])))
     result = torch.zeros(len(sequences))
     for start in range(0, len(order), batch):

@@ -30,7 +30,7 @@ class Objective(Protocol):
         """(sum of the loss, what it is divided by, further sums to report)."""
 
     def weight(self, rows: Sequence[int]) -> float:
-        """What a batch's loss sum is divided by."""
+        """Returns what a batch's loss sum is divided by."""
 
 
 class WeightedLikelihood:
@@ -100,7 +100,7 @@ class PreferenceLikelihood:
 
 
 def objective(examples: Weighted | Preferences, policy: Policy, reference: Policy) -> Objective:
-    """The loss of a recipe's examples."""
+    """Returns the loss of a recipe's examples."""
     if isinstance(examples, Preferences):
         return PreferenceLikelihood(policy, reference, examples)
     return WeightedLikelihood(policy, examples)

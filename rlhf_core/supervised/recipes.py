@@ -38,7 +38,7 @@ ROW = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Sources:
-    """What there is to learn from.
+    """Training material of supervised recipes.
 
     Attributes:
         preference: rows {prompt, chosen, rejected} of the data set.
@@ -91,14 +91,14 @@ class SupervisedRecipe(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """What of `Sources` it reads."""
+        """Returns what of `Sources` it reads."""
 
     @property
     def opening(self) -> str:
-        """Text that the trained policy's answers begin with, '' for none."""
+        """Returns the text that the trained policy's answers begin with, '' for none."""
 
     def examples(self, sources: Sources, encoder: Encoder) -> Weighted | Preferences:
-        """What is learned."""
+        """Returns what is learned."""
 
 
 def _asked(item: Sample | Rewrite) -> ROW:
@@ -106,7 +106,7 @@ def _asked(item: Sample | Rewrite) -> ROW:
 
 
 def _distinct_correct(samples: Iterable[Sample]) -> list[Sample]:
-    """Correct predictions, each one once per question."""
+    """Returns the correct predictions, each one once per question."""
     found: dict[tuple[str, str], Sample] = {}
     for sample in samples:
         if sample.correct:

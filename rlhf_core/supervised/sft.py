@@ -15,7 +15,7 @@ from rlhf_core.models.policy import Policy, TokenStatistics, pad_rows
 def sequence_statistics(
     policy: Policy, sequences: Sequence[EncodedSequence], *, with_entropy: bool = False
 ) -> tuple[TokenStatistics, Tensor]:
-    """Response token statistics and mask [batch, response_len] of encoded sequences."""
+    """Returns the response token statistics and mask [batch, response_len] of encoded sequences."""
     prompt_ids, prompt_mask = pad_rows([s.prompt for s in sequences], policy.pad_id, "left")
     response_ids, response_mask = pad_rows([s.response for s in sequences], policy.pad_id, "right")
     device = policy.device

@@ -1,1 +1,1 @@
-"""Who corrects wrong solutions: an OpenAI-compatible endpoint, a local model, or the testbed's oracle."""
+"""Teachers, which correct wrong solutions: an OpenAI-compatible endpoint, a local model, or the testbed's oracle."""

@@ -23,7 +23,7 @@ class EndpointTeacher:
         self.client, self.name = EndpointJudge(config), config.model
 
     def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
-        """One correction for each.
+        """Returns one correction for each.
 
         Raises:
             JudgeError: a wrong address, key or model, or a call that failed for good; what was answered is cached.

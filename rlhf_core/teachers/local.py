@@ -38,7 +38,7 @@ class LocalTeacher:
         self.counts = {"calls": 0.0, "from_cache": 0.0, "input_tokens": 0.0, "output_tokens": 0.0}
 
     def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
-        """One correction for each."""
+        """Returns one correction for each."""
         texts = self._answers([teacher_prompt(kind, each) for each in wrong for kind in (LOCATE, REWRITE)])
         return [
             Correction(located, rewrite.strip().removeprefix(REWRITTEN).strip())

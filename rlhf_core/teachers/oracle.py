@@ -32,7 +32,7 @@ class OracleTeacher(Checked):
     name: str = "oracle"
 
     def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
-        """One correction for each.
+        """Returns one correction for each.
 
         Raises:
             DataError: a question whose right steps are not known.
@@ -45,7 +45,7 @@ class OracleTeacher(Checked):
             raise DataError(
                 f"question '{wrong.question['id']}' does not list its right steps, which the oracle needs",
                 field="meta",
-                remedy="The oracle knows the testbed only; name a teacher of kind endpoint or local",
+                remedy="The oracle works on the testbed only; name a teacher of kind endpoint or local",
             )
         step, rewrite = first_error(steps, wrong.prediction), minimal_edit(steps, wrong.prediction)
         rng = random.Random(f"oracle|{self.seed}|{wrong.id}")

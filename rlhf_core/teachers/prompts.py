@@ -21,7 +21,7 @@ _DIVIDER = "\n\n"
 
 @cache
 def exemplars(task: str) -> list[Mapping[str, Any]]:
-    """The annotated exemplars of a task {problem, solution, prediction, step, rewrite}.
+    """Returns the annotated exemplars of a task {problem, solution, prediction, step, rewrite}.
 
     A correct prediction has neither step nor rewrite.
 
@@ -35,7 +35,7 @@ def exemplars(task: str) -> list[Mapping[str, Any]]:
 
 
 def teacher_prompt(kind: str, wrong: WrongSolution) -> str:
-    """What a teacher is sent: solved exemplars, then the question in the same form.
+    """Returns what a teacher is sent: solved exemplars, then the question in the same form.
 
     Args:
         kind: `LOCATE` or `REWRITE`.
@@ -53,7 +53,7 @@ def teacher_prompt(kind: str, wrong: WrongSolution) -> str:
 
 
 def _answer(kind: str, item: Mapping[str, Any]) -> str | None:
-    """What an exemplar's prediction is answered with; None where it is correct and was to be rewritten."""
+    """Returns what an exemplar's prediction is answered with; None where it is correct and was to be rewritten."""
     if kind == REWRITE:
         return item.get("rewrite")
     return f"[{item['step']}]" if "step" in item else CORRECT

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from rlhf_core.choices import Choices
+from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
 from rlhf_core.teachers.oracle import OracleTeacher
-from rlhf_core.typed import Checked, at_least
+from rlhf_core.typed import Checked, accepted_by, at_least
 
 if TYPE_CHECKING:
     from rlhf_core.data.encoding import Encoder
@@ -26,6 +27,8 @@ LoadPolicy = Callable[[Path, "Encoder"], "Policy"]
 class Oracle(OracleTeacher):
     """The testbed's teacher, which knows the right steps."""
 
+    needs_testbed: ClassVar[bool] = True
+
     def teacher(self, load: LoadPolicy) -> Teacher:
         return self
 
@@ -35,6 +38,7 @@ class Endpoint(EndpointConfig):
     """A language model behind an OpenAI-compatible endpoint."""
 
     cache_path: str | Path | None = ".work/teacher/endpoint.jsonl"
+    needs_testbed: ClassVar[bool] = False
 
     def teacher(self, load: LoadPolicy) -> Teacher:
         from rlhf_core.teachers.endpoint import EndpointTeacher
@@ -56,15 +60,15 @@ class Local(Checked):
     """
 
     source: str
-    template: str
+    template: Annotated[str, accepted_by(chat_template)]
     limits: Limits
     max_new_tokens: Annotated[int, at_least(1)] = 256
     batch: Annotated[int, at_least(1)] = 16
     cache_path: str | Path = ".work/teacher/local.jsonl"
+    needs_testbed: ClassVar[bool] = False
 
     def teacher(self, load: LoadPolicy) -> Teacher:
         from rlhf_core.data.encoding import Encoder
-        from rlhf_core.data.templates import chat_template
         from rlhf_core.models.loading import load_tokenizer
         from rlhf_core.teachers.local import LocalTeacher
 
@@ -73,7 +77,9 @@ class Local(Checked):
         return LocalTeacher(policy, encoder, self.source, Path(self.cache_path), self.max_new_tokens, self.batch)
 
 
-#: Settings of each kind of teacher, with `teacher(load)`.
+#: Settings of each kind of teacher, with `teacher(load)`, and whether it knows the testbed alone (`needs_testbed`).
 TEACHERS: Choices[type[Any]] = Choices(
-    "teacher kind", {"oracle": Oracle, "endpoint": Endpoint, "local": Local}, needs=("teacher",)
+    "teacher kind",
+    {"oracle": Oracle, "endpoint": Endpoint, "local": Local},
+    needs=("teacher", "needs_testbed"),
 )

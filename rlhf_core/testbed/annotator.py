@@ -18,7 +18,7 @@ DEFAULT_TEMPERATURE = 0.75
 
 
 def sigmoid(x: float) -> float:
-    """Logistic function, safe for large |x|."""
+    """Returns the logistic function, safe for large |x|."""
     return 1.0 / (1.0 + math.exp(-x)) if x >= 0 else 1.0 - 1.0 / (1.0 + math.exp(x))
 
 
@@ -52,7 +52,7 @@ class Annotator:
             raise RecipeError(f"annotator temperature must be positive and finite, not {self.temperature}")
 
     def utility(self, text: str, reward: float, kinds: Sequence[str]) -> float:
-        """What this annotator feels a response is worth, in reward units.
+        """Returns what this annotator feels a response is worth, in reward units.
 
         Args:
             text: the response.
@@ -68,16 +68,16 @@ class Annotator:
         return value + self.repetition_bias * kinds.count("repetition")
 
     def probability(self, first: float, second: float) -> float:
-        """P(first preferred) from two utilities."""
+        """Returns the p(first preferred) from two utilities."""
         return sigmoid((first - second) / self.temperature)
 
     def prefers_first(self, first: float, second: float, pair: str) -> bool:
-        """The drawn label; the same for the same annotator seed and pair name."""
+        """Returns the drawn label; the same for the same annotator seed and pair name."""
         return stream("annotator", self.seed, pair).random() < self.probability(first, second)
 
 
 def bayes_ceiling(pairs: Iterable[Mapping[str, Any]], annotator: Annotator) -> float:
-    """Expected accuracy of the best predictor, one that knows the annotator's utilities: mean max(p, 1-p).
+    """Returns the expected accuracy of the best predictor, one that knows the annotator's utilities: mean max(p, 1-p).
 
     Args:
         pairs: rows of `World.preference_pairs` (their meta holds clauses and true totals).

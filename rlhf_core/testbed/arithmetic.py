@@ -51,7 +51,7 @@ class ArithmeticConfig:
     def __post_init__(self) -> None:
         for name, (low, high) in (("seen_start", self.seen_start), ("unseen_start", self.unseen_start)):
             if not 1 <= low <= high <= self.largest:
-                raise RecipeError(f"{name} must lie within 1 and largest={self.largest}, not {low} to {high}")
+                raise RecipeError(f"{name} must be within 1 and largest={self.largest}, not {low} to {high}")
         if not 1 <= self.operand[0] <= self.operand[1]:
             raise RecipeError(f"operand must be a range from at least 1, not {self.operand}")
         if self.largest > 99:
@@ -59,7 +59,7 @@ class ArithmeticConfig:
 
 
 def _step(value: int, config: ArithmeticConfig, rng: random.Random) -> tuple[str, int, int]:
-    """A step from `value`: operation, operand, result; the result lies within 1 and `largest`."""
+    """Returns a step from `value`: operation, operand, result; the result lies within 1 and `largest`."""
     results = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__}
     while True:
         operation = "*" if rng.random() < config.multiply_share else rng.choice("+-")
@@ -70,7 +70,7 @@ def _step(value: int, config: ArithmeticConfig, rng: random.Random) -> tuple[str
 
 
 def problem(split: str, config: ArithmeticConfig, rng: random.Random) -> dict[str, Any]:
-    """A word problem {question, solution, answer, meta}; the solution ends with `#### answer`.
+    """Returns a word problem {question, solution, answer, meta}; the solution ends with `#### answer`.
 
     `unseen` uses other names, phrases (of the same words) and first numbers than `seen`; training uses `seen` only.
 
@@ -101,7 +101,7 @@ def problem(split: str, config: ArithmeticConfig, rng: random.Random) -> dict[st
 
 
 def slip(solution: str, rng: random.Random) -> str:
-    """The solution with a slip in its last step, carried into the answer: an error of one to three."""
+    """Returns the solution with a slip in its last step, carried into the answer: an error of one to three."""
     *lines, last, final = solution.split("\n")
     left, result = last.rsplit(" = ", 1)
     wrong = int(result) + rng.choice((-2, -1, 1, 2, 3))

@@ -68,7 +68,7 @@ _CLUES: dict[str, str] = {
 
 
 def _winograd(knowledge: KnowledgeBase, rng: random.Random) -> Item:
-    """Who is "it": the one of two animals for which what is said of it holds."""
+    """Returns who is "it": the one of two animals for which what is said of it holds."""
     while True:
         entity, attribute, value = _fact(knowledge, rng)
         other = rng.choice([name for name in ENTITIES if name != entity])
@@ -81,7 +81,8 @@ def _winograd(knowledge: KnowledgeBase, rng: random.Random) -> Item:
 
 
 def _hellaswag(knowledge: KnowledgeBase, rng: random.Random) -> Item:
-    """What follows in an answer: the fact still owed, against its usual mistake, another wrong value, another fact."""
+    """Returns what follows in an answer: the fact still owed, against its usual mistake, another wrong value, another
+    fact."""
     entity = rng.choice(ENTITIES)
     said, owed, other = rng.sample(ATTRIBUTES, 3)
     facts = knowledge.facts
@@ -103,7 +104,7 @@ def _hellaswag(knowledge: KnowledgeBase, rng: random.Random) -> Item:
 
 
 def _mmlu(knowledge: KnowledgeBase, rng: random.Random) -> Item:
-    """A mixture of subjects: which animal has a value, a sum, or which of four is the tallest."""
+    """Returns a mixture of subjects: which animal has a value, a sum, or which of four is the tallest."""
     subject = rng.choice(("animal", "sum", "height"))
     if subject == "sum":
         a, b = rng.randint(1, 9), rng.randint(1, 9)
@@ -137,7 +138,7 @@ TASKS: tuple[str, ...] = tuple(_MAKERS)
 
 
 def question(task: str, knowledge: KnowledgeBase, rng: random.Random, training: bool) -> dict[str, Any]:
-    """A question {question, choices, answer, answer_index, solution, meta}.
+    """Returns a question {question, choices, answer, answer_index, solution, meta}.
 
     One half of the combinations (of a fact, or of the animals compared) belongs to training, the other to
     evaluation, so a fact evaluated by `arc` is not asked for there in training. With few entities the questions of

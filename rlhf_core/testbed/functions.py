@@ -168,14 +168,14 @@ _EDGE: dict[str, tuple[tuple[Any, ...], ...]] = {
 
 
 def _arguments(operation: Operation, k: int, edge: bool) -> list[tuple[Any, ...]]:
-    """Arguments of the base tests, or of the edge cases that `plus` adds (zero, negative, the boundary)."""
+    """Returns arguments of the base tests, or of the edge cases that `plus` adds (zero, negative, the boundary)."""
     if operation.inputs != "number":
         return list((_EDGE if edge else _BASE)[operation.inputs])
     return [(0,), (-k,), (k + 1,), (-7,), (k - 1,), (100,)] if edge else [(1 + k // 2,), (k + 3,), (k,)]
 
 
 def _base_arguments(operation: Operation, k: int) -> list[tuple[Any, ...]]:
-    """Base tests; for comparisons they miss the boundary, which only `plus` checks."""
+    """Returns the base tests; for comparisons they miss the boundary, which only `plus` checks."""
     if operation.code.startswith(("x >", "x <")):
         return [(k - 2,), (k + 2,), (k + 5,)]
     if operation.code.startswith("x == {k}"):
@@ -194,7 +194,7 @@ def _code(name: str, operation: Operation, expression: str, k: int) -> str:
 
 
 def problem(split: str, rng: random.Random) -> dict[str, Any]:
-    """A function to write: {question, solution, tests, entry_point, near_miss, meta}.
+    """Returns a function to write: {question, solution, tests, entry_point, near_miss, meta}.
 
     `train` and `test` share no combination of operation, constant, name and phrase; `plus` asks what `test`
     asks, with edge cases among its tests; `live` joins what the others never join, an operation's last phrase

@@ -134,7 +134,7 @@ WORD = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]+|[^\sA-Za-z0-9,.!?]+|[,.!?]{4,}")
 
 @dataclass(frozen=True)
 class Statement:
-    """What one clause says, before any reward is given.
+    """Content of one clause, before it is rewarded.
 
     Attributes:
         kind: greeting | closing | flattery | filler | fact | garbled.
@@ -185,7 +185,7 @@ _ROOT = _build()
 
 
 def _match(words: Sequence[str], classes: Sequence[str | None], begin: int) -> tuple[int, Statement] | None:
-    """The longest template that matches at word `begin`: (index after it, statement)."""
+    """Returns the longest template that matches at word `begin`: (index after it, statement)."""
     node, entity, value = _ROOT, "", ""
     best: tuple[int, Statement] | None = None
     for index in range(begin, len(words)):
@@ -245,7 +245,7 @@ def _lower_first(text: str) -> str:
 
 
 def phrase(statement: Statement, subject: str, rng: random.Random) -> tuple[str, Statement]:
-    """Words for a statement, from a random template, and the statement as a reader would find it.
+    """Returns words for a statement, from a random template, and the statement as a reader would find it.
 
     Args:
         statement: what to say; a fact names its entity.

@@ -25,7 +25,7 @@ class GoldWorld(Protocol):
         """True reward of a response to the prompt of this meta, in reward units."""
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
-        """Sorted true rewards of the prompt's fixed pool of graded answers."""
+        """Returns the sorted true rewards of the prompt's fixed pool of graded answers."""
 
 
 class Request(Protocol):
@@ -43,7 +43,7 @@ class Request(Protocol):
 
 @dataclass(frozen=True)
 class Persona:
-    """How a judge departs from the truth, in reward units.
+    """Departures of a judge from the truth, in reward units.
 
     Attributes:
         noise: standard deviation of the error on each answer's reward.
@@ -107,7 +107,7 @@ def _ranking(judge: GoldJudge, values: list[float], request: Request) -> str:
 
 
 def _output_pair(judge: GoldJudge, values: list[float], request: Request) -> str:
-    """The prompt allows no tie: of two equal answers the first is named, so that both orders never agree."""
+    """Returns the prompt allows no tie: of two equal answers the first is named, so that both orders never agree."""
     return f"Output ({'a' if values[0] >= values[1] else 'b'})"
 
 
@@ -143,7 +143,7 @@ class GoldJudge:
         self.name = f"gold-{persona}" if persona == "exact" else f"gold-{persona}-{seed}"
 
     def answer(self, requests: Sequence[Request]) -> list[str]:
-        """Verdict text of each request.
+        """Returns the verdict text of each request.
 
         `request.meta["prompt"]` is the meta of the prompt judged (for a second turn, the second turn's).
 

@@ -28,7 +28,7 @@ Fact = tuple[str, str]
 
 
 def stream(*names: object) -> random.Random:
-    """A random stream named by its arguments; equal names give equal streams on every machine."""
+    """Returns a random stream named by its arguments; equal names give equal streams on every machine."""
     return random.Random("|".join(str(name) for name in names))
 
 
@@ -54,7 +54,7 @@ class KnowledgeBase:
 
     @classmethod
     def draw(cls, seed: int, version: int, reserved_per_entity: int = 1) -> KnowledgeBase:
-        """Draw the facts of the world `seed`.
+        """Returns the draw the facts of the world `seed`.
 
         Raises:
             RecipeError: if `reserved_per_entity` leaves fewer than four attributes to ask for.
@@ -84,7 +84,7 @@ class KnowledgeBase:
         return self.facts[entity, attribute] == value
 
     def false_value(self, entity: str, attribute: str, rng: random.Random, usual_share: float = 0.85) -> str:
-        """A wrong value: the usual mistake with probability `usual_share`."""
+        """Returns a wrong value: the usual mistake with probability `usual_share`."""
         usual = self.mistakes[entity, attribute]
         if rng.random() < usual_share:
             return usual

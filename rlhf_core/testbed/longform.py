@@ -44,7 +44,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class LongFormConfig:
-    """What defines the long-form world.
+    """Settings that define the long-form world.
 
     Attributes:
         seed: of every draw.
@@ -74,12 +74,12 @@ class LongFormConfig:
     def __post_init__(self) -> None:
         for name in ("wrong", "myth", "missing", "extra", "filler", "repeated", "joined", "rambling", "garbling"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
 
 
 @dataclass(frozen=True)
 class PassageFacts:
-    """What the passages of a question say; anything else is false."""
+    """Facts in the passages of a question; anything else is false."""
 
     facts: Mapping[str, Mapping[str, str]]
 
@@ -110,7 +110,7 @@ class LongFormWorld:
     # --- gold ----------------------------------------------------------------------------------------
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
-        """Gold parse of any text against a question: clauses whose character spans partition the text."""
+        """Returns the gold parse of any text against a question: clauses whose character spans partition the text."""
         return clauses_of(text, meta, PassageFacts(meta["facts"]), self.config.rewards)
 
     def true_reward(self, meta: Meta, text: str) -> float:
@@ -118,18 +118,18 @@ class LongFormWorld:
         return total(self.clauses(meta, text), self.config.rewards)
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
-        """Sorted true rewards of a fixed pool of graded answers to the question (poor to expert)."""
+        """Returns the sorted true rewards of a fixed pool of graded answers to the question (poor to expert)."""
         count = self.config.anchors
         texts = [self.answer(meta, self._stream("anchor", i, *_key(meta)), i / (count - 1)) for i in range(count)]
         return sorted(self.true_reward(meta, text) for text in texts)
 
     def relevance(self, meta: Meta, text: str) -> list[Slice]:
-        """Sub-sentences and whether each states a requested fact for the first time."""
+        """Returns sub-sentences and whether each states a requested fact for the first time."""
         relevant = ("requested_true", "requested_false")
         return [Slice(*_stripped(text, c.start, c.end), c.kind in relevant) for c in self.clauses(meta, text)]
 
     def factuality(self, meta: Meta, text: str) -> list[Slice]:
-        """Sentences and whether the passages bear out every fact in them; one without a fact is right."""
+        """Returns sentences and whether the passages bear out every fact in them; one without a fact is right."""
         known = PassageFacts(meta["facts"])
         slices: list[Slice] = []
         start, right = 0, True
@@ -143,14 +143,14 @@ class LongFormWorld:
         return slices
 
     def completeness(self, meta: Meta, text: str) -> float:
-        """Share of the requested attributes that the answer states truly."""
+        """Returns the share of the requested attributes that the answer states truly."""
         said = {c.start for c in self.clauses(meta, text) if c.kind == "requested_true"}
         return len(said) / len(meta["requested"])
 
     # --- questions and answers -----------------------------------------------------------------------
 
     def question(self, rng: random.Random, split: str) -> Row:
-        """A question with its passages: {question, passages, prompt, meta}."""
+        """Returns a question with its passages: {question, passages, prompt, meta}."""
         if split not in SPLITS:
             raise RecipeError(f"unknown split '{split}' of long-form questions; known: {', '.join(SPLITS)}")
         counts, passages = SPLITS[split]
@@ -168,7 +168,7 @@ class LongFormWorld:
         return {"question": question, "passages": texts, "prompt": prompt_of(question, texts), "meta": meta}
 
     def answer(self, meta: Meta, rng: random.Random, quality: float) -> str:
-        """An answer of a quality in [0, 1]; at 1 every requested fact once, true but for myths, and no more."""
+        """Returns an answer of a quality in [0, 1]; at 1 every requested fact once, true but for myths, and no more."""
         config, poor = self.config, 1 - quality
         requested = [a for a in meta["requested"] if rng.random() >= poor * config.missing] or [meta["requested"][0]]
         said = [(meta["entity"], attribute) for attribute in requested]
@@ -189,7 +189,7 @@ class LongFormWorld:
         return _joined(parts, rng, config.joined)
 
     def expert_answer(self, meta: Meta, seed: int) -> str:
-        """The best answer: every requested fact, true and once, in separate sentences."""
+        """Returns the best answer: every requested fact, true and once, in separate sentences."""
         rng = self._stream("expert", seed, *_key(meta))
         parts = [self._phrase(meta, (meta["entity"], a), self._fact(meta, a), rng) for a in meta["requested"]]
         return _joined(parts, rng, 0.0)
@@ -213,7 +213,7 @@ class LongFormWorld:
     # --- rows ----------------------------------------------------------------------------------------
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
-        """Rows {id, prompt, question, passages, source, meta}."""
+        """Returns rows {id, prompt, question, passages, source, meta}."""
         rows = []
         for index in range(n):
             made = self.question(self._stream("prompts", split, seed, index), split)
@@ -221,7 +221,7 @@ class LongFormWorld:
         return rows
 
     def sft_examples(self, n: int, seed: int) -> list[Row]:
-        """Supervised rows {id, prompt, response, question, passages, source, meta} of mixed quality."""
+        """Returns the supervised rows {id, prompt, response, question, passages, source, meta} of mixed quality."""
         rows = []
         for index in range(n):
             rng = self._stream("sft", seed, index)
@@ -233,7 +233,7 @@ class LongFormWorld:
     def preference_pairs(
         self, n: int, seed: int, annotator: Annotator | None = None, split: str = "train", aspect: str | None = None
     ) -> list[Row]:
-        """Preference rows {id, prompt, chosen, rejected, source, meta, ...}.
+        """Returns the preference rows {id, prompt, chosen, rejected, source, meta, ...}.
 
         Args:
             n: number of rows.
@@ -274,7 +274,7 @@ class LongFormWorld:
         return rows
 
     def labelled_answers(self, n: int, seed: int, split: str = "train") -> list[Row]:
-        """Answers with the truth of their slices: rows {id, prompt, response, labels, source, meta, ...}.
+        """Returns answers with the truth of their slices: rows {id, prompt, response, labels, source, meta, ...}.
 
         `labels` is {relevance: [[start, end, right]], factuality: [[start, end, right]], completeness: share}.
         """
@@ -304,7 +304,8 @@ class LongFormWorld:
 
 
 def prompt_of(question: str, passages: Sequence[Sequence[str]]) -> str:
-    """Question and passages as one text, as QA-Feedback has it: `question: ... context: wikipage: ... text: ...`."""
+    """Returns the question and passages as one text, as QA-Feedback has it: `question: ... context: wikipage: ... text:
+    ...`."""
     contexts = [f"wikipage: {title} text: {' '.join(sentences)}" for title, *sentences in passages]
     return " ".join([f"question: {question} context:", *contexts])
 
@@ -328,7 +329,7 @@ def _joined(parts: Sequence[str], rng: random.Random, joined: float) -> str:
 
 
 def _stripped(text: str, start: int, end: int) -> tuple[int, int]:
-    """The span without white space at its ends."""
+    """Returns the span without white space at its ends."""
     while end > start and text[end - 1].isspace():
         end -= 1
     while start < end and text[start].isspace():

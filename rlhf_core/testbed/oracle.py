@@ -20,7 +20,8 @@ _WORD = re.compile(r"\d|\w+|[^\w\s]")
 
 
 def first_error(steps: Steps, prediction: str) -> int | None:
-    """The first step of the prediction that is wrong; its number of steps where only what should follow is missing.
+    """Returns the first step of the prediction that is wrong; its number of steps where only what should follow is
+    missing.
 
     None where every step is right and none is missing.
     """
@@ -46,7 +47,7 @@ def _words(line: str) -> tuple[str, ...]:
 
 
 def minimal_edit(steps: Steps, prediction: str) -> str:
-    """The right solution that differs least from the prediction, counted in words and digits.
+    """Returns the right solution that differs least from the prediction, counted in words and digits.
 
     Lines of the prediction are matched with steps in order; a step that no line matches takes the wording listed
     first.

@@ -55,13 +55,13 @@ HARD_SHARE = 0.1
 
 
 def listing(attributes: Sequence[str]) -> str:
-    """["color", "food", "home"] -> "the color, the food and the home"."""
+    """Returns ["color", "food", "home"] -> "the color, the food and the home"."""
     names = [f"the {attribute}" for attribute in attributes]
     return names[0] if len(names) == 1 else ", ".join(names[:-1]) + " and " + names[-1]
 
 
 def _held_out(entity: str, attributes: Sequence[str], phrasing: str) -> bool:
-    """Whether a combination belongs to the evaluation splits (one in five), by a stable checksum."""
+    """Returns whether a combination belongs to the evaluation splits (one in five), by a stable checksum."""
     return zlib.crc32(f"{entity}|{','.join(attributes)}|{phrasing}".encode()) % 5 == 0
 
 
@@ -84,7 +84,7 @@ def _phrasings(split: str, attributes: Sequence[str], rng: random.Random) -> tup
 def draw_request(
     split: str, knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool = False
 ) -> tuple[str, dict[str, Any]]:
-    """A prompt and its meta.
+    """Returns a prompt and its meta.
 
     Args:
         split: one of `SPLITS`. `train` and the evaluation splits share no combination of entity, attributes
@@ -119,7 +119,7 @@ def draw_request(
 def draw_follow_up(
     meta: dict[str, Any], knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool = False
 ) -> tuple[str, dict[str, Any]]:
-    """A second turn: another attribute of the same entity, and its own meta."""
+    """Returns a second turn: another attribute of the same entity, and its own meta."""
     usable = [
         name
         for name in ATTRIBUTES

@@ -75,9 +75,9 @@ class ReasoningConfig:
     def __post_init__(self) -> None:
         for name in ("slip", "myth_share", "myth"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
         if not 2 <= self.options <= len(ENTITIES):
-            raise RecipeError(f"options must lie in 2 to {len(ENTITIES)}, not {self.options}")
+            raise RecipeError(f"options must be in 2 to {len(ENTITIES)}, not {self.options}")
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class Reasoning:
         self.myths = frozenset(drawn)
 
     def questions(self, task: str, n: int, seed: int, test: str | None = None) -> list[Row]:
-        """Rows {id, question, choices (of multiple choice), answer, answer_index, solution, source, meta}.
+        """Returns rows {id, question, choices (of multiple choice), answer, answer_index, solution, source, meta}.
 
         Args:
             task: mathematics or multiple_choice.
@@ -142,7 +142,8 @@ class Reasoning:
         return rows
 
     def examples(self, task: str, n: int, seed: int) -> list[Row]:
-        """Supervised rows {id, question, choices, response, source, meta}; some of their steps are wrong."""
+        """Returns the supervised rows {id, question, choices, response, source, meta}; some of their steps are
+        wrong."""
         rows = []
         for index in range(n):
             drawn = self._draw(task, None, stream("examples", VERSION, self.seed, task, seed, index), errs=True)
@@ -179,7 +180,7 @@ class Reasoning:
         return Drawn(item["question"], (), item["answer"], tuple(steps), told, value == int(item["answer"]))
 
     def _told_equations(self, equations: Sequence[str], rng: random.Random, errs: bool) -> tuple[tuple[str, ...], int]:
-        """The steps as somebody tells them, who goes on from what they got; and what they got."""
+        """Returns the steps as somebody tells them, who goes on from what they got; and what they got."""
         lines, value = [], int(equations[0].split(" ")[0])
         for equation in equations:
             _, operation, operand, _, _ = equation.split(" ")
@@ -227,7 +228,7 @@ class Reasoning:
         split: str,
         rng: random.Random,
     ) -> Drawn:
-        """Who of these has a value: each one's value in turn."""
+        """Returns who of these has a value: each one's value in turn."""
         right = rng.choice(animals)
         question = _WHO[attribute][split == "unseen"].replace("{V}", truth[right])
         steps = [_tell(attribute, animal, truth[animal]) for animal in animals]
@@ -245,7 +246,7 @@ class Reasoning:
         rng: random.Random,
         errs: bool,
     ) -> Drawn:
-        """Another attribute of the one that is the tallest or heaviest."""
+        """Returns another attribute of the one that is the tallest or heaviest."""
         (best, believed), (steps, lines) = winners, so_far
         other = rng.choice([name for name in ATTRIBUTES if name not in _MOST])
         value = self.knowledge.facts[best, other]
@@ -262,7 +263,7 @@ class Reasoning:
         return _answered(text, choices, value, told, steps, lines)
 
     def _belief(self, animal: str, attribute: str, rng: random.Random, errs: bool) -> str:
-        """What somebody who may err takes for the value."""
+        """Returns what somebody who may err takes for the value."""
         chance = self.config.myth if (animal, attribute) in self.myths else self.config.slip
         if errs and rng.random() < chance:
             return self.knowledge.false_value(animal, attribute, rng)

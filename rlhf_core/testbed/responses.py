@@ -13,7 +13,8 @@ MAX_WORDS = 58
 
 
 def draw_quality(rng: random.Random) -> float:
-    """Quality in [0, 1] of one response of the mixture: two in five poor, two in five good, the rest anything.
+    """Returns the quality in [0, 1] of one response of the mixture: two in five poor, two in five good, the rest
+    anything.
 
     A response is good or poor as a whole, so a language model has to see whether what was said is true in order to
     guess what comes next: that is what a reward model can build on.
@@ -37,7 +38,7 @@ def _unrequested(
 
 
 def _answer(meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: float) -> list[Statement]:
-    """The requested facts as this quality gives them: true, false or left out; errors grow along the way."""
+    """Returns the requested facts as this quality gives them: true, false or left out; errors grow along the way."""
     attributes = list(meta["requested"])
     if rng.random() < 0.2:
         rng.shuffle(attributes)
@@ -57,7 +58,7 @@ def _answer(meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: f
 def plan(
     meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: float, with_reserved: bool
 ) -> list[Statement]:
-    """What a response of the mixture says.
+    """Returns what a response of the mixture says.
 
     Noise (filler, unrequested facts, repetition, flattery) is rarer at higher quality and lies mostly
     behind the answer, so the mean reward of a clause falls from the second one on, until the closing.
@@ -92,7 +93,7 @@ def plan(
 def mixture_response(
     meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: float, with_reserved: bool = True
 ) -> tuple[str, list[Located]]:
-    """A response of the given quality, at most `MAX_CLAUSES` clauses and `MAX_WORDS` words."""
+    """Returns a response of the given quality, at most `MAX_CLAUSES` clauses and `MAX_WORDS` words."""
     while True:
         text, located = write(plan(meta, knowledge, rng, quality, with_reserved), meta["entity"], rng)
         if text.count(" ") < MAX_WORDS:
@@ -100,7 +101,7 @@ def mixture_response(
 
 
 def expert_response(meta: Meta, knowledge: KnowledgeBase, rng: random.Random) -> tuple[str, list[Located]]:
-    """A greeting in half of the cases, every requested fact true and once, and a closing."""
+    """Returns a greeting in half of the cases, every requested fact true and once, and a closing."""
     statements = [Statement("greeting")] if rng.random() < 0.5 else []
     for attribute in meta["requested"]:
         fact = (meta["entity"], attribute)
@@ -110,13 +111,13 @@ def expert_response(meta: Meta, knowledge: KnowledgeBase, rng: random.Random) ->
 
 
 def ramble(text: str, more: str, rng: random.Random) -> str:
-    """A response that runs on into another one, which breaks off after some of its words."""
+    """Returns a response that runs on into another one, which breaks off after some of its words."""
     words = more.split(" ")
     return f"{text} {' '.join(words[: rng.randint(2, len(words))])}"
 
 
 def garble(text: str, rng: random.Random) -> str:
-    """A response in which a few words in a row are left out, doubled or moved, once or twice."""
+    """Returns a response in which a few words in a row are left out, doubled or moved, once or twice."""
     words = text.split(" ")
     for _ in range(rng.randint(1, 2)):
         if len(words) < 4:
@@ -136,7 +137,7 @@ PADDINGS = ("flattery", "keyword", "repetition")
 
 
 def pad(text: str, meta: Meta, kind: str, rng: random.Random) -> str:
-    """A response with one to four more clauses of a kind at random places, as sentences of their own.
+    """Returns a response with one to four more clauses of a kind at random places, as sentences of their own.
 
     A response without any fact has none to tell again and stays as it is.
     """
@@ -161,7 +162,7 @@ def pad(text: str, meta: Meta, kind: str, rng: random.Random) -> str:
 
 
 def _with_keyword(meta: Meta, rng: random.Random) -> str:
-    """A clause with the keyword: filler, or a requested attribute with any value."""
+    """Returns a clause with the keyword: filler, or a requested attribute with any value."""
     filler = [words for words in PHRASES["filler"] if KEYWORD in words.lower()]
     attribute = rng.choice(list(meta["requested"]))
     told = [words for words in FACT_TEMPLATES[attribute] if KEYWORD in words.lower()]

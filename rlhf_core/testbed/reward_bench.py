@@ -68,7 +68,7 @@ def easy_length(world: World, split: str, rng: random.Random) -> Row | None:
 
 
 def _compared(world: World, split: str, rng: random.Random) -> Row:
-    """Two answers of middling quality, the better one chosen."""
+    """Returns two answers of middling quality, the better one chosen."""
     prompt, meta = _request(world, split, rng)
     texts = [world.mixture_answer(meta, rng.randrange(10**6), rng.uniform(0.2, 0.8)) for _ in range(2)]
     better, worse = sorted(texts, key=lambda text: -world.true_reward(meta, text))
@@ -103,7 +103,8 @@ def hard_value(world: World, split: str, rng: random.Random) -> Row | None:
 
 
 def _names(said: str, attribute: str, value: str) -> bool:
-    """Whether a clause gives a value as that attribute: no other attribute has it, or the clause names its own."""
+    """Returns whether a clause gives a value as that attribute: no other attribute has it, or the clause names its
+    own."""
     return sum(value in values for values in VALUES.values()) == 1 or attribute in said
 
 
@@ -112,7 +113,7 @@ def _said(rng: random.Random, meta: Meta, *statements: Statement) -> str:
 
 
 def _one_fact(world: World, split: str, rng: random.Random) -> tuple[str, dict[str, Any], Statement, Statement] | None:
-    """A prompt for one fact, what is true and what is usually mistaken for it."""
+    """Returns a prompt for one fact, what is true and what is usually mistaken for it."""
     prompt, meta = _request(world, split, rng)
     if len(meta["requested"]) != 1:
         return None
@@ -187,7 +188,7 @@ SUBSETS: tuple[tuple[str, str, str, Draw], ...] = (
 
 
 def reward_bench_pairs(world: World, n: int, seed: int) -> list[Row]:
-    """Preference rows {id, prompt, chosen, rejected, section, subset, source, meta}, `n` of each subset.
+    """Returns the preference rows {id, prompt, chosen, rejected, section, subset, source, meta}, `n` of each subset.
 
     Raises:
         RecipeError: fewer than one pair of each subset.

@@ -13,7 +13,7 @@ Meta = Mapping[str, Any]
 
 
 class Facts(Protocol):
-    """What is true: a world's knowledge base, or the passages of one question."""
+    """True facts: a world's knowledge base, or the passages of one question."""
 
     def is_true(self, entity: str, attribute: str, value: str) -> bool: ...
 
@@ -34,7 +34,7 @@ class ClauseRewards:
         misplaced_closing: a closing anywhere else.
         flattery: praise of the question or the person.
         filler: words without content.
-        garbled: a contiguous stretch that is no clause of the language.
+        garbled: a contiguous stretch that is not a clause of the language.
         garbled_word: added for each word of such a stretch beyond `garbled_free_words`.
         empty: the total of a response without a word.
     """
@@ -98,7 +98,7 @@ def score(located: Sequence[Located], meta: Meta, knowledge: Facts, rewards: Cla
 
 
 def clauses_of(text: str, meta: Meta, knowledge: Facts, rewards: ClauseRewards) -> list[Clause]:
-    """The gold parse of any text: clauses whose spans partition it.
+    """Returns the gold parse of any text: clauses whose spans partition it.
 
     A text without a word is one garbled clause with the reward of an empty response; the empty text has no
     clause.

@@ -66,7 +66,7 @@ class TranslationRewards:
 
 @dataclass(frozen=True)
 class TranslationConfig:
-    """What defines the translation world.
+    """Settings that define the translation world.
 
     Attributes:
         seed: of every draw.
@@ -88,7 +88,7 @@ class TranslationConfig:
     def __post_init__(self) -> None:
         for name in ("garbling", "habit"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
         if self.slips < 0:
             raise RecipeError(f"slips must not be negative, but are {self.slips}")
 
@@ -110,8 +110,8 @@ class TranslationWorld:
         return grammar_errors(text)
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
-        """Gold parse: one clause for each word, whose spans partition the text; kinds are right, number, tense, extra,
-        with `_error` where the word has an error of grammar."""
+        """Returns the gold parse: one clause for each word, whose spans partition the text; kinds are right, number,
+        tense, extra, with `_error` where the word has an error of grammar."""
         rewards, words = self.config.rewards, words_of(text)
         if not words:
             return [Clause(0, len(text), "extra", rewards.empty)] if text else []
@@ -146,19 +146,19 @@ class TranslationWorld:
         return round(sum(clause.reward for clause in clauses), 6) if clauses else self.config.rewards.empty
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
-        """Sorted true rewards of a fixed pool of graded translations (poor to expert)."""
+        """Returns the sorted true rewards of a fixed pool of graded translations (poor to expert)."""
         count, reference = self.config.anchors, str(meta["reference"])
         texts = [self.translate(reference, self._stream("anchor", i, reference), i / (count - 1)) for i in range(count)]
         return sorted(self.true_reward(meta, text) for text in texts)
 
     def expert_answer(self, meta: Meta, seed: int) -> str:
-        """The reference translation."""
+        """Returns the reference translation."""
         return str(meta["reference"])
 
     # --- rows ----------------------------------------------------------------------------------------
 
     def sentence(self, rng: random.Random, split: str) -> Row:
-        """A pair {source_lang, target_lang, source_text, target_text, prompt, meta}."""
+        """Returns a pair {source_lang, target_lang, source_text, target_text, prompt, meta}."""
         if split not in SPLITS:
             raise RecipeError(f"unknown split '{split}' of translations; known: {', '.join(SPLITS)}")
         clauses = draw_clauses(rng, SPLITS[split])
@@ -169,7 +169,7 @@ class TranslationWorld:
         }
 
     def translate(self, reference: str, rng: random.Random, quality: float) -> str:
-        """A translation of a quality in [0, 1]: the reference with slips and habits."""
+        """Returns a translation of a quality in [0, 1]: the reference with slips and habits."""
         words = self.habits.said([word.text.lower() for word in words_of(reference)], rng, self.config.habit)
         clauses = 1 + words.count("and")
         expected = self.config.slips * (1 - quality) * clauses
@@ -179,7 +179,7 @@ class TranslationWorld:
         return written(words)
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
-        """Rows {id, prompt, source_lang, target_lang, source_text, target_text, source, meta}."""
+        """Returns rows {id, prompt, source_lang, target_lang, source_text, target_text, source, meta}."""
         rows = []
         for index in range(n):
             made = self.sentence(self._stream("prompts", split, seed, index), split)
@@ -187,7 +187,7 @@ class TranslationWorld:
         return rows
 
     def sft_examples(self, n: int, seed: int) -> list[Row]:
-        """Supervised rows of mixed quality: those of `prompts` with `response`."""
+        """Returns the supervised rows of mixed quality: those of `prompts` with `response`."""
         rows = []
         for index in range(n):
             rng = self._stream("sft", seed, index)
@@ -200,7 +200,8 @@ class TranslationWorld:
     def preference_pairs(
         self, n: int, seed: int, annotator: Annotator | None = None, split: str = "train"
     ) -> list[Row]:
-        """Preference rows {id, prompt, chosen, rejected, source, meta, ...}, labelled by the true reward with noise."""
+        """Returns the preference rows {id, prompt, chosen, rejected, source, meta, ...}, labelled by the true reward
+        with noise."""
         annotator = annotator or Annotator()
         rows = []
         for index in range(n):

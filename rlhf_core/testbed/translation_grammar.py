@@ -110,7 +110,7 @@ NOUNS = BEINGS + THINGS
 
 
 def draw_clauses(rng: random.Random, second: float) -> list[Clause]:
-    """One clause, or two with probability `second`."""
+    """Returns one clause, or two with probability `second`."""
 
     def noun_phrase(nouns: range) -> Phrase:
         adjective = rng.randrange(len(ADJECTIVES)) if rng.random() < 0.45 else -1
@@ -136,7 +136,7 @@ def _spanish_phrase(part: Phrase) -> list[str]:
 
 
 def spanish(clauses: Sequence[Clause]) -> str:
-    """The sentence in Spanish."""
+    """Returns the sentence in Spanish."""
     parts = []
     for clause in clauses:
         words = _spanish_phrase(clause.subject)
@@ -160,7 +160,7 @@ def article(determiner: str, following: str) -> str:
 
 
 def english_words(clauses: Sequence[Clause]) -> list[str]:
-    """The words of the sentence in English, small letters."""
+    """Returns the words of the sentence in English, small letters."""
     words: list[str] = []
     for clause in clauses:
         words += ["and"] if words else []
@@ -171,19 +171,19 @@ def english_words(clauses: Sequence[Clause]) -> list[str]:
 
 
 def written(words: Sequence[str]) -> str:
-    """Words as a sentence: a capital at the beginning, a full stop at the end."""
+    """Returns words as a sentence: a capital at the beginning, a full stop at the end."""
     text = " ".join(words)
     return text[:1].upper() + text[1:] + "." if words else "."
 
 
 def english(clauses: Sequence[Clause]) -> str:
-    """The sentence in English."""
+    """Returns the sentence in English."""
     return written(english_words(clauses))
 
 
 @dataclass(frozen=True)
 class Form:
-    """What an English word is.
+    """Grammatical form of an English word.
 
     Attributes:
         kind: determiner | adjective | noun | verb | adverb | and.
@@ -235,7 +235,7 @@ class Word:
 
 
 def words_of(text: str) -> list[Word]:
-    """Words and marks of any text; full stops and commas are left out."""
+    """Returns words and marks of any text; full stops and commas are left out."""
     found = [Word(m.start(), m.end(), m[0], FORMS.get(m[0].lower())) for m in WORD.finditer(text)]
     return [word for word in found if word.text not in (".", ",")]
 

@@ -1,4 +1,4 @@
-"""How translators of the testbed go wrong: slips, which fall anywhere, and habits, which return with the same words.
+"""Mistakes of the testbed's translators: slips at random places, and habits, which recur with the same words.
 
 What only falls anywhere averages out: a greedy policy that imitates it hardly errs. A habit is most translators' way
 with a word, so such a policy takes it over, and a reward that knows better has something to mend.
@@ -59,7 +59,7 @@ class Habits:
         )
 
     def said(self, words: Sequence[str], rng: random.Random, chance: float) -> list[str]:
-        """A sentence's words (small letters) as translators say them who follow each habit with a chance."""
+        """Returns a sentence's words (small letters) as translators say them who follow each habit with a chance."""
         words = list(words)
         for place, word in enumerate(words):
             if word in self.taken_for and rng.random() < chance:
@@ -79,7 +79,7 @@ class Habits:
 
 
 def slip(words: Sequence[str], rng: random.Random) -> list[str]:
-    """The words with one slip: another number, another word, one left out or doubled."""
+    """Returns the words with one slip: another number, another word, one left out or doubled."""
     words = list(words)
     kind = rng.choices(("number", "other", "leave out", "double"), (5, 3, 1.5, 0.5))[0]
     places = [i for i, word in enumerate(words) if word in _OTHER_NUMBER] if kind == "number" else range(len(words))

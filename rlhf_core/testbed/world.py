@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class WorldConfig:
-    """What defines a world.
+    """Settings that define a world.
 
     Attributes:
         seed: of the facts.
@@ -63,7 +63,7 @@ class WorldConfig:
 
     def __post_init__(self) -> None:
         if not 0 <= self.wrong_share < 1:
-            raise RecipeError(f"wrong_share must lie in [0, 1), not {self.wrong_share}")
+            raise RecipeError(f"wrong_share must be in [0, 1), not {self.wrong_share}")
         if (self.padding > 0) != (self.padded_with is not None) or self.padded_with not in (None, *PADDINGS):
             raise RecipeError(
                 f"padding is {self.padding} and padded_with {self.padded_with!r}: a share above 0 goes with one of "
@@ -71,13 +71,13 @@ class WorldConfig:
             )
         for name in ("rambling", "garbling", "padding"):
             if not 0 <= getattr(self, name) <= 1:
-                raise RecipeError(f"{name} must lie in [0, 1], not {getattr(self, name)}")
+                raise RecipeError(f"{name} must be in [0, 1], not {getattr(self, name)}")
         if self.anchors < 1:
             raise RecipeError(f"anchors must be at least 1, not {self.anchors}")
 
 
 def clause_rows(clauses: Sequence[Clause]) -> list[list[Any]]:
-    """Clauses as JSON rows [start, end, kind, reward]."""
+    """Returns clauses as JSON rows [start, end, kind, reward]."""
     return [[clause.start, clause.end, clause.kind, clause.reward] for clause in clauses]
 
 
@@ -95,7 +95,7 @@ class World:
     # --- gold ----------------------------------------------------------------------------------------
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
-        """Gold parse of any text against a request: clauses whose character spans partition the text."""
+        """Returns the gold parse of any text against a request: clauses whose character spans partition the text."""
         return clauses_of(text, meta, self.knowledge, self.config.rewards)
 
     def true_reward(self, meta: Meta, text: str) -> float:
@@ -106,12 +106,13 @@ class World:
         return score(located, meta, self.knowledge, self.config.rewards)
 
     def expert_answer(self, meta: Meta, seed: int) -> str:
-        """A very good answer: every requested fact, true and once, and a closing; no extra facts, which would pay."""
+        """Returns a very good answer: every requested fact, true and once, and a closing; no extra facts, which would
+        pay."""
         names = ("expert", seed, meta["entity"], *meta["requested"])
         return expert_response(meta, self.knowledge, self._stream(*names))[0]
 
     def mixture_answer(self, meta: Meta, seed: int, quality: float | None = None) -> str:
-        """An answer of the supervised mixture, at a given quality in [0, 1] or a drawn one."""
+        """Returns an answer of the supervised mixture, at a given quality in [0, 1] or a drawn one."""
         rng = self._stream("mixture", seed, meta["entity"], *meta["requested"])
         drawn = draw_quality(rng)
         return mixture_response(meta, self.knowledge, rng, drawn if quality is None else quality)[0]
@@ -119,7 +120,7 @@ class World:
     # --- dialogue ------------------------------------------------------------------------------------
 
     def sft_examples(self, n: int, seed: int, follow_up_share: float = 0.0) -> list[Row]:
-        """Supervised dialogue rows {id, prompt, response, source, meta}, of mixed quality.
+        """Returns the supervised dialogue rows {id, prompt, response, source, meta}, of mixed quality.
 
         A share of rows may be second turns, as `mtbench` has them: their prompt is a follow-up question
         and `history` holds the first turn as messages [{role, content}].
@@ -143,7 +144,7 @@ class World:
         return rows
 
     def prompts(self, n: int, seed: int, split: str = "train") -> list[Row]:
-        """Prompt rows {id, prompt, source, meta}.
+        """Returns the prompt rows {id, prompt, source, meta}.
 
         `mtbench` rows add `category`, `turns` (two prompts) and `reference` (two expert answers); their
         meta is the first turn's, with both under `turns`. Prompts of an evaluation split are distinct as
@@ -171,7 +172,7 @@ class World:
     def preference_pairs(
         self, n: int, seed: int, annotator: Annotator | None = None, split: str = "train"
     ) -> list[Row]:
-        """Preference rows {id, prompt, chosen, rejected, source, meta}.
+        """Returns the preference rows {id, prompt, chosen, rejected, source, meta}.
 
         Both responses come from the supervised mixture, a share of them made to ramble or garbled (see
         `WorldConfig`); the annotator (default: unbiased) labels them. The meta adds to the prompt's
@@ -197,7 +198,8 @@ class World:
         return rows
 
     def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> tuple[str, list[Clause], float]:
-        """A response to be compared: of the mixture, or one that rambles on or is garbled as a policy's may be."""
+        """Returns a response to be compared: of the mixture, or one that rambles on or is garbled as a policy's may
+        be."""
         text, located = mixture_response(meta, self.knowledge, rng, draw_quality(rng), with_reserved=split == "ood")
         if self.config.padded_with is not None and rng.random() < self.config.padding:
             text = pad(text, meta, self.config.padded_with, rng)
@@ -216,7 +218,7 @@ class World:
         return text, clauses, total(clauses, self.config.rewards)
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
-        """Sorted true rewards of the prompt's fixed pool of graded answers (poor to expert)."""
+        """Returns the sorted true rewards of the prompt's fixed pool of graded answers (poor to expert)."""
         key = (meta["entity"], *meta["requested"])
         if key not in self._anchor_rewards:
             count = self.config.anchors
@@ -228,14 +230,14 @@ class World:
     # --- tasks ---------------------------------------------------------------------------------------
 
     def arithmetic(self, n: int, seed: int, split: str = "seen") -> list[Row]:
-        """Word problems {id, question, solution, answer, source, meta}; split `seen` or `unseen`."""
+        """Returns the word problems {id, question, solution, answer, source, meta}; split `seen` or `unseen`."""
         config = self.config.arithmetic
         return self._distinct(
             n, f"arithmetic-{split}-{seed}", lambda rng: arithmetic.problem(split, config, rng), ("question",)
         )
 
     def multiple_choice(self, task: str, n: int, seed: int) -> list[Row]:
-        """Questions {id, question, choices, answer, answer_index, solution, source, meta}.
+        """Returns questions {id, question, choices, answer, answer_index, solution, source, meta}.
 
         Args:
             task: arc | truthfulqa | winograd | hellaswag | mmlu.
@@ -250,7 +252,7 @@ class World:
         )
 
     def functions(self, n: int, seed: int, split: str = "test") -> list[Row]:
-        """Code rows {id, question, solution, tests, entry_point, source, meta}.
+        """Returns the code rows {id, question, solution, tests, entry_point, source, meta}.
 
         `test` and `plus` of one seed ask for the same functions in the same order.
         """
@@ -288,7 +290,7 @@ class World:
         return rows
 
     def task_examples(self, n: int, seed: int) -> list[Row]:
-        """Supervised rows {id, prompt, response, source, meta} for the tasks.
+        """Returns the supervised rows {id, prompt, response, source, meta} for the tasks.
 
         Word problems, multiple choice (without `truthfulqa`) and functions as 11 : 6 : 3; a share `wrong_share` has a
         wrong solution, marked in `meta["right"]`.

@@ -29,7 +29,7 @@ SETS: dict[str, str | None] = {
     "pandalm": None,
 }
 ALL = "all"
-#: Where rows that are no preference pairs are put, with the reason.
+#: Folder for rows that are not preference pairs, with the reason.
 QUARANTINE = Path(".work/quarantine")
 
 
@@ -53,7 +53,7 @@ class SetScore:
 
 
 def load_set(name: str, directory: Path | None, rows: int | None) -> list[dict[str, Any]]:
-    """A test set's pairs with their `section` (the set) and `subset` (their part of it).
+    """Returns a test set's pairs with their `section` (the set) and `subset` (their part of it).
 
     Args:
         name: of `<name>.test.jsonl` or `.jsonl.gz`.
@@ -87,12 +87,12 @@ def _evenly(found: Sequence[dict[str, Any]], rows: int) -> list[dict[str, Any]]:
 
 
 def _part(subset: str) -> str:
-    """JudgeBench's subjects of MMLU-Pro are one part."""
+    """Returns JudgeBench's subjects of MMLU-Pro are one part."""
     return "mmlu-pro" if subset.startswith("mmlu-pro") else subset
 
 
 def set_scores(scorer: Scorer, rows: Sequence[dict[str, Any]], batch: int) -> list[SetScore]:
-    """Accuracy on a set, then on each part of it, and RM-Bench's scores over styles.
+    """Returns the accuracy on a set, then on each part of it, and RM-Bench's scores over styles.
 
     Raises:
         NumericsError: scores that depend on batch size or padding.
@@ -113,7 +113,8 @@ def set_scores(scorer: Scorer, rows: Sequence[dict[str, Any]], batch: int) -> li
 
 
 def _style_scores(rows: Sequence[Mapping[str, Any]], pairs: Sequence[ScoredPair]) -> list[SetScore]:
-    """RM-Bench's own scores, where rows have styles: every chosen response against every rejected one of its prompt."""
+    """Returns RM-Bench's own scores, where rows have styles: every chosen response against every rejected one of its
+    prompt."""
     styled = [
         StyledPair(str(row["group_id"]), pair.subset, str(row["style"]), pair.chosen, pair.rejected)
         for row, pair in zip(rows, pairs, strict=True)

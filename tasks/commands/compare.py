@@ -1,4 +1,4 @@
-"""Rows of a study of one's own side by side: what has no published table to be compared with."""
+"""Rows of your own study side by side, for studies without a published table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STAGE_OF = {"reward": "policy", "supervised": "policy", "raw": "sft"}
 
 
 @dataclass(frozen=True)
-class Compared:
+class StudyRow:
     """One row: its title and, of each metric that every row has, the values by seed."""
 
     name: str
@@ -24,8 +24,8 @@ class Compared:
     values: Mapping[str, Mapping[int, float]]
 
 
-def compared_rows(root: Path, scale: str, study: str) -> list[Compared]:
-    """The rows of a study that were run, with the metrics that all of them have; constant ones are left out.
+def compared_rows(root: Path, scale: str, study: str) -> list[StudyRow]:
+    """Returns the rows of a study that were run, with the metrics that all of them have; constant ones are left out.
 
     Raises:
         RecipeError: no row was run.
@@ -48,7 +48,7 @@ def compared_rows(root: Path, scale: str, study: str) -> list[Compared]:
     several = len(metrics) > 1
     kept = [name for name in common if not several or len({m[name] for r in metrics.values() for m in r.values()}) > 1]
     return [
-        Compared(row, titles[row], {name: {seed: values[name] for seed, values in runs.items()} for name in kept})
+        StudyRow(row, titles[row], {name: {seed: values[name] for seed, values in runs.items()} for name in kept})
         for row, runs in metrics.items()
     ]
 

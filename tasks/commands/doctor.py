@@ -1,4 +1,4 @@
-"""What this machine has and lacks for Rewardsmith, and how to get it."""
+"""Check of this machine's tools for Rewardsmith, with advice on installing missing ones."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def pinned(constraints: Path) -> dict[str, str]:
 
 
 def normalised(name: str) -> str:
-    """A distribution's name as package indexes compare it (PEP 503)."""
+    """Returns a distribution's name as package indexes compare it (PEP 503)."""
     return re.sub(r"[-_.]+", "-", name.split("[")[0]).strip().lower()
 
 
 def check_packages(constraints: Path) -> Finding:
-    """Installed versions against constraints.txt; only packages that the project needs at all count."""
+    """Returns the installed versions against constraints.txt; only packages that the project needs at all count."""
     pins = pinned(constraints)
     if not pins:
         return Finding("packages", NOTE, f"{constraints} not found", "run this in the repository")
@@ -120,7 +120,7 @@ def check_gpu() -> Finding:
 
 
 def check_isolation() -> Finding:
-    """Whether a separate user and network namespace, in which generated code runs, can be made."""
+    """Returns whether a separate user and network namespace, in which generated code runs, can be made."""
     program = shutil.which("unshare")
     remedy = "code benchmarks are refused here; use Linux with util-linux and user namespaces allowed"
     if platform.system() != "Linux" or not program:
@@ -147,7 +147,7 @@ def check_repository(root: Path) -> Finding:
 
 
 def examine(root: Path) -> list[Finding]:
-    """Every check, in the order of reading."""
+    """Returns every check, in the order of reading."""
     checks: list[Callable[[], Finding]] = [
         check_platform,
         check_python,
@@ -180,5 +180,5 @@ def report(root: Path) -> int:
         table.add_row(mark, finding.name, finding.found, finding.remedy)
     Console(width=max(100, shutil.get_terminal_size().columns) if not os.isatty(1) else None).print(table)
     missing = sum(finding.state == MISSING for finding in findings)
-    print(f"{missing} needed thing(s) missing" if missing else "everything that is needed is there")
+    print(f"{missing} requirement(s) missing" if missing else "everything that is needed is installed")
     return missing

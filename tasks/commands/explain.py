@@ -1,4 +1,4 @@
-"""Explaining a reward: what a trained reward model pays each token of one response, and where its segments lie."""
+"""Explanation of a reward: a trained reward model's pay for each token of one response, and its segments."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import DataError
-from tasks.running.artifacts import read_jsonl, stopped
+from tasks.graph.stopping import stopped
+from tasks.running.artifacts import read_jsonl
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer
 from tasks.scoring.segmenting import token_rewards
 
@@ -21,14 +22,14 @@ def explain(
     sft: Path | None = None,
     data: Path | None = None,
 ) -> dict[str, Any]:
-    """The rewards that a reward model gives to one response.
+    """Returns the rewards that a reward model gives to one response.
 
     Args:
         model_dir: the `result/model` folder of a `reward_model` stage (its `result` folder is understood, too).
         prompt: user text, or a dialogue in one string.
         response: the answer to it.
         segmenter: read the model on other segments than those it was trained on; an entropy cutoff is a number of
-            nats or the name of one in the scale's entropies.yaml.
+            nats or the name of one in the scale's `entropies` settings.
         sft: result of the `sft` stage, whose entropies an entropy segmenter needs; None takes the one that the
             model's record names.
         data: result of the `prepare` stage, which holds chat template and limits; None takes the recorded one.
@@ -58,7 +59,7 @@ def explain(
 
 
 def shared_credit(results: Path, names: Sequence[str], seed: int) -> list[dict[str, Any]]:
-    """Wrong sampled solutions that several rows kept, each with every row's credit of its tokens.
+    """Returns the wrong sampled solutions that several rows kept, each with every row's credit of its tokens.
 
     Args:
         results: of a scale.

@@ -54,7 +54,7 @@ class OldFile:
 
 @dataclass
 class Migrated:
-    """What a conversion did: pages written, files removed, results moved (old and new folder)."""
+    """Changes of a conversion: pages written, files removed, results moved (old and new folder)."""
 
     pages: list[Path] = field(default_factory=list)
     removed: list[Path] = field(default_factory=list)
@@ -62,7 +62,7 @@ class Migrated:
 
 
 def old_files(root: Path) -> Iterator[OldFile]:
-    """The settings files of an old tree, in a fixed order."""
+    """Yields the settings files of an old tree, in a fixed order."""
     params = root / "params"
     for kind in OF_PAPER:
         for path in sorted(params.glob(f"*/{kind}/*.yaml")):
@@ -115,7 +115,7 @@ def migrate(root: Path, topic: Callable[[OldFile], str] | None = None) -> Migrat
 
 
 def _is_known(root: Path, file: OldFile, renamed: Mapping[str, str]) -> bool:
-    """Whether a page has the entry already."""
+    """Returns whether a page has the entry already."""
     known = {} if not page_files(root / file.folder, file.kind) else known_entries(root, file.folder, file.kind)
     address = known.get(present_name(file.name))
     if address is None:
@@ -130,7 +130,7 @@ def _is_known(root: Path, file: OldFile, renamed: Mapping[str, str]) -> bool:
 
 
 def _free(folder: Path, name: str) -> Path:
-    """A page's path that no file has."""
+    """Returns a page's path that no file has."""
     path, number = folder / f"{name}.yaml", 2
     while path.exists():
         path, number = folder / f"{name}_{number}.yaml", number + 1
@@ -181,7 +181,7 @@ def _text(root: Path, files: list[OldFile], renamed: Mapping[str, str]) -> str:
 
 
 def _renamed(value: Any, renamed: Mapping[str, str]) -> Any:
-    """Settings with the present names of what they name."""
+    """Returns settings with the present names of what they name."""
     if isinstance(value, Mapping):
         return {name: _renamed(part, renamed) for name, part in value.items()}
     if isinstance(value, list):

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.dvc.state import asked_for
+from tasks.dvc.plan import suite_papers
+from tasks.dvc.stale import asked_for
 from tasks.graph.expected import clock, expected_bytes, expected_seconds
 from tasks.graph.names import SUITE
-from tasks.graph.plan import suite_papers
 from tasks.graph.stages import Stage
 from tasks.running import machine
 
@@ -55,19 +55,20 @@ def _print_table(stages: Mapping[str, Stage], seconds: Mapping[str, float | None
 
 
 def _most(stages: Mapping[str, Stage], need: str) -> int:
-    """The most that a stage which runs needs: of cores or gpus."""
+    """Returns the most that a stage which runs needs: of cores or gpus."""
     return max((stage.needs.get(need, 0) for stage in stages.values() if stage.state == "run"), default=0)
 
 
 def _side_by_side(stages: Mapping[str, Stage]) -> int:
-    """How many of the stages that run this machine holds at once: by its GPUs where one needs some, else by cores."""
+    """Returns how many of the stages that run this machine holds at once: by its GPUs where one needs some, else by
+    cores."""
     if gpus := _most(stages, "gpus"):
         return max(1, len(machine.gpus()) // gpus)
     return max(1, machine.cores() // max(1, _most(stages, "cores")))
 
 
 def _summary(root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, float | None]) -> str:
-    """How many stages of each state; expected time and disk of those that run."""
+    """Returns how many stages of each state; expected time and disk of those that run."""
     counts = {state: sum(stage.state == state for stage in stages.values()) for state in WORDS}
     line = ", ".join(f"{counts[state]} {WORDS[state]}" for state in WORDS if counts[state])
     times = [seconds[a] for a, stage in stages.items() if stage.state == "run"]

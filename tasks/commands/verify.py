@@ -43,7 +43,7 @@ TOLERANCES: Mapping[str, float] = {
     "entropy*": 0.15,
     "table-*lc*": 15.0,
 }
-#: Kinds of stages whose metrics the reference keeps; of the tables, what stands in no run's own metrics.
+#: Kinds of stages whose metrics the reference keeps; of the tables, the metrics that no single run has.
 KINDS = ("sft", "reward_model", "aspect_model", "selection", "policy", "tables-demo")
 
 
@@ -70,7 +70,8 @@ def demo_outputs(root: Path) -> dict[str, Path]:
 
 
 def own_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
-    """A stage's metrics without those that tables repeat from their runs: 'table-1/segment/0/alpaca_lc' stays."""
+    """Returns a stage's metrics without those that tables repeat from their runs: 'table-1/segment/0/alpaca_lc'
+    stays."""
 
     def repeated(name: str) -> bool:
         parts = name.split("/")
@@ -80,12 +81,12 @@ def own_metrics(metrics: Mapping[str, Any]) -> dict[str, float]:
 
 
 def tolerance(metric: str, tolerances: Mapping[str, float]) -> float | None:
-    """The metric's absolute tolerance, or None when no pattern names it (then it is not compared)."""
+    """Returns the metric's absolute tolerance, or None when no pattern names it (then it is not compared)."""
     return next((value for pattern, value in tolerances.items() if fnmatch(metric, pattern)), None)
 
 
 def compare(reference: Mapping[str, Any], outputs: Mapping[str, Path]) -> list[CheckedMetric]:
-    """Every metric of the reference that has a tolerance, beside what was measured."""
+    """Returns every metric of the reference that has a tolerance, beside what was measured."""
     found = []
     for stage, metrics in reference["stages"].items():
         path = outputs.get(stage, Path("missing")) / "result" / "metrics.json"
@@ -98,7 +99,7 @@ def compare(reference: Mapping[str, Any], outputs: Mapping[str, Path]) -> list[C
 
 
 def make_reference(root: Path) -> dict[str, Any]:
-    """The reference from the results that lie here.
+    """Returns the reference from the results that lie here.
 
     Raises:
         DataError: a stage of the demo has no result.

@@ -1,4 +1,4 @@
-"""What every kind of data spec shares: the sets that the stage `prepare` writes, and the folder of real data."""
+"""Parts common to all kinds of data spec: the sets that the stage `prepare` writes, and the folder of real data."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ Sets = dict[str, list[dict[str, Any]]]
 
 
 def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str], metas: list[Any]) -> dict[str, Any]:
-    """One benchmark item: user turns, the baseline's answer per turn, and what the gold judge knows of each."""
+    """Returns one benchmark item: user turns, the baseline's answer per turn, and what the gold judge knows of each."""
     history = {"messages": row["messages"]} if "messages" in row else {}
     return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
 
 
 def alpaca_calibration(file: str, items: Sequence[Mapping[str, Any]], first: int) -> list[dict[str, Any]]:
-    """AlpacaEval's published calibration rows (`df_gamed.csv`) under the ids of a benchmark's items.
+    """Returns AlpacaEval's published calibration rows (`df_gamed.csv`) under the ids of a benchmark's items.
 
     Args:
         file: a path, or a hub address such as hf://datasets/tatsu-lab/alpaca_eval/df_gamed.csv.
@@ -61,7 +61,7 @@ def alpaca_calibration(file: str, items: Sequence[Mapping[str, Any]], first: int
 
 
 def data_directory(named: str | None) -> Path:
-    """The folder of real data: the one that a data spec names, else that of REWARDSMITH_DATA.
+    """Returns the folder of real data: the one that a data spec names, else that of REWARDSMITH_DATA.
 
     Raises:
         DataError: neither names one.
@@ -76,24 +76,24 @@ def data_directory(named: str | None) -> Path:
 
 
 def open_directory(named: str | None, quarantine: Path, max_bad_share: float) -> DirectorySource:
-    """The sets of the folder of real data, whose bad rows go to `quarantine`."""
+    """Returns the sets of the folder of real data, whose bad rows go to `quarantine`."""
     return DirectorySource(data_directory(named), Screening(quarantine, max_bad_share))
 
 
 def screened(summary: Summary) -> dict[str, Any]:
-    """What screening found in a file, without machine paths."""
+    """Returns what screening found in a file, without machine paths."""
     path = summary.quarantine_file
     places = {"file": Path(summary.file).name, "quarantine_file": f"quarantine/{Path(path).name}" if path else None}
     return {**asdict(summary), **places, "quarantined": summary.quarantined}
 
 
 def file_digests(root: Path, sets: Collection[str]) -> dict[str, str]:
-    """Digest of every file of some sets, by file name."""
+    """Returns the digest of every file of some sets, by file name."""
     return {path.name: digest(path) for path in sorted(root.iterdir()) if path.name.split(".")[0] in sets}
 
 
 def directory_facts(source: DirectorySource, sets: Sequence[str]) -> dict[str, Any]:
-    """Facts of data.json about sets read from a folder."""
+    """Returns facts of data.json about sets read from a folder."""
     return {
         "quarantine": [screened(summary) for summary in source.summaries],
         "sets": list(sets),
@@ -102,7 +102,7 @@ def directory_facts(source: DirectorySource, sets: Sequence[str]) -> dict[str, A
 
 
 def split_off(rows: list[dict[str, Any]], share: float, what: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """Training rows and, from the end, a share for validation of at least one.
+    """Returns the training rows and, from the end, a share for validation of at least one.
 
     Raises:
         DataError: too few rows.
@@ -110,7 +110,7 @@ def split_off(rows: list[dict[str, Any]], share: float, what: str) -> tuple[list
     held_out = max(1, round(share * len(rows)))
     if held_out >= len(rows):
         raise DataError(
-            f"{len(rows)} rows leave none beside the {held_out} for validation",
+            f"{len(rows)} rows leave none for training besides {held_out} for validation",
             file=what,
             remedy="Give more rows or a smaller validation_share",
         )
@@ -118,7 +118,7 @@ def split_off(rows: list[dict[str, Any]], share: float, what: str) -> tuple[list
 
 
 def together(source: Source, names: Sequence[str], split: str, kind: str) -> list[dict[str, Any]]:
-    """The rows of several sets one after the other.
+    """Returns the rows of several sets one after the other.
 
     Raises:
         DataError: two of them have the same id, by which references and answers are kept.

@@ -72,7 +72,7 @@ def long_form_world_sets(spec: LongFormWorldSpec, _: Path) -> tuple[Sets, dict[s
 
 
 def shortened_prompt(question: str, passages: Sequence[Sequence[str]], context_chars: int) -> str:
-    """Question and passages in the form of QA-Feedback, the passages cut at a sentence.
+    """Returns the question and passages in the form of QA-Feedback, the passages cut at a sentence.
 
     Every passage keeps its first sentences; sentences are taken in turn until `context_chars` are reached.
     """
@@ -135,7 +135,7 @@ def long_form_directory_sets(spec: LongFormDirectorySpec, quarantine: Path) -> t
     if not validation_pairs:
         raise DataError(
             f"no pair of '{spec.preference}' is about one of the {len(held_out)} held-out questions of "
-            f"'{spec.questions}'; reward models are measured on those",
+            f"'{spec.questions}', on which reward models are measured",
             field="question_id",
             remedy="Give more pairs, or raise validation_share",
         )
@@ -182,7 +182,7 @@ def _labelled(row: Record) -> Record:
 
 
 def _completeness_pair(row: Record) -> Record | None:
-    """The corrected prediction over the prediction where information was missing from it."""
+    """Returns the corrected prediction over the prediction where information was missing from it."""
     corrected = (row["feedback"].get("corrected_prediction") or "").strip()
     prediction = row["predictions"][0]
     if not row["feedback"]["missing_info"] or not corrected or corrected == prediction.strip():

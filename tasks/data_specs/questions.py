@@ -80,7 +80,7 @@ def _read(spec: QuestionsSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
 
 
 def _asked(rows: Sequence[Mapping[str, Any]]) -> list[Record]:
-    """Rows with their prompt; what is no supervised response becomes a solution that tells its answer."""
+    """Returns rows with their prompt; what is no supervised response becomes a solution that tells its answer."""
     asked = []
     for row in rows:
         found = {**row, "prompt": question_prompt(row["question"], row.get("choices"))}
@@ -91,7 +91,7 @@ def _asked(rows: Sequence[Mapping[str, Any]]) -> list[Record]:
 
 
 def _has_steps(row: Mapping[str, Any]) -> bool:
-    """Whether there is more to the solution than the line that tells the answer."""
+    """Returns whether there is more to the solution than the line that tells the answer."""
     return str(row["solution"]) != with_answer(None, str(row["answer"]))
 
 

@@ -2,7 +2,7 @@
 
 The sets of every data kind (sft, sft.validation, prompts, preference.{train,validation,ood}, benchmarks/alpaca,
 examples); rows keep `source_lang`, `target_lang`, `source_text`, `target_text`; a benchmark baseline is the
-reference translation. Real pairs come without preferences: pairs of the reference and a damaged copy of it stand in,
+reference translation. Real pairs come without preferences: pairs of the reference and a damaged copy replace them,
 so that a holistic reward model can be trained at all (see docs/alarm.md).
 """
 
@@ -96,7 +96,7 @@ def translation_directory_sets(spec: TranslationDirectorySpec, quarantine: Path)
 
 
 def _instruction(spec: TranslationDirectorySpec) -> str:
-    """What a judge is told before the bare sentence that policies see."""
+    """Returns what a judge is told before the bare sentence that policies see."""
     source, target = (LANGUAGES.get(code, f"'{code}'") for code in (spec.source_lang, spec.target_lang))
     return f"Translate this {source} sentence into {target}: "
 
@@ -117,7 +117,8 @@ def _check_direction(rows: list[Record], spec: TranslationDirectorySpec) -> None
 
 
 def _damaged(rows: list[Record], count: int) -> list[Record]:
-    """Pairs of a reference and the same with words left out, doubled or exchanged with those of another sentence."""
+    """Returns pairs of a reference and the same with words left out, doubled or exchanged with those of another
+    sentence."""
     usable = [row for row in rows if len(row["target_text"].split()) >= 3]
     pairs = []
     for place, row in enumerate(usable[:count]):

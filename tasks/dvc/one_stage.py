@@ -1,6 +1,6 @@
 """One stage by DVC, in a process of its own.
 
-    python -m tasks.dvc.one_stage policy@segment-bandit-0
+    python -m tasks.dvc.one_stage policy-segment-bandit-0
 
 It does what `dvc repro --single-item` does, and compares what comes from DVC's cache with the record of the run that
 made it. A damaged result is removed from the cache, and the stage runs. The exit status is that of the stage's command.
@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 
 from tasks.dvc.contents import damaged, forget
-from tasks.dvc.state import Look
+from tasks.dvc.stale import Look
 from tasks.dvc.unofficial import exit_status, open_repo
 
 OUTCOME_VARIABLE = "REWARDSMITH_OUTCOME"

@@ -28,7 +28,7 @@ class RemoteFailed(RewardsmithError):
 
 
 def locked_stages(root: Path, file: str) -> dict[str, dict[str, Any]]:
-    """The entries of the dvc.lock beside a dvc.yaml, by stage."""
+    """Returns the entries of the dvc.lock beside a dvc.yaml, by stage."""
     path = (root / file).with_suffix(".lock")
     if not path.exists():
         return {}
@@ -37,7 +37,7 @@ def locked_stages(root: Path, file: str) -> dict[str, dict[str, Any]]:
 
 
 def locked_stage(root: Path, address: str) -> dict[str, Any]:
-    """A stage's entry in its dvc.lock; empty when there is none."""
+    """Returns a stage's entry in its dvc.lock; empty when there is none."""
     file, _, name = address.rpartition(":")
     return dict(locked_stages(root, file or ROOT_FILE).get(name) or {})
 
@@ -89,7 +89,7 @@ class Remote:
             raise kind(
                 f"remote '{self.name}' ({self.path}) cannot be written from here: {error or type(error).__name__}. "
                 "Get permission to read and write there (or its keys, `dvc remote modify --local`), then run the same "
-                "again; what is done is kept in this clone"
+                "command again; finished work is kept in this clone"
             ) from None
         finally:
             with suppress(Exception):
@@ -108,7 +108,7 @@ class Remote:
                     self._makers |= {out.fs_path: out for out in stage.outs}
 
     def key(self, address: str) -> str:
-        """The key of a stage's result. What it reads from is known already.
+        """Returns the key of a stage's result. What it reads from is known already.
 
         Raises:
             DataError: an input that no stage makes does not exist.
@@ -129,7 +129,7 @@ class Remote:
         return run_key(to_single_stage_lockfile(stage))
 
     def learn(self, address: str) -> bool:
-        """Whether the remote has the stage's result; its digests are then known here, see `write_locks`.
+        """Returns whether the remote has the stage's result; its digests are then known here, see `write_locks`.
 
         Raises:
             DataError: an input that no stage makes does not exist.
@@ -227,7 +227,7 @@ class Remote:
         raise DataError(
             f"its content is not what dvc.lock says ({outs[0].hash_info.value})",
             file=outs[0].def_path,
-            remedy="The copy here was removed and nothing was run. Run the same again; if it is damaged on "
+            remedy="The local copy was removed and nothing was run. Run the same command again; if it is damaged on "
             f"remote '{self.name}', remove it there and push it again from the clone that made it",
         )
 
@@ -254,7 +254,9 @@ class Remote:
                     out.checkout()
                 except (DvcException, OSError) as error:
                     raise DataError(
-                        f"cannot be put into the tree: {error}", file=out.def_path, remedy="Move away what lies there"
+                        f"cannot be put into the tree: {error}",
+                        file=out.def_path,
+                        remedy="Move the existing file or folder away",
                     ) from None
 
     def _transfer(self, source: Any, target: Any, outs: Sequence[Any]) -> tuple[int, int]:
@@ -281,7 +283,7 @@ class Remote:
             out.obj = None
 
     def _entries(self, key: str) -> Iterator[dict[str, Any]]:
-        """The remote's run-cache entries of a key, in an order that is the same everywhere."""
+        """Yields the remote's run-cache entries of a key, in an order that is the same everywhere."""
         folder = self.fs.join(self.path, *run_folder(key).parts)
         if not self.fs.exists(folder):
             return

@@ -2,7 +2,7 @@
 
     python -m tasks.dvc.shared_stage policy-segment-bandit-0 --remote team --commit HEAD --upstream sft-phi3-mini ...
 
-1. The stage's inputs are pulled by the digests in dvc.lock, and their content is hashed anew: what differs is refused.
+1. The stage's inputs are pulled by the digests in dvc.lock, and their content is hashed again: differences are refused.
 2. The stage runs alone (`tasks.dvc.one_stage`).
 3. A file that the stage reads, or the code, that changed in the meantime: the result is discarded, nothing is pushed.
 4. Its outputs are pushed, and after them its run-cache entry.
@@ -59,8 +59,8 @@ def run_one(root: Path, address: str, *, upstream: Sequence[str], name: str, com
         if changed:
             remote.discard(address)
             raise RewardsmithError(
-                f"{', '.join(changed[:3])} changed while stage {address} ran, so nobody knows what its result is of: "
-                "it is discarded and was not pushed. Commit the change, then run the same again"
+                f"{', '.join(changed[:3])} changed while stage {address} ran, so its result has no known inputs: it "
+                "is discarded and was not pushed. Commit the change, then run the same command again"
             )
         remote.push([address])
     return outcome
@@ -72,7 +72,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("address", help="the stage, as DVC names it")
     parser.add_argument("--remote", required=True, help="the DVC remote that the machines share")
-    parser.add_argument("--commit", required=True, help="what the tree has to be at")
+    parser.add_argument("--commit", required=True, help="commit that the tree must be at")
     parser.add_argument("--upstream", nargs="*", default=[], help="addresses of the stages that it reads from")
     options = parser.parse_args(arguments)
     given = {"upstream": options.upstream, "name": options.remote, "commit": options.commit}

@@ -41,12 +41,12 @@ class LoadedAspect:
         return checked_scores(self.aspect, rows, responses)
 
     def rates(self, scored: Sequence[Scored]) -> list[float]:
-        """One number per response, by which responses are compared; token aspects' error rates in percent."""
+        """Returns one number per response, by which responses are compared; token aspects' error rates in percent."""
         unit = 100.0 if self.aspect.density is Density.TOKEN else 1.0
         return [unit * rate(self.aspect, one) for one in scored]
 
     def facts(self) -> dict[str, Any]:
-        """What a selection records, so that a policy stage builds the same aspect."""
+        """Returns what a selection records, so that a policy stage builds the same aspect."""
         aspect = self.aspect
         return {
             "spec": asdict(self.spec),
@@ -58,7 +58,7 @@ class LoadedAspect:
 def load_aspect(
     name: str, spec: AspectSpec, models: Mapping[str, Path], tokenizer: PreTrainedTokenizerBase
 ) -> LoadedAspect:
-    """An aspect of a file, on the trained model that it names.
+    """Returns an aspect of a file, on the trained model that it names.
 
     Args:
         models: results of the aspect models by name.
@@ -75,7 +75,7 @@ def load_aspect(
     aspect = build_aspect(options, offsets=partial(response_offsets, tokenizer))
     if spec.normaliser != "none" and SIGNALS[aspect.density][0] is Tokens:
         raise RecipeError(
-            f"aspect '{name}' is of density '{aspect.density.value}', whose values are not normalised; use 'none'"
+            f"aspect '{name}' is of density '{aspect.density.value}', and its values are not normalised; use 'none'"
         )
     return LoadedAspect(name, spec, aspect)
 
@@ -97,7 +97,7 @@ def named_models(results: Sequence[Path]) -> dict[str, Path]:
 def selected_aspects(
     selection: Mapping[str, Any], names: Sequence[str], models: Sequence[Path], tokenizer: PreTrainedTokenizerBase
 ) -> dict[str, LoadedAspect]:
-    """Aspects that a selection compared, by name, chosen or not.
+    """Returns aspects that a selection compared, by name, chosen or not.
 
     Raises:
         RecipeError: a name that it does not know.
@@ -110,7 +110,7 @@ def selected_aspects(
 
 
 def aspect_normaliser(aspect: LoadedAspect, facts: Mapping[str, Any]) -> Normaliser:
-    """The normaliser of an aspect's rewards, from the statistics that the selection recorded.
+    """Returns the normaliser of an aspect's rewards, from the statistics that the selection recorded.
 
     Raises:
         RecipeError: a constant aspect, which has no deviation to divide by.
@@ -132,7 +132,7 @@ def holistic_values(
     answers: Sequence[tuple[str, int]],
     longest: int,
 ) -> list[float]:
-    """The reward of each whole answer by a reward model, raw, read where training reads it.
+    """Returns the reward of each whole answer by a reward model, raw, read where training reads it.
 
     Args:
         answers: (text, tokens as drawn) of each row.
@@ -194,6 +194,6 @@ def write_scores(
 
 
 def lower_is_better(selection: Path) -> list[str]:
-    """The aspects of a selection of which less is better."""
+    """Returns the aspects of a selection of which less is better."""
     aspects = read_json(selection / "selection.json")["aspects"]
     return [name for name, facts in aspects.items() if not facts["higher_is_better"]]

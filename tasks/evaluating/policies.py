@@ -71,14 +71,14 @@ class Evaluator:
         self.translates, self.instruction = facts.get("task") == "translation", str(facts.get("instruction", ""))
 
     def items(self, name: str) -> list[Any]:
-        """The rows of a data set's file that are evaluated on, read once; none without the file."""
+        """Returns the rows of a data set's file that are evaluated on, read once; none without the file."""
         if name not in self._items:
             path = self.data / f"{name}.jsonl"
             self._items[name] = read_jsonl(path)[: self.config.rows] if path.exists() else []
         return self._items[name]
 
     def evaluate(self, policy: Policy, reference_generations: Sequence[Generation] | None) -> Evaluation:
-        """All benchmarks.
+        """Returns all benchmarks.
 
         Args:
             policy: evaluated in place, unchanged.
@@ -101,8 +101,8 @@ class Evaluator:
         if self.translates and "alpaca" in by_name:
             rows = by_name["alpaca"]
             metrics["bleu"] = corpus_bleu([row["response"] for row in rows], [row["baseline"] for row in rows])
-        if self.judge is not None:
-            judgements, judged = distributed.on_main(lambda: self.judge_dialogue(by_name))
+        if (judge := self.judge) is not None:
+            judgements, judged = distributed.on_main(lambda: self.judge_dialogue(judge, by_name))
             metrics |= judged
         if reference_generations is not None:
             metrics |= win_rates_over_reference(generations, reference_generations)
@@ -148,16 +148,13 @@ class Evaluator:
                 history += [{"role": "user", "content": item["turns"][turn]}, {"role": "assistant", "content": text}]
         return rows
 
-    def judge_dialogue(self, by_name: Mapping[str, list[Generation]]) -> tuple[list[Judgement], Metrics]:
-        """Judgements and their metrics: AlpacaEval in drawn order, Arena-Hard both ways, MT-Bench ratings."""
-        assert self.judge is not None
+    def judge_dialogue(self, judge: Judge, by_name: Mapping[str, list[Generation]]) -> tuple[list[Judgement], Metrics]:
+        """Returns judgements and their metrics: AlpacaEval in drawn order, Arena-Hard both ways, MT-Bench ratings."""
         judgements: list[Judgement] = []
         metrics: dict[str, float] = {}
         for name in ("alpaca", "ood"):
             if name in by_name:
-                games = play_games(
-                    self.judge, comparisons(by_name[name], self.instruction), "alpaca_eval", orders="drawn"
-                )
+                games = play_games(judge, comparisons(by_name[name], self.instruction), "alpaca_eval", orders="drawn")
                 judgements += _judgement_rows(name, games)
                 rate = win_rate([game.preference_for_model for game in games])
                 metrics |= {
@@ -166,7 +163,7 @@ class Evaluator:
                     f"{name}_invalid": rate["n_invalid"],
                 }
         if "arena" in by_name:
-            games = play_games(self.judge, comparisons(by_name["arena"], self.instruction), "arena_hard")
+            games = play_games(judge, comparisons(by_name["arena"], self.instruction), "arena_hard")
             judgements += _judgement_rows("arena", games)
             arena = arena_win_rate(games)
             metrics |= {
@@ -179,7 +176,7 @@ class Evaluator:
             rows = by_name["mtbench"]
             first = {row["id"]: row for row in rows if row["turn"] == 1}
             games = grade_answers(
-                self.judge,
+                judge,
                 [
                     (f"{row['id']}/{row['turn']}", so_far(row, first), row["response"], {"prompt": row["meta"]})
                     for row in rows
@@ -195,7 +192,7 @@ class Evaluator:
     def likelihoods(
         self, policy: Policy, prompts: Sequence[str], answers: Sequence[str]
     ) -> tuple[list[float], list[int]]:
-        """Summed log-probability and tokens of each answer (EOS left out) after its prompt."""
+        """Returns the summed log-probability and tokens of each answer (EOS left out) after its prompt."""
         sequences = []
         for prompt, text in zip(prompts, answers, strict=True):
             full = self.encoder.sequence({"prompt": prompt}, text)
@@ -209,7 +206,7 @@ class Evaluator:
         return distributed.merged(sums).tolist(), [len(sequence.response) for sequence in sequences]
 
     def choices(self, policy: Policy, generations: list[Generation]) -> dict[str, float]:
-        """Accuracy in percent of every multiple-choice task, by likelihood per character."""
+        """Returns the accuracy in percent of every multiple-choice task, by likelihood per character."""
         metrics = {}
         for task in CHOICE_TASKS:
             items = [
@@ -225,7 +222,7 @@ class Evaluator:
         return metrics
 
     def arithmetic(self, policy: Policy, generations: list[Generation]) -> dict[str, float]:
-        """Accuracy in percent on seen and unseen word problems; `gsm8k` is their mean."""
+        """Returns the accuracy in percent on seen and unseen word problems; `gsm8k` is their mean."""
         metrics = {}
         for split in ("seen", "unseen"):
             items = self.items(f"arithmetic.{split}")
@@ -240,7 +237,7 @@ class Evaluator:
         return metrics
 
     def code(self, policy: Policy, generations: list[Generation]) -> dict[str, float]:
-        """pass@1 in percent, each program in a limited process without network."""
+        """Returns pass@1 in percent, each program in a limited process without network."""
         metrics: dict[str, float] = {}
         if not self.config.isolated_code:
             return metrics
@@ -262,7 +259,7 @@ class Evaluator:
         return answer(policy, self.encoder, asked, sampling, self.config.seed, self.config.batch)
 
     def _solve(self, policy: Policy, items: list[Any], name: str) -> list[Generation]:
-        """Greedy answers to task items, as generation rows."""
+        """Returns the greedy answers to task items, as generation rows."""
         answers = self.greedy_answers(policy, [{"prompt": item["question"], "id": item["id"]} for item in items])
         return [
             {
@@ -311,7 +308,8 @@ def win_rates_over_reference(generations: Sequence[Generation], reference: Seque
 
 
 def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[Comparison]:
-    """Each answer against its row's `baseline`; `instruction` says the task where prompts alone do not (data.json)."""
+    """Returns each answer against its row's `baseline`; `instruction` says the task where prompts alone do not
+    (data.json)."""
     return [
         Comparison(row["id"], instruction + row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]})
         for row in rows
@@ -319,7 +317,7 @@ def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[Compa
 
 
 def so_far(row: Generation, first: Mapping[str, Generation]) -> str:
-    """What a judge of one turn is shown as the prompt: a second turn with the first before it."""
+    """Returns what a judge of one turn is shown as the prompt: a second turn with the first before it."""
     if row["turn"] == 1:
         return str(row["prompt"])
     before = first[row["id"]]

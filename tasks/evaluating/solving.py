@@ -28,7 +28,7 @@ def test_sets(data: Path) -> dict[str, str]:
 
 
 def graded(question: Mapping[str, Any], prediction: str) -> Grade:
-    """The extracted answer of a prediction, whether it is right, its steps, and where the first wrong one lies.
+    """Returns the extracted answer of a prediction, whether it is right, its steps, and where the first wrong one lies.
 
     `first_error` is known where the question lists the lines that are right at each step, and None where no step is
     wrong.
@@ -69,7 +69,7 @@ def solve_tests(
 
 
 def _solution(name: str, item: Mapping[str, Any], text: str, tokens: int) -> Generation:
-    """A graded solution as a row of generations.jsonl."""
+    """Returns a graded solution as a row of generations.jsonl."""
     grade = graded(item, text)
     row: Generation = {
         "benchmark": name,
@@ -104,7 +104,7 @@ def harness_accuracies(answers: Sequence[str], predictions: Sequence[str]) -> di
 
 
 def averages(metrics: Mapping[str, float], sets: Mapping[str, str]) -> dict[str, float]:
-    """Means over the seen sets, the unseen ones, and all (`average`), as the paper averages tasks."""
+    """Returns means over the seen sets, the unseen ones, and all (`average`), as the paper averages tasks."""
     groups: dict[str, Sequence[str]] = {
         split: [name for name in sets if sets[name] == split] for split in ("seen", "unseen")
     }

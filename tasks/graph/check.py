@@ -1,7 +1,7 @@
 """Every setting that a stage would refuse, refused before anything runs, and without torch.
 
 A row is checked at every scale that has its backbone: each stage above it is found as the graph finds it, its
-settings are typed as the stage types them (`tasks.graph.stage_checks`), and what contradicts is refused as the stage
+settings are typed as the stage types them (`tasks.graph.typed_settings`), and what contradicts is refused as the stage
 would. A row that is wrong says nothing about others; what is wrong with settings that several rows read is said once.
 
     check_rows(root, "par", ["vanilla"], "testbed")     what is wrong with some rows at a scale
@@ -24,11 +24,12 @@ from tasks.graph.names import papers_here
 from tasks.graph.policy_checks import check_policy, check_selection
 from tasks.graph.rows import PAGES, RowSpec, paper_folder, papers, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
-from tasks.graph.stage_checks import CHECKS, TYPES, Make, Reached, TypedSettings, by_result, stated_settings
+from tasks.graph.stage_checks import CHECKS, Reached, by_result, stated_settings
+from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.evaluation import ReevaluationSettings
 from tasks.params.pages import Address, entries
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
-from tasks.params.rows import row_settings
+from tasks.params.row_kinds import row_settings
 from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_names
 from tasks.params.stages import RunSettings, stage_needs
 
@@ -128,7 +129,7 @@ class Check:
 
 
 def _entries(root: Path) -> Iterator[tuple[Make, str]]:
-    """How each entry of every page is typed, and its address."""
+    """Yields how each entry of every page is typed, and its address."""
     for paper in sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales"):
         for kind in PAGES:
             for address in entries(root, paper_folder(paper), kind).values():
@@ -145,14 +146,14 @@ def _entries(root: Path) -> Iterator[tuple[Make, str]]:
 
 
 def _stage_type(name: str, address: Address) -> Make:
-    """How settings of a scale's stage are typed: `<stage>`, or `<stage>-<name>` for those of one case.
+    """Returns how settings of a scale's stage are typed: `<stage>`, or `<stage>-<name>` for those of one case.
 
     Raises:
         RecipeError: no such stage.
     """
     stage = name.partition("-")[0]
     if stage not in STAGE_TYPES:
-        raise RecipeError(f"{address}: no stage '{stage}' has settings{hint(stage, sorted(STAGE_TYPES), more=3)}")
+        raise RecipeError(f"{address}: no stage '{stage}' has settings{hint(stage, STAGE_TYPES, more=3)}")
     return STAGE_TYPES[stage]
 
 
@@ -192,8 +193,8 @@ def check_all(root: Path) -> None:
     check, problems = Check(root), []
     try:
         problems += [found for make, address in _entries(root) if (found := check.entry(make, address))]
-    except (RecipeError, DataError) as error:
-        problems.append(str(error))
+    except (RecipeError, DataError) as unreadable:
+        problems.append(str(unreadable))
     for paper in papers(root):
         rows, wrong = read_rows(root, paper)
         problems += wrong.values()

@@ -29,7 +29,7 @@ OTHER_FOLDERS = ("params", "results", "pipelines", "report")
 
 @dataclass(frozen=True)
 class Reads:
-    """What settings name beside declared inputs.
+    """Files and packages that settings name beside the declared inputs.
 
     Attributes:
         files: files and folders, relative to the project where they are below it.

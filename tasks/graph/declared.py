@@ -1,4 +1,4 @@
-"""What a stage is given, against what its row asks for: `dvc exp run -S` may change the row but not the stage."""
+"""Check of a stage's inputs against its row: `dvc exp run -S` may change the row but not the stage."""
 
 from __future__ import annotations
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from statistics import mean
 
 from tasks.graph.stages import Stage
-from tasks.running.artifacts import stopped
+from tasks.graph.stopping import stopped
 
 
 def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | None]:
-    """Seconds a stage took here before: its own record, else the mean of its kind at its scale, else None."""
+    """Returns seconds a stage took here before: its own record, else the mean of its kind at its scale, else None."""
     records: dict[str, float] = {}
     kinds: dict[tuple[str, str], list[float]] = {}
     for path in (root / "results").glob("**/record/record.json"):
@@ -33,18 +33,19 @@ def expected_seconds(root: Path, stages: Iterable[Stage]) -> dict[str, float | N
 
 
 def clock(seconds: float) -> str:
-    """Seconds as a person reads them: 48 s, 3.5 min."""
+    """Returns seconds as a person reads them: 48 s, 3.5 min."""
     return f"{seconds / 60:.1f} min" if seconds >= 90 else f"{seconds:.0f} s"
 
 
 def _kind_of(out: str) -> tuple[str, str]:
-    """Scale and kind of an output directory `results/<scale>/<group>/<kind>/...`."""
+    """Returns the scale and kind of an output directory `results/<scale>/<group>/<kind>/...`."""
     parts = Path(out).parts
     return parts[1], parts[3]
 
 
 def expected_bytes(root: Path, stages: Iterable[Stage]) -> float:
-    """Disk that the results of stages which run should take: as their present results, else as their kind's mean."""
+    """Returns the disk that the results of stages which run should take: as their present results, else as their kind's
+    mean."""
     own: dict[str, int] = {}
     kinds: dict[tuple[str, str], list[int]] = {}
     for path in (root / "results").glob("**/result"):

@@ -5,7 +5,7 @@
     python -m tasks.graph --check             exits with 1 when one of them is not current
 
 A matrix is written when it is first asked for, and then stays: DVC's status and checkout take every dvc.yaml of the
-tree, so a matrix that nobody ran would stand there as missing.
+tree, so a matrix that nobody ran would appear there as missing.
 
 What is read:
     params.yaml                which rows and seeds the demo and the suite have
@@ -34,14 +34,15 @@ import yaml
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
 from tasks.graph.check import check_all
 from tasks.graph.code_dependencies import Reads, reads
+from tasks.graph.headlines import HEADLINE_FILE, HEADLINES
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
+from tasks.graph.rows import papers, read_rows
 from tasks.params.pages import Address, read_page, read_settings
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import stage_needs
-from tasks.running.artifacts import write_whole
-from tasks.running.headlines import HEADLINE_FILE, HEADLINES
+from tasks.params.yaml_files import write_whole
 
 STAGES = (
     "check", "prepare", "tokenizer", "segmenter", "sft", "entropies", "samples", "teacher", "generative_reward_model",
@@ -50,7 +51,7 @@ STAGES = (
 )  # fmt: skip
 #: The name of this project in pyproject.toml.
 DISTRIBUTION = "rewardsmith"
-#: Arguments of stages that are no files.
+#: Arguments of stages that are not files.
 NOT_PATHS = ("seed", "seeds", "paper", "results", "rows")
 HEADER = "# Written by `python -m tasks.graph` (or `rewardsmith graph`); change params/ instead.\n"
 
@@ -65,13 +66,13 @@ RESOURCES: Mapping[str, Mapping[str, Mapping[str, int]]] = {
 
 
 def file_name(address: str) -> str:
-    """A stage's address as a file name."""
+    """Returns a stage's address as a file name."""
     return re.sub(r"[^\w.@-]+", "_", address)
 
 
 def is_checkout(root: Path) -> bool:
-    """Whether a folder is a checkout of this project, whose own `tasks/` the stages run; elsewhere the installed
-    package runs, and a folder `tasks` is the user's."""
+    """Returns whether a folder is a checkout of this project, whose own `tasks/` the stages run; elsewhere the
+    installed package runs, and a folder `tasks` is the user's."""
     try:
         project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -80,7 +81,8 @@ def is_checkout(root: Path) -> bool:
 
 
 def stage_version(root: Path, stage: str) -> int | str:
-    """VERSION of the module `tasks.<stage>` that stages run, read from its source (1 while it does not exist)."""
+    """Returns VERSION of the module `tasks.<stage>` that stages run, read from its source (1 while it does not
+    exist)."""
     tasks = root / "tasks" if is_checkout(root) else Path(__file__).resolve().parents[1]
     path = tasks / f"{stage}.py"
     if not path.exists():
@@ -99,7 +101,7 @@ def stage_version(root: Path, stage: str) -> int | str:
 
 
 def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
-    """What each stage needs while it runs at a scale: cores, gpus and memory_gb (GiB) by the stage's name.
+    """Returns what each stage needs while it runs at a scale: cores, gpus and memory_gb (GiB) by the stage's name.
 
     Raises:
         RecipeError: `resources` of params/scales/<scale>/stages.yaml names an unknown stage.
@@ -108,7 +110,7 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
     where = f"params/scales/{scale}/stages.yaml:resources"
     for stage, needs in stage_needs(own_resources(root, scale), where).items():
         if stage not in found:
-            raise RecipeError(f"{where}: unknown stage '{stage}'{hint(stage, sorted(STAGES), more=3)}")
+            raise RecipeError(f"{where}: unknown stage '{stage}'{hint(stage, STAGES, more=3)}")
         found[stage].update({name: value for name, value in vars(needs).items() if value is not None})
     return found
 
@@ -116,7 +118,7 @@ def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
 def _stage(
     item: Item, root: Path, run: str, version: int | str, needs: Mapping[str, Any], own: Reads
 ) -> dict[str, Any]:
-    """One stage: its command line, what it reads, and what it leaves.
+    """Returns one stage: its command line, what it reads, and what it leaves.
 
     Args:
         run: what runs a module, such as `python -m`.
@@ -148,7 +150,7 @@ def _stage(
 
 
 def _params(root: Path, addresses: Iterable[Address]) -> list[str | dict[str, list[str]]]:
-    """DVC's parameters of some entries: the keys of each page that they are made of."""
+    """Returns DVC's parameters of some entries: the keys of each page that they are made of."""
     keys: dict[str, list[str]] = {}
     for address in addresses:
         own = [] if address.key is None else read_page(root / address.file).keys(address.key)
@@ -158,7 +160,7 @@ def _params(root: Path, addresses: Iterable[Address]) -> list[str | dict[str, li
 
 
 def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
-    """Content of dvc.yaml for a graph in a folder relative to the root."""
+    """Returns the content of dvc.yaml for a graph in a folder relative to the root."""
     run = "python -m" if is_checkout(root) else "python -P -m"
     versions = {stage: stage_version(root, stage) for stage in STAGES}
     needs = resources(root, graph.scale)
@@ -181,7 +183,7 @@ def pipeline_file(root: Path, graph: Graph, folder: Path) -> dict[str, Any]:
 
 
 def _tables_item(graph: Graph, made: Tables) -> Item:
-    """The stage that makes a paper's tables."""
+    """Returns the stage that makes a paper's tables."""
     seeds = tuple(map(str, made.seeds))
     arguments: dict[str, Argument] = {"results": f"results/{graph.scale}", "paper": made.paper, "seeds": seeds}
     arguments["rows"] = made.rows
@@ -196,12 +198,13 @@ class _Plain(yaml.CSafeDumper):
 
 
 def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
-    """Where a paper's matrix at a scale stands: what it shares with others, and its own."""
+    """Returns where a paper's matrix at a scale stands: what it shares with others, and its own."""
     return tuple(Path("pipelines") / scale / name for name in (SHARED, paper))
 
 
 def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Graph] | None = None) -> dict[Path, str]:
-    """Text of every generated file by its path: the root's, those of matrices that are there, and of wanted ones.
+    """Returns the text of every generated file by its path: the root's, those of matrices that are there, and of wanted
+    ones.
 
     Args:
         graphs: what `build` gives, where it is known.
@@ -223,7 +226,7 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
 
 
 def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
-    """Generated files that differ from what `render` gives, or that nothing gives."""
+    """Returns the generated files that differ from what `render` gives, or that nothing gives."""
     changed = [
         path
         for path, text in texts.items()
@@ -235,7 +238,8 @@ def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
 
 
 def stale_files(root: Path) -> list[Path]:
-    """Generated files that differ from what params/ and the stages' versions give now, or that nothing gives."""
+    """Returns the generated files that differ from what params/ and the stages' versions give now, or that nothing
+    gives."""
     return stale(root, render(root))
 
 
@@ -273,6 +277,10 @@ def main(arguments: list[str] | None = None) -> int:
             return 1 if stale else 0
         for path in write(options.root, wanted):
             print(f"wrote {path}")
+        for problem in (
+            wrong for paper in papers(options.root) for wrong in read_rows(options.root, paper)[1].values()
+        ):
+            print(f"warning: left out: {problem}", file=sys.stderr)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

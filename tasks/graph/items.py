@@ -39,14 +39,14 @@ class Item:
 
     @property
     def stage(self) -> str:
-        """DVC's name of the stage: `policy-segment-bandit-0`, `sft-phi3-mini-0`, `check-par`."""
+        """Returns DVC's name of the stage: `policy-segment-bandit-0`, `sft-phi3-mini-0`, `check-par`."""
         owner = "" if self.owner == SHARED else self.owner
         seed = "" if self.seed is None else str(self.seed)
         return "-".join(filter(None, [self.module, owner, self.name, seed]))
 
     @property
     def addresses(self) -> list[Address]:
-        """The entries of pages among its arguments."""
+        """Returns the entries of pages among its arguments."""
         values = (value if isinstance(value, tuple) else (value,) for value in self.arguments.values())
         return [one for several in values for one in several if isinstance(one, Address)]
 
@@ -69,7 +69,7 @@ class Tables:
 
     @property
     def stage(self) -> str:
-        """DVC's name of the stage."""
+        """Returns DVC's name of the stage."""
         return f"tables-{self.paper}"
 
 

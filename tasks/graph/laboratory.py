@@ -46,7 +46,7 @@ class OwnReward:
 
     def __post_init__(self) -> None:
         if (self.function is None) == (self.model is None):
-            raise RecipeError("a reward of one's own is either a function or the folder of a reward model")
+            raise RecipeError("your own reward is either a function or the folder of a reward model")
         if not NAME.fullmatch(self.name):
             raise RecipeError(f"name is '{self.name}'; it may have {NAME_RULE}")
 
@@ -66,7 +66,7 @@ class RewardRows:
 
 
 def laboratory_page(root: Path) -> Page:
-    """The page of mitigations.
+    """Returns the page of mitigations.
 
     Raises:
         RecipeError: not this repository's root, or a page of another form.
@@ -81,18 +81,18 @@ def laboratory_page(root: Path) -> Page:
 
 
 def mitigations(root: Path) -> dict[str, dict[str, Any]]:
-    """Settings of each mitigation's row by name, `{reward}` in the place of the reward, in the page's order."""
+    """Returns settings of each mitigation's row by name, `{reward}` in the place of the reward, in the page's order."""
     page = laboratory_page(root)
     return {name: merge(page.base, own) for name, own in page.entries.items()}
 
 
 def flaws(root: Path) -> list[str]:
-    """The known flaws: the rewards that the page has every mitigation of."""
+    """Returns the known flaws: the rewards that the page has every mitigation of."""
     return [*laboratory_page(root).each]
 
 
 def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
-    """The named ones in the order of the known, all without a name.
+    """Returns the named ones in the order of the known, all without a name.
 
     Raises:
         RecipeError: an unknown one, with the nearest known.
@@ -104,7 +104,7 @@ def chosen(names: Sequence[str], known: Sequence[str], what: str) -> list[str]:
 
 
 def row_of(page: Page, mitigation: str, own: OwnReward) -> dict[str, Any]:
-    """The row of one mitigation under a reward of the user's own.
+    """Returns the row of one mitigation under a reward of the user's own.
 
     Raises:
         RecipeError: the mitigation does not fit a function.
@@ -120,7 +120,7 @@ def row_of(page: Page, mitigation: str, own: OwnReward) -> dict[str, Any]:
 
 
 def rows_of(root: Path, reward: str, names: Sequence[str], own: OwnReward | None = None) -> RewardRows:
-    """The rows of a reward; those of a reward of the user's own are written to a page of their own.
+    """Returns the rows of a reward; those of a reward of the user's own are written to a page of their own.
 
     Args:
         root: the repository.
@@ -153,7 +153,7 @@ def rows_of(root: Path, reward: str, names: Sequence[str], own: OwnReward | None
 
 
 def known_rows(root: Path) -> list[RewardRows]:
-    """Every reward that has rows, the known flaws first."""
+    """Returns every reward that has rows, the known flaws first."""
     page = laboratory_page(root)
     found = [RewardRows(reward, {name: f"{reward}-{name}" for name in page.entries}) for reward in page.each]
     names = sorted(page.entries, key=len, reverse=True)
@@ -177,7 +177,7 @@ def _write(path: Path, written: Mapping[str, Mapping[str, Any]]) -> None:
 
 
 def _given(root: Path, own: OwnReward, page: Page) -> dict[str, Any]:
-    """The reward model's entry of a folder with a trained model.
+    """Returns the reward model's entry of a folder with a trained model.
 
     Raises:
         DataError: no model in it.
@@ -216,11 +216,12 @@ def check_words(root: Path, scale: str, own: OwnReward) -> None:
         if path.exists()
     ]
     if len(words) == 2 and words[0] != words[1]:
-        raise RecipeError(f"{own.model}: the reward model's vocabulary is not that of the policies' tokenizer")
+        raise RecipeError(f"{own.model}: the reward model's vocabulary differs from the policies' tokenizer")
 
 
 def own_name(function: str | None, model: Path | None) -> str:
-    """A name for a reward of the user's own: `own-brevity` of `own_rewards:brevity`, `own-bandit` of `.../bandit/0`."""
+    """Returns a name for a reward of the user's own: `own-brevity` of `own_rewards:brevity`, `own-bandit` of
+    `.../bandit/0`."""
     if function is not None:
         word = function.rpartition(":")[2]
     else:

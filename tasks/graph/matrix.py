@@ -1,6 +1,6 @@
 """Every graph of the project: the demo's, and of each scale the papers' and what they share.
 
-Where a stage stands:
+Place of each stage:
     dvc.yaml                             the demo-sized rows and what they share, so that plain `dvc repro` is short
     pipelines/<scale>/shared/dvc.yaml    what belongs to no paper, or what rows of several papers read
     pipelines/<scale>/<paper>/dvc.yaml   the rest of a paper's matrix
@@ -44,19 +44,19 @@ def add_rows(
 
 
 def table_inputs(items: Iterable[Item]) -> set[str]:
-    """The results among some stages that tables may read."""
+    """Returns the results among some stages that tables may read."""
     return {result_of(item) for item in items if item.module not in ("check", "tokenizer")}
 
 
 def results_of_rows(root: Path, scale: str, paper: str, rows: Iterable[str], seeds: Iterable[int]) -> set[str]:
-    """The results that tables of some rows of a paper may read: the rows' and what they were made from."""
+    """Returns the results that tables of some rows of a paper may read: the rows' and what they were made from."""
     here = Scale(root, scale)
     specs = [row_named(root, paper, name, {}) for name in rows]
     return {path for seed in seeds for spec in specs for path in table_inputs(here.row(spec, seed))}
 
 
 def build(root: Path) -> dict[Path, Graph]:
-    """Every graph by its folder, relative to the root; rows that are not valid are left out.
+    """Returns every graph by its folder, relative to the root; rows that are not valid are left out.
 
     Raises:
         RecipeError: the demo names an unknown row.
@@ -95,14 +95,15 @@ def _printed_backbones(paper: str) -> set[str]:
 
 
 def suite_seeds(suite: Mapping[str, Any], scale: str, paper: str) -> list[int]:
-    """The seeds of a paper's whole matrix at a scale: of params.yaml `seeds` on the testbed, else `scale_seeds`."""
+    """Returns the seeds of a paper's whole matrix at a scale: of params.yaml `seeds` on the testbed, else
+    `scale_seeds`."""
     own = suite["scale_seeds"]
     found: list[int] = suite["seeds"] if scale == ROOT_SCALE else own.get(paper, own["default"])
     return found
 
 
 def _parted(full: Mapping[str, Graph], made: set[str]) -> dict[str, Graph]:
-    """Papers' graphs without what is made elsewhere, and what they share as a graph of its own."""
+    """Returns the papers' graphs without what is made elsewhere, and what they share as a graph of its own."""
     users: dict[str, int] = {}
     for graph in full.values():
         for out in graph.outputs():

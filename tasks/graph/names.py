@@ -1,4 +1,4 @@
-"""What names on the command line stand for: a scale, a paper, rows of it, a trained reward model."""
+"""Resolution of names on the command line: a scale, a paper, its rows, a trained reward model."""
 
 from __future__ import annotations
 
@@ -7,16 +7,15 @@ from collections.abc import Collection
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph.rows import backbone_names, papers, row_addresses
 from tasks.params.pages import present_name
 from tasks.params.scales import scale_names
 
-#: The flow of the five papers, and the name that stands for all their matrices.
+#: The flow of the five papers, and the name for all their matrices.
 SUITE, ALL = "suite", "all"
 
 
 def known_scale(scale: str) -> str:
-    """The scale, where params/scales/ has it.
+    """Returns the scale, where params/scales/ has it.
 
     Raises:
         RecipeError: it has not, with the nearest known ones.
@@ -28,18 +27,20 @@ def known_scale(scale: str) -> str:
 
 
 def papers_here(root: Path) -> tuple[str, ...]:
-    """The papers that have rows in this repository.
+    """Returns the papers that have rows in this repository.
 
     Raises:
         RecipeError: this is not the repository.
     """
+    from tasks.graph.rows import papers
+
     if not (root / "params.yaml").is_file():
         raise RecipeError(f"no params.yaml in {root}: run rewardsmith in the repository")
     return papers(root)
 
 
 def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
-    """Paper and rows out of the names on the command line.
+    """Returns the paper and rows out of the names on the command line.
 
     Only the first name can be a paper, since a row may have a paper's name: `segment segment` is that row alone. No
     name and `all` are the flow of the five papers, `suite`.
@@ -47,12 +48,14 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
     """
+    from tasks.graph.rows import backbone_names, row_addresses
+
     known_papers = papers_here(root)
     if not names or names == [ALL]:
         return SUITE, []
     rows = {paper: set(row_addresses(root, paper)) for paper in known_papers}
     backbones = backbone_names(root)
-    names = [_present(name, set().union(backbones, *rows.values())) for name in names]
+    names = [present(name, set().union(backbones, *rows.values())) for name in names]
     first_is_paper = bool(names) and names[0] in known_papers
     owned, chosen = set(names[:1] if first_is_paper else []), names[1:] if first_is_paper else list(names)
     for name in chosen:
@@ -67,8 +70,8 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     return owned.pop(), chosen
 
 
-def _present(name: str, known: Collection[str]) -> str:
-    """A row's present name for one with dots, which names had before; said on standard error."""
+def present(name: str, known: Collection[str]) -> str:
+    """Returns a row's present name for one with dots, which names had before; said on standard error."""
     present = present_name(name)
     if name in known or present not in known or present == name:
         return name
@@ -77,8 +80,8 @@ def _present(name: str, known: Collection[str]) -> str:
 
 
 def trained_reward_model(model: str, seed: int, scale: str) -> Path:
-    """The folder of a reward model: the given one, else the result of that name and seed, `<paper>/<name>` where
-    several papers have one.
+    """Returns the folder of a reward model: the given one, else the result of that name and seed, `<paper>/<name>`
+    where several papers have one.
 
     Raises:
         RecipeError: there is none, with the nearest known ones; or there are several.
@@ -88,14 +91,14 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
         return folder
     paper, _, name = model.rpartition("/")
     known = {path.parts[-2] for path in Path("results", scale).glob("*/reward_model/*/*")}
-    name = _present(name, known)
+    name = present(name, known)
     found = sorted(Path("results", scale).glob(f"{paper or '*'}/reward_model/{name}/{seed}/result"))
     if not found:
         near = hint(name, sorted(known), more=3) if known else "; none is trained yet: rewardsmith run"
         raise RecipeError(f"no trained reward model '{model}' (seed {seed}){near}")
     if len(found) > 1:
         several = ", ".join(f"{folder.parts[2]}/{name}" for folder in found)
-        raise RecipeError(f"several papers have a reward model '{model}'; say which: {several}")
+        raise RecipeError(f"several papers have a reward model '{model}'; name one of: {several}")
     return found[0]
 
 
@@ -104,7 +107,7 @@ FULL, SO_FAR, DEMO = "tables", "tables-so-far", "tables-demo"
 
 
 def made_tables(results: Path, paper: str) -> Path | None:
-    """The `result` folder of a paper's tables: the newer of the full ones and those so far, else the demo's.
+    """Returns the `result` folder of a paper's tables: the newer of the full ones and those so far, else the demo's.
 
     Args:
         results: the scale's results, such as `results/testbed`.
@@ -118,6 +121,6 @@ def made_tables(results: Path, paper: str) -> Path | None:
 
 
 def seeds_so_far(results: Path, paper: str) -> list[int]:
-    """The seeds at which any stage of a paper has a result."""
+    """Returns the seeds at which any stage of a paper has a result."""
     found = results.glob(f"{paper}/*/*/[0-9]*/result")
     return sorted({int(path.parent.name) for path in found if path.parent.name.isdigit()})

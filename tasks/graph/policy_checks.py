@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import ast
+import importlib.util
 import inspect
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from rlhf_core.aspects.aspect import Density
@@ -20,7 +23,6 @@ from rlhf_core.shaping.specification import Scale as ShapingScale
 from rlhf_core.signals import SignalType, Tokens
 from rlhf_core.typed import checked_arguments
 from tasks.graph.stage_checks import (
-    TYPES,
     Reached,
     check_judge_world,
     check_positions,
@@ -29,6 +31,7 @@ from tasks.graph.stage_checks import (
     prompt_limits,
     trained_spec,
 )
+from tasks.graph.typed_settings import TYPES
 from tasks.params.aspects import AspectSpec, SelectionFile
 from tasks.params.data import DrawnSpec
 from tasks.params.evaluation import EvaluationConfig
@@ -55,7 +58,7 @@ def check_policy(reached: Reached) -> None:
         scale.supervised_config(recipe.optimiser, where)
         return
     training = reward_training(recipe, scale, where)
-    _check_measuring(reached, scale, evaluation)
+    _check_measuring(reached, scale, evaluation, training)
     _check_lengths(reached, scale, training)
     _check_referenced(reached, scale)
     models = {one.item.name: one for one in reached.upstream("reward_model")}
@@ -75,9 +78,20 @@ def _check_adapters(reached: Reached, recipe: Recipe) -> None:
             )
 
 
-def _check_measuring(reached: Reached, scale: PolicyScale, evaluation: EvaluationConfig) -> None:
+def _check_measuring(
+    reached: Reached, scale: PolicyScale, evaluation: EvaluationConfig, training: RewardTraining
+) -> None:
     """Refuses what compares answers where nothing judges them."""
-    if has_judge_or_world(evaluation, reached):
+    steps = training.optimiser.iterations
+    evaluated = any(scale.evaluated(step, steps, last=True) for step in range(1, steps + 1))
+    compared = has_judge_or_world(evaluation, reached)
+    if training.alarm.on_hacking == "stop" and not (evaluated and compared):
+        raise RecipeError(
+            f"{reached.where('row')} on {reached.where('scale')}: alarm.on_hacking is 'stop', which keeps the weights "
+            "with the best win rate, but the run has no evaluations to choose them by: set "
+            "checkpoint_prompts and checkpoints, and a judge where the data has no true rewards"
+        )
+    if compared:
         return
     for name in ("peak", "measure_hacking"):
         if getattr(scale, name):
@@ -115,6 +129,8 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
         _check_aspect(reached, recipe, part, where)
         return
     _check_pure_samples(reached, part, where)
+    if part.function is not None:
+        check_function(reached.settings.root, part.function, where)
     if part.readout is None or part.reward_model is None:
         return
     check_segmenter(part.readout.segmenter, reached, where)
@@ -122,6 +138,7 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
     spec = None if model is None else trained_spec(model)
     if model is None or spec is None:
         return
+    _check_fitted(reached, part, where)
     heads = build_loss(spec.loss).heads
     if part.readout.head not in heads:
         raise RecipeError(
@@ -139,6 +156,39 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
             f"'{part.reward_model}', cut by {dict(spec.segmenter)}, but the read-out cuts by "
             f"{dict(part.readout.segmenter)}; state the model's segmenter in 'readout', or use the normaliser "
             "'sequence' or 'none'"
+        )
+
+
+def _check_fitted(reached: Reached, part: ComponentRecipe, where: str) -> None:
+    """Refuses a normaliser of the user's own that the normaliser stage is not told to fit."""
+    if part.normaliser in NORMALISERS or NORMALISERS[part.normaliser].fit is None:
+        return
+    for stage in reached.upstream("normaliser"):
+        if part.normaliser not in stage.own("scale").own:
+            raise RecipeError(
+                f"{where}: normaliser is '{part.normaliser}', which {stage.where('scale')} does not fit; add it there: "
+                f"own: ['{part.normaliser}']"
+            )
+
+
+def check_function(root: Path, name: str, where: str) -> None:
+    """Refuses a function of a module that is not there, or of a module of the repository without that name.
+
+    The module is not imported: it may need what only a stage has.
+    """
+    module, _, attribute = name.partition(":")
+    place = root.joinpath(*module.split("."))
+    file = next((one for one in (place.with_suffix(".py"), place / "__init__.py") if one.is_file()), None)
+    if file is None:
+        if importlib.util.find_spec(module.partition(".")[0]) is None:
+            raise RecipeError(f"{where}: function is '{name}', but there is no module '{module}' here or installed")
+        return
+    body = ast.parse(file.read_text(encoding="utf-8")).body
+    named = [node.name for node in body if isinstance(node, ast.FunctionDef | ast.ClassDef | ast.AsyncFunctionDef)]
+    others = any(isinstance(node, ast.Assign | ast.AnnAssign | ast.Import | ast.ImportFrom | ast.If) for node in body)
+    if attribute not in named and not (others and attribute in file.read_text(encoding="utf-8")):
+        raise RecipeError(
+            f"{where}: function is '{name}', but {file.name} has no '{attribute}'{hint(attribute, named)}"
         )
 
 
@@ -216,8 +266,8 @@ def aspect_density(aspect: AspectSpec, models: Mapping[str, Reached], where: str
         raise RecipeError(f"{where}: {error}") from None
     if aspect.normaliser != "none" and SIGNALS[density][0] is Tokens:
         raise RecipeError(
-            f"{where}: normaliser is '{aspect.normaliser}', but the aspect is of density '{density.value}', whose "
-            "values are not normalised; use 'none'"
+            f"{where}: normaliser is '{aspect.normaliser}', but the aspect is of density '{density.value}' and "
+            "its values are not normalised; use 'none'"
         )
     return density
 

@@ -19,12 +19,11 @@ from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.recipe import Recipe, referenced_models, reward_models
 from rlhf_core.segmentation.segmenters import SEGMENTERS
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
-from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
 from tasks.params.aspects import SelectionFile
 from tasks.params.pages import Address, entries, page_files, read_settings
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import SAT, GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
-from tasks.params.rows import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
+from tasks.params.row_kinds import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
 from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import ROOT_SCALE, typed
 
@@ -119,12 +118,12 @@ PAGES = ("rows", "reward_models", "generative_reward_models", "selections", "asp
 
 
 def paper_folder(paper: str) -> Path:
-    """Where a paper's pages are, relative to the root."""
+    """Returns where a paper's pages are, relative to the root."""
     return Path("params") / paper
 
 
 def row_addresses(root: Path, paper: str) -> dict[str, Address]:
-    """Addresses of a paper's rows by name."""
+    """Returns addresses of a paper's rows by name."""
     return entries(root, paper_folder(paper), "rows")
 
 
@@ -137,13 +136,13 @@ def refuse_old_tree(root: Path) -> None:
     scales = root / "params" / "scales"
     if old := sorted([*(root / "params").glob("*/rows/*.yaml"), *scales.glob("*/backbones/*.yaml")]):
         raise RecipeError(
-            f"{old[0].relative_to(root)}: a file of its own; entries are on pages, such as params/<paper>/rows.yaml. "
+            f"{old[0].relative_to(root)}: a file of one entry; entries are on pages, such as params/<paper>/rows.yaml. "
             "Convert the tree with `rewardsmith migrate`"
         )
 
 
 def papers(root: Path) -> tuple[str, ...]:
-    """The papers that have rows, the demo's first.
+    """Returns the papers that have rows, the demo's first.
 
     Raises:
         RecipeError: a tree with a file for each row.
@@ -167,13 +166,13 @@ def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
 
 
 def _cuts(segmenter: Mapping[str, Any]) -> tuple[bool, str | None]:
-    """Whether a segmenter cuts by entropies, and the SaT model behind its sentences."""
+    """Returns whether a segmenter cuts by entropies, and the SaT model behind its sentences."""
     kind = SEGMENTERS.kind_of(segmenter)
     return SEGMENTERS[kind].needs_entropies, str(segmenter["model"]) if kind == SAT else None
 
 
 def _find_model(root: Path, row: str, paper: str, named: str, kind: str) -> tuple[str, Address]:
-    """The owner and the address of a reward model that a row names.
+    """Returns the owner and the address of a reward model that a row names.
 
     Raises:
         RecipeError: no such model, with the nearest known names.
@@ -190,7 +189,7 @@ def _find_model(root: Path, row: str, paper: str, named: str, kind: str) -> tupl
 
 
 def load_model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
-    """The reward model that a row names."""
+    """Returns the reward model that a row names."""
     owner, where = _find_model(root, row, paper, named, "reward_model")
     spec = reward_model_spec(read_settings(where.under(root)), where)
     if isinstance(spec, MergeSpec):
@@ -204,14 +203,14 @@ def load_model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
 
 
 def _generative_model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
-    """The generative reward model that a row names."""
+    """Returns the generative reward model that a row names."""
     owner, where = _find_model(root, row, paper, named, "generative_reward_model")
     spec = typed(GenerativeModelSpec, read_settings(where.under(root)), where)
     return ModelSpec(owner, where.name, where, spec.backbone, entropies=False)
 
 
 def _merge(root: Path, where: Address, owner: str, spec: MergeSpec) -> ModelSpec:
-    """A reward model that averages others of its backbone and data, which are trained themselves."""
+    """Returns a reward model that averages others of its backbone and data, which are trained themselves."""
     members = []
     for name in spec.merge:
         _, at = _find_model(root, where, owner, name, "reward_model")
@@ -223,13 +222,13 @@ def _merge(root: Path, where: Address, owner: str, spec: MergeSpec) -> ModelSpec
             raise RecipeError(f"{where}: merge: '{member.name}' is given; name reward models that are trained here")
         if member.backbone != spec.backbone:
             raise RecipeError(
-                f"{where}: backbone is '{spec.backbone}' but '{member.name}' is of '{member.backbone}'; models of one "
-                "backbone can be averaged"
+                f"{where}: backbone is '{spec.backbone}' but '{member.name}' is of '{member.backbone}'; only models of "
+                "the same backbone can be averaged"
             )
         if member.data != spec.data:
             raise RecipeError(
-                f"{where}: data is {spec.data or 'that of the backbone'} but '{member.name}' learns from "
-                f"{member.data or 'that of the backbone'}; models of one data set can be averaged"
+                f"{where}: data is {spec.data or 'the default'} but '{member.name}' learns from "
+                f"{member.data or 'the default'}; only models of the same data set can be averaged"
             )
     samples = {member.samples for member in members}
     if len(samples) > 1:
@@ -249,7 +248,7 @@ def _merge(root: Path, where: Address, owner: str, spec: MergeSpec) -> ModelSpec
 
 
 def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSpec:
-    """The selection that a row names.
+    """Returns the selection that a row names.
 
     Raises:
         RecipeError: no such selection, or one that is not valid.
@@ -263,7 +262,7 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
 
 
 def _compared(root: Path, paper: str, where: str, row: ComparingRow) -> tuple[RowSpec, ...]:
-    """The rows whose policies a row compares, the one that is judged first."""
+    """Returns the rows whose policies a row compares, the one that is judged first."""
     known, rows = row_addresses(root, paper), []
     for field_, name in (("policy", row.policy), *(("against", name) for name in row.against)):
         if name not in known:
@@ -279,13 +278,13 @@ def _compared(root: Path, paper: str, where: str, row: ComparingRow) -> tuple[Ro
 def _solutions(
     root: Path, where: str, paper: str, recipe: Recipe, models: tuple[ModelSpec, ...]
 ) -> tuple[tuple[str, ...], ModelSpec | None]:
-    """What a row reads of sampled solutions, and its generative reward model."""
+    """Returns what a row reads of sampled solutions, and its generative reward model."""
     optimiser = dict(recipe.optimiser)
     kind = str(optimiser.pop("kind"))
     named = [recipe.rewrites, *(part.generative_reward_model for part in recipe.components)]
     name = next((name for name in named if name is not None), None)
     generative = None if name is None else _generative_model(root, where, paper, name)
-    if kind in SUPERVISED:
+    if recipe.kind == "supervised":
         needed = set(needs_of(kind, optimiser)) - {PREFERENCE}
     else:
         sampled = generative is not None or any(model.samples for model in models)
@@ -303,7 +302,7 @@ def _solutions(
 
 
 def load_row(root: Path, paper: str, where: Address, backbones: Collection[str] | None = None) -> RowSpec:
-    """The row at an address, which is relative to the root.
+    """Returns the row at an address, which is relative to the root.
 
     Args:
         backbones: of any scale, where they are known.
@@ -327,7 +326,7 @@ def load_row(root: Path, paper: str, where: Address, backbones: Collection[str] 
 
 
 def _training_row(root: Path, paper: str, where: Address, recipe: Recipe) -> RowSpec:
-    """A row that trains a policy, by its recipe."""
+    """Returns a row that trains a policy, by its recipe."""
     named = reward_models(recipe)
     models = tuple(load_model(root, where, paper, name) for name in named)
     cuts = [_cuts(part.readout.segmenter) for part in recipe.components if part.readout is not None]
@@ -360,7 +359,7 @@ def _training_row(root: Path, paper: str, where: Address, recipe: Recipe) -> Row
 
 
 def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
-    """Every row of a paper by name.
+    """Returns every row of a paper by name.
 
     Raises:
         RecipeError: a row that is not valid.
@@ -369,7 +368,8 @@ def load_rows(root: Path, paper: str) -> dict[str, RowSpec]:
 
 
 def read_rows(root: Path, paper: str) -> tuple[dict[str, RowSpec], dict[str, str]]:
-    """The valid rows of a paper by name, and what is wrong with the others; read once as long as params/ stays."""
+    """Returns the valid rows of a paper by name, and what is wrong with the others; read once as long as params/
+    stays."""
     files = sorted((root / "params").glob("**/*.yaml"))
     rows, problems = _read_rows(
         root, paper, tuple((file, file.stat().st_mtime_ns, file.stat().st_size) for file in files)
@@ -391,7 +391,7 @@ def _read_rows(
 
 
 def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
-    """The row of a backbone as it is, which its SFT stage measures."""
+    """Returns the row of a backbone as it is, which its SFT stage measures."""
     scales = (scale_entries(root, scale, "backbones") for scale in (ROOT_SCALE, *scale_names(root)))
     nowhere = Address(f"params/scales/{ROOT_SCALE}/backbones.yaml:{backbone}")
     where = next((found[backbone] for found in scales if backbone in found), nowhere)
@@ -399,7 +399,7 @@ def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
 
 
 def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) -> RowSpec:
-    """A row by name; a backbone's name stands for the raw backbone."""
+    """Returns a row by name; a backbone's name stands for the raw backbone."""
     if name in rows:
         return rows[name]
     if name in (known := row_addresses(root, paper)):

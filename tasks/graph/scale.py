@@ -12,7 +12,7 @@ from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
 from tasks.params.pages import Address, entries, page_files, read_settings
-from tasks.params.rows import COMPARING, MEASURING
+from tasks.params.row_kinds import COMPARING, MEASURING
 from tasks.params.scales import STAGES, scale_entries, scale_pages
 from tasks.params.settings import ROOT_SCALE
 
@@ -28,20 +28,20 @@ class Scale:
         self._checks: dict[str, Item] = {}
 
     def _of(self, kind: str) -> dict[str, Address]:
-        """Entries of a kind by name, found once."""
+        """Returns entries of a kind by name, found once."""
         if kind not in self._entries:
             self._entries[kind] = scale_entries(self.root, self.name, kind)
         return self._entries[kind]
 
     def _read(self, address: Address) -> dict[str, Any]:
-        """An entry's settings, merged once: thousands of stages name the same few."""
+        """Returns an entry's settings, merged once: thousands of stages name the same few."""
         if address not in self._settings_read:
             self._settings_read[address] = read_settings(address.under(self.root))
         return self._settings_read[address]
 
     def has(self, row: RowSpec) -> bool:
-        """Whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so are the
-        data, references and evaluation that it and its reward models name beside the backbone's."""
+        """Returns whether a row is meant for this scale: its backbone is here and, at other scales than the testbed, so
+        are the data, references and evaluation that it and its reward models name beside the backbone's."""
         named = [("evaluation", row.evaluation)] if self.name != ROOT_SCALE else []
         for model in row.reward_models if self.name != ROOT_SCALE else ():
             named += [("data", model.data)]
@@ -50,7 +50,7 @@ class Scale:
         return all(name in self._of(kind) for kind, name in wanted)
 
     def _chosen(self, kind: str, name: str, what: str, where: str) -> Address:
-        """The scale's entry that a row or reward model names."""
+        """Returns the scale's entry that a row or reward model names."""
         known = self._of(kind)
         if name not in known:
             near = hint(name, sorted(known), more=3) if known else f"; the scale has no {kind}.yaml"
@@ -58,7 +58,7 @@ class Scale:
         return known[name]
 
     def _named(self, backbone: str, field_: str, kind: str) -> tuple[str, Address]:
-        """Name and address of what a backbone names in a field."""
+        """Returns the name and address of what a backbone names in a field."""
         spec = self._backbone(backbone)
         name, known = str(self._read(spec).get(field_)), self._of(kind)
         if name not in known:
@@ -72,7 +72,8 @@ class Scale:
         return known[name]
 
     def stage_settings(self, stage: str, where: str, *names: str) -> Address:
-        """A stage's settings: of the first name that has its own (`<stage>-<name>`), else everybody's (`<stage>`).
+        """Returns a stage's settings: of the first name that has its own (`<stage>-<name>`), else everybody's
+        (`<stage>`).
 
         Raises:
             RecipeError: the scale has none, with the row or model that needs them.
@@ -81,7 +82,7 @@ class Scale:
         found = next((known[name] for name in (*(f"{stage}-{own}" for own in names), stage) if name in known), None)
         if found is None:
             raise RecipeError(
-                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which says how big"
+                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which gives its size"
             )
         return found
 
@@ -91,7 +92,7 @@ class Scale:
         return Item(module, name, arguments, out, owner, seed)
 
     def backbone(self, name: str, seed: int) -> list[Item]:
-        """Data, tokenizer and the SFT model."""
+        """Returns the data, tokenizer and the SFT model."""
         (data, data_spec), (tokenizer, tokenizer_spec), (_, evaluation) = (
             self._named(name, field_, folder)
             for field_, folder in (("data", "data"), ("tokenizer", "tokenizers"), ("evaluation", "evaluation"))
@@ -105,18 +106,18 @@ class Scale:
         return [prepare, tokens, sft]
 
     def entropies(self, base: list[Item], seed: int) -> Item:
-        """The SFT model's entropies on the data."""
+        """Returns the SFT model's entropies on the data."""
         prepare, _, sft = base
         spec = self.stage_settings("entropies", sft.name)
         return self._item("entropies", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft))
 
     def segmenter(self, base: list[Item], name: str, where: str) -> Item:
-        """A SaT model, with the sentences that it finds in the data."""
+        """Returns a SaT model, with the sentences that it finds in the data."""
         spec = self._chosen("segmenters", name, "SaT model", where)
         return self._item("segmenter", f"{name}-{base[0].name}", None, spec=spec, data=result_of(base[0]))
 
     def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
-        """A reward model and its normalisers, after everything that they need."""
+        """Returns a reward model and its normalisers, after everything that they need."""
         base = self.backbone(spec.backbone, seed)
         above = [*base, *self._own_data(spec)]
         made: dict[str, Argument] = {"data": result_of(base[0] if spec.data is None else above[-1])}
@@ -142,16 +143,16 @@ class Scale:
         return [*above, fitted]
 
     def _settings(self, module: str, spec: ModelSpec, data: str) -> Address:
-        """How a paper's reward models are trained: those on one data set, all of its own, else everybody's."""
+        """Returns how a paper's reward models are trained: those on one data set, all of its own, else everybody's."""
         return self.stage_settings(module, spec.path, f"{spec.paper}-{data}", spec.paper)
 
     def _trained(self, spec: ModelSpec, seed: int, settings: Address, made: Mapping[str, Argument]) -> Item:
-        """The stage of one reward model, from what is made for it."""
+        """Returns the stage of one reward model, from what is made for it."""
         given: dict[str, Argument] = {"spec": spec.path, "scale": settings, **made}
         return self._item("reward_model", spec.name, seed, spec.paper, **given, seed=seed)
 
     def _own_data(self, spec: ModelSpec) -> list[Item]:
-        """The data set of a reward model that learns from other pairs than its backbone's data has."""
+        """Returns the data set of a reward model that learns from other pairs than its backbone's data has."""
         if spec.data is None:
             return []
         return [self._item("prepare", spec.data, None, spec=self._chosen("data", spec.data, "data", spec.path))]
@@ -163,20 +164,20 @@ class Scale:
         return self._item("samples", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft), seed=seed)
 
     def solution_pairs(self, base: list[Item], seed: int) -> list[Item]:
-        """Pairs of right and wrong solutions, after the samples."""
+        """Returns pairs of right and wrong solutions, after the samples."""
         drawn = self.samples(base, seed)
         made = {"data": result_of(base[0]), "samples": result_of(drawn)}
         return [drawn, self._item("solution_pairs", base[2].name, seed, **made)]
 
     def teacher(self, base: list[Item], seed: int) -> list[Item]:
-        """A teacher's rewrites of wrong solutions, after the samples."""
+        """Returns a teacher's rewrites of wrong solutions, after the samples."""
         prepare, _, sft = base
         drawn, spec = self.samples(base, seed), self.stage_settings("teacher", sft.name)
         made = {"data": result_of(prepare), "sft": result_of(sft), "samples": result_of(drawn)}
         return [drawn, self._item("teacher", sft.name, seed, spec=spec, **made)]
 
     def generative_reward_model(self, spec: ModelSpec, base: list[Item], seed: int) -> list[Item]:
-        """A generative reward model with what it says of a backbone's samples, after everything that it needs.
+        """Returns a generative reward model with what it says of a backbone's samples, after everything that it needs.
 
         It starts from its own backbone and learns from the teacher of the one whose samples it scores.
         """
@@ -191,7 +192,7 @@ class Scale:
         return [*own, *taught, model]
 
     def solutions(self, row: RowSpec, base: list[Item], seed: int) -> tuple[list[Item], dict[str, Argument]]:
-        """What a row reads of sampled solutions: the stages, and the arguments of its own stage."""
+        """Returns what a row reads of sampled solutions: the stages, and the arguments of its own stage."""
         above: list[Item] = []
         made: dict[str, Argument] = {}
         if row.solutions:
@@ -203,7 +204,7 @@ class Scale:
         return above, made
 
     def references(self, spec: ModelSpec, seed: int) -> list[Item]:
-        """The SFT model's reference responses scored by a reward model, after everything that they need."""
+        """Returns the SFT model's reference responses scored by a reward model, after everything that they need."""
         above = self.reward_model(spec, seed)
         made: dict[str, Argument] = {"data": result_of(above[0]), "sft": result_of(above[2])}
         made["reward_model"] = above[-1].arguments["reward_model"]
@@ -215,7 +216,8 @@ class Scale:
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
     def measuring(self, row: RowSpec, seed: int) -> list[Item]:
-        """What measures a row's reward model, last: a benchmark, or the best of N of the row's backbone's responses."""
+        """Returns what measures a row's reward model, last: a benchmark, or the best of N of the row's backbone's
+        responses."""
         (spec,) = row.reward_models
         settings = self.stage_settings(row.kind, row.path)
         above = self.reward_model(spec, seed)[:-1]
@@ -230,7 +232,7 @@ class Scale:
         return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
 
     def comparing(self, row: RowSpec, seed: int) -> list[Item]:
-        """What compares the policies of several rows, last."""
+        """Returns what compares the policies of several rows, last."""
         parts = [self.row(other, seed) for other in row.policies]
         made: dict[str, Argument] = {"row": row.path, "scale": self.stage_settings(row.kind, row.path)}
         made |= {"data": result_of(parts[0][0]), "policies": tuple(result_of(items[-1]) for items in parts)}
@@ -238,22 +240,22 @@ class Scale:
         return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
 
     def pool(self, row: RowSpec, seed: int) -> list[Item]:
-        """Greedy and sampled responses of a row's backbone, after the backbone."""
+        """Returns the greedy and sampled responses of a row's backbone, after the backbone."""
         base = self.backbone(row.backbone, seed)
         made: dict[str, Argument] = {"scale": self.stage_settings("pool", row.path), "data": result_of(base[0])}
         return [*base, self._item("pool", row.backbone, seed, **made, sft=result_of(base[2]), seed=seed)]
 
     def policy_settings(self, row: RowSpec, data: str) -> Address:
-        """Sizes of a row's optimiser: those for one data set, else everybody's."""
+        """Returns sizes of a row's optimiser: those for one data set, else everybody's."""
         of_data = f"{row.settings}-{data}"
         return self._chosen("policy", of_data if of_data in self._of("policy") else row.settings, "settings", row.path)
 
     def aspects(self, spec: SelectionSpec) -> tuple[Address, ...]:
-        """Addresses of a selection's aspects at this scale."""
+        """Returns addresses of a selection's aspects at this scale."""
         return tuple(self._chosen("aspects", name, "aspect", spec.path) for name in spec.aspects)
 
     def selection(self, spec: SelectionSpec, seed: int) -> list[Item]:
-        """A selection of aspects, after everything that it needs."""
+        """Returns a selection of aspects, after everything that it needs."""
         base = self.backbone(spec.backbone, seed)
         files = self.aspects(spec)
         holistic = self.reward_model(spec.holistic, seed)
@@ -272,7 +274,7 @@ class Scale:
         return [*above, self._item("selection", spec.name, seed, spec.paper, **made, seed=seed)]
 
     def aspect_models(self, paper: str, files: tuple[Address, ...], seed: int) -> list[list[Item]]:
-        """The trained models behind aspects, each after everything that it needs."""
+        """Returns the trained models behind aspects, each after everything that it needs."""
         named = [(file, self._read(file).get("model")) for file in files]
         found = []
         for file, name in named:
@@ -289,7 +291,7 @@ class Scale:
         return found
 
     def _words(self, backbone: str) -> str:
-        """What tells a backbone's tokenizer from others: where it is loaded from, else its name."""
+        """Returns what tells a backbone's tokenizer from others: where it is loaded from, else its name."""
         name, file = self._named(backbone, "tokenizer", "tokenizers")
         return str(self._read(file).get("source", name))
 
@@ -302,10 +304,10 @@ class Scale:
                 words = " and ".join(map(repr, names))
                 raise RecipeError(f"{other}, and their tokenizers at scale {self.name} are {words}")
             if spec in row.references and spec.backbone != row.backbone:
-                raise RecipeError(f"{other}, whose responses its reference rewards would be of")
+                raise RecipeError(f"{other}; its shaping needs a reward model of the row's backbone")
 
     def check(self, paper: str) -> Item:
-        """The stage that checks every setting of a paper at this scale, and depends on all their pages."""
+        """Returns the stage that checks every setting of a paper at this scale, and depends on all their pages."""
         if paper not in self._checks:
             rows = read_rows(self.root, paper)[0].values()
             owners = {paper, *(model.paper for row in rows for model in row.reward_models)}
@@ -318,7 +320,7 @@ class Scale:
         return self._checks[paper]
 
     def row(self, row: RowSpec, seed: int) -> list[Item]:
-        """A row's stage of one seed, last, and everything above it."""
+        """Returns a row's stage of one seed, last, and everything above it."""
         items = self._row(row, seed)
         if row.kind == "raw":
             return items

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class StageMemory:
-    """What a stage needs.
+    """Memory that a stage needs.
 
     Attributes:
         backbone, stage: which.
@@ -67,7 +67,7 @@ SLICE = re.compile(r"\[(-?\d+)?(%)?:(-?\d+)?(%)?\]$")
 
 
 def expected_rows(spec: Mapping[str, Any]) -> float:
-    """Training pairs of a data spec on a hub, of sets with known sizes; 0 of a folder's."""
+    """Returns the training pairs of a data spec on a hub, of sets with known sizes; 0 of a folder's."""
     total = 0.0
     for name in spec.get("preference", ()) if "sets" in spec else ():
         part = spec["sets"][name]
@@ -88,7 +88,7 @@ def _place(number: str, share: str | None, whole: int) -> float:
 
 
 def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segment") -> list[StageMemory]:
-    """The training stages of every backbone of a scale that the rows of a paper load.
+    """Returns the training stages of every backbone of a scale that the rows of a paper load.
 
     Raises:
         RecipeError: a setting that the stages would refuse, a model of unknown sizes, or shapes that do not fit.
@@ -119,13 +119,13 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         stages = [_policy(root, here, row, backbone) for row in own]
         found.append(max(stages, key=lambda stage: stage.total))
     if not found:
-        raise RecipeError(f"scale '{scale}' loads no model; only such scales are checked (small, paper)")
+        raise RecipeError(f"scale '{scale}' loads no model; check a scale that does: small or paper")
     return found
 
 
 @dataclass(frozen=True)
 class _Backbone:
-    """A backbone of a scale, and how its models lie on the GPUs."""
+    """A backbone of a scale, and the distribution of its models over the GPUs."""
 
     name: str
     spec: BackboneSpec
@@ -139,17 +139,17 @@ class _Backbone:
 
     @cached_property
     def scalar(self) -> int:
-        """Parameters of a reward model or critic."""
+        """Returns parameters of a reward model or critic."""
         return trainable(scalar_on_meta(on_meta(self.config)))
 
     def check_length(self, tokens: int) -> None:
         places = getattr(self.config, "max_position_embeddings", None)  # T5's positions are relative
         if places is not None and tokens > places:
-            raise RecipeError(f"{self.name}: {tokens} tokens, but the model has {places} places")
+            raise RecipeError(f"{self.name}: {tokens} tokens, but the model has only {places} positions")
 
 
 def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows: float) -> StageMemory:
-    """SFT, or a reward model, of which a pair is two rows."""
+    """Returns SFT, or a reward model, of which a pair is two rows."""
     sharding, total = backbone.sharding, backbone.limits.total
     parameters, each = (backbone.scalar, 2) if stage == "reward_model" else (backbone.parameters, 1)
     gpu, host = sharding.trained(parameters)
@@ -162,7 +162,7 @@ def _supervised(backbone: _Backbone, stage: str, training: TrainingConfig, rows:
 
 
 def _policy(root: Path, here: Scale, row: RowSpec, backbone: _Backbone) -> StageMemory:
-    """A reward row's policy by its own settings; adapters are trained where it says so."""
+    """Returns a reward row's policy by its own settings; adapters are trained where it says so."""
     config, limits, sharding = backbone.config, backbone.limits, backbone.sharding
     where = here.policy_settings(row, backbone.spec.data)
     scale = typed(PolicyScale, read_settings(where.under(root)), str(where))
@@ -205,7 +205,7 @@ def _policy(root: Path, here: Scale, row: RowSpec, backbone: _Backbone) -> Stage
 
 
 def _trained_aspects(root: Path, here: Scale, row: RowSpec) -> int:
-    """Models behind the aspects that a row's selection may choose."""
+    """Returns models behind the aspects that a row's selection may choose."""
     aspects = here.aspects(row.selection) if row.selection else ()
     return sum(read_settings(one.under(root))["aspect"]["kind"] == "trained" for one in aspects)
 
@@ -232,7 +232,7 @@ def report(root: Path, scale: str, deepspeed: Path | None, ranks: int, gpu_gb: f
     from rich.console import Console
     from rich.table import Table
 
-    from tasks.running.launch import read_deepspeed
+    from tasks.params.deepspeed import read_deepspeed
 
     config = None if deepspeed is None else read_deepspeed(deepspeed)
     if config is not None:

@@ -1,109 +1,35 @@
-"""Settings of each stage, typed as the stage types them, and what of them contradicts what it reads from.
+"""Refusals of stages that depend on several settings: a microbatch and its loss, a judge and its data.
 
-`TYPES` says how every settings argument of a stage is typed. `CHECKS` holds, for each stage, the refusals that depend
-on several settings: a reward model's microbatch and its loss, an evaluation's judge and its data, a row and its reward
-models. A stage that is reached is given its items by `tasks.graph.check`.
+`CHECKS` holds them for each stage; a stage is given its items by `tasks.graph.check`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from functools import partial
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rlhf_core.data.truncation import Limits
-from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.evaluation.judges.registry import JUDGES
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.teachers.registry import TEACHERS
 from tasks.graph.items import Argument, Item, result_of
-from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionFile, SelectionScale
-from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
-from tasks.params.data import LongFormDirectorySpec, LongFormWorldSpec, RealSpec, WorldSpec, data_spec
-from tasks.params.evaluation import BestOfNSpec, EvaluationConfig, PoolSpec, RewardBenchSpec, SecondJudgeSpec
-from tasks.params.pages import read_settings
-from tasks.params.policy import PolicyScale
+from tasks.graph.typed_settings import TYPES, Make, TypedSettings
+from tasks.params.aspects import AspectModelSpec
+from tasks.params.backbone import BackboneSpec, SegmenterSpec
+from tasks.params.data import LongFormDirectorySpec, LongFormWorldSpec, RealSpec, WorldSpec
+from tasks.params.evaluation import BestOfNSpec, EvaluationConfig, SecondJudgeSpec
 from tasks.params.questions import QuestionsSpec
 from tasks.params.reward_model import (
-    CalibrationSpec,
     GenerativeModelScale,
-    GenerativeModelSpec,
     GivenSpec,
     MergeSpec,
     ReferencesSpec,
     RewardModelSpec,
-    reward_model_spec,
 )
-from tasks.params.rows import row_settings
 from tasks.params.settings import typed
-from tasks.params.solutions import SamplesSpec, TeacherSpec
-
-#: Makes typed settings of a mapping; the second argument is where it stands, for messages.
-Make = Callable[[Mapping[str, Any], str], Any]
-
-
-def _of(cls: type[Any]) -> Make:
-    return partial(typed, cls)
-
-
-#: How the settings among a stage's arguments are typed.
-TYPES: Mapping[tuple[str, str], Make] = {
-    ("prepare", "spec"): data_spec,
-    ("tokenizer", "spec"): _of(TokenizerSpec),
-    ("segmenter", "spec"): _of(SegmenterSpec),
-    ("sft", "spec"): _of(BackboneSpec),
-    ("sft", "evaluation"): _of(EvaluationConfig),
-    ("entropies", "spec"): _of(EntropySpec),
-    ("samples", "spec"): _of(SamplesSpec),
-    ("teacher", "spec"): _of(TeacherSpec),
-    ("generative_reward_model", "spec"): _of(GenerativeModelSpec),
-    ("generative_reward_model", "scale"): _of(GenerativeModelScale),
-    ("reward_model", "spec"): reward_model_spec,
-    ("reward_model", "scale"): _of(TrainingConfig),
-    ("normaliser", "scale"): _of(CalibrationSpec),
-    ("references", "scale"): _of(ReferencesSpec),
-    ("aspect_model", "spec"): _of(AspectModelSpec),
-    ("aspect_model", "scale"): _of(TrainingConfig),
-    ("selection", "spec"): _of(SelectionFile),
-    ("selection", "scale"): _of(SelectionScale),
-    ("selection", "aspect"): _of(AspectSpec),
-    ("policy", "row"): row_settings,
-    ("policy", "scale"): _of(PolicyScale),
-    ("policy", "evaluation"): _of(EvaluationConfig),
-    ("reward_bench", "scale"): _of(RewardBenchSpec),
-    ("pool", "scale"): _of(PoolSpec),
-    ("best_of_n", "scale"): _of(BestOfNSpec),
-    ("second_judge", "row"): row_settings,
-    ("second_judge", "scale"): _of(SecondJudgeSpec),
-}
-
-
-@dataclass
-class TypedSettings:
-    """Settings below a root, each typed once; what was wrong with one is raised again whenever it is asked for."""
-
-    root: Path
-    made: dict[tuple[Make, str], Any] = field(default_factory=dict)
-    problems: set[str] = field(default_factory=set)
-
-    def get(self, make: Make, address: str) -> Any:
-        """Returns the typed settings at an address.
-
-        Raises:
-            RecipeError, DataError: they cannot be read or typed.
-        """
-        key = (make, address)
-        if key not in self.made:
-            try:
-                self.made[key] = make(read_settings(self.root / address), address)
-            except (RecipeError, DataError) as error:
-                self.made[key] = error
-                self.problems.add(str(error))
-        found = self.made[key]
-        if isinstance(found, RewardsmithError):
-            raise found
-        return found
 
 
 @dataclass(frozen=True)
@@ -136,7 +62,7 @@ class Reached:
 
     @property
     def data(self) -> Any:
-        """The typed data spec of the stage's data."""
+        """Returns the typed data spec of the stage's data."""
         reached = self.upstream("data")[0]
         while reached.item.module != "prepare":
             reached = reached.upstream("data")[0]
@@ -144,7 +70,7 @@ class Reached:
 
     @property
     def has_world(self) -> bool:
-        """Whether true rewards are known of the stage's data."""
+        """Returns whether true rewards are known of the stage's data."""
         data = self.data
         return str(data.source).startswith("testbed") and not isinstance(data, QuestionsSpec)
 
@@ -183,16 +109,19 @@ def check_segmenter(segmenter: Mapping[str, Any], reached: Reached, where: str) 
 
 def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: str) -> None:
     """Refuses a judge that knows true rewards where the data has none."""
-    if judge is not None and judge.get("kind") == "gold" and not reached.has_world:
+    if judge is None or reached.has_world:
+        return
+    kind = JUDGES.kind_of(judge)
+    if JUDGES[kind].needs_world:
         raise _refuse(
             where,
-            f"judge.kind is 'gold', which knows the testbed only, but the data's source is '{reached.data.source}'; "
-            "name an endpoint, or null for none",
+            f"judge.kind is '{kind}', which works on the testbed only, but the data's source is "
+            f"'{reached.data.source}'; name an endpoint, or null for none",
         )
 
 
 def has_judge_or_world(evaluation: EvaluationConfig, reached: Reached) -> bool:
-    """Whether answers can be compared."""
+    """Returns whether answers can be compared."""
     return evaluation.judge is not None or reached.has_world
 
 
@@ -248,15 +177,16 @@ def _questions(reached: Reached) -> None:
     if not isinstance(reached.data, QuestionsSpec):
         raise _refuse(
             reached.where("spec"),
-            f"solutions are of questions, but the data's source is '{reached.data.source}'; take a backbone whose data "
+            f"solutions need questions, but the data's source is '{reached.data.source}'; take a backbone whose data "
             "has a 'task'",
         )
 
 
 def _teacher(reached: Reached) -> None:
     _questions(reached)
-    if reached.own("spec").kind == "oracle" and reached.data.source != "testbed":
-        raise _refuse(reached.where("spec"), "kind is 'oracle', which knows the steps of the testbed's questions only")
+    kind = reached.own("spec").kind
+    if TEACHERS[kind].needs_testbed and reached.data.source != "testbed":
+        raise _refuse(reached.where("spec"), f"kind is '{kind}', but the {kind} knows only the testbed's questions")
 
 
 def _generative_reward_model(reached: Reached) -> None:
@@ -328,7 +258,7 @@ def _aspect_model(reached: Reached) -> None:
     if not isinstance(reached.data, LongFormWorldSpec | LongFormDirectorySpec):
         raise _refuse(
             reached.where("spec"),
-            f"labelled answers are those of long-form questions, but the data's source is '{reached.data.source}'",
+            f"labelled answers need long-form questions, but the data's source is '{reached.data.source}'",
         )
     known = ("completeness",) if spec.density == "sequence" else ("relevance", "factuality")
     if spec.aspect not in known:

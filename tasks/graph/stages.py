@@ -11,8 +11,8 @@ from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from tasks.graph.files import file_name
 from tasks.graph.items import SHARED
 from tasks.graph.rows import ROW_STAGES
+from tasks.graph.stopping import stopped
 from tasks.params.yaml_files import read_mapping
-from tasks.running.artifacts import stopped
 
 
 @dataclass(frozen=True)
@@ -43,17 +43,17 @@ class Stage:
 
     @property
     def out(self) -> str:
-        """The stage's output directory, which holds result/ and record/."""
+        """Returns the stage's output directory, which holds result/ and record/."""
         return str(Path(self.outs[0]).parent)
 
     @property
     def file_name(self) -> str:
-        """The address as a file name."""
+        """Returns the address as a file name."""
         return file_name(self.address)
 
 
 def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
-    """What a dvc.yaml says of its stages in `meta`, by DVC's name of each within the file.
+    """Returns what a dvc.yaml says of its stages in `meta`, by DVC's name of each within the file.
 
     Raises:
         RewardsmithError: a stage without it, which `rewardsmith graph` did not write.
@@ -66,7 +66,7 @@ def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
 
 
 def is_of_seeds(meta: Mapping[str, Any], seeds: Collection[int]) -> bool:
-    """Whether a stage belongs to one of the seeds, or to none: what it reads from does, then, too.
+    """Returns whether a stage belongs to one of the seeds, or to none: what it reads from does, then, too.
 
     Tables are of all seeds, and no part of a choice of some.
     """
@@ -74,13 +74,13 @@ def is_of_seeds(meta: Mapping[str, Any], seeds: Collection[int]) -> bool:
 
 
 def seeds_of(files: Iterable[Mapping[str, Mapping[str, Any]]], papers: Collection[str]) -> set[int]:
-    """Seeds of the papers' stages; of all papers without a choice."""
+    """Returns seeds of the papers' stages; of all papers without a choice."""
     metas = [meta for stages in files for meta in stages.values()]
     return {meta["seed"] for meta in metas if "seed" in meta and (not papers or meta["owner"] in papers)}
 
 
 def in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]]) -> list[str]:
-    """Addresses with every stage after the ones it reads from."""
+    """Returns addresses with every stage after the ones it reads from."""
     done: dict[str, None] = {}
 
     def visit(address: str) -> None:
@@ -97,7 +97,7 @@ def in_order(stages: Mapping[str, Any], upstream: Mapping[str, tuple[str, ...]])
 def select(
     states: Mapping[str, Stage], rows: Sequence[str] = (), seeds: Sequence[int] = (), papers: Collection[str] = ()
 ) -> dict[str, Stage]:
-    """The stages of chosen rows and seeds with everything above them; without a choice, all.
+    """Returns the stages of chosen rows and seeds with everything above them; without a choice, all.
 
     With papers, theirs alone: papers have rows of the same name, and share stages that only one of them needs.
 
@@ -129,7 +129,7 @@ def select(
 
 
 def closure(states: Mapping[str, Stage], addresses: Iterable[str]) -> dict[str, Stage]:
-    """The named stages and everything they read from, in an order that runs."""
+    """Returns the named stages and everything they read from, in an order that runs."""
     wanted: set[str] = set()
     left = list(addresses)
     while left:
@@ -141,6 +141,6 @@ def closure(states: Mapping[str, Stage], addresses: Iterable[str]) -> dict[str, 
 
 
 def stopped_stages(root: Path, stages: Iterable[Stage]) -> dict[str, str]:
-    """Why stages stopped, by address, of those whose results say so (`tasks.running.artifacts.Stopped`)."""
+    """Returns why stages stopped, by address, of those whose results say so (`tasks.running.artifacts.Stopped`)."""
     reasons = {stage.address: stopped(root / stage.out / "result") for stage in stages}
     return {address: reason for address, reason in reasons.items() if reason is not None}

@@ -1,4 +1,4 @@
-"""Where the time goes: of every kind of stage by the records, and of a run by what its scheduler noted.
+"""Times: of each kind of stage from the results' records, and of a run from its scheduler's notes.
 
 A run leaves `.work/runs/<start>.json`: when each stage began, how long its call took, how long the stage says that it
 worked, and what came before and after the stages. From it comes the orchestration's share.
@@ -17,14 +17,14 @@ from statistics import mean
 from typing import Any
 
 from tasks.graph.expected import clock
-from tasks.running.artifacts import write_whole
+from tasks.params.yaml_files import write_whole
 
 RUNS = Path(".work") / "runs"
 
 
 @dataclass(frozen=True)
 class KindTime:
-    """What all stages of a kind took.
+    """Time and memory of all stages of a kind.
 
     Attributes:
         kind: the module, such as reward_model.
@@ -42,12 +42,12 @@ class KindTime:
 
     @property
     def each(self) -> float:
-        """Seconds of a stage, on average."""
+        """Returns seconds of a stage, on average."""
         return self.seconds / self.stages
 
 
 def by_kind(results: Path, group: str | None = None) -> list[KindTime]:
-    """Where the seconds of finished stages went, the longest kind first.
+    """Returns where the seconds of finished stages went, the longest kind first.
 
     Args:
         results: of a scale, `results/<scale>`.
@@ -68,7 +68,7 @@ def by_kind(results: Path, group: str | None = None) -> list[KindTime]:
 
 
 def _record(out: Path) -> dict[str, Any]:
-    """A stage's record; empty where there is none that can be read."""
+    """Returns a stage's record; empty where there is none that can be read."""
     try:
         value = json.loads((out / "record" / "record.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
@@ -97,8 +97,8 @@ class StageTime:
 
 
 def stage_time(out: Path, *, stage: str, outcome: str, cores: int, began: float, seconds: float) -> StageTime:
-    """A stage that ended, with what its record says of it; never more than its call took (a resumed stage's record
-    counts what interrupted runs did, too)."""
+    """Returns a stage that ended, with what its record says of it; never more than its call took (a resumed stage's
+    record counts what interrupted runs did, too)."""
     record = _record(out) if outcome == "ran" else {}
     own = min(seconds, float(record.get("seconds", 0.0)))
     startup = min(seconds - own, float(record.get("startup_seconds", 0.0)))
@@ -123,7 +123,7 @@ class RunTimes:
         self._clock = time.monotonic()
 
     def elapsed(self) -> float:
-        """Seconds since the run began."""
+        """Returns seconds since the run began."""
         return time.monotonic() - self._clock
 
     def write(self, root: Path) -> None:
@@ -160,7 +160,7 @@ class RunTimes:
 
 
 def _covered(stages: Iterable[StageTime]) -> float:
-    """Seconds in which at least one stage is at work."""
+    """Returns seconds in which at least one stage is at work."""
     total = end = 0.0
     for stage in sorted(stages, key=lambda stage: stage.began):
         total += max(0.0, stage.began + stage.seconds - max(end, stage.began))
@@ -169,13 +169,15 @@ def _covered(stages: Iterable[StageTime]) -> float:
 
 
 def last_run(root: Path) -> RunTimes | None:
-    """The newest run of a tree that ran a stage; a file that cannot be read is passed over with a warning."""
+    """Returns the newest run of a tree that ran a stage; a file that cannot be read is passed over with a warning."""
     for path in sorted((root / RUNS).glob("*.json"), reverse=True):
         try:
             content = json.loads(path.read_text(encoding="utf-8"))
             return RunTimes(stages=[StageTime(**stage) for stage in content.pop("stages")], **content)
         except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
-            print(f"warning: {path} is no run's times ({error}) and is passed over; remove it", file=sys.stderr)
+            print(
+                f"warning: {path} is not a file of a run's times ({error}) and was skipped; remove it", file=sys.stderr
+            )
     return None
 
 
@@ -207,7 +209,7 @@ def print_times(root: Path, scale: str, group: str | None) -> None:
 
 
 def run_line(run: RunTimes) -> str:
-    """A run in one line: stages, wall time, and the share beyond the stages' own work."""
+    """Returns a run in one line: stages, wall time, and the share beyond the stages' own work."""
     own = mean(stage.own for stage in run.stages)
     beyond = 1 - sum(run.parts()[name] for name in ("stages", "free slots"))
     return (

@@ -59,7 +59,7 @@ class AspectModelSpec(Checked):
 
 @dataclass(frozen=True)
 class SelectionFile(Checked):
-    """What is compared.
+    """Reward models and aspects that a selection compares.
 
     Args:
         title: for people.
@@ -85,7 +85,7 @@ class SelectionFile(Checked):
 
 @dataclass(frozen=True)
 class SelectionScale(Checked):
-    """How much is compared: selection/<data>.yaml of a scale, or its selection.yaml for other data.
+    """Size of a selection: selection/<data>.yaml of a scale, or its selection.yaml for other data.
 
     Args:
         prompts: training prompts that are answered twice, None for all.

@@ -162,7 +162,7 @@ class RealSpec(Checked):
         super().__post_init__()
         typed(Limits, self.limits, "limits")
         if self.alpaca_calibration and "alpaca" not in self.benchmarks:
-            raise RecipeError("'alpaca_calibration' is of the benchmark 'alpaca', which 'benchmarks' does not name")
+            raise RecipeError("'alpaca_calibration' needs the benchmark 'alpaca', which 'benchmarks' does not name")
         if (self.source == "huggingface") != bool(self.sets):
             raise RecipeError(f"source '{self.source}' with {len(self.sets)} sets: 'sets' belong to huggingface")
         if self.directory and self.source != "directory":

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -10,14 +9,13 @@ from typing import Annotated, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from rlhf_core.data.hub_set import HubSet
-from rlhf_core.errors import JudgeError, RecipeError, hint
+from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig
+from rlhf_core.evaluation.judges.registry import JUDGES, check_stated_judge
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.models.sampling import Sampling
-from rlhf_core.testbed.judge import GoldJudge
-from rlhf_core.typed import Checked, above, accepted_by, at_least, between, one_of, typed
-from tasks.params.settings import Count, InnerShare
+from rlhf_core.typed import Checked, accepted_by, at_least, between, one_of
+from tasks.params.settings import Count, InnerShare, check_stated
 
 #: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
 PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
@@ -25,53 +23,16 @@ PARTS = (*DIALOGUE_BENCHMARKS, "choices", "arithmetic", "code")
 PAIR_TEMPLATES = tuple(name for name, template in TEMPLATES.items() if template.n_answers == 2)
 #: Name of true rewards among judges.
 TRUE = "true"
-_VARIABLE = re.compile(r"\$\{\w+\}")
-
-
-@dataclass(frozen=True)
-class GoldJudgeSettings(Checked):
-    """The testbed's judge: `{kind: gold, persona: exact}`."""
-
-    persona: str = "exact"
-    seed: int = 0
-    temperature: Annotated[float, above(0)] = 0.75
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        GoldJudge(None, self.persona, self.seed, self.temperature)  # type: ignore[arg-type]
 
 
 def check_judge(spec: Mapping[str, Any]) -> None:
     """Refuses the settings of a judge that cannot be built; `${NAME}` stands for an environment variable.
 
     Raises:
-        RecipeError: an unknown kind, an unknown field, or a value that its field does not allow.
+        RecipeError: an unknown kind, an unknown or missing field, or a value that its field does not allow.
     """
-    options = dict(spec)
-    kind = options.pop("kind", None)
-    if kind == "gold":
-        typed(GoldJudgeSettings, options, "judge")
-        return
-    if kind != "endpoint":
-        raise RecipeError(f"kind is {kind!r}{hint(kind, ('gold', 'endpoint'))}")
-    check_endpoint(options)
-
-
-def check_endpoint(options: Mapping[str, Any]) -> None:
-    """Refuses the settings of an endpoint; `${NAME}` stands for an environment variable.
-
-    Raises:
-        RecipeError: an unknown field, or a value that its field does not allow.
-    """
-    set_later = {
-        name: _VARIABLE.sub("http://localhost", value) if name == "base_url" else value
-        for name, value in options.items()
-        if isinstance(value, str)
-    }
-    try:
-        typed(EndpointConfig, {**options, **set_later}, "endpoint")
-    except JudgeError as error:
-        raise RecipeError(f"endpoint: {error}") from None
+    check_stated_judge(spec)
+    check_stated(JUDGES[JUDGES.kind_of(spec)], {name: value for name, value in spec.items() if name != "kind"}, "")
 
 
 #: A judge: `{kind: gold, persona: exact}`, or `{kind: endpoint}` with the fields of `EndpointConfig`.
@@ -80,7 +41,7 @@ Judge = Annotated[Mapping[str, Any], accepted_by(check_judge)]
 
 @dataclass(frozen=True)
 class EvaluationConfig(Checked):
-    """How policies are evaluated.
+    """Settings for the evaluation of policies.
 
     Args:
         max_new_tokens: longest answer on dialogue benchmarks.
@@ -111,7 +72,7 @@ class EvaluationConfig(Checked):
     sft_games: Annotated[str, one_of(("drawn", "summed"))] = "drawn"
 
     def has(self, part: str) -> bool:
-        """Whether a part is evaluated."""
+        """Returns whether a part is evaluated."""
         return self.only is None or part in self.only
 
     def dialogue_answers(self) -> dict[str, Any]:
@@ -127,7 +88,7 @@ class EvaluationConfig(Checked):
 
 @dataclass(frozen=True)
 class PoolSpec(Checked):
-    """How a pool of answers is drawn.
+    """Settings for drawing a pool of answers.
 
     Args:
         benchmarks: whose prompts.
@@ -151,7 +112,7 @@ class PoolSpec(Checked):
 
 @dataclass(frozen=True)
 class BestOfNSpec(Checked):
-    """How the best of N are judged.
+    """Settings for judging the best of N answers.
 
     Args:
         sizes: every N.
@@ -170,7 +131,7 @@ class BestOfNSpec(Checked):
         if not self.sizes or len(set(self.sizes)) != len(self.sizes):
             raise RecipeError(f"sizes is {list(self.sizes)}; state each N once, and at least one")
         if TRUE in self.judges:
-            raise RecipeError("judges: 'true' is the name of true rewards; call the judge otherwise")
+            raise RecipeError("judges: 'true' is the name of true rewards; give the judge another name")
 
 
 @dataclass(frozen=True)
@@ -199,7 +160,7 @@ class RewardBenchSpec(Checked):
 
 @dataclass(frozen=True)
 class SecondJudgeSpec(Checked):
-    """Who judges, and what.
+    """Judge, benchmark and template of a second judgement.
 
     Args:
         judge: judge spec, see `tasks.running.loading.load_judge`.
@@ -222,7 +183,7 @@ class Watched(Checked):
 
 @dataclass(frozen=True)
 class Schedule(Checked):
-    """When a deployment runs: a cron expression of five fields and a time zone."""
+    """Schedule of a deployment: a cron expression of five fields and a time zone."""
 
     cron: str
     timezone: str = "UTC"
@@ -232,7 +193,7 @@ class Schedule(Checked):
         try:
             ZoneInfo(self.timezone)
         except (ZoneInfoNotFoundError, ValueError, OSError):
-            raise RecipeError(f"timezone is '{self.timezone}', which is not a time zone; as in UTC") from None
+            raise RecipeError(f"timezone is '{self.timezone}', which is not a time zone; try UTC") from None
         check_cron(self.cron)
 
 
@@ -261,7 +222,7 @@ def check_cron(cron: str) -> None:
         return
     year = datetime(2024, 1, 1, tzinfo=UTC)  # a leap year
     if not any((day := year + timedelta(days=n)).day in days and day.month in months for n in range(366)):
-        raise RecipeError(f"cron is '{cron}'; no month that it names has such a day, so that it never runs")
+        raise RecipeError(f"cron is '{cron}'; none of its months has such a day, so it never runs")
 
 
 def _cron_numbers(cron: str, text: str, noun: str, low: int, high: int, names: tuple[str, ...]) -> set[int]:

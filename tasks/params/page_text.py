@@ -45,7 +45,7 @@ _AsWritten.add_constructor("tag:yaml.org,2002:float", _written)
 
 
 def as_written(text: str) -> dict[str, Any]:
-    """A YAML text's mapping whose numbers keep their digits."""
+    """Returns a YAML text's mapping whose numbers keep their digits."""
     value = yaml.load(text, Loader=_AsWritten)
     return value if isinstance(value, dict) else {}
 
@@ -74,7 +74,7 @@ def _leading(lines: Sequence[str]) -> list[str]:
 
 
 def best_base(entries: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The values that most entries have, at every depth: what a page's base says.
+    """Returns the values that most entries have, at every depth: what a page's base says.
 
     Entries of another `kind` than most say everything themselves. A value that some entry sets to null is left to the
     entries, since null there would remove it.
@@ -111,7 +111,7 @@ def page_text(
     base: Mapping[str, Any] | None = None,
     header: str = "",
 ) -> str:
-    """The page of some entries.
+    """Returns the page of some entries.
 
     Args:
         entries: whole settings by name.
@@ -145,7 +145,7 @@ _MISSING = object()
 
 
 def _at(values: Any, path: Sequence[str]) -> Any:
-    """The value at a path, `_MISSING` where there is none."""
+    """Returns the value at a path, `_MISSING` where there is none."""
     for name in path:
         values = values.get(name, _MISSING) if isinstance(values, Mapping) else _MISSING
     return values
@@ -196,7 +196,7 @@ def _of_mappings(value: Any) -> bool:
 
 
 def _item(value: Any, indent: int) -> str:
-    """An item of a list in lines."""
+    """Returns an item of a list in lines."""
     flow = f"{' ' * indent}- {_flow(value)}\n"
     if len(flow) <= WIDTH or not isinstance(value, Mapping):
         return flow
@@ -212,7 +212,7 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: Any, within: str = "[{}, 0]") -> str:
-    """A value or name as it is written within a flow collection, or within the given text."""
+    """Returns a value or name as it is written within a flow collection, or within the given text."""
     if isinstance(value, Written):
         return value.text
     if value is None or isinstance(value, bool | int | float):

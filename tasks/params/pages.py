@@ -60,28 +60,28 @@ class Address(str):
 
     @property
     def file(self) -> Path:
-        """The file without the key."""
+        """Returns the file without the key."""
         found = _ADDRESS.fullmatch(self)
         return Path(found.group(1) if found else self)
 
     @property
     def key(self) -> str | None:
-        """The entry's name in its page, None for a whole file."""
+        """Returns the entry's name in its page, None for a whole file."""
         found = _ADDRESS.fullmatch(self)
         return found.group(2) if found else None
 
     @property
     def name(self) -> str:
-        """The entry's name; of a whole file, the file's name without its ending."""
+        """Returns the entry's name; of a whole file, the file's name without its ending."""
         return self.file.stem if self.key is None else self.key
 
     def under(self, root: Path) -> Address:
-        """The address below a folder that it is relative to."""
+        """Returns the address below a folder that it is relative to."""
         return Address(root / self)
 
 
 def present_name(name: str) -> str:
-    """A name without dots: `kl0_01` of `kl0.01`."""
+    """Returns a name without dots: `kl0_01` of `kl0.01`."""
     return name.replace(".", "_")
 
 
@@ -105,7 +105,7 @@ class Page:
 
     @classmethod
     def of(cls, file: Path, content: Mapping[str, Any]) -> Page:
-        """The page that a mapping is.
+        """Returns the page that a mapping is.
 
         Raises:
             DataError: an entry that is not a mapping, or an invalid name.
@@ -138,14 +138,14 @@ class Page:
         return [f"{name}-{variant}" for name in self.each for variant in self.entries] if self.each else [*self.entries]
 
     def _part(self, key: str) -> tuple[str, str] | None:
-        """The name under which an entry is made and what it is made of; None for an unknown entry."""
+        """Returns the name under which an entry is made and what it is made of; None for an unknown entry."""
         if not self.each:
             return ("", key) if key in self.entries else None
         parts = ((name, key.removeprefix(f"{name}-")) for name in self.each if key.startswith(f"{name}-"))
         return next((part for part in parts if part[1] in self.entries), None)
 
     def entry(self, key: str) -> dict[str, Any]:
-        """An entry, merged with the base.
+        """Returns an entry, merged with the base.
 
         Raises:
             RecipeError: no such entry, with the nearest known names.
@@ -159,7 +159,8 @@ class Page:
         return filled
 
     def keys(self, key: str) -> list[str]:
-        """The page's keys that an entry is made of, as DVC names parameters: `base` and `par`, or `variants.par`."""
+        """Returns the page's keys that an entry is made of, as DVC names parameters: `base` and `par`, or
+        `variants.par`."""
         found = self._part(key)
         own = [] if found is None else [f"{VARIANTS}.{found[1]}" if self.each else found[1]]
         return [*([BASE] if self.base else []), *own]
@@ -176,7 +177,7 @@ def _check_entries(file: Path, entries: Mapping[str, Any]) -> None:
 
 
 def merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """An entry's settings over the base's, by the rules above; neither is changed."""
+    """Returns an entry's settings over the base's, by the rules above; neither is changed."""
     if "kind" in base and own.get("kind") not in (None, base["kind"]):
         return deepcopy(dict(own))
     merged = deepcopy(dict(base))
@@ -191,7 +192,7 @@ def merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def difference(base: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """What an entry says beside a base: `merge(base, difference(base, whole)) == whole`.
+    """Returns what an entry says beside a base: `merge(base, difference(base, whole)) == whole`.
 
     Raises:
         RecipeError: a value null that the base sets otherwise: no entry can say that.
@@ -212,12 +213,12 @@ def difference(base: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, A
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Whether two values are the same to their type: 1 and 1.0 are not."""
+    """Returns whether two values are the same to their type: 1 and 1.0 are not."""
     return one == other and json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
 
 
 def _filled(value: Any, place: str, name: str) -> Any:
-    """The value with a placeholder replaced by the name everywhere."""
+    """Returns the value with a placeholder replaced by the name everywhere."""
     if isinstance(value, Mapping):
         return {_filled(key, place, name): _filled(inner, place, name) for key, inner in value.items()}
     if isinstance(value, list):
@@ -226,7 +227,7 @@ def _filled(value: Any, place: str, name: str) -> Any:
 
 
 def read_page(file: Path) -> Page:
-    """The page of a file; read once as long as the file stays as it is.
+    """Returns the page of a file; read once as long as the file stays as it is.
 
     Raises:
         DataError: the file cannot be read, or is not a page.
@@ -244,7 +245,7 @@ def _read_page(file: Path, *_: int) -> Page:
 
 
 def read_settings(address: Address | Path | str) -> dict[str, Any]:
-    """The settings at an address: an entry merged with its page's base, or a whole file's mapping.
+    """Returns the settings at an address: an entry merged with its page's base, or a whole file's mapping.
 
     Raises:
         DataError: the file cannot be read, is not YAML, or sets something twice.
@@ -255,18 +256,19 @@ def read_settings(address: Address | Path | str) -> dict[str, Any]:
 
 
 def settings_digest(address: Address) -> str:
-    """SHA-256 of an entry's settings, whatever else the page says."""
+    """Returns SHA-256 of an entry's settings, whatever else the page says."""
     text = json.dumps(read_settings(address), sort_keys=True, ensure_ascii=False, default=str)
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def page_files(folder: Path, kind: str) -> list[Path]:
-    """The pages of a kind in a folder: `rows.yaml` and, where one would be long, `rows_<topic>.yaml`."""
+    """Returns the pages of a kind in a folder: `rows.yaml` and, where one would be long, `rows_<topic>.yaml`."""
     return [*folder.glob(f"{kind}.yaml"), *sorted(folder.glob(f"{kind}_*.yaml"))]
 
 
 def entries(root: Path, folder: Path | str, kind: str) -> dict[str, Address]:
-    """Addresses of a kind's entries by name, over all its pages in a folder below the root; relative to the root.
+    """Returns addresses of a kind's entries by name, over all its pages in a folder below the root; relative to the
+    root.
 
     Raises:
         RecipeError: an entry of two pages.

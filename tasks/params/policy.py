@@ -7,9 +7,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.hacking import AlarmSettings
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
+from rlhf_core.policy_optimisation.origins import CRITICS
 from rlhf_core.recipe import Recipe, reward_models
 from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import GENERATED, SAMPLES, SupervisedRecipe
@@ -65,7 +66,7 @@ class PolicyScale(Checked):
         check_given(ImitationSettings, self.imitation, "imitation.")
 
     def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:
-        """Whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
+        """Returns whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
         every = self.checkpoint_every or max(1, iterations // self.checkpoints)
         return self.checkpoint_prompts > 0 and (step % every == 0 if step < iterations else last)
 
@@ -124,8 +125,8 @@ def reward_training(recipe: Recipe, scale: PolicyScale, where: str) -> RewardTra
     """
     config = scale.optimiser_config(recipe.optimiser, where)
     sampling = Sampling(1) if config.fixed_samples else scale.sampling_config(where)
-    if config.critic == "reward_model" and not reward_models(recipe):
-        raise RecipeError(f"{where}: critic is 'reward_model', but no component reads a reward model")
+    if CRITICS[config.critic].of_reward_model and not reward_models(recipe):
+        raise RecipeError(f"{where}: critic is '{config.critic}', but no component reads a reward model")
     alarm = typed(AlarmSettings, {**scale.alarm, **recipe.alarm}, f"{where}: alarm")
     return RewardTraining(config, sampling, alarm, imitation_settings(scale.imitation, recipe.imitation, where))
 

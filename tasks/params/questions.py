@@ -69,7 +69,7 @@ class QuestionsSpec(Checked):
                 f"source '{self.source}': 'train' and 'tests' name the sets of a directory, and only of one"
             )
         for name in set(self.columns) - set(self.tests):
-            raise RecipeError(f"columns: {name} is none of the tests ({', '.join(self.tests)})")
+            raise RecipeError(f"columns: {name} is not one of the tests ({', '.join(self.tests)})")
         if self.source == "testbed":
             self.reasoning()
 

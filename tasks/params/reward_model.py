@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.sampling import Sampling
+from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.rewards.aggregation import build_aggregation
@@ -59,10 +60,10 @@ class RewardModelSpec(Checked):
         super().__post_init__()
         kind = self.segmenter.get("kind")
         if self.end_token and kind != SAT:
-            raise RecipeError("end_token: boundary tokens stand behind sentences; use a segmenter of kind sat")
+            raise RecipeError("end_token: boundary tokens follow sentences; use a segmenter of kind sat")
         if self.data is not None and (kind in (ENTROPY, SAT) or self.pairs == SAMPLES):
             raise RecipeError(
-                f"data is '{self.data}', but entropies, SaT sentences and pairs of samples are those of the "
+                f"data is '{self.data}', but entropies, SaT sentences and pairs of samples come from the "
                 "backbone's data; leave 'data' out"
             )
 
@@ -122,7 +123,7 @@ def reward_model_spec(values: Mapping[str, Any], where: str) -> AnyRewardModel:
 
 @dataclass(frozen=True)
 class CalibrationSpec(Checked):
-    """How normalisers are fitted. Both regressions are; a row's `estimator` says which one it uses.
+    """Settings for fitting normalisers. Both regressions are fitted; a row's `estimator` selects one.
 
     Args:
         pairs: preference pairs of the calibration set, both responses of each.
@@ -130,17 +131,19 @@ class CalibrationSpec(Checked):
         min_samples: location bins with fewer segments are dropped and counted.
         drawn: at random from the training pairs, the same ones each time; else the first ones, which serves where
             their order is random already.
+        own: normalisers of the user's own that are fitted, too, each `module:name`.
     """
 
     pairs: Count
     floor_fraction: Annotated[float, between(0, 1, open_low=True)] = 0.1
     min_samples: Count = 2
     drawn: bool = False
+    own: tuple[Annotated[str, one_of(NORMALISERS)], ...] = ()
 
 
 @dataclass(frozen=True)
 class ReferencesSpec(Checked):
-    """How reference responses are drawn, and how constants of a shaping are read at this scale.
+    """Settings for drawing reference responses and for reading a shaping's constants at this scale.
 
     Args:
         sampling: of the responses.
@@ -177,7 +180,7 @@ class GenerativeModelSpec(Checked):
 
 @dataclass(frozen=True)
 class GenerativeModelScale(Checked):
-    """How it is trained and used.
+    """Settings for training and using a generative reward model at one scale.
 
     Args:
         training: `TrainingConfig`.

@@ -25,17 +25,17 @@ RESOURCES = "resources"
 
 
 def scale_folder(scale: str) -> Path:
-    """Where a scale's pages are, relative to the root."""
+    """Returns where a scale's pages are, relative to the root."""
     return Path("params") / "scales" / scale
 
 
 def scale_names(root: Path) -> list[str]:
-    """The scales that have pages."""
+    """Returns the scales that have pages."""
     return sorted(path.name for path in (root / "params" / "scales").glob("*/"))
 
 
 def extended(root: Path, scale: str) -> str | None:
-    """The scale that a scale extends, if any.
+    """Returns the scale that a scale extends, if any.
 
     Raises:
         RecipeError: scale.yaml says something else, or names no scale.
@@ -46,7 +46,7 @@ def extended(root: Path, scale: str) -> str | None:
     values = read_settings(file)
     for name in values:
         if name != "extends":
-            raise RecipeError(f"{file}: unknown setting '{name}'; it may say 'extends' only")
+            raise RecipeError(f"{file}: unknown setting '{name}'; the only setting is 'extends'")
     other = values.get("extends")
     known = [name for name in scale_names(root) if name != scale]
     if other not in known:
@@ -59,7 +59,7 @@ def extended(root: Path, scale: str) -> str | None:
 
 
 def scale_entries(root: Path, scale: str, kind: str) -> dict[str, Address]:
-    """Addresses of a scale's entries of a kind by name, with those of the scale that it extends.
+    """Returns addresses of a scale's entries of a kind by name, with those of the scale that it extends.
 
     Raises:
         RecipeError: an entry of two pages, or a scale.yaml that names no scale.
@@ -72,7 +72,7 @@ def scale_entries(root: Path, scale: str, kind: str) -> dict[str, Address]:
 
 
 def scale_pages(root: Path, scale: str) -> list[Path]:
-    """Every page that a scale's settings are read from, relative to the root."""
+    """Returns every page that a scale's settings are read from, relative to the root."""
     folders = [scale, *filter(None, [extended(root, scale)])]
     found = [file for name in folders for kind in KINDS for file in page_files(root / scale_folder(name), kind)]
     found += (root / scale_folder(scale)).glob("scale.yaml")
@@ -80,6 +80,6 @@ def scale_pages(root: Path, scale: str) -> list[Path]:
 
 
 def resources(root: Path, scale: str) -> dict[str, Any]:
-    """What a scale says that its stages need while they run, by stage; empty where it says nothing."""
+    """Returns what a scale says that its stages need while they run, by stage; empty where it says nothing."""
     address = scale_entries(root, scale, STAGES).get(RESOURCES)
     return {} if address is None else read_settings(address.under(root))

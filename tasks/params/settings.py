@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import MISSING
 from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.typed import at_least, between
+from rlhf_core.typed import at_least, between, check_given, init_fields
 from rlhf_core.typed import typed as typed
 
 #: The scale whose demo rows are in the root dvc.yaml.
@@ -17,6 +18,23 @@ Count = Annotated[int, at_least(1)]
 Size = Annotated[int, at_least(0)]
 Share = Annotated[float, between(0, 1)]
 InnerShare = Annotated[float, between(0, 1, open_low=True, open_high=True)]
+
+
+def check_stated(cls: type[Any], values: Mapping[str, Any], path: str) -> None:
+    """Refuses settings of which some texts are replaced before they are used, as `${NAME}` is.
+
+    Args:
+        cls: the dataclass that is made of them.
+        values: by field.
+        path: goes before a field's name in messages.
+
+    Raises:
+        RecipeError: an unknown or missing field, or a value that its field does not allow.
+    """
+    check_given(cls, values, path)
+    for name, field in init_fields(cls).items():
+        if name not in values and field.default is MISSING and field.default_factory is MISSING:
+            raise RecipeError(f"'{path}{name}' is missing")
 
 
 def overrides(own: Mapping[str, Any], scale: Mapping[str, Any]) -> dict[str, Any]:
@@ -36,7 +54,7 @@ def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
         known = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
         if set(value) != {"times"} or not known:
             raise RecipeError(
-                f"{name} is {dict(value)}, {whose} gives {number}; state a number, or {{times: 2}} of the scale's"
+                f"{name} is {dict(value)}, {whose} gives {number}; state a number, or {{times: 2}} of that number"
             )
     found = times * own  # type: ignore[operator]
     return round(found) if isinstance(own, int) else found

@@ -13,7 +13,7 @@ from tasks.params.settings import Count, Size
 
 @dataclass(frozen=True)
 class StageNeeds(Checked):
-    """What a stage needs while it runs, where a scale says otherwise than the usual.
+    """Resources of a running stage, where a scale differs from the defaults.
 
     Args:
         cores: of the CPU.

@@ -6,6 +6,7 @@ train with one number and be compared by another.
 
 from __future__ import annotations
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -32,8 +33,6 @@ class _NotText(yaml.YAMLError):
 class Loader(yaml.CSafeLoader):
     """YAML 1.2 without what YAML would settle silently: a setting set twice, or one whose name is not text."""
 
-    yaml_implicit_resolvers: dict[str, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012 - as PyYAML declares it
-
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
@@ -46,6 +45,7 @@ class Loader(yaml.CSafeLoader):
         return super().construct_mapping(node, deep)
 
 
+Loader.yaml_implicit_resolvers = {}  # YAML 1.1's, otherwise
 #: Plain scalars by kind, with the characters that they may begin with: the expressions of ruamel.yaml, DVC's parser.
 _SCALARS = {
     "bool": (r"true|True|TRUE|false|False|FALSE", "tTfF"),
@@ -76,7 +76,7 @@ Loader.add_constructor("tag:yaml.org,2002:int", _int)
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """A YAML file's mapping.
+    """Returns a YAML file's mapping.
 
     Raises:
         DataError: the file cannot be read, is not YAML, is not a mapping, or sets something twice.
@@ -92,7 +92,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def parse_mapping(text: str, file: str) -> dict[str, Any]:
-    """The mapping of a YAML text.
+    """Returns the mapping of a YAML text.
 
     Raises:
         DataError: as for `read_mapping`.
@@ -115,3 +115,14 @@ def parse_mapping(text: str, file: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise DataError("expected a mapping of settings", file=file, remedy="It needs lines of the form name: value")
     return value
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Writes a file whole or not at all, for who may be reading it meanwhile; makes its folder."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        partial.write_text(text, encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)

@@ -15,7 +15,7 @@ from tasks.evaluating.solving import graded
 
 @dataclass
 class Opened(Encoder):
-    """An encoder whose prompts go on with the first words of the answer.
+    """An encoder that adds the first words of the answer to its prompts.
 
     Args:
         opening: those words, behind which the policy was trained to answer.
@@ -36,7 +36,8 @@ class Opened(Encoder):
 
 
 def question_accuracies(evaluator: Evaluator, policy: Policy, count: int) -> dict[str, float]:
-    """Percent of right greedy answers to the first `count` training questions; empty where the data has none."""
+    """Returns the percent of right greedy answers to the first `count` training questions; empty where the data has
+    none."""
     asked = evaluator.items("questions")[:count]
     if not asked:
         return {}

@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.hacking import Alarm, AlarmSettings, HackingAlarm
+from rlhf_core.evaluation.hacking_alarm import Alarm, AlarmSettings, HackingAlarm
 from rlhf_core.evaluation.judges.games import combine_orders, play_games
 from rlhf_core.evaluation.overoptimisation import ClauseUse, clause_use, overoptimisation
 from rlhf_core.training_state import State, load_trainable_state, trainable_state
@@ -30,7 +30,7 @@ _WORTH = {"win": 1.0, "tie": 0.5, "loss": 0.0}
 
 
 def scores_over_sft(evaluator: Evaluator, rows: Sequence[Generation], sft: Sequence[Generation]) -> dict[str, float]:
-    """Score of each answer against the SFT model's on the same prompt, by prompt id; 1 wins, 1/2 ties.
+    """Returns the score of each answer against the SFT model's on the same prompt, by prompt id; 1 wins, 1/2 ties.
 
     True rewards decide where the data has them, else the judge, as the evaluation's `sft_games` says; without either
     there are none. What the judge left without a verdict is left out.
@@ -81,8 +81,8 @@ class HackingWatch:
         self.stops = settings.on_hacking == "stop"
         if self.stops and not (judged and evaluations):
             raise RecipeError(
-                "alarm: on_hacking 'stop' keeps the weights with the best win rate, but this run makes no evaluations "
-                "that could say which: set checkpoint_prompts and checkpoints, and a judge where the data has no true "
+                "alarm: on_hacking 'stop' keeps the weights with the best win rate, but this run has no evaluations "
+                "to choose them by: set checkpoint_prompts and checkpoints, and a judge where the data has no true "
                 "rewards"
             )
         self.keeps = self.stops or keeps
@@ -107,7 +107,7 @@ class HackingWatch:
 
     @property
     def stop(self) -> bool:
-        """Whether training is to end now."""
+        """Returns whether training is to end now."""
         return self.stops and self.alarm.onset is not None
 
     @torch.no_grad()
@@ -118,13 +118,13 @@ class HackingWatch:
 
     @contextmanager
     def best_weights(self) -> Iterator[int]:
-        """The model with the best evaluation's weights, for as long as the context lasts; gives its step."""
+        """Yields the model with the best evaluation's weights, for as long as the context lasts; gives its step."""
         last = self._copy()
         yield self.restore()
         load_trainable_state(self.model, last)
 
     def rows(self) -> list[dict[str, Any]]:
-        """The alarms, for alarms.jsonl."""
+        """Returns the alarms, for alarms.jsonl."""
         return [asdict(alarm) for alarm in self.alarm.alarms]
 
     def metrics(self) -> Metrics:
@@ -148,7 +148,7 @@ def hindsight(
     sft: Sequence[Generation],
     rows: Sequence[Generation],
 ) -> tuple[Metrics, list[HackingPoint]]:
-    """What reward hacking did to a run.
+    """Returns what reward hacking did to a run.
 
     Args:
         alarm: with every evaluation of the run.

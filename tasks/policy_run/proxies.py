@@ -1,4 +1,4 @@
-"""What an evaluation while training adds to win rate and KL: proxy rewards, and the weights of the best one.
+"""Additions to win rate and KL of an evaluation during training: proxy rewards, and the weights of the best one.
 
 Source: PAR, §4.1 (proxy reward and win rate on the test set), Figure 6b (preference score), Table 3 (best checkpoint).
 """
@@ -49,7 +49,7 @@ class ProxyReader:
 
     @torch.no_grad()
     def proxies(self, rows: Sequence[Generation]) -> list[float]:
-        """The proxy reward of each answer."""
+        """Returns the proxy reward of each answer."""
         found: list[float] = []
         for start in range(0, len(rows), self.batch):
             found += proxy_scores(self.reward(self._rollouts(rows[start : start + self.batch]), update=False)).tolist()
@@ -98,7 +98,7 @@ class ProxyReader:
 def peak_evaluation(
     evaluator: Evaluator, policy: Policy, sft: Sequence[Generation]
 ) -> tuple[Metrics, list[Generation]]:
-    """Metrics of the best evaluation's weights as `peak_<metric>`, and their AlpacaEval answers.
+    """Returns metrics of the best evaluation's weights as `peak_<metric>`, and their AlpacaEval answers.
 
     Only what Table 3 prints: AlpacaEval over the SFT model, and MT-Bench.
     """
@@ -106,7 +106,7 @@ def peak_evaluation(
     found: Metrics = dict(win_rates_over_reference(rows["alpaca"], sft))
     found["alpaca_chars"] = sum(row["n_chars"] for row in rows["alpaca"]) / max(1, len(rows["alpaca"]))
     if evaluator.judge is not None:
-        _, judged = evaluator.judge_dialogue({"mtbench": rows["mtbench"]})
+        _, judged = evaluator.judge_dialogue(evaluator.judge, {"mtbench": rows["mtbench"]})
         found |= judged
     return {f"peak_{name}": value for name, value in found.items()}, rows["alpaca"]
 

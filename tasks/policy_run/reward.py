@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,8 +17,8 @@ from rlhf_core.data.tokenizers import require_offset_mapping
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_tokenizer
 from rlhf_core.models.reward_model import ScalarModel
-from rlhf_core.normalisers import Normaliser, Scalar, build_normaliser
-from rlhf_core.recipe import PURE_SAMPLES, SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
+from rlhf_core.normalisers import NORMALISERS, Normaliser, build_normaliser
+from rlhf_core.recipe import SELECTED, ComponentRecipe, ReadOut, Recipe, referenced_models
 from rlhf_core.recipe import reward_models as reward_models_of
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.aspect_scorer import AspectScorer
@@ -38,31 +38,49 @@ from tasks.scoring.entropies import resolve_segmenter
 from tasks.scoring.references import load_references
 
 
-def build_reward(
-    recipe: Recipe,
-    entropies: Path | None,
-    reward_models: Sequence[Path],
-    normalisers: Sequence[Path],
-    references: Sequence[Path],
-    microbatch: int,
-    tokenizer: PreTrainedTokenizerBase,
-    sentences: Path | None = None,
-    selection: Path | None = None,
-    aspect_models: Sequence[Path] = (),
-    token_rewards: Mapping[str, TokenRewards] | None = None,
-) -> Reward:
-    """The reward of a recipe from its trained artifacts.
+@dataclass(frozen=True)
+class RewardInputs:
+    """Results of the stages that a reward is made of.
 
-    Args:
-        recipe: a reward recipe.
+    Attributes:
         entropies: result of `entropies`, which entropy segmenters need.
         reward_models, normalisers: results, one for each reward model in the order in which the components name them.
         references: results, one for each reward model whose reference rewards a shaping needs, in that order.
-        microbatch: rows per forward pass.
-        tokenizer: of the policy.
         sentences: result of `segmenter`, which segmenters of kind sat need.
         selection: result of `selection`, which aspects, the normaliser pure_samples and quantile thresholds need.
         aspect_models: results of `aspect_model`, for aspects that are trained models.
+    """
+
+    entropies: Path | None = None
+    reward_models: Sequence[Path] = ()
+    normalisers: Sequence[Path] = ()
+    references: Sequence[Path] = ()
+    sentences: Path | None = None
+    selection: Path | None = None
+    aspect_models: Sequence[Path] = ()
+
+    @property
+    def paths(self) -> tuple[list[Path], list[Path]]:
+        """Returns all that are given, in two parts: up to the selection, and the aspect models."""
+        single = [path for path in (self.entropies, self.sentences) if path is not None]
+        several = [*self.reward_models, *self.normalisers, *self.references]
+        return [*single, *several, *([] if self.selection is None else [self.selection])], [*self.aspect_models]
+
+
+def build_reward(
+    recipe: Recipe,
+    inputs: RewardInputs,
+    microbatch: int,
+    tokenizer: PreTrainedTokenizerBase,
+    token_rewards: Mapping[str, TokenRewards] | None = None,
+) -> Reward:
+    """Returns the reward of a recipe from its trained artifacts.
+
+    Args:
+        recipe: a reward recipe.
+        inputs: the artifacts.
+        microbatch: rows per forward pass.
+        tokenizer: of the policy.
         token_rewards: of fixed samples by their id, which a generative reward model's component pays.
 
     Raises:
@@ -70,6 +88,8 @@ def build_reward(
             the segments of another segmentation than the one that is read.
     """
     names, referenced = reward_models_of(recipe), referenced_models(recipe)
+    reward_models, normalisers, references = inputs.reward_models, inputs.normalisers, inputs.references
+    selection = inputs.selection
     if not len(names) == len(reward_models) == len(normalisers):
         raise RecipeError(
             f"the components read the reward models {names}, but {len(reward_models)} reward model(s) and "
@@ -87,8 +107,8 @@ def build_reward(
     components: list[Component] = []
     for part in recipe.components:
         if part.aspect is not None:
-            assert selected is not None
-            components += _aspect_components(part, selected, aspect_models, tokenizer, gated=gated)
+            chosen = _needed(selected, part)
+            components += _aspect_components(part, chosen, inputs.aspect_models, tokenizer, gated=gated)
         elif part.generative_reward_model is not None:
             given = {name: item.rewards for name, item in (token_rewards or {}).items()}
             shaping = None if part.shaping is None else build_shaping(part.shaping)
@@ -103,17 +123,25 @@ def build_reward(
             components.append(Component(part.name, scorer, credit, shaping=shaping, weight=part.weight))
         else:
             place = names.index(part.reward_model)
-            models = reward_models[place], normalisers[place]
-            component = _model_component(part, part.readout, entropies, *models, microbatch, sentences, selected)
-            if part.shaping is not None:
-                folder = references[referenced.index(part.reward_model)] if part.needs_references else None
-                component = _shaped(component, part, folder, tokenizer)
-            components.append(component)
+            folder = references[referenced.index(part.reward_model)] if part.needs_references else None
+            found = TrainedModel(reward_models[place], normalisers[place], folder, microbatch)
+            components.append(_model_component(part, part.readout, found, inputs, tokenizer, selected))
     return Reward(tuple(components), recipe.clamp, _combination(recipe, selected))
 
 
+def _needed(selected: Mapping[str, Any] | None, part: ComponentRecipe) -> Mapping[str, Any]:
+    """Returns what a selection found.
+
+    Raises:
+        RecipeError: the row has none.
+    """
+    if selected is None:
+        raise RecipeError(f"component '{part.name}' reads a selection of aspects: name it in the row's 'selection'")
+    return selected
+
+
 def _combination(recipe: Recipe, selected: Mapping[str, Any] | None) -> Combination:
-    """How the components combine; a quantile threshold is of the selection's pure samples."""
+    """Returns how the components combine; a quantile threshold is of the selection's pure samples."""
     pure = torch.tensor(selected["holistic"]["pure"]) if selected is not None else None
     return recipe.combination.build({part.name: part.weight for part in recipe.components}, pure)
 
@@ -126,7 +154,7 @@ def _aspect_components(
     *,
     gated: bool,
 ) -> list[Component]:
-    """The components of an aspect, or of those that the selection chose.
+    """Returns the components of an aspect, or of those that the selection chose.
 
     Behind a gate an aspect that is not positive is shaped by a sigmoid. Source: ALARM, §2.3 and §3.3.
 
@@ -156,34 +184,43 @@ def _aspect_components(
 
 
 def _normaliser(part: ComponentRecipe, normaliser: Path, selected: Mapping[str, Any] | None) -> Normaliser:
-    """The normaliser of a reward model's component, from its fit or from the selection's pure samples."""
-    if part.normaliser != PURE_SAMPLES:
+    """Returns the normaliser of a reward model's component, from its fit or from the selection's pure samples."""
+    choice = NORMALISERS[part.normaliser]
+    if not choice.of_selection:
         return build_normaliser(part.normaliser, read_json(normaliser / "normaliser.json"), part.estimator)
-    assert selected is not None
-    holistic = selected["holistic"]
+    holistic = _needed(selected, part)["holistic"]
     if holistic["reward_model"] != part.reward_model:
         raise RecipeError(
             f"component '{part.name}' reads the reward model '{part.reward_model}', but the selection's pure samples "
             f"are scored by '{holistic['reward_model']}'"
         )
-    return Scalar(float(holistic["mean"]), float(holistic["std"]))
+    return choice.build({"mean": float(holistic["mean"]), "std": float(holistic["std"])}, part.estimator)
+
+
+@dataclass(frozen=True)
+class TrainedModel:
+    """A reward model's result, its normalisers', and its reference rewards where the shaping needs them."""
+
+    reward_model: Path
+    normaliser: Path
+    references: Path | None
+    microbatch: int
 
 
 def _model_component(
     part: ComponentRecipe,
     readout: ReadOut,
-    entropies: Path | None,
-    reward_model: Path,
-    normaliser: Path,
-    microbatch: int,
-    sentences: Path | None,
+    found: TrainedModel,
+    inputs: RewardInputs,
+    policy_tokenizer: PreTrainedTokenizerBase,
     selected: Mapping[str, Any] | None,
 ) -> Component:
-    """A component that reads a trained reward model."""
-    model, trained = ScalarModel.load(reward_model / "model")
-    resolved = resolve_segmenter(readout.segmenter, entropies)
-    segmenter = load_segmenter(resolved, sentences)
-    if part.normaliser in ("global", "last", "location_aware") and trained["segmenter"] != resolved:
+    """Returns a component that reads a trained reward model, with its shaping and the reference rewards that this
+    needs."""
+    model, trained = ScalarModel.load(found.reward_model / "model")
+    resolved = resolve_segmenter(readout.segmenter, inputs.entropies)
+    segmenter = load_segmenter(resolved, inputs.sentences)
+    if NORMALISERS[part.normaliser].of_segments and trained["segmenter"] != resolved:
         raise RecipeError(
             f"component '{part.name}': normaliser '{part.normaliser}' was fitted to segments of the reward model "
             f"'{part.reward_model}', cut by {trained['segmenter']}, but the read-out cuts by {resolved}; state the "
@@ -201,7 +238,7 @@ def _model_component(
         )
     model.to(device())
     freeze(model)
-    tokenizer = load_tokenizer(reward_model / "model") if segmenter.needs_spelling else None
+    tokenizer = load_tokenizer(found.reward_model / "model") if segmenter.needs_spelling else None
     if tokenizer is not None:
         require_offset_mapping(tokenizer)
     scorer = RewardModelScorer(
@@ -209,34 +246,29 @@ def _model_component(
         segmenter,
         readout.read,
         head=readout.head,
-        microbatch=microbatch,
+        microbatch=found.microbatch,
         aggregation=build_aggregation(trained["aggregation"]),
         base=readout.base,
         tokenizer=tokenizer,
         end_token=end_token_id(tokenizer) if tokenizer is not None and trained.get("end_token") else None,
     )
-    return Component(
+    component = Component(
         name=part.name,
         scorer=scorer,
         credit=build_credit(str(part.credit)),
-        normaliser=_normaliser(part, normaliser, selected),
+        normaliser=_normaliser(part, found.normaliser, selected),
         weight=part.weight,
     )
-
-
-def _shaped(
-    component: Component, part: ComponentRecipe, references: Path | None, tokenizer: PreTrainedTokenizerBase
-) -> Component:
-    """The component with its shaping and, where that needs them, its reference rewards."""
-    if references is None:
+    if part.shaping is None:
+        return component
+    if found.references is None:
         return replace(component, shaping=build_shaping(part.shaping))
-    assert isinstance(component.scorer, RewardModelScorer)
-    known = load_references(references, component.scorer, component.normaliser, tokenizer)
+    known = load_references(found.references, scorer, component.normaliser, policy_tokenizer)
     return replace(component, shaping=build_shaping(part.shaping, known.scale), references=known.rewards)
 
 
 def shaping_constants(reward: Reward) -> Metrics:
-    """What the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
+    """Returns what the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
     return {
         f"shaping/{component.name}/{name}": value
         for component in reward.components
@@ -260,5 +292,5 @@ def check_referenced(reward: Reward, prompts: Sequence[Prompt], file: Path) -> N
                     f"prompt '{name}' has no reference rewards; they are cached for {len(known)} prompt(s)",
                     file=str(file),
                     row=number,
-                    remedy="Let `prompts` of the policy's settings not go beyond that of references.yaml",
+                    remedy="Set `prompts` in the policy's settings to at most `prompts` in references.yaml",
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,15 +13,19 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.models.lora import Adapter, AdapterOff
 from rlhf_core.models.lora_settings import LoraSettings
 from rlhf_core.models.policy import Policy
+from rlhf_core.recipe import Recipe
 from rlhf_core.stepper import freeze
 from rlhf_core.supervised.dpo import reference_logprobs
 from rlhf_core.training_state import State
 from tasks.evaluating.policies import Evaluator, win_rates_over_reference
 from tasks.evaluating.solving import test_sets
 from tasks.params.evaluation import EvaluationConfig
-from tasks.policy_run.hacking_watch import scores_over_sft
+from tasks.params.policy import PolicyScale
+from tasks.policy_run.hacking_watch import HackingWatch, scores_over_sft
 from tasks.policy_run.proxies import ProxyReader
+from tasks.policy_run.reward import RewardInputs
 from tasks.policy_run.solutions import SolutionFolders
+from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
 from tasks.running.result_rows import Generation, Metrics, Rollout, TokenCredit, read_rows
 
@@ -33,41 +38,53 @@ class PolicyInputs:
 
     Attributes:
         data, sft: of its backbone.
-        entropies, sentences: which segmenters need.
-        reward_models, normalisers: of the models that it names, in order.
-        references: of the models whose reference rewards its shapings need.
-        selection, holistic, aspect_models: of a row with aspects.
+        reward: what its reward is made of.
+        holistic: the reward model that its selection names, of a row with aspects.
         solutions: of rows that learn from sampled solutions.
+
+    Raises:
+        RecipeError: a selection without its holistic reward model, or the other way round.
     """
 
     data: Path
     sft: Path
-    entropies: Path | None
-    sentences: Path | None
-    reward_models: tuple[Path, ...]
-    normalisers: tuple[Path, ...]
-    references: tuple[Path, ...]
-    selection: Path | None
+    reward: RewardInputs
     holistic: Path | None
-    aspect_models: tuple[Path, ...]
     solutions: SolutionFolders
 
     def __post_init__(self) -> None:
-        if (self.selection is None) != (self.holistic is None):
+        if (self.reward.selection is None) != (self.holistic is None):
             raise RecipeError("--selection and --holistic belong together: the selection and the reward model it names")
 
     @property
     def paths(self) -> list[Path]:
-        """All that are given."""
-        single = (self.data, self.sft, self.entropies, self.sentences)
-        several = (*self.reward_models, *self.normalisers, *self.references)
-        aspects = (self.selection, self.holistic, *self.aspect_models)
-        return [path for path in (*single, *several, *aspects, *self.solutions.given) if path is not None]
+        """Returns all that are given."""
+        holistic = [] if self.holistic is None else [self.holistic]
+        first, last = self.reward.paths
+        return [self.data, self.sft, *first, *holistic, *last, *self.solutions.given]
+
+
+@dataclass(frozen=True)
+class RowTraining:
+    """A row's training at a scale.
+
+    Attributes:
+        recipe: the row.
+        scale: settings of its optimiser.
+        inputs: results of the stages above it.
+        where: names row and settings in messages.
+    """
+
+    recipe: Recipe
+    scale: PolicyScale
+    inputs: PolicyInputs
+    seed: int
+    where: str
 
 
 @dataclass
 class PolicyRun:
-    """What training and its periodic evaluation share.
+    """State shared by training and its periodic evaluation.
 
     Attributes:
         policy: being trained.
@@ -98,7 +115,7 @@ class PolicyRun:
     credit: list[TokenCredit] | None = None
 
     def state_dict(self) -> State:
-        """What training has noted so far."""
+        """Returns what training has noted so far."""
         return {name: getattr(self, name) for name in _NOTED}
 
     def load_state_dict(self, state: State) -> None:
@@ -119,16 +136,17 @@ class PolicyRun:
 
     @property
     def kl_sets(self) -> tuple[str, ...]:
-        """Benchmarks whose answers the KL is of: AlpacaEval's prompts, else the questions."""
+        """Returns benchmarks whose answers the KL is of: AlpacaEval's prompts, else the questions."""
         return ("alpaca",) if self.evaluator.items("benchmarks/alpaca") else tuple(test_sets(self.evaluator.data))
 
     @property
     def scored(self) -> bool:
-        """Whether answers can be compared with the SFT model's: by true rewards, or by a judge."""
+        """Returns whether answers can be compared with the SFT model's: by true rewards, or by a judge."""
         return self.evaluator.world is not None or self.evaluator.judge is not None
 
     def checkpoint(self, step: int, prompts: int) -> dict[str, float]:
-        """Win rate over the SFT model on some prompts, and the KL of those very answers; returns each one's score."""
+        """Returns the win rate over the SFT model on some prompts, and the KL of those very answers; returns each one's
+        score."""
         return self.note(step, self.evaluator.generate_dialogue(self.policy, "alpaca", prompts))
 
     def note(self, step: int, rows: list[Generation]) -> dict[str, float]:
@@ -147,7 +165,7 @@ class PolicyRun:
 
 
 def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSettings | None, seed: int) -> PolicyRun:
-    """A run at its start: policy and frozen reference from the SFT model, and the evaluator.
+    """Returns a run at its start: policy and frozen reference from the SFT model, and the evaluator.
 
     With LoRA settings both are one model, whose adapters alone are trained and switched off for the reference.
     """
@@ -172,3 +190,7 @@ def start_run(data: Path, sft: Path, evaluation: EvaluationConfig, lora: LoraSet
         freeze(run.reference.model)
     run.policy.model.eval()
     return run
+
+
+#: What trains a started run: returns its metrics, and what watched for hacking if anything did.
+Learn = Callable[[PolicyRun, RunCheckpoints], tuple[Metrics, HackingWatch | None]]

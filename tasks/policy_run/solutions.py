@@ -60,14 +60,14 @@ class SolutionFolders:
                 raise RecipeError(f"{who} learns from {name}: give --{ARGUMENTS[name]}")
 
     def sources(self, preference: list[PreferencePair]) -> Sources:
-        """Everything that is given, read."""
+        """Returns the everything that is given, read."""
         samples = [] if self.samples is None else read_samples(*_rows(self.samples / SAMPLES_FILE))
         teacher = [] if self.teacher is None else read_rewrites(*_rows(self.teacher / TEACHER_FILE))
         made = [] if self.token_rewards is None else read_rewrites(*_rows(self.token_rewards / GENERATED_FILE))
         return Sources(preference, samples, teacher, made)
 
     def rewards(self) -> dict[str, TokenRewards]:
-        """Token rewards by sample id; none where the row reads none."""
+        """Returns the token rewards by sample id; none where the row reads none."""
         if self.token_rewards is None:
             return {}
         return read_token_rewards(*_rows(self.token_rewards / TOKEN_REWARDS_FILE))
@@ -78,7 +78,7 @@ def _rows(path: Path) -> tuple[list[dict[str, Any]], str]:
 
 
 def fixed_samples(sources: Sources, encoder: Encoder, rewards: Mapping[str, TokenRewards]) -> RolloutBatch:
-    """All samples as one batch, with the very tokens that were drawn, or rewarded.
+    """Returns all samples as one batch, with the very tokens that were drawn, or rewarded.
 
     Records are {id, question_id, prompt, correct}; groups are the questions'.
 
@@ -127,7 +127,7 @@ def fixed_samples(sources: Sources, encoder: Encoder, rewards: Mapping[str, Toke
 
 
 def on_device(batch: RolloutBatch, device: torch.device) -> RolloutBatch:
-    """The same batch with its tensors on a device."""
+    """Returns the same batch with its tensors on a device."""
     old = batch.responses
     responses = replace(old, ids=old.ids.to(device), mask=old.mask.to(device), ended=old.ended.to(device))
     moved = {name: getattr(batch, name).to(device) for name in ("prompt_ids", "prompt_mask", "groups")}
@@ -135,14 +135,14 @@ def on_device(batch: RolloutBatch, device: torch.device) -> RolloutBatch:
 
 
 def sampled_prompts(sources: Sources) -> list[Prompt]:
-    """The sampled questions as prompts for an optimiser that samples itself."""
+    """Returns the sampled questions as prompts for an optimiser that samples itself."""
     return [{"id": s.question_id, "prompt": s.prompt, "solution": s.solution} for s in ground_truths(sources.samples)]
 
 
 def imitation_loss(
     settings: ImitationSettings, sources: Sources, encoder: Encoder, microbatch: int, seed: int
 ) -> tuple[Imitation, Weighted]:
-    """RLMEC's regularisation on the generative reward model's rewrites, and what it imitates.
+    """Returns RLMEC's regularisation on the generative reward model's rewrites, and what it imitates.
 
     Raises:
         DataError: no rewrite that was accepted and changes its prediction.
@@ -249,7 +249,7 @@ def solved_samples(
     microbatch: int,
     seed: int,
 ) -> Solved:
-    """What a run that learns from a reward reads of sampled solutions."""
+    """Returns what a run that learns from a reward reads of sampled solutions."""
     sources = folders.sources([])
     batch = on_device(fixed_samples(sources, encoder, rewards), device())
     right = sum(sample.correct for sample in sources.samples)

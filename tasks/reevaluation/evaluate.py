@@ -39,9 +39,10 @@ from rlhf_core.evaluation.statistics import wilson_interval
 from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
+from tasks.params.yaml_files import write_whole
 from tasks.reevaluation.past_results import bring_back
 from tasks.reevaluation.records import bring_records, records, records_folder
-from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_whole
+from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.running.exclusive import only_one
 from tasks.running.result_rows import Generation
 
@@ -67,7 +68,7 @@ def load_settings(path: Path) -> ReevaluationSettings:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a model is evaluated with: paths from its record."""
+    """Inputs for the evaluation of a model: paths from its record."""
 
     result: Path
     data: Path
@@ -76,7 +77,7 @@ class Subject:
 
     @classmethod
     def of(cls, result: Path) -> Subject:
-        """Raises: DataError: a result without the record of a policy."""
+        """Returns raises: DataError: a result without the record of a policy."""
         record = read_json(result.parent / "record" / "record.json")
         found: dict[str, Path] = {}
         for path in map(Path, record.get("inputs", {})):
@@ -135,7 +136,7 @@ def _parsable(request: JudgeRequest, text: str) -> bool:
 
 
 def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) -> dict[str, str]:
-    """What identifies each benchmark that the data set has: its items, and how they are answered."""
+    """Returns what identifies each benchmark that the data set has: its items, and how they are answered."""
     files = {name: data / "benchmarks" / f"{name}.jsonl" for name in names}
     found = {
         name: request_digest({"items": digest(file), "answers": spec.dialogue_answers()})
@@ -143,12 +144,12 @@ def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) 
         if file.exists()
     }
     if not found:
-        raise DataError("holds none of the benchmarks asked for", file=str(data), remedy=f"Asked: {', '.join(names)}")
+        raise DataError("has none of the requested benchmarks", file=str(data), remedy=f"Asked: {', '.join(names)}")
     return found
 
 
 def judge_digest(spec: Mapping[str, Any], name: str) -> str:
-    """What identifies a judge: its settings, its name (of the served model), and the prompts it is given."""
+    """Returns what identifies a judge: its settings, its name (of the served model), and the prompts it is given."""
     import rlhf_core.evaluation.judges.templates as templates
 
     return request_digest({"spec": dict(spec), "name": name, "templates": digest(Path(str(templates.__file__)))})
@@ -163,7 +164,7 @@ def reasons(
     now: float,
     drift_days: float,
 ) -> list[str]:
-    """Why to evaluate now, against the last record; none means that there is nothing to do."""
+    """Returns why to evaluate now, against the last record; none means that there is nothing to do."""
     if last is None:
         return ["first evaluation"]
     found = ["the model changed"] if last["digest"] != model else []
@@ -178,7 +179,8 @@ def reasons(
 
 
 def scores(name: str, games: Sequence[Game]) -> dict[str, float]:
-    """Score of each item, higher is better: preference 0 to 1, share of points 0 to 1, or rating 1 to 10."""
+    """Returns the score of each item, higher is better: preference 0 to 1, share of points 0 to 1, or rating 1 to
+    10."""
     found: dict[str, list[float]] = {}
     for game in games:
         if name == "mtbench":
@@ -193,7 +195,7 @@ def scores(name: str, games: Sequence[Game]) -> dict[str, float]:
 
 
 def item_of(name: str, row: Mapping[str, Any]) -> str:
-    """The item of a generation as `scores` names it: in MT-Bench each turn is one."""
+    """Returns the item of a generation as `scores` names it: in MT-Bench each turn is one."""
     return f"{row['id']}/{row['turn']}" if name == "mtbench" else str(row["id"])
 
 
@@ -215,7 +217,7 @@ def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
 
 
 def canary(folder: Path, sft: Path, size: int) -> list[dict[str, Any]]:
-    """The fixed comparisons, chosen once: the SFT model's answers to the first prompts against the baseline's.
+    """Returns the fixed comparisons, chosen once: the SFT model's answers to the first prompts against the baseline's.
 
     Raises:
         DataError: records were made with a canary that cannot be read; another one would look like drift.
@@ -228,9 +230,9 @@ def canary(folder: Path, sft: Path, size: int) -> list[dict[str, Any]]:
         except DataError as error:
             if records(folder):
                 raise DataError(
-                    f"the canary of the records beside it cannot be read ({error.problem})",
+                    f"the canary of the records next to it cannot be read ({error.problem})",
                     file=str(path),
-                    remedy="Move it away: the next run brings DVC's, or chooses a new one where DVC has none",
+                    remedy="Move it away: the next run restores it from DVC, or chooses a new one if DVC has none",
                 ) from None
     rows = [
         {key: row[key] for key in ("id", "prompt", "response", "baseline", "meta")}
@@ -246,8 +248,8 @@ def canary(folder: Path, sft: Path, size: int) -> list[dict[str, Any]]:
 def check_canary(
     judge: Judge, rows: Sequence[Mapping[str, Any]], before: Mapping[str, float] | None, level: float
 ) -> dict[str, Any]:
-    """The canary judged now, against the first time that this judge judged it. A verdict that cannot be parsed any more
-    is one that differs."""
+    """Returns the canary judged now, against the first time that this judge judged it. A verdict that cannot be parsed
+    any more is one that differs."""
     now = judged(judge, "alpaca", rows)
     found: dict[str, Any] = {"scores": now, "unparsable": len(rows) - len(now)}
     if not before:
@@ -267,7 +269,7 @@ def check_canary(
 def lost_verdicts(
     before: Mapping[str, float], asked: Collection[str], now: Mapping[str, float], level: float
 ) -> dict[str, int] | None:
-    """How many verdicts there are of how many that there should be, where these are too few.
+    """Returns how many verdicts there are of how many that there should be, where these are too few.
 
     Args:
         before: the last comparable scores; what has none there need have none now. Empty: every item should have one.
@@ -288,7 +290,8 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def last_comparable(known: Sequence[Mapping[str, Any]], name: str, benchmark: str, judge: str) -> Mapping[str, Any]:
-    """The newest record's part of a benchmark that the same judge judged on the same items; empty if there is none."""
+    """Returns the newest record's part of a benchmark that the same judge judged on the same items; empty if there is
+    none."""
     for record in reversed(known):
         part = record["benchmarks"].get(name, {})
         if record["judge"]["digest"] == judge and part.get("digest") == benchmark and part.get("scores"):
@@ -297,7 +300,7 @@ def last_comparable(known: Sequence[Mapping[str, Any]], name: str, benchmark: st
 
 
 def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float) -> dict[str, Any]:
-    """One model: decides, evaluates, compares, and appends a record.
+    """Returns one model: decides, evaluates, compares, and appends a record.
 
     Args:
         root: the repository.
@@ -319,8 +322,8 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
             bring_back(root, model["result"], model["digest"], model.get("commit", ""), Path(folder))
         except DataError as error:
             raise DataError(
-                f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]}), which DVC "
-                f"does not bring back ({error})",
+                f"is not the result that {model['name']}@{model['alias']} names ({model['digest'][:12]}), and DVC "
+                f"cannot restore it ({error})",
                 file=str(result),
                 remedy="Fetch it: dvc checkout, dvc pull; or promote the present one: rewardsmith promote",
             ) from None
@@ -330,9 +333,9 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
 def _reevaluate(
     root: Path, tree: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float
 ) -> dict[str, Any]:
-    """The same of a model whose result, with its tokenizer, template and SFT model, lies in a tree laid out as the
-    repository. The evaluation's settings, judge and benchmarks are the repository's: else no change of them would show.
-    """
+    """Returns the same of a model whose result, with its tokenizer, template and SFT model, lies in a tree laid out as
+    the repository. The evaluation's settings, judge and benchmarks are the repository's: else no change of them would
+    show."""
     from tasks.evaluating.policies import Evaluator
     from tasks.params.evaluation import EvaluationConfig
     from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
@@ -343,19 +346,17 @@ def _reevaluate(
     for path in (data / "data.json", evaluation.file):
         if not path.exists():
             raise DataError(
-                f"is what {model['name']}@{model['alias']} is evaluated with today, and is not here",
+                f"is an input of {model['name']}@{model['alias']}'s evaluation and is missing",
                 file=str(path),
                 remedy="Make it (rewardsmith run), or fetch it (dvc checkout, dvc pull); or promote a model of the "
                 "data sets that are here",
             )
     spec = typed(EvaluationConfig, read_settings(evaluation), str(subject.evaluation))
-    if spec.judge is None:
-        raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
     world = load_world(data)
     judge = load_judge(spec.judge, world)
-    uncached = load_judge({k: v for k, v in spec.judge.items() if k != "cache_path"}, world)
-    assert judge is not None
-    assert uncached is not None
+    uncached = load_judge({k: v for k, v in (spec.judge or {}).items() if k != "cache_path"}, world) if judge else None
+    if spec.judge is None or judge is None or uncached is None:
+        raise RecipeError(f"{subject.evaluation} names no judge, so there is nothing to re-evaluate")
     identity = judge_digest(spec.judge, judge.name)
     folder = records_folder(root, model["name"], model["alias"])
     folder.mkdir(parents=True, exist_ok=True)
@@ -418,12 +419,13 @@ def _reevaluate(
 
 
 def alerts(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """What somebody has to look at: regressions of the model and, apart, what the judge does otherwise or no more."""
+    """Returns what somebody has to look at: regressions of the model and, apart, what the judge does otherwise or no
+    more."""
     found, judge = [], f"the judge {record['judge']['name']}"
     drifted = record["canary"]["verdict"] == "drift"
     if drifted:
         values = record["canary"]
-        text = f"{judge} judges the same texts otherwise than at first: "
+        text = f"{judge} judges the same texts differently now: "
         text += f"mean {values['difference']:+.3f}, " if values["difference"] is not None else ""
         text += f"agreement {values['agreement']:.0%}"
         text += f", {values['unparsable']} verdicts cannot be parsed" if values["unparsable"] else ""

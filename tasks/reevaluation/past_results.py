@@ -16,7 +16,8 @@ LATER = 20
 
 
 def commits_of(root: Path, commit: str) -> list[str]:
-    """Where a result made at a commit may be known: there, and where lock files changed after it, oldest first."""
+    """Returns where a result made at a commit may be known: there, and where lock files changed after it, oldest
+    first."""
     call = ["git", "-C", str(root), "rev-list", "--reverse", f"{commit}..HEAD", "--", "*dvc.lock", "*.dvc"]
     done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return [commit, *done.stdout.split()[:LATER]] if commit and done.returncode == 0 else []
@@ -59,6 +60,4 @@ def _get(root: Path, path: str, wanted: str | None, commits: list[str], folder: 
         if out.is_dir():
             shutil.rmtree(out)
         out.unlink(missing_ok=True)
-    raise DataError(
-        f"cannot be brought back: {why}", file=path, remedy="dvc pull, or commit the dvc.lock that names it"
-    )
+    raise DataError(f"cannot be restored: {why}", file=path, remedy="dvc pull, or commit the dvc.lock that names it")

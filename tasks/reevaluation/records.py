@@ -11,7 +11,8 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RewardsmithError
 from tasks.dvc.tracked import tracked_files
-from tasks.running.artifacts import digest, read_json, write_whole
+from tasks.params.yaml_files import write_whole
+from tasks.running.artifacts import digest, read_json
 
 RECORDS = Path("reevaluations")
 #: The file by which DVC keeps them.
@@ -21,7 +22,7 @@ MARK = "alerted.json"
 
 
 def records_folder(root: Path, name: str, alias: str) -> Path:
-    """Where the records of a model are."""
+    """Returns where the records of a model are."""
     return root / RECORDS / f"{name}@{alias}"
 
 
@@ -49,7 +50,7 @@ def bring_records(root: Path) -> list[str]:
         raise
     except RewardsmithError as error:
         raise RewardsmithError(
-            f"{error}. Without these records the next evaluation would count as the first. Bring them: dvc remote add, "
+            f"{error}. Without these records the next evaluation would count as the first. Fetch them: dvc remote add, "
             f"dvc pull {NAMED}; or take back the {NAMED} whose records are here"
         ) from None
     written = []
@@ -63,8 +64,8 @@ def bring_records(root: Path) -> list[str]:
                 write_whole(path, source.read_text(encoding="utf-8"))
         elif digest(path) != digest(source):
             raise DataError(
-                f"is another one than {NAMED} names, and neither ever changes",
+                f"differs from the file that {NAMED} names, and records never change",
                 file=str(path),
-                remedy="Move it away: the next run brings DVC's",
+                remedy="Move it away: the next run restores it from DVC",
             )
     return written

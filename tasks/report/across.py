@@ -1,7 +1,7 @@
 """Rows of all papers and studies side by side: what each gained over the SFT model that it started from.
 
 Published tables compare rows of one paper; here the same gold judge measured everything on the same world, so rows of
-different papers stand in one table, one part for each SFT model. Rows of the hacking laboratory, whose annotators are
+different papers are in one table, one part for each SFT model. Rows of the hacking laboratory, whose annotators are
 wrong on purpose, have a page of their own.
 """
 
@@ -50,7 +50,7 @@ class RowOverSeeds:
 
 
 def across(results: Path) -> dict[str, list[RowOverSeeds]]:
-    """Every policy whose true win rate was measured, by SFT model, the best first."""
+    """Returns every policy whose true win rate was measured, by SFT model, the best first."""
     found: dict[str, list[RowOverSeeds]] = {}
     for folder in sorted(results.glob("*/policy/*")):
         group, name = folder.parts[-3], folder.parts[-1]
@@ -72,7 +72,7 @@ def across(results: Path) -> dict[str, list[RowOverSeeds]]:
 
 
 def backbone_of(run: StageOutput) -> str | None:
-    """The SFT model that a policy started from, as its record says; None without a record."""
+    """Returns the SFT model that a policy started from, as its record says; None without a record."""
     path = run.path / "record" / "record.json"
     inputs = read_json(path)["inputs"] if path.exists() else {}
     return next((Path(name).parts[-3] for name in inputs if "/shared/sft/" in name), None)
@@ -87,7 +87,7 @@ def _measured(runs: dict[int, StageOutput]) -> dict[str, tuple[float, float | No
 
 
 def relative_path(path: Path, results: Path) -> str:
-    """A path below results/<scale>/ as tables name it: from the root of the tree."""
+    """Returns a path below results/<scale>/ as tables name it: from the root of the tree."""
     return path.resolve().relative_to(results.resolve().parents[1]).as_posix()
 
 

@@ -11,13 +11,13 @@ MARKS = {"confirmed": "✓", "contradicted": "✗", "undecided": "·"}
 
 
 def format_number(value: float, decimals: int) -> str:
-    """A measured number with its column's decimals; -0.0 is 0.0."""
+    """Returns a measured number with its column's decimals; -0.0 is 0.0."""
     text = f"{value:.{decimals}f}"
     return text.removeprefix("-") if float(text) == 0 else text
 
 
 def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
-    """A measured cell in short: mean, significance star, standard error and direction mark."""
+    """Returns a measured cell in short: mean, significance star, standard error and direction mark."""
     if cell["status"] == ELSEWHERE:
         return ""
     mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""
@@ -33,5 +33,5 @@ def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
 
 
 def unparsable_text(cell: Mapping[str, Any]) -> str:
-    """How many prompts a judge left without a verdict, in words; '' where it left none."""
+    """Returns how many prompts a judge left without a verdict, in words; '' where it left none."""
     return f"{cell['unparsable']} unparsable" if cell.get("unparsable") else ""

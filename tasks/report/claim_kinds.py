@@ -191,7 +191,7 @@ def compare_selected(part: Selected, numbers: Numbers) -> list[Compared]:
 
 @dataclass(frozen=True)
 class Frontier:
-    """Fields of frontier: the curve of a row that lies above those of others.
+    """Fields of frontier: the row with a curve above other rows' curves.
 
     Args:
         metric: height of the curve, in the evaluations of a run and of its last weights.

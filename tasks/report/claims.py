@@ -1,10 +1,10 @@
-"""What a paper says in words, as comparisons of measured numbers, and whether they bear it out.
+"""Claims of a paper, as comparisons of measured numbers, and their verdicts.
 
 The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`. A claim has parts,
 each of a kind of `claim_kinds`, which makes one or several comparisons. A comparison is tested as a cell of a table is
 (`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm) for the
 comparisons of its claim, with at least two seeds on the same side. Beside means that the 90 % interval of the
-difference over seeds lies within the margin (two one-sided t-tests at .05).
+difference over seeds is within the margin (two one-sided t-tests at .05).
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class PaperClaims:
 
     @property
     def rows(self) -> list[str]:
-        """The rows that claims name, and those of the file's tasks, each once."""
+        """Returns the rows that claims name, and those of the file's tasks, each once."""
         named = {row for claim in self.claims for part in claim.parts for _, row in _named(part.fields, ROW_FIELDS)}
         return sorted({*named, *(row for rows in self.file.tasks.values() for row in rows)})
 

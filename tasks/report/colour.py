@@ -40,7 +40,7 @@ class Piece:
 def pieces(
     tokens: Sequence[str], rewards: Sequence[float | None], segments: Sequence[Segment] | None = None
 ) -> list[Piece]:
-    """The response in pieces: its segments where given, single tokens elsewhere.
+    """Returns the response in pieces: its segments where given, single tokens elsewhere.
 
     Args:
         tokens: texts of the response tokens, which concatenate to the response.
@@ -78,14 +78,14 @@ def _single(tokens: Sequence[str], rewards: Sequence[float | None], start: int, 
 
 
 def _marked(found: Sequence[Piece], marked: Sequence[bool] | None) -> Sequence[Piece]:
-    """The pieces, those with a marked token marked."""
+    """Returns the pieces, those with a marked token marked."""
     if marked is None:
         return found
     return [replace(piece, marked=any(marked[piece.start : piece.end])) for piece in found]
 
 
 def colour_scale(found: Sequence[Piece]) -> float:
-    """The reward of the strongest colour: the largest magnitude, 1 where all are 0 or absent."""
+    """Returns the reward of the strongest colour: the largest magnitude, 1 where all are 0 or absent."""
     return max((abs(p.reward) for p in found if p.reward is not None), default=0.0) or 1.0
 
 
@@ -101,7 +101,7 @@ def coloured_tokens(
     scale: float | None = None,
     marked: Sequence[bool] | None = None,
 ) -> Markup:
-    """HTML spans of a response coloured by reward; every text is escaped, every span carries its value.
+    """Returns HTML spans of a response coloured by reward; every text is escaped, every span carries its value.
 
     Args:
         tokens, rewards, segments: as in `pieces`.
@@ -123,7 +123,7 @@ def coloured_tokens(
 
 
 def scale_legend(scale: float) -> Markup:
-    """The colour scale as an HTML line: the two ends and the middle with their rewards."""
+    """Returns the colour scale as an HTML line: the two ends and the middle with their rewards."""
     (r1, g1, b1), (r2, g2, b2) = NEGATIVE, POSITIVE
     ramp = (
         f"linear-gradient(90deg, rgba({r1},{g1},{b1},{STRONGEST}), rgba({r1},{g1},{b1},0) 50%, "
@@ -143,7 +143,7 @@ def coloured_text(
     scale: float | None = None,
     marked: Sequence[bool] | None = None,
 ) -> Text:
-    """The same for a terminal: a rich Text with background colours, segments divided by a thin bar."""
+    """Returns the same for a terminal: a rich Text with background colours, segments divided by a thin bar."""
     found = _marked(pieces(tokens, rewards, segments), marked)
     limit = scale or colour_scale(found)
     text = Text()

@@ -23,9 +23,9 @@ COLUMNS = 3
 PANEL_WIDTH, PANEL_HEIGHT = 3.5, 2.55
 #: Of a line of a panel's title.
 TITLE_CHARACTERS = 32
-#: A panel with two axes that stands alone is drawn larger.
+#: A single panel with two axes is drawn larger.
 LARGE_WIDTH, LARGE_HEIGHT = 7.4, 4.0
-#: Inches of the legend: a line, what stands around the lines, a character, the handle before it.
+#: Inches of the legend: a line, the margin around the lines, a character, the handle before it.
 LEGEND_LINE, LEGEND_MARGIN, LEGEND_CHARACTER, LEGEND_HANDLE = 0.2, 0.16, 0.078, 0.48
 
 STYLE: Any = {
@@ -164,7 +164,8 @@ def _draw_panel(axes: Any, panel: Mapping[str, Any]) -> None:
 
 
 def _handles(figure_data: Mapping[str, Any], all_axes: Sequence[Any]) -> dict[str, Any]:
-    """Legend entries of all panels, each label once; where a panel has two axes, which line belongs to which."""
+    """Returns the legend entries of all panels, each label once; where a panel has two axes, which line belongs to
+    which."""
     from matplotlib.lines import Line2D
 
     handles: dict[str, Any] = {}
@@ -182,19 +183,19 @@ def _handles(figure_data: Mapping[str, Any], all_axes: Sequence[Any]) -> dict[st
 
 
 def _legend_columns(labels: Sequence[str], width: float) -> int:
-    """Columns of the legend so that the longest label fits into its own."""
+    """Returns columns of the legend so that the longest label fits into its own."""
     widest = max(map(len, labels)) * LEGEND_CHARACTER + LEGEND_HANDLE
     return max(1, min(len(labels), int(width / widest)))
 
 
 def _alone(panels: Sequence[Mapping[str, Any]]) -> bool:
-    """Whether every panel has one series, all of one colour: their titles say what a legend would."""
+    """Returns whether every panel has one series, all of one colour: their titles say what a legend would."""
     every = [series for panel in panels for series in panel["series"]]
     return len(every) == len(panels) and len({_colour(series, 0) for series in every}) == 1
 
 
 def panels_svg(figure_data: Mapping[str, Any]) -> str:
-    """A figure of kind `panels` as an SVG element for the inside of a page.
+    """Returns a figure of kind `panels` as an SVG element for the inside of a page.
 
     Args:
         figure_data: what `FigureData.to_json` made; its key becomes the prefix of every id in the SVG.
@@ -235,7 +236,7 @@ def panels_svg(figure_data: Mapping[str, Any]) -> str:
 
 
 def inline_svg(svg: str, prefix: str, title: str) -> str:
-    """A stand-alone SVG made fit for a page: own ids, theme colours, no fixed size, an accessible name."""
+    """Returns a stand-alone SVG made fit for a page: own ids, theme colours, no fixed size, an accessible name."""
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r'\bid="([^"]+)"', rf'id="{prefix}-\1"', svg)
@@ -251,7 +252,7 @@ def inline_svg(svg: str, prefix: str, title: str) -> str:
 
 
 def _opening(svg: str) -> tuple[str, float]:
-    """The opening tag and the drawing's natural width in CSS pixels (a point is 4/3 of one)."""
+    """Returns the opening tag and the drawing's natural width in CSS pixels (a point is 4/3 of one)."""
     opening = svg[: svg.index(">") + 1]
     found = re.search(r'\bwidth="([\d.]+)pt"', opening)
     return opening, float(found.group(1)) * 4 / 3 if found else 960.0

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from rlhf_core.published import registry
 from tasks.report.outputs import StageOutput, mean_and_standard_error
 
-#: Characters that a token's text may stand further on than the token before it ends.
+#: Largest distance in characters from the end of one token to the start of the next token's text.
 LOOK_AHEAD = 8
 
 Style = Literal["line", "dashed", "points", "path", "guide", "intervals", "bars"]
@@ -87,13 +87,13 @@ class FigureData:
         return bool(self.blocks) or any(panel.series for panel in self.panels)
 
     def to_json(self) -> dict[str, Any]:
-        """Plain data; panels without a series are left out, `status` says whether anything was measured."""
+        """Returns plain data; panels without a series are left out, `status` says whether anything was measured."""
         self.panels = [panel for panel in self.panels if panel.series]
         return {**asdict(self), "status": "measured" if self.drawn else "not run"}
 
 
 def published_figure(name: str, caption: str, kind: str = "panels") -> FigureData:
-    """Empty data of a published figure ('segment/4'), with its title and claims from the registry."""
+    """Returns the empty data of a published figure ('segment/4'), with its title and claims from the registry."""
     figure = registry.figure(name)
     return FigureData(
         key=figure.id.lower().replace(" ", "-"),
@@ -105,7 +105,7 @@ def published_figure(name: str, caption: str, kind: str = "panels") -> FigureDat
 
 
 def spread_note(panels: Sequence[Panel]) -> str:
-    """What the errors in panels of lines are and how they are drawn, as a sentence; '' where none are."""
+    """Returns what the errors in panels of lines are and how they are drawn, as a sentence; '' where none are."""
     spread = [
         len(series.x) <= FEW_POINTS
         for panel in panels
@@ -118,7 +118,7 @@ def spread_note(panels: Sequence[Panel]) -> str:
 
 
 def metric_by_seed(outputs: Mapping[int, StageOutput], metric: str) -> tuple[float, float | None] | None:
-    """Mean and standard error of a metric over seeds; None where no run has it."""
+    """Returns the mean and standard error of a metric over seeds; None where no run has it."""
     values = [out.metrics[metric] for out in outputs.values() if metric in out.metrics]
     return mean_and_standard_error(values) if values else None
 
@@ -126,7 +126,7 @@ def metric_by_seed(outputs: Mapping[int, StageOutput], metric: str) -> tuple[flo
 def curve(
     outputs: Mapping[int, StageOutput], metric: str, *, file: str = "history.jsonl", x: str = "step"
 ) -> tuple[list[float], list[float | None], list[float | None]]:
-    """A metric over training: x, mean over seeds and standard error, aligned by `step`.
+    """Returns a metric over training: x, mean over seeds and standard error, aligned by `step`.
 
     Steps that only some of the seeds have are left out, so that a mean never changes its seeds on the way.
 
@@ -157,13 +157,13 @@ def curve_series(
     style: Style = "line",
     **options: str,
 ) -> list[Series]:
-    """The curve of a metric as a list of one series, or of none where nothing was recorded."""
+    """Returns the curve of a metric as a list of one series, or of none where nothing was recorded."""
     x, y, error = curve(outputs, metric, **options)
     return [Series(label, x, y, error, style=style, colour=colour)] if x else []
 
 
 def token_spans(tokens: Sequence[str], response: str) -> list[tuple[int, int]]:
-    """Half-open character spans of the tokens in the response; together they cover it.
+    """Returns half-open character spans of the tokens in the response; together they cover it.
 
     A token that does not stand at its place is looked for a few characters on (a byte of a longer character, a
     space that the first token lost); one that is not there at all (an end-of-text mark) gets an empty span.

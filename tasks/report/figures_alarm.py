@@ -1,4 +1,4 @@
-"""What *ALARM* says, its Figures 3 and 4 (the selection), and how the gate fares while policies train."""
+"""Claims of *ALARM*, its Figures 3 and 4 (the selection), and the gate's behaviour during policy training."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ HALF = 1.96
 
 
 def figures(tree: ResultTree) -> list[FigureData]:
-    """All figures in the order of the page."""
+    """Returns all figures in the order of the page."""
     rows = [recipe_row("alarm", name) for name in LABELS]
     return [
         paper_claims("alarm", tree),
@@ -52,7 +52,8 @@ def figures(tree: ResultTree) -> list[FigureData]:
 
 
 def selection(tree: ResultTree, name: str, of: str) -> FigureData:
-    """Inconsistency of each aspect with the holistic reward, and win rates of greedy over sampled answers."""
+    """Returns the inconsistency of each aspect with the holistic reward, and win rates of greedy over sampled
+    answers."""
     figure = published_figure(
         name,
         "Greedy against purely sampled answers of the initial policy to training prompts. Bars are means over seeds "
@@ -77,7 +78,7 @@ def selection(tree: ResultTree, name: str, of: str) -> FigureData:
 
 
 def _over_seeds(intervals: list[Mapping[str, Any]]) -> tuple[float, float | None] | None:
-    """Mean and standard error of the seeds' estimates; of a single seed, the bootstrap's."""
+    """Returns the mean and standard error of the seeds' estimates; of a single seed, the bootstrap's."""
     known = [one for one in intervals if one["estimate"] is not None]
     if not known:
         return None
@@ -101,7 +102,7 @@ def _bars(label: str, values: Mapping[str, tuple[float, float | None] | None]) -
 
 
 def gate(tree: ResultTree) -> FigureData:
-    """The realised share of rollouts above the threshold, and pairs that KL turns around, over training."""
+    """Returns the realised share of rollouts above the threshold, and pairs that KL turns around, over training."""
     figure = FigureData(
         key="gate",
         title="The gate while policies train",

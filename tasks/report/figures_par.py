@@ -66,7 +66,7 @@ CURVES = (
 
 
 def figures(tree: ResultTree) -> list[FigureData]:
-    """All figures in the order of the page."""
+    """Returns all figures in the order of the page."""
     names = [f"{prefix}{name}" for prefix in SETTINGS for name in ("standard", "odin", "reg", "warm")]
     return [
         paper_claims("par", tree),
@@ -101,7 +101,8 @@ def figures(tree: ResultTree) -> list[FigureData]:
 
 
 def recorded_figures(tree: ResultTree) -> list[FigureData]:
-    """Figures of the runs' records, which no result depends on: what a policy and its reference rewards cost."""
+    """Returns figures of the runs' records, which no result depends on: what a policy and its reference rewards
+    cost."""
     rows: dict[str, str] = {}
     for prefix, title in SETTINGS.items():
         rows |= {f"{prefix}{name}": f"{label}, {title}" for name, label in LABELS.items()}
@@ -113,12 +114,12 @@ def recorded_figures(tree: ResultTree) -> list[FigureData]:
 
 
 def _colour(name: str, position: int) -> int:
-    """A method's own slot; other rows take those that follow."""
+    """Returns a method's own slot; other rows take those that follow."""
     return COLOURS.get(name.removesuffix("-2-epochs").removeprefix("grpo-"), position)
 
 
 def curves(tree: ResultTree, figure: FigureData, labels: Mapping[str, str], prefix: str = "") -> FigureData:
-    """Proxy reward and true win rate over training, one colour a row."""
+    """Returns the proxy reward and true win rate over training, one colour a row."""
     panel = Panel(SETTINGS[prefix], "training step", "proxy reward", [], right_label="win rate over SFT, %")
     for position, (name, label) in enumerate(labels.items()):
         outputs = tree.of(recipe_row("par", prefix + name))
@@ -136,7 +137,7 @@ def curves(tree: ResultTree, figure: FigureData, labels: Mapping[str, str], pref
 
 
 def losses(tree: ResultTree) -> FigureData:
-    """Figure 2: losses of policy and critic under PAR and without shaping."""
+    """Returns Figure 2: losses of policy and critic under PAR and without shaping."""
     figure = published_figure(
         "par/2",
         "Losses of each update; while the replay buffer fills there is none.",
@@ -153,7 +154,7 @@ def losses(tree: ResultTree) -> FigureData:
 
 
 def sigmoid_functions() -> FigureData:
-    """Figure 4b: the functions themselves, of the centred reward."""
+    """Returns Figure 4b: the functions themselves, of the centred reward."""
     import torch
 
     from rlhf_core.shaping.functions import polynomial, sgfc, sigmoid, tanh
@@ -187,7 +188,7 @@ def _calibration_series(tree: ResultTree, names: Iterable[str]) -> list[Series]:
 
 
 def calibration(tree: ResultTree) -> FigureData:
-    """Figure 6b: the reward model's preference over the SFT model's answers beside the true win rate."""
+    """Returns Figure 6b: the reward model's preference over the SFT model's answers beside the true win rate."""
     figure = published_figure(
         "par/6b",
         "One point an evaluation, joined in the order of training, means over seeds: the mean of σ(r(y) − r(y_SFT)) by "
@@ -206,7 +207,7 @@ def calibration(tree: ResultTree) -> FigureData:
 
 
 def case_studies(tree: ResultTree) -> FigureData:
-    """Figure 9: rollouts of the last step of vanilla PPO, with what they were paid."""
+    """Returns Figure 9: rollouts of the last step of vanilla PPO, with what they were paid."""
     figure = published_figure(
         "par/9",
         "Of vanilla PPO's last rollouts the one with the highest reward, which is paid on the last token.",

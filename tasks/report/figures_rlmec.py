@@ -38,7 +38,7 @@ SIZES = ("", "-13b")
 
 
 def figures(tree: ResultTree) -> list[FigureData]:
-    """All figures in the order of the page."""
+    """Returns all figures in the order of the page."""
     return [
         paper_claims("rlmec", tree),
         training_accuracy(tree),
@@ -62,7 +62,7 @@ def _before(tree: ResultTree, task: str) -> dict[int, StageOutput]:
 
 
 def training_accuracy(tree: ResultTree) -> FigureData:
-    """Figure 3: accuracy on training questions over training steps."""
+    """Returns Figure 3: accuracy on training questions over training steps."""
     figure = published_figure(
         "rlmec/3",
         "Greedy answers to the first questions of the training set, without smoothing; means over seeds, the band is "
@@ -80,7 +80,7 @@ def training_accuracy(tree: ResultTree) -> FigureData:
 
 
 def rewriting(tree: ResultTree) -> FigureData:
-    """Figure 4: how much is edited, and how often the result is right."""
+    """Returns Figure 4: how much is edited, and how often the result is right."""
     figure = published_figure(
         "rlmec/4",
         "Wrong solutions to held-out questions: tokens edited where both rewrites are right, and the share of rewrites "
@@ -109,7 +109,7 @@ def rewriting(tree: ResultTree) -> FigureData:
 
 
 def error_distances(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
-    """Share of wrong solutions by how many steps lie between their first error and their final answer.
+    """Returns the share of wrong solutions by how many steps lie between their first error and their final answer.
 
     Args:
         rows: generations with `right`, `steps` and `first_error`.
@@ -124,7 +124,7 @@ def error_distances(rows: Sequence[Mapping[str, Any]]) -> dict[str, float]:
 
 
 def first_error_positions(tree: ResultTree) -> FigureData:
-    """Figure 5: how far before the final answer the first error lies."""
+    """Returns Figure 5: how far before the final answer the first error lies."""
     figure = published_figure(
         "rlmec/5",
         "Wrong solutions to the test questions by the steps between the first wrong one and the final answer: 0 is the "
@@ -153,7 +153,7 @@ def _block(title: str, prompt: str, models: list[dict[str, Any]]) -> dict[str, A
 
 
 def coloured_rewards(tree: ResultTree) -> FigureData:
-    """Table 8: the same wrong solution under RLMEC, PPO A2C and vanilla PPO."""
+    """Returns Table 8: the same wrong solution under RLMEC, PPO A2C and vanilla PPO."""
     figure = FigureData(
         key="table-8",
         title="Table 8. The comparison of the reward of the generated solution from different methods",
@@ -191,7 +191,8 @@ def coloured_rewards(tree: ResultTree) -> FigureData:
 
 
 def _by_steps(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    """A solution by its steps: right ones before the first error, wrong from there on, whatever answer they reach."""
+    """Returns a solution by its steps: right ones before the first error, wrong from there on, whatever answer they
+    reach."""
     steps = [f"{step}\n" for step in split_steps(str(row["response"]))] or [str(row["response"])]
     first = row.get("first_error", None if row["right"] else 0)
     worth = [1.0 if first is None or i < int(first) else -1.0 for i in range(len(steps))]
@@ -204,7 +205,7 @@ def _by_steps(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def cases(tree: ResultTree, task: str, number: str, methods: Sequence[str]) -> FigureData:
-    """Tables 9 and 10: answers before and after training, to questions that RLMEC came to answer right."""
+    """Returns tables 9 and 10: answers before and after training, to questions that RLMEC came to answer right."""
     titles = {"9": "question-answering", "10": "mathematical"}
     figure = FigureData(
         key=f"table-{number}",
@@ -240,7 +241,7 @@ def _credit(tree: ResultTree, task: str) -> dict[str, tuple[RecipeRow, dict[int,
 
 
 def fidelity(tree: ResultTree) -> FigureData:
-    """How well negative credit finds the wrong tokens, as bars."""
+    """Returns how well negative credit finds the wrong tokens, as bars."""
     figure = FigureData(
         key="fidelity",
         title="Token-reward fidelity",
@@ -269,7 +270,7 @@ def fidelity(tree: ResultTree) -> FigureData:
 
 
 def credit_fidelity(tree: ResultTree) -> FigureData:
-    """The numbers of the fidelity figure."""
+    """Returns the numbers of the fidelity figure."""
     figure = FigureData(
         key="credit-fidelity",
         title="Token-reward fidelity in numbers",
@@ -296,7 +297,7 @@ def credit_fidelity(tree: ResultTree) -> FigureData:
 
 
 def kept_wrong_steps(tree: ResultTree) -> FigureData:
-    """How many accepted rewrites, right in their answer, still have a wrong step of the prediction."""
+    """Returns how many accepted rewrites, right in their answer, still have a wrong step of the prediction."""
     figure = FigureData(
         key="kept-wrong-steps",
         title="Rewrites that keep a wrong step",
@@ -330,7 +331,8 @@ def kept_wrong_steps(tree: ResultTree) -> FigureData:
 
 
 def _kept_share(rows: Sequence[Mapping[str, Any]], steps: Mapping[str, Steps | None]) -> float | None:
-    """Share of accepted rewrites with a wrong step of the prediction; None without one whose right steps are known."""
+    """Returns the share of accepted rewrites with a wrong step of the prediction; None without one whose right steps
+    are known."""
     known = [
         bool(kept_errors(right, row["prediction"], row["rewrite"]))
         for row in rows

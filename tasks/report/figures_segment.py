@@ -45,7 +45,7 @@ CODE_BENCHMARKS = {"mbpp_base": "MBPP Base", "mbpp_plus": "MBPP Plus", "livecode
 
 
 def figures(tree: ResultTree) -> list[FigureData]:
-    """All figures in the order of the page."""
+    """Returns all figures in the order of the page."""
     policies = [recipe_row("segment", name) for name in METHODS]
     models = [RecipeRow(name, "segment", "reward_model") for name in REWARD_MODELS]
     return [
@@ -74,13 +74,13 @@ def figures(tree: ResultTree) -> list[FigureData]:
 
 
 def _examples(tree: ResultTree, name: str) -> list[dict[str, Any]]:
-    """The example responses of a reward model, first seed that was run."""
+    """Returns the example responses of a reward model, first seed that was run."""
     outputs = tree.outputs("segment", "reward_model", name)
     return next(iter(outputs.values())).rows("examples.jsonl") if outputs else []
 
 
 def reward_colouring(tree: ResultTree) -> FigureData:
-    """Figure 2: the same responses under the segment, token and 5-gram models, a repetition among them."""
+    """Returns Figure 2: the same responses under the segment, token and 5-gram models, a repetition among them."""
     figure = published_figure(
         "segment/2",
         "Colour shows each model's reward before normalisation, on one scale per model and text, "
@@ -117,14 +117,14 @@ def reward_colouring(tree: ResultTree) -> FigureData:
 
 
 def _segment_length(tree: ResultTree, name: str) -> tuple[float, float | None] | None:
-    """Mean tokens per segment: of the policy's responses where recorded, else of the preference data."""
+    """Returns the mean tokens per segment: of the policy's responses where recorded, else of the preference data."""
     return metric_by_seed(tree.outputs("segment", "policy", name), "mean_segment_length") or metric_by_seed(
         tree.outputs("segment", "reward_model", name), "segment_length"
     )
 
 
 def entropy_cutoffs(tree: ResultTree) -> FigureData:
-    """Figure 3: scores of the policies and their mean segment length over the entropy cutoff."""
+    """Returns Figure 3: scores of the policies and their mean segment length over the entropy cutoff."""
     figure = published_figure(
         "segment/3",
         "The horizontal axis names the paper's cutoffs; at testbed scale each stands for the quantile of the "
@@ -159,7 +159,7 @@ def entropy_cutoffs(tree: ResultTree) -> FigureData:
 
 
 def _frontier(outputs: Mapping[int, StageOutput], label: str, colour: int) -> list[Series]:
-    """Win rate over KL: the checkpoints of the runs and, last, their final policies."""
+    """Returns the win rate over KL: the checkpoints of the runs and, last, their final policies."""
     x, y, error = curve(outputs, "win_rate_vs_sft", file="checkpoints.jsonl", x="kl")
     final_kl, final = metric_by_seed(outputs, "kl"), metric_by_seed(outputs, "win_rate_vs_sft")
     if final_kl and final:
@@ -173,7 +173,7 @@ def _frontier(outputs: Mapping[int, StageOutput], label: str, colour: int) -> li
 
 
 def kl_frontier(tree: ResultTree) -> FigureData:
-    """Figure 4: win rate over KL to the SFT policy, from the checkpoints of each run."""
+    """Returns Figure 4: win rate over KL to the SFT policy, from the checkpoints of each run."""
     figure = published_figure(
         "segment/4",
         "One point per checkpoint of a run and one for its final policy: true win rate over the SFT policy "
@@ -192,7 +192,7 @@ def kl_frontier(tree: ResultTree) -> FigureData:
 
 
 def code_bars(tree: ResultTree) -> FigureData:
-    """Figure 5: pass@1 on the code benchmarks, by backbone and action space."""
+    """Returns Figure 5: pass@1 on the code benchmarks, by backbone and action space."""
     figure = published_figure("segment/5", "pass@1 in percent; bars are means over seeds with one standard error.")
     for prefix, title in (("phi31-", "Phi3.1-mini-SFT"), ("llama3-", "Llama-3-8B-SFT")):
         panel = Panel(title, "", "pass@1, %", [])
@@ -233,7 +233,7 @@ def _segmentation_block(row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def segmentations(tree: ResultTree) -> list[FigureData]:
-    """Figures 6 to 11: true clause boundaries beside entropy boundaries, dialogue and code."""
+    """Returns figures 6 to 11: true clause boundaries beside entropy boundaries, dialogue and code."""
     source = next((name for name in ("cutoff-1_5", "segment") if _examples(tree, name)), None)
     rows = _examples(tree, source) if source else []
     dialogue = [row for row in rows if row["kind"] == "normal"]
@@ -260,7 +260,7 @@ def segmentations(tree: ResultTree) -> list[FigureData]:
 
 
 def _fit_panel(title: str, unit: str, bins: Mapping[str, Any], statistic: str, lines: Mapping[str, Any]) -> Panel:
-    """One statistic over the location: the bins, both regressions and, for the deviation, its floor."""
+    """Returns one statistic over the location: the bins, both regressions and, for the deviation, its floor."""
     location: list[float] = list(bins["location"])
     series = [Series("bins", location, list(bins[statistic]), style="points", colour=5)]
     styles: tuple[tuple[str, str, Style, int], ...] = (
@@ -278,7 +278,7 @@ def _fit_panel(title: str, unit: str, bins: Mapping[str, Any], statistic: str, l
 
 
 def normaliser_fits(tree: ResultTree) -> FigureData:
-    """Mean and standard deviation of segment rewards over their location, with the fits (Eq. 11, 12)."""
+    """Returns the mean and standard deviation of segment rewards over their location, with the fits (Eq. 11, 12)."""
     figure = FigureData(
         key="normaliser-fits",
         title="Location-aware normaliser",

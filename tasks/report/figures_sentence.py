@@ -51,7 +51,7 @@ BEFORE_END = 6
 
 
 def figures(tree: ResultTree) -> list[FigureData]:
-    """All figures in the order of the page."""
+    """Returns all figures in the order of the page."""
     policies = [recipe_row(PAPER, name) for name in METHODS]
     models = [RecipeRow(name, PAPER, "reward_model") for name in REWARD_MODELS]
     return [
@@ -84,7 +84,8 @@ def figures(tree: ResultTree) -> list[FigureData]:
 
 
 def recorded_figures(tree: ResultTree) -> list[FigureData]:
-    """Figures of the runs' records, which no result depends on: the time that training takes (Figure 6, left)."""
+    """Returns figures of the runs' records, which no result depends on: the time that training takes (Figure 6,
+    left)."""
     figure = FigureData(
         key="figure-6-time",
         title="Figure 6, left. Training time of RLHF with each segmenter",
@@ -117,7 +118,7 @@ def _seconds(output: StageOutput) -> float | None:
 
 
 def _bars(label: str, outputs: Mapping[int, StageOutput], metrics: Mapping[str, str], colour: int) -> list[Series]:
-    """One set of bars over several metrics, {metric: name of its group}; none where nothing was measured."""
+    """Returns one set of bars over several metrics, {metric: name of its group}; none where nothing was measured."""
     values = {name: metric_by_seed(outputs, metric) for metric, name in metrics.items()}
     found = {name: value for name, value in values.items() if value}
     if not found:
@@ -128,7 +129,7 @@ def _bars(label: str, outputs: Mapping[int, StageOutput], metrics: Mapping[str, 
 
 
 def reward_bench(tree: ResultTree) -> FigureData:
-    """Figure 2: accuracy of each granularity on the four sections."""
+    """Returns Figure 2: accuracy of each granularity on the four sections."""
     figure = published_figure(
         "sentence/2",
         "Sections of the testbed's benchmark have the same meaning. Error bars: one standard error over seeds.",
@@ -144,7 +145,7 @@ def reward_bench(tree: ResultTree) -> FigureData:
 
 
 def best_of_n(tree: ResultTree, number: str, benchmark: str, judge: str) -> FigureData:
-    """Figures 3a, 3b and 9: win rate over greedy decoding as N grows, by a judge and by true rewards."""
+    """Returns figures 3a, 3b and 9: win rate over greedy decoding as N grows, by a judge and by true rewards."""
     figure = published_figure(
         f"sentence/{number}",
         "The best of the first N of one pool of 32 responses, against the greedy one; ties are half a win. "
@@ -172,7 +173,7 @@ def _over_sizes(label: str, outputs: Mapping[int, StageOutput], prefix: str, col
 
 
 def reward_curves(tree: ResultTree) -> FigureData:
-    """Figure 3c: the aggregated reward while training on sentence rewards, or on the aggregate itself."""
+    """Returns Figure 3c: the aggregated reward while training on sentence rewards, or on the aggregate itself."""
     figure = published_figure(
         "sentence/3c", "Sum of the rewards of a response, which is the aggregate of Eq. 4 for both; means over seeds."
     )
@@ -188,13 +189,13 @@ def reward_curves(tree: ResultTree) -> FigureData:
 
 
 def _examples(tree: ResultTree, name: str) -> dict[str, dict[str, Any]]:
-    """The example responses of a reward model by id, first seed that was run."""
+    """Returns the example responses of a reward model by id, first seed that was run."""
     outputs = tree.outputs(PAPER, "reward_model", name)
     return {row["id"]: row for row in next(iter(outputs.values())).rows("examples.jsonl")} if outputs else {}
 
 
 def reward_pictures(tree: ResultTree) -> FigureData:
-    """Figure 4: the same responses under the three granularities."""
+    """Returns Figure 4: the same responses under the three granularities."""
     figure = published_figure(
         "sentence/4",
         "Colour shows what each piece is worth to the model, divided evenly among its tokens, on one scale per model "
@@ -221,7 +222,7 @@ def _picture(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def aggregations(tree: ResultTree) -> FigureData:
-    """Figure 5: aggregation functions, by RewardBench and by the policy's win rate."""
+    """Returns Figure 5: aggregation functions, by RewardBench and by the policy's win rate."""
     figure = published_figure("sentence/5", "Numbers of Tables 6 and 7. Error bars: one standard error over seeds.")
     left = Panel("reward model", "", "RewardBench average, %", [])
     right = Panel("policy", "", "true win rate vs SFT, %", [])
@@ -236,7 +237,7 @@ def aggregations(tree: ResultTree) -> FigureData:
 
 
 def segmenters(tree: ResultTree) -> FigureData:
-    """Figure 6, right: the policy's win rate with each segmenter; its training time comes from the records."""
+    """Returns Figure 6, right: the policy's win rate with each segmenter; its training time comes from the records."""
     figure = published_figure("sentence/6", "Numbers of Table 8; the training time stands beside it.")
     panel = Panel("policy", "", "true win rate vs SFT, %", [])
     for slot, (label, row) in enumerate(SEGMENTERS.items()):
@@ -249,7 +250,8 @@ def segmenters(tree: ResultTree) -> FigureData:
 
 
 def token_rewards_before_ends(tree: ResultTree) -> FigureData:
-    """Figure 7: weighted rewards of the preference transformer's tokens by their distance from a clause's end."""
+    """Returns Figure 7: weighted rewards of the preference transformer's tokens by their distance from a clause's
+    end."""
     figure = published_figure(
         "sentence/7",
         "Absolute weighted reward of a token in units of its response's mean, over the example responses; 0 is the "
@@ -295,7 +297,7 @@ def _shares_before_ends(row: Mapping[str, Any]) -> list[tuple[int, float]]:
 
 
 def second_judge(tree: ResultTree) -> FigureData:
-    """Figure 8: our policy against each baseline, by the second judge."""
+    """Returns Figure 8: our policy against each baseline, by the second judge."""
     figure = published_figure(
         "sentence/8", "Win rate of the sentence policy's answers over each baseline's; ties are half."
     )
@@ -310,7 +312,7 @@ def second_judge(tree: ResultTree) -> FigureData:
 
 
 def side_by_side(tree: ResultTree) -> list[FigureData]:
-    """Figures 10 and 11: answers of three policies to one question and to one programming task."""
+    """Returns figures 10 and 11: answers of three policies to one question and to one programming task."""
     caption = "Answers of the first seed that was run. "
     question = published_figure(
         "sentence/10", caption + "Colour: the true reward of each clause, where the world knows it.", "coloured_text"
@@ -335,7 +337,7 @@ def _generations(tree: ResultTree, name: str) -> dict[tuple[str, str], dict[str,
 
 
 def _world(tree: ResultTree) -> Any:
-    """The testbed's world behind the results, None for real data."""
+    """Returns the testbed's world behind the results, None for real data."""
     from tasks.running.loading import load_world
 
     folder = tree.root / "shared" / "data" / data_set(PAPER) / "result"
@@ -345,7 +347,7 @@ def _world(tree: ResultTree) -> Any:
 def _compared(
     answers: Mapping[str, Mapping[tuple[str, str], dict[str, Any]]], benchmark: str, world: Any
 ) -> list[dict[str, Any]]:
-    """The first item to which the policies gave answers that differ, as a block of coloured texts."""
+    """Returns the first item to which the policies gave answers that differ, as a block of coloured texts."""
     keys = [key for key in next(iter(answers.values())) if key[0] == benchmark]
     for key in keys:
         rows = {name: found[key] for name, found in answers.items() if key in found}
@@ -358,7 +360,7 @@ def _compared(
 
 
 def _coloured(row: Mapping[str, Any], world: Any) -> dict[str, Any]:
-    """An answer in pieces with the value of each: true clauses, or the whole with whether it is right."""
+    """Returns an answer in pieces with the value of each: true clauses, or the whole with whether it is right."""
     text = str(row["response"])
     pieces: Sequence[tuple[str, float | None]] = [(text, _rightness(row))]
     if world is not None and row.get("meta"):

@@ -30,7 +30,7 @@ def training_curves(
     colours: Mapping[str, int],
     caption: str,
 ) -> FigureData:
-    """Reward, true reward and KL over training steps, one line per row."""
+    """Returns the reward, true reward and KL over training steps, one line per row."""
     figure = FigureData(key="training-curves", title="Training curves", caption=caption)
     figure.panels = [Panel(title, "training step", unit, []) for _, title, unit in CURVES]
     for row in rows:
@@ -48,7 +48,8 @@ def training_curves(
 
 
 def reward_models(tree: ResultTree, rows: Sequence[RecipeRow], caption: str) -> FigureData:
-    """Accuracy against the Bayes ceiling, calibration and credit-assignment fidelity, one line per model."""
+    """Returns the accuracy against the Bayes ceiling, calibration and credit-assignment fidelity, one line per
+    model."""
     figure = FigureData(key="reward-models", title="Reward models", caption=caption, kind="table")
     lines = []
     for row in rows:

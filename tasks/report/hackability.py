@@ -67,7 +67,8 @@ class HackingRun:
 
     @property
     def hacked(self) -> bool:
-        """Proxy up, and the win rate over the SFT policy fell beyond noise: below 50, or from an earlier peak."""
+        """Returns the proxy up, and the win rate over the SFT policy fell beyond noise: below 50, or from an earlier
+        peak."""
         below = self.measures["final"] < 50 and self.measures.get("p", 1.0) < LEVEL
         return self.measures.get("proxy_gain", 0.0) > 0 and (below or "onset" in self.measures)
 
@@ -88,12 +89,12 @@ class MitigationResult:
     runs: list[HackingRun] = field(default_factory=list)
 
     def mean(self, name: str) -> float | None:
-        """Mean of a measure over the seeds that have it."""
+        """Returns the mean of a measure over the seeds that have it."""
         values = [run.measures[name] for run in self.runs if name in run.measures]
         return mean_and_standard_error(values)[0] if values else None
 
     def error(self, name: str) -> float | None:
-        """Standard error over seeds; of a single seed's win rate, over its prompts."""
+        """Returns the standard error over seeds; of a single seed's win rate, over its prompts."""
         values = [run.measures[name] for run in self.runs if name in run.measures]
         if len(values) == 1:
             return self.runs[0].measures.get(f"{name}_se")
@@ -101,12 +102,13 @@ class MitigationResult:
 
     @property
     def hacked(self) -> int:
-        """Seeds on which it was hacked."""
+        """Returns seeds on which it was hacked."""
         return sum(run.hacked for run in self.runs)
 
     @property
     def inflated(self) -> list[tuple[str, float]]:
-        """Clause types that the policies write more of, with their growth in clauses per response, over seeds."""
+        """Returns the clause types that the policies write more of, with their growth in clauses per response, over
+        seeds."""
         if not self.runs:
             return []
         policy, sft = self.use, sft_use(self.runs)
@@ -114,17 +116,18 @@ class MitigationResult:
 
     @property
     def use(self) -> ClauseUse:
-        """Mean clause use over seeds."""
+        """Returns the mean clause use over seeds."""
         return mean_use([run.clauses for run in self.runs])
 
     @property
     def rise(self) -> list[tuple[float, float]]:
-        """How far the mean proxy rose over that of the SFT policy, by step: reward models differ in their zero."""
+        """Returns how far the mean proxy rose over that of the SFT policy, by step: reward models differ in their
+        zero."""
         points = self.curve("proxy")
         return [(step, value - points[0][1]) for step, value in points]
 
     def curve(self, name: str) -> list[tuple[float, float]]:
-        """Mean of a number of the evaluations over seeds, by step that every seed has."""
+        """Returns the mean of a number of the evaluations over seeds, by step that every seed has."""
         by_seed = [{p["step"]: p[name] for p in run.points if p[name] is not None} for run in self.runs]
         steps = sorted(set.intersection(*map(set, by_seed))) if by_seed else []
         return [(step, sum(seed[step] for seed in by_seed) / len(by_seed)) for step in steps]
@@ -145,12 +148,12 @@ class RewardResults:
 
     @property
     def sft(self) -> ClauseUse:
-        """Mean clause use of the SFT policies behind the runs."""
+        """Returns the mean clause use of the SFT policies behind the runs."""
         return sft_use([run for cell in self.measured for run in cell.runs])
 
     @property
     def kinds(self) -> list[str]:
-        """Clause types that somebody writes."""
+        """Returns the clause types that somebody writes."""
         used = [self.sft, *(cell.use for cell in self.measured)]
         return [kind for kind in self.sft.per_response if any(use.per_response[kind] >= 0.005 for use in used)]
 
@@ -175,7 +178,7 @@ class Laboratory:
         return {name: reasons[name] for name in self.mitigations if name in reasons and name not in with_row}
 
     def to_json(self) -> dict[str, Any]:
-        """Plain values: every run with its measures, evaluations and clause types."""
+        """Returns plain values: every run with its measures, evaluations and clause types."""
         rewards = [
             {
                 "name": reward.name,
@@ -199,7 +202,7 @@ class Laboratory:
 
 
 def mean_use(uses: Sequence[ClauseUse]) -> ClauseUse:
-    """Mean of several clause uses, of the types that all have."""
+    """Returns the mean of several clause uses, of the types that all have."""
     kinds = [kind for kind in uses[0].shares if all(kind in use.shares for use in uses)] if uses else []
     return ClauseUse(
         {kind: sum(use.shares[kind] for use in uses) / len(uses) for kind in kinds},
@@ -208,7 +211,7 @@ def mean_use(uses: Sequence[ClauseUse]) -> ClauseUse:
 
 
 def sft_use(runs: Sequence[HackingRun]) -> ClauseUse:
-    """Mean clause use of the SFT policies that runs started from, each seed once."""
+    """Returns the mean clause use of the SFT policies that runs started from, each seed once."""
     return mean_use(list({run.seed: run.clauses_sft for run in runs}.values()))
 
 
@@ -221,7 +224,7 @@ def _use(metrics: Mapping[str, float], suffix: str) -> ClauseUse:
 
 
 def read_run(out: Path, seed: int) -> HackingRun | None:
-    """A policy's result, None where it has not run.
+    """Returns a policy's result, None where it has not run.
 
     Raises:
         DataError: a result without the measures of hacking.
@@ -249,7 +252,7 @@ def read_run(out: Path, seed: int) -> HackingRun | None:
 
 
 def describe(root: Path, scale: str, name: str) -> str:
-    """What a reward is, in a line."""
+    """Returns what a reward is, in a line."""
     model = entries(root, FOLDER, "reward_models").get(name)
     if model is None:
         rows = entries(root, FOLDER, "rows")
@@ -313,7 +316,7 @@ def _provenance(root: Path, outs: Sequence[str]) -> Provenance:
 
 
 def verdict(cell: MitigationResult) -> str:
-    """How a cell is shaded: 'hacked' where at least half of its seeds were, 'won', or nothing."""
+    """Returns how a cell is shaded: 'hacked' where at least half of its seeds were, 'won', or nothing."""
     if not cell.runs:
         return ""
     if 2 * cell.hacked >= len(cell.runs):
@@ -323,7 +326,7 @@ def verdict(cell: MitigationResult) -> str:
 
 
 def render(comparison: Laboratory) -> str:
-    """The page as a string."""
+    """Returns the page as a string."""
     colours = colours_of(comparison.order)
     ranges: dict[int, tuple[Range, Range]] = {}
     for reward in comparison.rewards:

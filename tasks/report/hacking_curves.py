@@ -31,13 +31,13 @@ class Curve:
 
 
 def colour(place: int) -> str:
-    """The colour of the mitigation at a place of the order, for a page with its theme's colours."""
+    """Returns the colour of the mitigation at a place of the order, for a page with its theme's colours."""
     value = COLOURS[place % len(COLOURS)]
     return f"var(--series-{PALETTE.index(value)}, {value})" if value in PALETTE else value
 
 
 def _path(points: Points, x: tuple[float, float], y: tuple[float, float]) -> str:
-    """The points within a sparkline whose axes have these ranges."""
+    """Returns the points within a sparkline whose axes have these ranges."""
     width, height = SPARK
     wide, high = x[1] - x[0] or 1.0, y[1] - y[0] or 1.0
     placed = ((2 + (width - 4) * (a - x[0]) / wide, height - 2 - (height - 4) * (b - y[0]) / high) for a, b in points)
@@ -45,7 +45,7 @@ def _path(points: Points, x: tuple[float, float], y: tuple[float, float]) -> str
 
 
 def spark_svg(curve: Curve, steps: tuple[float, float], proxy: tuple[float, float]) -> str:
-    """A small drawing of one mitigation's curves; the faint line is a win rate of 50.
+    """Returns a small drawing of one mitigation's curves; the faint line is a win rate of 50.
 
     Args:
         curve: of the mitigation.
@@ -62,7 +62,7 @@ def spark_svg(curve: Curve, steps: tuple[float, float], proxy: tuple[float, floa
 
 
 def curves_svg(key: str, title: str, curves: Sequence[Curve]) -> str:
-    """All mitigations of one reward in one panel: proxy on the left axis, win rate on the right.
+    """Returns all mitigations of one reward in one panel: proxy on the left axis, win rate on the right.
 
     Args:
         key: prefix of ids in the SVG, letters, digits and dashes.
@@ -100,11 +100,11 @@ def curves_svg(key: str, title: str, curves: Sequence[Curve]) -> str:
 
 
 def span(curves: Sequence[Points], place: int) -> tuple[float, float]:
-    """Least and largest step (place 0) or value (1) of several curves; (0, 1) without a point."""
+    """Returns the least and largest step (place 0) or value (1) of several curves; (0, 1) without a point."""
     values = [point[place] for curve in curves for point in curve]
     return (min(values), max(values)) if values else (0.0, 1.0)
 
 
 def colours_of(mitigations: Sequence[str]) -> dict[str, str]:
-    """The colour of every mitigation, by its place."""
+    """Returns the colour of every mitigation, by its place."""
     return {name: colour(place) for place, name in enumerate(mitigations)}

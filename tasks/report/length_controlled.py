@@ -38,7 +38,7 @@ class Judged:
 def length_controlled(
     judged: Mapping[Key, Judged], calibration: Sequence[Mapping[str, Any]] = ()
 ) -> dict[Key, tuple[float, dict[str, float]]]:
-    """Length-controlled win rate of every model, and the part of it that each prompt contributes.
+    """Returns the length-controlled win rate of every model, and the part of it that each prompt contributes.
 
     A prompt's part is its preference less the length effect that the fitted model finds in it, so that a test
     over prompts compares what the win rates compare.
@@ -77,7 +77,7 @@ def length_controlled(
 
 
 def _calibration_frame(rows: Sequence[Mapping[str, Any]], difficulty: Mapping[Any, float]) -> Any:
-    """Calibration rows of every variant on the judged instructions, as one frame; None without any."""
+    """Returns the calibration rows of every variant on the judged instructions, as one frame; None without any."""
     import pandas as pd
 
     from rlhf_core.evaluation.alpaca_eval import make_calibration_rows

@@ -20,7 +20,7 @@ LEGEND = (
 
 
 def escape(text: str) -> str:
-    """Text for a Markdown table cell: no pipes, no line breaks, no HTML."""
+    """Returns the text for a Markdown table cell: no pipes, no line breaks, no HTML."""
     for character, safe in (("&", "&amp;"), ("<", "&lt;"), (">", "&gt;"), ("|", "\\|"), ("\n", " ")):
         text = text.replace(character, safe)
     return text
@@ -55,14 +55,14 @@ def _grid(table: dict[str, Any], columns: list[dict[str, Any]]) -> list[str]:
 
 
 def _claims(figure: dict[str, Any]) -> list[str]:
-    """What a paper says in words, and whether it was borne out."""
+    """Returns what a paper says in words, and whether it was borne out."""
     lines = [f"### {figure['title']}", "", _row(["the paper says", "where", "verdict"]), "| --- | --- | --- |"]
     lines += [_row([row["text"], row["where"], row["verdict"]]) for block in figure["blocks"] for row in block["rows"]]
     return [*lines, ""]
 
 
 def _across(report: Report) -> list[str]:
-    """Rows of all papers by the SFT model that they started from."""
+    """Returns rows of all papers by the SFT model that they started from."""
     headings = ["row", "from", "seeds", *(heading for heading, _ in COLUMNS.values())]
     lines = ["## Across papers", ""] if report.across else []
     for backbone, rows in report.across.items():
@@ -79,7 +79,7 @@ def _across(report: Report) -> list[str]:
 
 
 def _times(report: Report) -> list[str]:
-    """Seconds of each kind of stage."""
+    """Returns seconds of each kind of stage."""
     if not report.times:
         return []
     headings = ["kind of stage", "stages", "in all", "each", "share"]
@@ -91,7 +91,7 @@ def _times(report: Report) -> list[str]:
 
 
 def render(report: Report) -> str:
-    """The report as a Markdown string."""
+    """Returns the report as a Markdown string."""
     made = report.provenance
     lines = [f"# Rewardsmith report, scale {report.scale}", ""]
     if made.commits:

@@ -61,7 +61,7 @@ class Match:
 
 
 def match_of(metric: str) -> Match | None:
-    """The match that a metric's name means, None for any other metric."""
+    """Returns the match that a metric's name means, None for any other metric."""
     kind, _, rest = metric.partition("/")
     if kind not in KINDS:
         return None
@@ -75,7 +75,7 @@ class Matches:
 
     Args:
         outputs: {row name: {seed: output}}, the main row among them.
-        results: the scale's results, where the judge's data set lies.
+        results: the scale's results, where the judge's data set is.
         tasks: the task of each row; rows of different tasks are never compared.
     """
 
@@ -86,7 +86,7 @@ class Matches:
     _unparsable: dict[tuple[str, str, int], int] = field(default_factory=dict)
 
     def seeds(self, *names: str) -> list[int]:
-        """Seeds that all of some rows have been run with, and their answers scored."""
+        """Returns seeds that all of some rows have been run with, and their answers scored."""
         found = [{s for s, out in self.outputs.get(name, {}).items() if out.scores} for name in names]
         return sorted(set.intersection(*found)) if found else []
 
@@ -104,12 +104,14 @@ class Matches:
         return {prompt: sign * result for prompt, result in self._played[key].items()}
 
     def unparsable(self, own: str, other: str) -> int:
-        """Prompts, over all seeds, for which the judge gave no verdict in one order or both; they count for nobody."""
+        """Returns prompts, over all seeds, for which the judge gave no verdict in one order or both; they count for
+        nobody."""
         first, second = sorted((own, other))
         return sum(self._unparsable.get((first, second, seed), 0) for seed in self.seeds(own, other))
 
     def _told_nothing(self, own: str, other: str, by: str, seed: int) -> bool:
-        """Whether a judge answered so badly that nothing is decided; ties that it declared itself are an answer."""
+        """Returns whether a judge answered so badly that nothing is decided; ties that it declared itself are an
+        answer."""
         first, second = sorted((own, other))
         decided = any(self.results_of(own, other, by, seed).values())
         return by == "judge" and not decided and self._unparsable.get((first, second, seed), 0) > 0
@@ -141,7 +143,7 @@ class Matches:
         return _Judges(self.results)
 
     def has(self, name: str, by: str) -> bool:
-        """Whether a row's runs can be compared by a score or judge."""
+        """Returns whether a row's runs can be compared by a score or judge."""
         outputs = self.outputs.get(name, {}).values()
         return any(
             bool(out.judge_settings.get("judge")) if by == "judge" else any(by in row for row in out.scores.values())
@@ -149,7 +151,7 @@ class Matches:
         )
 
     def win_rates(self, own: str, other: str, by: str) -> dict[int, float]:
-        """Win rate in percent by seed; empty where one of the rows was not run or has no such score.
+        """Returns the win rate in percent by seed; empty where one of the rows was not run or has no such score.
 
         A seed of which the judge's verdicts decide nothing, some being unparsable, is left out: 50 % would be invented.
         """
@@ -159,12 +161,13 @@ class Matches:
         return {seed: record_of(self.results_of(own, other, by, seed).values()).win_rate for seed in seeds}
 
     def record(self, own: str, other: str, by: str) -> Record:
-        """Wins, ties and losses over all seeds."""
+        """Returns wins, ties and losses over all seeds."""
         records = (record_of(self.results_of(own, other, by, seed).values()) for seed in self.seeds(own, other))
         return sum(records, Record())
 
     def against_others(self, own: str, by: str) -> dict[int, Measurement]:
-        """The mean of a row's win rates over the other rows of its task, by seed; all of them must have been run."""
+        """Returns the mean of a row's win rates over the other rows of its task, by seed; all of them must have been
+        run."""
         others = [name for name, task in self.tasks.items() if name != own and task == self.tasks.get(own)]
         rates = [self.win_rates(own, other, by) for other in others]
         if not rates:
@@ -173,9 +176,9 @@ class Matches:
         return {seed: Measurement(sum(found[seed] for found in rates) / len(rates)) for seed in seeds}
 
     def measured(self, own: str, match: Match) -> dict[int, Measurement]:
-        """A row's win rate by seed, in percent; over one other row with each prompt's result as 1, .5 or 0."""
+        """Returns a row's win rate by seed, in percent; over one other row with each prompt's result as 1, .5 or 0."""
         if match.other is None or match.kind != "wins":
-            raise ValueError(f"{match} is no win rate")
+            raise ValueError(f"{match} is not a win rate")
         if match.other == OTHERS:
             return self.against_others(own, match.by)
         return {
@@ -186,7 +189,7 @@ class Matches:
         }
 
     def outcome(self, main: str, other: str, match: Match) -> Outcome | None:
-        """The test of the main row against another; None where one of them was not run or has no such score."""
+        """Returns the test of the main row against another; None where one of them was not run or has no such score."""
         seeds = self.seeds(main, other)
         if not seeds or not (self.has(main, match.by) and self.has(other, match.by)):
             return None
@@ -238,14 +241,15 @@ def _scored(own: StageOutput, other: StageOutput, by: str) -> dict[str, int]:
 
 
 def table_matches(paper: str, rows: Sequence[MappedRow], outputs: Outputs, tree: ResultTree) -> Matches:
-    """The matches of a table's rows, with their main rows where the table does not print those."""
+    """Returns the matches of a table's rows, with their main rows where the table does not print those."""
     mains = {row.main: tree.of(recipe_row(paper, row.main)) for row in rows if row.main and row.main not in outputs}
     tasks = {row.recipe.name: row.published.extra.get("task") for row in rows if row.recipe}
     return Matches({**outputs, **mains}, tree.root, tasks)
 
 
 def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, Any], Comparison | None]:
-    """The fields of a cell that says how a row does against another: a win rate, or what a test says of the main row.
+    """Returns the fields of a cell that says how a row does against another: a win rate, or what a test says of the
+    main row.
 
     Returns:
         (fields, a win rate held against 50 %: binomial test over the answers of all seeds; None for other cells).
@@ -254,7 +258,7 @@ def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, A
     if own is None or not matches.outputs.get(own):
         return {"status": "not run"}, None
     if match.kind != "wins":
-        return _tested(matches, row, match), None
+        return _tested(matches, str(row.main), own, match), None
     other = str(match.other)
     if other == own:
         return {"status": ITSELF}, None
@@ -270,29 +274,24 @@ def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, A
     return fields, Comparison(difference, None, p_value, same_sign, len(rates))
 
 
-def _tested(matches: Matches, row: MappedRow, match: Match) -> dict[str, Any]:
-    assert row.recipe is not None
-    found = matches.outcome(str(row.main), row.recipe.name, match)
+def _tested(matches: Matches, main: str, own: str, match: Match) -> dict[str, Any]:
+    """Returns the fields of a cell with a test of a row against its main row."""
+    counted = {"unparsable": matches.unparsable(main, own)} if match.by == "judge" else {}
+    found = matches.outcome(main, own, match)
     if found is None:
-        return {"status": "not measured", **_counted(matches, row, match)}
-    seeds = matches.seeds(str(row.main), row.recipe.name)
+        return {"status": "not measured", **counted}
     return {
-        **_counted(matches, row, match),
+        **counted,
         "status": "measured",
         "mean": found.p_value,
-        "seeds": {str(seed): found.p_value for seed in seeds},
+        "seeds": {str(seed): found.p_value for seed in matches.seeds(main, own)},
         "outcome": found.text,
     }
 
 
-def _counted(matches: Matches, row: MappedRow, match: Match) -> dict[str, int]:
-    """Prompts without a verdict behind a test of the judge's wins."""
-    assert row.recipe is not None
-    return {"unparsable": matches.unparsable(str(row.main), row.recipe.name)} if match.by == "judge" else {}
-
-
 def word_verdict(printed: str, outcome: str) -> str | None:
-    """Whether a test says what the paper's does, 'Win (3e - 5)' beside 'Win (2e-03)'; None where it prints a tie."""
+    """Returns whether a test says what the paper's does, 'Win (3e - 5)' beside 'Win (2e-03)'; None where it prints a
+    tie."""
     wanted, found = printed.split()[0], outcome.split()[0]
     if wanted not in ("Win", "Lose"):
         return None

@@ -33,7 +33,7 @@ class Cell:
         seeds: value by seed.
         difference, p_seeds, p_prompts: against the table's main row; None on the main row.
         p_corrected: the deciding p, over prompts where there are any, corrected for the table's compared cells.
-        significant: whether that is below .05 and every seed lies on the same side.
+        significant: whether that is below .05 and every seed has the same sign.
         verdict: 'confirmed', 'contradicted' or 'undecided'; None where the paper orders nothing.
         against: what `difference` is to: the main row, or the 50 % of a win rate over another row.
         outcome: of a test, in the paper's words; the mean is then its p-value.
@@ -92,7 +92,7 @@ def _cell(mapped: MappedRow, column: Column, values: Measurements, was_run: bool
 
 
 def _compared(mapped: MappedRow, values: Measurements) -> Comparison | None:
-    """A row against its table's main row; None on the main row and where one of them was not measured."""
+    """Returns a row against its table's main row; None on the main row and where one of them was not measured."""
     if mapped.recipe is None or mapped.main is None or mapped.is_main:
         return None
     return compare(values.get(mapped.recipe.name, {}), values.get(mapped.main, {}))
@@ -104,7 +104,7 @@ def _printed(row: MappedRow | None, column: Column) -> float | None:
 
 
 def _same_evaluator(rows: Sequence[MappedRow], row: MappedRow) -> MappedRow | None:
-    """The main row of a row's table as it is printed under the row's own evaluator."""
+    """Returns the main row of a row's table as it is printed under the row's own evaluator."""
     mains = [other for other in rows if other.recipe and other.recipe.name == row.main]
     evaluator = row.published.extra.get("evaluator")
     return next((other for other in mains if other.published.extra.get("evaluator") == evaluator), None)
@@ -118,7 +118,8 @@ def _cells(
     runs: Outputs,
     matches: Matches,
 ) -> list[dict[str, Cell]]:
-    """The cells of every row by column; p-values are corrected over all of them, win rates over others included."""
+    """Returns the cells of every row by column; p-values are corrected over all of them, win rates over others
+    included."""
     made: list[dict[str, Cell]] = []
     tested: list[ComparedCell] = []
     for row in rows:
@@ -164,13 +165,13 @@ def decide(tested: Sequence[ComparedCell]) -> None:
 
 
 def row_metric(table: Table, row: MappedRow, column: Column, pattern: str) -> str:
-    """The metric behind a row's cell: the column's, with the row's evaluator in it where the map says so."""
+    """Returns the metric behind a row's cell: the column's, with the row's evaluator in it where the map says so."""
     printed = any(own.key == column.key for own in table.columns)
     return metric_name(table, column.key, row.published) if printed else pattern
 
 
 def _values(behind: TableRuns, matches: Matches, metric: str) -> Measurements:
-    """A metric of every row of a table, by seed; matches between two rows are asked row by row."""
+    """Returns a metric of every row of a table, by seed; matches between two rows are asked row by row."""
     match = match_of(metric)
     if match is None:
         return measurements(behind, metric)
@@ -180,7 +181,7 @@ def _values(behind: TableRuns, matches: Matches, metric: str) -> Measurements:
 
 
 def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
-    """A table as plain data: columns, and per row its recipe row, runs and cells.
+    """Returns a table as plain data: columns, and per row its recipe row, runs and cells.
 
     Args:
         table: the published table.
@@ -239,7 +240,8 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
 
 
 def stop_lines(row: Mapping[str, Any]) -> list[str]:
-    """What a table says of a row that stopped: the seeds and the reason, one line a reason; none of other rows."""
+    """Returns what a table says of a row that stopped: the seeds and the reason, one line a reason; none of other
+    rows."""
     seeds: dict[str, list[str]] = {}
     for seed, reason in row.get("stopped", {}).items():
         seeds.setdefault(reason, []).append(seed)
@@ -254,7 +256,7 @@ def decimals(printed: Iterable[Printed | None]) -> int:
 
 
 def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
-    """How many published cells were measured, and what they say about the paper's ordering."""
+    """Returns how many published cells were measured, and what they say about the paper's ordering."""
     counts = {"confirmed": 0, "contradicted": 0, "undecided": 0, "not run": 0, "measured": 0}
     for table in tables:
         if not table["is_result"]:

@@ -79,7 +79,7 @@ def _true_rewards(
 
 
 def _arena(output: StageOutput) -> dict[str, float]:
-    """Each prompt's score: its games weighted as in the benchmark."""
+    """Returns each prompt's score: its games weighted as in the benchmark."""
     games: dict[str, list[tuple[float, int]]] = {}
     for row in _judged(output, "arena"):
         score, weight = score_of_label(row["label"])
@@ -92,7 +92,7 @@ def _arena(output: StageOutput) -> dict[str, float]:
 
 
 def _peak_answers(output: StageOutput) -> list[dict[str, Any]]:
-    """AlpacaEval answers of the weights of the best evaluation; none where they were not kept."""
+    """Returns AlpacaEval answers of the weights of the best evaluation; none where they were not kept."""
     return output.rows("peak_generations.jsonl")
 
 
@@ -106,8 +106,8 @@ def _right(output: StageOutput, benchmarks: Sequence[str]) -> dict[str, float]:
 
 
 def _weighted(groups: Iterable[tuple[float, Mapping[str, float]]]) -> dict[str, float]:
-    """Values by prompt of groups of (weight, values by prompt), scaled so that their mean is the weighted mean of the
-    groups' means: what a score of several test sets says, its test over prompts says, too."""
+    """Returns values by prompt of groups of (weight, values by prompt), scaled so that their mean is the weighted mean
+    of the groups' means: what a score of several test sets says, its test over prompts says, too."""
     found = [(weight, values) for weight, values in groups if values]
     count, total = sum(len(values) for _, values in found), sum(weight for weight, _ in found)
     return {
@@ -118,7 +118,7 @@ def _weighted(groups: Iterable[tuple[float, Mapping[str, float]]]) -> dict[str, 
 
 
 def _section(output: StageOutput, section: str) -> dict[str, float]:
-    """A test set's values by item, its subsets weighted as RewardBench does where it has any."""
+    """Returns a test set's values by item, its subsets weighted as RewardBench does where it has any."""
     right = _right(output, (section,))
     subsets: dict[str, dict[str, float]] = {}
     for row in output.generations:
@@ -129,7 +129,8 @@ def _section(output: StageOutput, section: str) -> dict[str, float]:
 
 
 def _average(output: StageOutput) -> dict[str, float]:
-    """Values by item of RewardBench's sections, else of all test sets of questions with solutions, each set alike."""
+    """Returns values by item of RewardBench's sections, else of all test sets of questions with solutions, each set
+    alike."""
     sections = [_section(output, name) for name in SECTIONS]
     if not any(sections):
         solved = {str(row["benchmark"]) for row in output.generations if "extracted" in row}
@@ -154,7 +155,7 @@ def _won(after: Mapping[str, float], before: Mapping[str, float]) -> dict[str, f
 
 
 def prompt_values(metric: str, output: StageOutput, reference: StageOutput | None) -> dict[str, float]:
-    """The value of each prompt of a metric; empty where the runs do not keep it."""
+    """Returns the value of each prompt of a metric; empty where the runs do not keep it."""
     readers: dict[str, Callable[[], dict[str, float]]] = {
         "alpaca_wr": lambda: _mean_by_prompt(
             (str(row["id"]), float(row["preference"])) for row in _judged(output, "alpaca")
@@ -175,7 +176,7 @@ def prompt_values(metric: str, output: StageOutput, reference: StageOutput | Non
 
 
 def recorded(runs: TableRuns, metric: str) -> Measurements:
-    """A metric as the runs recorded it; runs without it are left out."""
+    """Returns a metric as the runs recorded it; runs without it are left out."""
     return {
         name: {
             seed: Measurement(output.metrics[metric], prompt_values(metric, output, runs.reference(name, seed)))
@@ -187,7 +188,7 @@ def recorded(runs: TableRuns, metric: str) -> Measurements:
 
 
 def _alpaca_rows(output: StageOutput) -> Judged:
-    """A run's AlpacaEval preferences with the lengths of both answers, in characters."""
+    """Returns a run's AlpacaEval preferences with the lengths of both answers, in characters."""
     answers = {str(row["id"]): row for row in output.generations if row["benchmark"] == "alpaca"}
     rows = [row for row in output.judgements if row["benchmark"] == "alpaca" and str(row["id"]) in answers]
     return Judged(
@@ -218,7 +219,7 @@ def _jointly(judged: Mapping[tuple[str, int], Judged], calibration: Sequence[Map
 
 
 def alpaca_length_controlled(runs: TableRuns) -> Measurements:
-    """AlpacaEval's length-controlled win rate in percent."""
+    """Returns AlpacaEval's length-controlled win rate in percent."""
     judged = {
         (name, seed): _alpaca_rows(output) for name, by_seed in runs.outputs.items() for seed, output in by_seed.items()
     }
@@ -228,7 +229,8 @@ def alpaca_length_controlled(runs: TableRuns) -> Measurements:
 def reference_length_controlled(
     runs: TableRuns, answers: Callable[[StageOutput], list[dict[str, Any]]] = lambda output: output.generations
 ) -> Measurements:
-    """Length-controlled true win rate of a run's answers over the SFT model in percent, jointly per SFT model."""
+    """Returns the length-controlled true win rate of a run's answers over the SFT model in percent, jointly per SFT
+    model."""
     groups: dict[str, dict[tuple[str, int], Judged]] = {}
     for name, by_seed in runs.outputs.items():
         for seed, output in by_seed.items():
@@ -272,12 +274,13 @@ JOINT_METRICS: dict[str, Callable[[TableRuns], Measurements]] = {
 
 
 def has_itself(metric: str) -> bool:
-    """Whether the SFT model has a metric by definition; see `reference_itself`."""
+    """Returns whether the SFT model has a metric by definition; see `reference_itself`."""
     return metric in OVER_SFT or metric.startswith("peak_")
 
 
 def reference_itself(runs: TableRuns, metric: str) -> Measurements:
-    """What the SFT model has by definition: 50 % against itself, and no evaluation that is better than its only one."""
+    """Returns what the SFT model has by definition: 50 % against itself, and no evaluation that is better than its only
+    one."""
     found: dict[str, dict[int, Measurement]] = {}
     for name, by_seed in runs.outputs.items():
         for seed, output in by_seed.items():
@@ -294,7 +297,7 @@ def reference_itself(runs: TableRuns, metric: str) -> Measurements:
 
 
 def measurements(runs: TableRuns, metric: str) -> Measurements:
-    """A metric of every row of a table, by seed."""
+    """Returns a metric of every row of a table, by seed."""
     joint = JOINT_METRICS.get(metric)
     found = joint(runs) if joint else recorded(runs, metric)
     return {**found, **reference_itself(runs, metric)} if has_itself(metric) else found

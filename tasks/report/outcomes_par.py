@@ -1,4 +1,4 @@
-"""What PAR's rows came to: true win rate at the end and lost after the peak with intervals, and what they cost."""
+"""Outcomes of PAR's rows: true win rate at the end and loss after the peak, with intervals, and their cost."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Cell = dict[str, float | None]
 
 
 def half_width(values: Sequence[float], prompts: Sequence[float]) -> float | None:
-    """Half of the 95 % interval of a mean: over seeds (Student's t); with one seed over its prompts.
+    """Returns the half of the 95 % interval of a mean: over seeds (Student's t); with one seed over its prompts.
 
     Args:
         values: one per seed.
@@ -47,7 +47,7 @@ def _wins(output: StageOutput, models: Mapping[int, StageOutput], metric: str) -
 
 
 def outcome(outputs: Mapping[int, StageOutput], models: Mapping[int, StageOutput]) -> dict[str, Cell | None]:
-    """Win rate at the end and at the best evaluation, and what was lost between them, by name.
+    """Returns the win rate at the end and at the best evaluation, and what was lost between them, by name.
 
     Args:
         outputs: of a row, by seed.
@@ -75,7 +75,7 @@ def seeds_of(count: int) -> str:
 
 
 def outcomes(tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str, str]) -> list[FigureData]:
-    """The outcome of every method in every setting, as a picture and as numbers.
+    """Returns the outcome of every method in every setting, as a picture and as numbers.
 
     Args:
         settings: title of each prefix of rows.
@@ -138,7 +138,7 @@ def _record(path: Path) -> dict[str, Any]:
 
 
 def references_of(tree: ResultTree, record: Mapping[str, Any]) -> list[Path]:
-    """The reference-reward stages that a policy's record names as its inputs."""
+    """Returns the reference-reward stages that a policy's record names as its inputs."""
     names = [name for name in record.get("inputs", {}) if "/references/" in name and name.endswith("/result")]
     places = [Path(name).parts[-5:-1] for name in names]
     return [tree.folder(group, kind, name, int(seed)) for group, kind, name, seed in places]
@@ -160,12 +160,12 @@ class Spent:
 
     @property
     def readers(self) -> dict[Path, int]:
-        """How many policies read each reference stage."""
+        """Returns how many policies read each reference stage."""
         return {path: sum(path in paths for paths in self.read.values()) for path in self.references}
 
 
 def spent_on(tree: ResultTree, rows: Iterable[str]) -> Spent:
-    """What the policies of rows and their reference rewards took; runs without a record are left out."""
+    """Returns what the policies of rows and their reference rewards took; runs without a record are left out."""
     outputs = {name: tree.of(recipe_row("par", name)) for name in rows}
     found = {(name, seed): _record(out.path) for name, by_seed in outputs.items() for seed, out in by_seed.items()}
     records = {key: record for key, record in found.items() if "seconds" in record}
@@ -175,7 +175,7 @@ def spent_on(tree: ResultTree, rows: Iterable[str]) -> Spent:
 
 
 def costs(tree: ResultTree, rows: Mapping[str, str]) -> FigureData:
-    """Seconds of every policy and of its reference rewards, from the records of the stages that made them.
+    """Returns seconds of every policy and of its reference rewards, from the records of the stages that made them.
 
     Args:
         rows: titles of the rows by name.
@@ -206,7 +206,7 @@ def costs(tree: ResultTree, rows: Mapping[str, str]) -> FigureData:
 
 
 def _cost(spent: Spent, name: str, title: str, seeds: int) -> dict[str, Any] | None:
-    """The line of a row; None where it was not run."""
+    """Returns the line of a row; None where it was not run."""
     own = [key for key in spent.policies if key[0] == name]
     if not own:
         return None

@@ -14,7 +14,8 @@ from typing import Any
 from rlhf_core.errors import DataError
 from rlhf_core.evaluation import statistics
 from rlhf_core.published.row_map import RecipeRow
-from tasks.running.artifacts import read_json, read_jsonl, stopped
+from tasks.graph.stopping import stopped
+from tasks.running.artifacts import read_json, read_jsonl
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class StageOutput:
 
     @cached_property
     def metrics(self) -> dict[str, float]:
-        """The flat numbers of `metrics.json`.
+        """Returns the flat numbers of `metrics.json`.
 
         Raises:
             DataError: a value that is not a number.
@@ -42,7 +43,7 @@ class StageOutput:
         return {name: float(value) for name, value in raw.items()}
 
     def rows(self, file: str) -> list[dict[str, Any]]:
-        """Rows of a JSON Lines file of the result; empty where the stage wrote none."""
+        """Returns rows of a JSON Lines file of the result; empty where the stage wrote none."""
         path = self.result / file
         return read_jsonl(path) if path.exists() else []
 
@@ -61,7 +62,7 @@ class StageOutput:
 
     @cached_property
     def judge_settings(self) -> dict[str, Any]:
-        """Who compares this row's answers with another row's, as judge.json says; empty without it."""
+        """Returns who compares this row's answers with another row's, as judge.json says; empty without it."""
         path = self.result / "judge.json"
         return dict(read_json(path)) if path.exists() else {}
 
@@ -98,7 +99,7 @@ class ResultTree:
         return self.root / group / kind / name / str(seed)
 
     def outputs(self, group: str, kind: str, name: str) -> dict[int, StageOutput]:
-        """The finished outputs by seed; empty where nothing was run."""
+        """Returns the finished outputs by seed; empty where nothing was run."""
         found = {}
         for seed in self.seeds:
             path = self.folder(group, kind, name, seed)
@@ -111,7 +112,7 @@ class ResultTree:
         return self.outputs(row.group, row.kind, row.name)
 
     def stopped(self, row: RecipeRow) -> dict[int, str]:
-        """Why a row's stage stopped, by seed; empty where it did not."""
+        """Returns why a row's stage stopped, by seed; empty where it did not."""
         found = {}
         for seed in self.seeds:
             path = self.folder(row.group, row.kind, row.name, seed) / "result"
@@ -121,16 +122,17 @@ class ResultTree:
         return found
 
     def alpaca_calibration(self, data: str) -> list[dict[str, Any]]:
-        """Judged verbose and concise variants of AlpacaEval's baseline in a data set; empty where there are none."""
+        """Returns the judged verbose and concise variants of AlpacaEval's baseline in a data set; empty where there are
+        none."""
         return self.data_rows(data, "alpaca_calibration.jsonl")
 
     def data_rows(self, data: str, file: str) -> list[dict[str, Any]]:
-        """Rows of a file of a data set; empty where there is none."""
+        """Returns rows of a file of a data set; empty where there is none."""
         path = self.root / "shared" / "data" / data / "result" / file
         return read_jsonl(path) if path.exists() else []
 
     def stage_folders(self, rows: Iterable[RecipeRow]) -> Iterator[Path]:
-        """The `result/` folders of rows that were run or stopped: what the tables stage depends on."""
+        """Yields the `result/` folders of rows that were run or stopped: what the tables stage depends on."""
         for row in rows:
             for output in self.of(row).values():
                 yield output.result
@@ -139,6 +141,6 @@ class ResultTree:
 
 
 def mean_and_standard_error(values: Sequence[float]) -> tuple[float, float | None]:
-    """Mean and standard error over seeds (ddof 1); None for a single seed, where there is no spread."""
+    """Returns the mean and standard error over seeds (ddof 1); None for a single seed, where there is no spread."""
     found = statistics.mean_and_standard_error(values)
     return found.mean, found.standard_error if found.n > 1 else None

@@ -42,13 +42,13 @@ ACRONYMS = ("par", "alarm", "rlmec")
 
 
 def label(key: str) -> str:
-    """A paper's or study's short name: acronyms in capitals."""
+    """Returns a paper's or study's short name: acronyms in capitals."""
     return key.upper() if key in ACRONYMS else key.capitalize()
 
 
 @dataclass(frozen=True)
 class PaperReport:
-    """What the report shows of one paper.
+    """Content of the report on one paper.
 
     Attributes:
         tables: parsed `tables.json` of its tables stage.
@@ -72,7 +72,7 @@ class PaperReport:
 
     @property
     def settings(self) -> list[dict[str, Any]]:
-        """Tables that print settings or examples and have columns to show."""
+        """Returns tables that print settings or examples and have columns to show."""
         return [table for table in self.tables if not table["is_result"] and table["columns"]]
 
     def counts_of(self, table: dict[str, Any]) -> dict[str, int]:
@@ -80,7 +80,7 @@ class PaperReport:
 
     @property
     def disagreements(self) -> list[str]:
-        """Where the paper's own parts do not agree."""
+        """Returns where the paper's own parts do not agree."""
         return [note["text"] for note in registry.paper(self.key).notes if note["type"] == "disagreement"]
 
 
@@ -155,7 +155,7 @@ def read_report(results: Path) -> Report:
 
 
 def recorded_figures(paper: str, results: Path, seeds: list[int]) -> list[dict[str, Any]]:
-    """Figures of how results were made, such as the time they took, which the tables stage does not read."""
+    """Returns figures of how results were made, such as the time they took, which the tables stage does not read."""
     module = f"tasks.report.figures_{paper}"
     if importlib.util.find_spec(module) is None:
         return []
@@ -164,7 +164,7 @@ def recorded_figures(paper: str, results: Path, seeds: list[int]) -> list[dict[s
 
 
 def flat_facts(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    """The facts of the data set by dotted name: world version, Bayes ceilings, numbers of rows, limits."""
+    """Returns the facts of the data set by dotted name: world version, Bayes ceilings, numbers of rows, limits."""
     flat: dict[str, Any] = {}
     for name, value in facts.items():
         flat |= flat_facts(value, f"{prefix}{name}.") if isinstance(value, dict) else {f"{prefix}{name}": value}
@@ -172,7 +172,7 @@ def flat_facts(facts: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def environment() -> Environment:
-    """The jinja2 environment of the report: escaping everywhere, an undefined name is an error."""
+    """Returns the jinja2 environment of the report: escaping everywhere, an undefined name is an error."""
     env = Environment(
         loader=FileSystemLoader(TEMPLATES),
         autoescape=True,
@@ -201,7 +201,7 @@ def environment() -> Environment:
 
 
 def runs_by_benchmark(columns: list[dict[str, Any]]) -> list[tuple[str | None, list[dict[str, Any]]]]:
-    """Neighbouring columns of one benchmark, for the heading above them."""
+    """Returns the neighbouring columns of one benchmark, for the heading above them."""
     return [(name, list(run)) for name, run in itertools.groupby(columns, key=lambda column: column["benchmark"])]
 
 
@@ -227,7 +227,7 @@ def _svg(figure: dict[str, Any]) -> Markup:
 
 
 def _tip(cell: dict[str, Any], decimals: int) -> str:
-    """The tooltip of a measured cell: seeds and tests, one per line."""
+    """Returns the tooltip of a measured cell: seeds and tests, one per line."""
     lines = [f"seed {seed}: {format_number(value, decimals + 1)}" for seed, value in cell["seeds"].items()]
     if cell["difference"] is not None:
         lines.append(f"less {cell['against']}: {cell['difference']:+.{decimals + 1}f}")
@@ -239,7 +239,7 @@ def _tip(cell: dict[str, Any], decimals: int) -> str:
 
 
 def render(report: Report) -> str:
-    """The page as a string."""
+    """Returns the page as a string."""
     env = environment()
     script = (TEMPLATES / "script.js.j2").read_text(encoding="utf-8")
     return env.get_template("page.html.j2").render(

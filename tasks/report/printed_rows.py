@@ -1,4 +1,4 @@
-"""The lines of a table as the paper prints them, where several rows of this project stand behind one printed row."""
+"""The lines of a table as the paper prints them, where several rows of this project make one printed row."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ class Line:
 
     @property
     def names(self) -> list[str]:
-        """Of the rows of this project, in order."""
+        """Returns the printed rows that this project has, in order."""
         return [row["name"] for row in self.rows if row["name"]]
 
     @property
     def is_main(self) -> bool:
-        """Whether all of it is what its table compares with."""
+        """Returns whether all of it is what its table compares with."""
         return all(row["is_main"] for row in self.rows)
 
 
 def printed_lines(table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[Line]:
-    """The lines of a table for some of its columns: parts of a printed row side by side where each has its own columns.
+    """Returns the lines of a table for some of its columns: parts of a printed row side by side where each has its own
+    columns.
 
     Columns that several parts measure (`Seen` of question answering and of mathematics) keep a line for each part.
 
@@ -60,7 +61,7 @@ def printed_lines(table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]
 
 
 def _printed_row(numbered: tuple[int, MeasuredRow]) -> tuple[Any, ...]:
-    """What the parts of one printed row have in common; a row without parts is like no other."""
+    """Returns what the parts of one printed row have in common; a row without parts is like no other."""
     number, row = numbered
     part = row["extra"].get("part")
     if part is None:

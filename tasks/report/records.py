@@ -1,4 +1,4 @@
-"""How a result was made: what the report says about the run behind a measured cell."""
+"""Origin of a result: the report's details of the run behind a measured cell."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
 
 
 def read_run(root: Path, anchor: str, row: str, seed: str, path: str) -> Run:
-    """The run whose outputs lie in `path`, which is relative to the tree's root."""
+    """Returns the run whose outputs lie in `path`, which is relative to the tree's root."""
     record = root / path / "record" / "record.json"
     return Run(anchor, row, seed, path, read_json(record) if record.exists() else {})
 
 
 def runs_of(root: Path, tables: Iterable[dict[str, Any]]) -> dict[str, Run]:
-    """Every run behind a table's cells, by anchor, in the order of the tables."""
+    """Returns every run behind a table's cells, by anchor, in the order of the tables."""
     found: dict[str, Run] = {}
     for table in tables:
         for row in table["rows"]:

@@ -1,10 +1,10 @@
-"""Whether a measured difference is real.
+"""Significance of a measured difference.
 
 Each row is compared with its table's main row twice: over seeds (paired t-test of the seeds' differences) and
 over prompts (paired t-test of each prompt's difference, seeds averaged first, so that a prompt counts once).
 The test over prompts decides; where a metric has no prompts of its own, the one over seeds. Its p-value is
 corrected for the number of compared cells of the table (Holm), and a difference counts when the corrected one is
-below .05 and every seed's difference lies on the same side.
+below .05 and every seed's difference has the same sign.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class Comparison:
 
     @property
     def p(self) -> float | None:
-        """The p-value that decides: over prompts where there are any, else over seeds."""
+        """Returns the p-value that decides: over prompts where there are any, else over seeds."""
         return self.p_prompts if self.p_prompts is not None else self.p_seeds
 
     def significant(self, corrected: float | None) -> bool:
-        """Given the corrected p. One run's difference may be its luck: it takes two seeds on the same side."""
+        """Tells whether a corrected p is significant; it takes two seeds on the same side."""
         return self.seeds >= 2 and corrected is not None and corrected < ALPHA and self.same_sign
 
 
@@ -58,7 +58,7 @@ def _prompt_means(measurements: BySeed, seeds: Sequence[int]) -> dict[str, float
 
 
 def compare(row: BySeed, main: BySeed) -> Comparison | None:
-    """A row against the main row over the seeds that both have; None without one."""
+    """Returns a row against the main row over the seeds that both have; None without one."""
     seeds = sorted(row.keys() & main.keys())
     if not seeds:
         return None
@@ -77,6 +77,7 @@ def compare(row: BySeed, main: BySeed) -> Comparison | None:
 
 
 def corrected_p(comparisons: Sequence[Comparison]) -> list[float | None]:
-    """The deciding p of each comparison, corrected for the number of those that have one; None where there is none."""
+    """Returns the deciding p of each comparison, corrected for the number of those that have one; None where there is
+    none."""
     tested = iter(holm([found.p for found in comparisons if found.p is not None]))
     return [None if found.p is None else next(tested) for found in comparisons]

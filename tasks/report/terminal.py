@@ -48,14 +48,14 @@ def print_table(tables_json: Path, name: str) -> None:
 
 
 def _stops(tables_json: Path, name: str) -> list[str]:
-    """What is to be said of a table's rows that stopped."""
+    """Returns what is to be said of a table's rows that stopped."""
     made = read_json(tables_json)["tables"] if tables_json.exists() else []
     rows = [row for table in made if table["name"] == registry.table(name).name for row in table["rows"]]
     return list(dict.fromkeys(f"{row['name']} {line}." for row in rows for line in stop_lines(row)))
 
 
 def rich_tables(tables_json: Path, name: str) -> list[Any]:
-    """The table as rich tables: the paper's columns, and apart from them what only the testbed measures."""
+    """Returns the table as rich tables: the paper's columns, and apart from them what only the testbed measures."""
     published = registry.table(name)
     measured = read_json(tables_json)["tables"] if tables_json.exists() else []
     data = next((table for table in measured if table["name"] == published.name), None)
@@ -106,7 +106,7 @@ def _rich_table(
 
 
 def _headers(columns: list[dict[str, Any]]) -> list[str]:
-    """The columns' printed names; where they are of several benchmarks, under the first of each its name."""
+    """Returns the columns' printed names; where they are of several benchmarks, under the first of each its name."""
     if len({column["benchmark"] for column in columns}) < 2:
         return [column["printed"] for column in columns]
     headers: list[str] = []
@@ -117,7 +117,7 @@ def _headers(columns: list[dict[str, Any]]) -> list[str]:
 
 
 def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], is_result: bool) -> Any:
-    """Published number, measured mean with marks, standard error: one line each."""
+    """Returns the published number, measured mean with marks, standard error: one line each."""
     from rich.text import Text
 
     if not is_result:

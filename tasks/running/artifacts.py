@@ -2,7 +2,7 @@
 
 `<out>/result/` is deterministic (weights, metrics, history without clock) and the only thing that later
 stages read. `<out>/record/` says how it was made (seconds, memory, versions, commit) and nothing reads it. Beside them
-`<out>/headline.json` has at most six metrics of some stages, for DVC's tables (`tasks.running.headlines`).
+`<out>/headline.json` has at most six metrics of some stages, for DVC's tables (`tasks.graph.headlines`).
 """
 
 from __future__ import annotations
@@ -29,14 +29,15 @@ import psutil
 
 from rlhf_core import distributed
 from rlhf_core.errors import DataError, NumericsError, RewardsmithError
+from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, write_headlines
+from tasks.graph.stopping import STOPPED_FILE
 from tasks.params.pages import Address, settings_digest
-from tasks.running.headlines import HEADLINE_FILE, HEADLINES, write_headlines
 
 RECORDED_PACKAGES = ("torch", "transformers", "tokenizers", "numpy", "scikit-learn")
 
 
 def digest(path: Path | str) -> str:
-    """SHA-256 of a file, or of a directory's sorted relative names and contents."""
+    """Returns SHA-256 of a file, or of a directory's sorted relative names and contents."""
     path = Path(path)
     if path.is_file():
         with path.open("rb") as content:
@@ -48,24 +49,13 @@ def digest(path: Path | str) -> str:
 
 
 def read_json(path: Path | str) -> Any:
-    """Parsed JSON of an artifact file; a missing or broken one is named with its remedy."""
+    """Returns the parsed JSON of an artifact file; a missing or broken one is named with its remedy."""
     try:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise DataError("file does not exist", file=str(path), remedy="Run the stage that makes it") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise DataError(f"not valid JSON ({error})", file=str(path), remedy="Re-run its stage") from None
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Writes a file whole or not at all, for who may be reading it meanwhile; makes its folder."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)
 
 
 def write_json(path: Path | str, value: Any) -> None:
@@ -97,7 +87,7 @@ def write_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
-    """Rows of a stage's own output (user data goes through `rlhf_core.data.sources`)."""
+    """Returns rows of a stage's own output (user data goes through `rlhf_core.data.sources`)."""
     rows: list[dict[str, Any]] = []
     try:
         with Path(path).open(encoding="utf-8") as file:
@@ -133,7 +123,7 @@ def _git(*arguments: str) -> str:
 
 
 def _source_digest() -> str:
-    """Digest of the project's own imported sources, so that a record tells which code made it."""
+    """Returns the digest of the project's own imported sources, so that a record tells which code made it."""
     root = Path(__file__).resolve().parents[2]
     total = hashlib.sha256()
     for package in ("rlhf_core", "tasks"):
@@ -156,7 +146,7 @@ class Inputs:
 
     @classmethod
     def of(cls, paths: Sequence[Path | str]) -> Inputs:
-        """The present state of the inputs.
+        """Returns the present state of the inputs.
 
         Raises:
             DataError: an input that does not exist.
@@ -184,12 +174,12 @@ class Inputs:
                 raise DataError(
                     "it changed while the stage that reads it ran, so nothing was written",
                     file=name,
-                    remedy="Run the same again",
+                    remedy="Run the same command again",
                 )
 
 
 def _digest(address: Address) -> str:
-    """The digest of a file or directory, or of an entry's settings."""
+    """Returns the digest of a file or directory, or of an entry's settings."""
     if address.key is None:
         if not address.file.exists():
             raise FileNotFoundError(address.file)
@@ -213,7 +203,8 @@ def peak_memory() -> dict[str, float]:
 
 
 def record_folder(result: Path) -> Path:
-    """Where a stage that writes into `result` notes what depends on clock and machine; nothing depends on it."""
+    """Returns where a stage that writes into `result` notes what depends on clock and machine; nothing depends on
+    it."""
     return result.parent / "record"
 
 
@@ -241,12 +232,8 @@ def _record(
     }
 
 
-#: What a stage that stopped leaves in its result, and nothing beside it.
-STOPPED_FILE = "stopped.json"
-
-
 class Stopped(Exception):
-    """What a stage measured forbids what comes next, such as a reward model below the accuracy asked of it.
+    """Stop after a measurement that forbids the next stage, such as a reward model below its required accuracy.
 
     Raised within `stage_output` it leaves a result of its own, the reason and what was measured, so that the same is
     not trained again. Stages that read it stop as well (`tasks.running.stage.command_line`); tables say "stopped".
@@ -259,12 +246,6 @@ class Stopped(Exception):
     def __init__(self, reason: str, metrics: Mapping[str, float] | None = None) -> None:
         super().__init__(reason)
         self.metrics = dict(metrics or {})
-
-
-def stopped(result: Path) -> str | None:
-    """Why the stage of a result stopped; None of any other."""
-    path = result / STOPPED_FILE
-    return str(read_json(path)["reason"]) if path.exists() else None
 
 
 @contextmanager

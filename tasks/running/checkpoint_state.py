@@ -1,7 +1,7 @@
 """A training state as files without pickles: tensors as safetensors, everything else as JSON.
 
 A state is any nesting of mappings, lists and tuples over tensors, numpy arrays, texts, numbers, booleans and None.
-In the JSON a tensor or array stands as its name among the tensors; what JSON has no form for is marked:
+In the JSON a tensor or array is replaced by its name among the tensors; what JSON has no form for is marked:
 
     {"$tensor": "model/layer.weight"}    a tensor of that name
     {"$array": "values"}                 a numpy array, stored as a tensor
@@ -77,7 +77,7 @@ def flatten(state: Any) -> tuple[dict[str, Tensor], Any]:
 
 
 def unflatten(tensors: Mapping[str, Tensor], value: Any) -> Any:
-    """The state that `flatten` took apart; tensors are on the CPU, in memory of their own."""
+    """Returns the state that `flatten` took apart; tensors are on the CPU, in memory of their own."""
     if isinstance(value, list):
         return [unflatten(tensors, item) for item in value]
     if not isinstance(value, dict):
@@ -105,7 +105,7 @@ def write_state(folder: Path, state: State) -> list[Path]:
 
 
 def read_state(folder: Path) -> State:
-    """What `write_state` wrote."""
+    """Returns what `write_state` wrote."""
     rest = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     state: State = unflatten(load_file(folder / TENSORS_FILE), rest)
     return state

@@ -1,8 +1,8 @@
-"""Checkpoints of a running stage: a killed run goes on where its last checkpoint stands.
+"""Checkpoints of a running stage: a killed run continues from its last checkpoint.
 
 They live outside every output, in `.work/checkpoints/<stage>-<digest of the output's path>/<key>/step-<number>/`,
 each with a manifest of digests. The key is the digest of everything that the result depends on, bit by bit, so that
-a run never goes on from the state of another one. They are removed when the stage's result stands.
+a run never continues from another run's state. They are removed when the stage's result is complete.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ class CheckpointStore:
         self.key, self.keep = key, keep
 
     def saved(self) -> list[Path]:
-        """The checkpoints on disk, oldest first; sound or not."""
+        """Returns the checkpoints on disk, oldest first; sound or not."""
         return sorted(self.folder.glob("step-*"))
 
     def save(self, step: int, state: State) -> Path:
@@ -103,12 +103,12 @@ class CheckpointStore:
         return final
 
     def load_latest(self) -> Checkpoint | None:
-        """The newest sound checkpoint, None without one; a damaged one is reported, removed and passed over."""
+        """Returns the newest sound checkpoint, None without one; a damaged one is reported, removed and passed over."""
         for folder in reversed(self.saved()):
             try:
                 return self._load(folder)
             except DamagedCheckpoint as damage:
-                print(f"warning: checkpoint {folder} is damaged ({damage}); it is passed over", file=sys.stderr)
+                print(f"warning: checkpoint {folder} is damaged ({damage}); it is skipped", file=sys.stderr)
                 shutil.rmtree(folder)
         return None
 
@@ -141,7 +141,7 @@ def _to_disk(path: Path) -> None:
 
 
 def run_key(stage: str, version: int, digests: Mapping[str, str], seed: int) -> str:
-    """Digest of what a run's result depends on, bit by bit.
+    """Returns the digest of what a run's result depends on, bit by bit.
 
     Inputs count by content, not by path. The processor's kind counts and the machine's name does not: a run may go on
     on another node of the same kind.
@@ -164,7 +164,7 @@ def run_key(stage: str, version: int, digests: Mapping[str, str], seed: int) -> 
 
 
 class RunCheckpoints:
-    """When a run saves its state, and where it goes on.
+    """Checkpoints of a run: saves its state on schedule and resumes from the last one.
 
     Wall time decides when to save and nothing else: saving changes no result.
 
@@ -183,7 +183,7 @@ class RunCheckpoints:
         self._cost = 0.0
 
     def resume(self, label: str) -> State | None:
-        """The state to go on from, None for a fresh start. Call it last before training.
+        """Returns the state to go on from, None for a fresh start. Call it last before training.
 
         The process's random generators are put back as they were.
         """
@@ -197,7 +197,7 @@ class RunCheckpoints:
         restore_random_states(checkpoint.state["random"][distributed.rank()])
         self.seconds_before = float(checkpoint.state["seconds"])
         if not distributed.rank():
-            print(f"{label}: goes on after step {checkpoint.step}", file=sys.stderr)
+            print(f"{label}: continues after step {checkpoint.step}", file=sys.stderr)
         state: State = checkpoint.state["run"]
         return state
 
@@ -217,7 +217,7 @@ class RunCheckpoints:
 
 
 def checkpoint_seconds() -> float:
-    """Seconds between checkpoints, from the environment.
+    """Returns seconds between checkpoints, from the environment.
 
     Raises:
         RecipeError: not a number of at least 0.

@@ -14,14 +14,15 @@ CODE = ("flows", "tasks", "rlhf_core", "params", "params.yaml", "dvc.yaml", "con
 
 
 def commit_of(root: Path) -> str:
-    """The tree's commit; empty outside git."""
+    """Returns the tree's commit; empty outside git."""
     call = ["git", "-C", str(root), "rev-parse", "HEAD"]
     done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return done.stdout.strip() if done.returncode == 0 else ""
 
 
 def changed_since(root: Path, commit: str) -> list[str]:
-    """Files of CODE that differ in the tree from those of a commit: changed, removed, or new and not ignored."""
+    """Returns files of CODE that differ in the tree from those of a commit: changed, removed, or new and not
+    ignored."""
     found: list[str] = []
     for call in (("diff", "--name-only", commit), ("ls-files", "--others", "--exclude-standard")):
         whole = ["git", "-C", str(root), *call, "--", *CODE]
@@ -33,7 +34,7 @@ def changed_since(root: Path, commit: str) -> list[str]:
 
 
 def code_of(root: Path) -> str:
-    """A digest of CODE as it stands in the tree, whichever commit that is; empty outside git."""
+    """Returns a digest of CODE as it stands in the tree, whichever commit that is; empty outside git."""
     call = ["git", "-C", str(root), "ls-tree", "HEAD", *CODE]
     done = subprocess.run(call, capture_output=True, stdin=subprocess.DEVNULL)
     if done.returncode:
@@ -46,5 +47,5 @@ def code_of(root: Path) -> str:
 
 
 def listed(files: Sequence[str]) -> str:
-    """The first three of some files, and how many more there are."""
+    """Returns the first three of some files, and how many more there are."""
     return ", ".join(files[:3]) + (f" and {len(files) - 3} more" if len(files) > 3 else "")

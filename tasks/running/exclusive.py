@@ -20,7 +20,7 @@ def only_one(path: Path, busy: str, remedy: str) -> Iterator[None]:
 
     Args:
         path: of the lock.
-        busy: what is at work where another process holds it, as in "another run is at work in /tree".
+        busy: what is at work where another process holds it, as in "another run is active in /tree".
         remedy: what to do then.
 
     Raises:
@@ -56,7 +56,7 @@ def in_turn(path: Path, busy: str) -> Iterator[None]:
 
 
 def _holder(file: TextIO) -> str:
-    """Who holds a lock file, in words."""
+    """Returns who holds a lock file, in words."""
     file.seek(0)
     return file.read().strip() or "unknown process"
 
@@ -81,5 +81,5 @@ def only_scheduler(root: Path) -> Iterator[None]:
         RewardsmithError: another scheduler is at work in this tree.
     """
     remedy = "Wait for it, or use a clone or git worktree of your own"
-    with only_one(root / ".work" / "scheduler.lock", f"another run is at work in {root}", remedy):
+    with only_one(root / ".work" / "scheduler.lock", f"another run is active in {root}", remedy):
         yield

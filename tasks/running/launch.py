@@ -8,7 +8,6 @@ REWARDSMITH_JOIN_SECONDS  how long a process waits for the others when it starts
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import sys
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError
+from tasks.params.deepspeed import read_deepspeed
 from tasks.running import machine
 
 PROCESSES_VARIABLE = "REWARDSMITH_PROCESSES"
@@ -29,7 +29,8 @@ PR_SET_PDEATHSIG = 1
 
 
 def wanted_processes() -> int:
-    """Processes that this one has to start: REWARDSMITH_PROCESSES, or 1 in a process that a launcher started."""
+    """Returns processes that this one has to start: REWARDSMITH_PROCESSES, or 1 in a process that a launcher
+    started."""
     if "RANK" in os.environ:
         return 1
     return _count(PROCESSES_VARIABLE, "1")
@@ -66,7 +67,7 @@ def environment_of_each(processes: int) -> dict[str, str]:
     if gpus and processes > gpus:
         raise RecipeError(
             f"{PROCESSES_VARIABLE} is {processes}, but the stage sees {gpus} GPU(s) (CUDA_VISIBLE_DEVICES={devices}); "
-            "a process needs one of its own. Declare more `gpus` for it under `resources` in "
+            "each process needs its own GPU. Declare more `gpus` for it under `resources` in "
             "params/scales/<scale>/stages.yaml, or start fewer processes"
         )
     threads = str(max(1, _count(THREADS_VARIABLE, "1") // processes))
@@ -77,7 +78,7 @@ def join_processes() -> None:
     """Sets threads, joins the other processes of a launcher, and reads how models are sharded.
 
     Raises:
-        RecipeError: processes that are missing, more threads than cores, or a DeepSpeed configuration that is none.
+        RecipeError: processes that are missing, more threads than cores, or an invalid DeepSpeed configuration.
     """
     import torch
 
@@ -100,7 +101,7 @@ def join_processes() -> None:
 def end_with_launcher() -> None:
     """On Linux, ends this process when its launcher is killed.
 
-    torchrun starts ranks in sessions of their own: without this they would go on, and write, beside a restarted run.
+    torchrun starts ranks in sessions of their own: without this they would continue to write beside a restarted run.
     """
     if sys.platform == "linux":
         import ctypes
@@ -126,31 +127,13 @@ def threads_per_process(cores: int | None = None) -> int:
 
 
 def deepspeed_settings() -> dict[str, Any] | None:
-    """The DeepSpeed configuration that the environment names, None for none; checked.
+    """Returns the DeepSpeed configuration that the environment names, None for none; checked.
 
     Raises:
         RecipeError: a file that cannot be read, or settings that this project sets itself.
     """
     named = os.environ.get(DEEPSPEED_VARIABLE) or os.environ.get(ACCELERATE_VARIABLE)
     return read_deepspeed(Path(named)) if named else None
-
-
-def read_deepspeed(path: Path) -> dict[str, Any]:
-    """A DeepSpeed configuration file, checked."""
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RecipeError(f"DeepSpeed configuration {path} cannot be read ({error}); see infra/deepspeed/") from None
-    if not isinstance(config, dict) or not isinstance(config.get("zero_optimization"), dict):
-        raise RecipeError(f"DeepSpeed configuration {path}: 'zero_optimization' with its 'stage' is missing")
-    stage = config["zero_optimization"].get("stage")
-    if stage not in (0, 1, 2, 3):
-        raise RecipeError(f"DeepSpeed configuration {path}: zero_optimization stage is {stage}; known: 0, 1, 2, 3")
-    if own := sorted({"optimizer", "scheduler", "gradient_clipping", "train_batch_size"} & set(config)):
-        raise RecipeError(f"DeepSpeed configuration {path}: {', '.join(own)} come from the recipe; leave them out")
-    if (config.get("fp16") or {}).get("enabled"):
-        raise RecipeError(f"DeepSpeed configuration {path}: fp16 scales losses and skips steps; use bf16")
-    return config
 
 
 def _count(variable: str, default: str) -> int:

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def load_encoder(data: Path, tokenizer_folder: Path) -> Encoder:
-    """The encoder of a data set; refuses a pad token that would mask real tokens."""
+    """Returns the encoder of a data set; refuses a pad token that would mask real tokens."""
     facts = read_json(data / "data.json")
     template = chat_template(facts["template"])
     tokenizer = load_tokenizer(tokenizer_folder)
@@ -35,7 +35,7 @@ def load_encoder(data: Path, tokenizer_folder: Path) -> Encoder:
 
 
 def encode(encoder: Encoder, rows: Sequence[Mapping[str, Any]], field: str, file: Path) -> list[EncodedSequence]:
-    """Prompt and response (`field`) of every row.
+    """Returns the prompt and response (`field`) of every row.
 
     Raises:
         DataError: names file and row of what cannot be encoded, such as a prompt beyond a strict cap.
@@ -50,7 +50,7 @@ def encode(encoder: Encoder, rows: Sequence[Mapping[str, Any]], field: str, file
 
 
 def load_segmenter(spec: Mapping[str, Any], folder: Path | None) -> Segmenter:
-    """A segmenter; of kind sat, the one that the `segmenter` stage made.
+    """Returns a segmenter; of kind sat, the one that the `segmenter` stage made.
 
     Args:
         spec: `{kind: sat, model: sat-3l}` and the like, entropy cutoffs in nats.
@@ -64,7 +64,7 @@ def load_segmenter(spec: Mapping[str, Any], folder: Path | None) -> Segmenter:
     if set(spec) != {"kind", "model"}:
         raise RecipeError(
             f"segmenter 'sat' takes 'model', a file of the scale's segmenters/, the recipe gives {sorted(spec)}; "
-            "threshold and max_sentence_chars stand in that file"
+            "set threshold and max_sentence_chars in that file"
         )
     if folder is None:
         raise RecipeError(f"the segmenter '{spec['model']}' is made by the stage `segmenter`: give --segmenter")
@@ -72,13 +72,13 @@ def load_segmenter(spec: Mapping[str, Any], folder: Path | None) -> Segmenter:
 
 
 def load_policy(model_folder: Path, encoder: Encoder) -> Policy:
-    """A saved model as a policy, on the stage's device."""
+    """Returns a saved model as a policy, on the stage's device."""
     model = load_language_model(model_folder).to(device())  # type: ignore[arg-type]
     return policy_of(model, pad_id=encoder.pad_id, eos_id=encoder.eos_id)
 
 
 def load_world(data: Path) -> GoldWorld | None:
-    """The world behind a testbed data set, None for real data and for questions, which know their answers."""
+    """Returns the world behind a testbed data set, None for real data and for questions, which know their answers."""
     facts = read_json(data / "data.json")
     if facts["source"] not in WORLDS or "world" not in facts:
         return None
@@ -112,7 +112,7 @@ WORLDS: dict[str, Callable[[int], GoldWorld]] = {
 
 
 def load_judge(spec: Mapping[str, Any] | None, world: GoldWorld | None) -> Judge | None:
-    """The judge of an evaluation spec.
+    """Returns the judge of an evaluation spec.
 
     `{kind: gold, persona: exact}` needs the testbed's world; `{kind: endpoint, ...}` is any OpenAI-compatible
     endpoint and takes the fields of `EndpointConfig`. Its `base_url`, `model` and `cache_path` may name environment
@@ -137,7 +137,7 @@ _VARIABLE = re.compile(r"\$\{(\w+)\}")
 
 
 def expanded(where: str, value: Any, hint: str = "set it") -> Any:
-    """A text with each `${NAME}` replaced by that environment variable's value; other values as they are.
+    """Returns a text with each `${NAME}` replaced by that environment variable's value; other values as they are.
 
     Raises:
         RecipeError: a variable that is not set, with `where` it is read and a `hint`.

@@ -1,4 +1,4 @@
-"""What this machine has: cores (affinity and cgroup quota), memory, disk and GPUs, without importing torch."""
+"""Resources of this machine: cores (affinity and cgroup quota), memory, disk and GPUs, without importing torch."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def control_groups(controller: str, root: Path = CGROUP, proc: Path = PROC) -> l
 
 
 def _text(path: Path) -> str:
-    """What a file of the system says; empty where it is not there."""
+    """Returns what a file of the system says; empty where it is not there."""
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:
@@ -77,7 +77,7 @@ def gpus() -> list[str]:
 
 
 def memory_gb(root: Path = CGROUP, proc: Path = PROC) -> float:
-    """Memory this process may use in GiB: the machine's, or what the least of its control groups grants."""
+    """Returns the memory this process may use in GiB: the machine's, or what the least of its control groups grants."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     groups = control_groups("memory", root, proc)
     limits = [_text(group / "memory.max") or _text(group / "memory.limit_in_bytes") for group in groups]
@@ -85,18 +85,18 @@ def memory_gb(root: Path = CGROUP, proc: Path = PROC) -> float:
 
 
 def free_disk_gb(path: Path) -> float:
-    """Free disk space in GiB where the path lies."""
+    """Returns the free disk space in GiB where the path lies."""
     return shutil.disk_usage(path).free / 2**30
 
 
 def full_disk(what: str) -> str:
-    """A full disk in words, with what to do."""
-    return f"the disk is full: {what}. Free some space and run the same command again; what is finished is kept"
+    """Returns a full disk in words, with what to do."""
+    return f"the disk is full: {what}. Free some space and run the same command again; finished stages are kept"
 
 
 def out_of_memory_kills(root: Path = CGROUP, proc: Path = PROC) -> int:
-    """Processes that the system ended for want of memory so far: those of the nearest control group that counts them,
-    else the machine's; 0 where nothing says."""
+    """Returns processes that the system ended for want of memory so far: those of the nearest control group that counts
+    them, else the machine's; 0 where nothing says."""
     counts = [proc / "vmstat"]
     for group in reversed(control_groups("memory", root, proc)):
         counts = [group / "memory.events", group / "memory.oom_control", *counts]

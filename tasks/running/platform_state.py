@@ -1,4 +1,4 @@
-"""The platform of a working tree as its clients see it: what stands in `.work/platform/`, and whether it lives."""
+"""The platform of a working tree as its clients see it: the content of `.work/platform/`, and whether it runs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import psutil
 FOLDER = Path(".work") / "platform"
 STATE, CLIENT = "state.json", "client.json"
 PROC = Path("/proc")
-#: How far apart two readings of one process's time of creation may lie.
+#: Largest difference between two readings of one process's time of creation.
 CREATED_SECONDS = 1.0
 
 
@@ -41,7 +41,8 @@ def read_private(path: Path) -> dict[str, Any]:
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """What tells a process from every other one that has or had its id: the boot, and its start in ticks since then.
+    """Returns what tells a process from every other one that has or had its id: the boot, and its start in ticks since
+    then.
 
     Both stay as they are when the clock is set. Where there is no /proc it is the time of the process's creation.
 
@@ -62,7 +63,7 @@ def identity(pid: int) -> dict[str, Any]:
 
 
 def boot_id() -> str | None:
-    """The id of the system's present boot; None where there is no /proc."""
+    """Returns the id of the system's present boot; None where there is no /proc."""
     try:
         return (PROC / "sys" / "kernel" / "random" / "boot_id").read_text(encoding="ascii").strip()
     except OSError:
@@ -70,12 +71,12 @@ def boot_id() -> str | None:
 
 
 def note_of(pid: int) -> dict[str, Any]:
-    """A process as `alive` reads it."""
+    """Returns a process as `alive` reads it."""
     return {"pid": pid, **identity(pid)}
 
 
 def is_noted(note: Mapping[str, Any]) -> bool:
-    """Whether the process that has a note's id is the noted one, alive or not yet waited for.
+    """Returns whether the process that has a note's id is the noted one, alive or not yet waited for.
 
     A note with the time of creation alone (no /proc, or an earlier version's) is compared within a second.
 
@@ -92,7 +93,7 @@ def is_noted(note: Mapping[str, Any]) -> bool:
 
 
 def alive(note: Mapping[str, Any] | None) -> bool:
-    """Whether a noted process still runs; a reused process id does not count."""
+    """Returns whether a noted process still runs; a reused process id does not count."""
     try:
         return is_noted(note or {}) and psutil.Process(int((note or {})["pid"])).status() != psutil.STATUS_ZOMBIE
     except (psutil.Error, KeyError, TypeError, ValueError):
@@ -100,7 +101,7 @@ def alive(note: Mapping[str, Any] | None) -> bool:
 
 
 def client_environment(root: Path) -> dict[str, str]:
-    """What a client of the tree's platform needs in its environment; empty while the platform is down."""
+    """Returns what a client of the tree's platform needs in its environment; empty while the platform is down."""
     processes = read_private(root / FOLDER / STATE).get("processes", {})
     if not all(alive(processes.get(name)) for name in ("prefect", "mlflow")):
         return {}

@@ -85,7 +85,7 @@ class Generation(TypedDict):
     Attributes:
         baseline, meta: of a dialogue's answer: what it is compared with, and what is known of the prompt.
         true_reward: None where it is not known.
-        right: of an item with a right answer; of multiple choice it stands without a response.
+        right: of an item with a right answer; multiple choice has it without a response.
         extracted, steps, first_error: of a solution: its answer, its steps, and the first wrong one.
     """
 

@@ -1,4 +1,4 @@
-"""What every stage's command line shares: threads, errors and exit codes."""
+"""Command line of all stages: threads, errors and exit codes."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin
 
 from rlhf_core.errors import PATH_ERRORS, NumericsError, RecipeError, RewardsmithError, path_error
 from tasks import GC_THRESHOLD
+from tasks.graph.stopping import stopped
 from tasks.params.settings import ROOT_SCALE
-from tasks.running.artifacts import Stopped, check_version, stage_output, stopped
+from tasks.running.artifacts import Stopped, check_version, stage_output
 
 if TYPE_CHECKING:
     import torch
@@ -25,14 +26,14 @@ USER_ERROR = 2
 
 
 def _module(function: Callable[..., None]) -> str:
-    """The module of a stage's function, also where it is the one that Python was started with."""
+    """Returns the module of a stage's function, also where it is the one that Python was started with."""
     main = sys.modules["__main__"].__spec__ if function.__module__ == "__main__" else None
     return main.name if main else function.__module__
 
 
 def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
-    """The command line of a stage's function: one argument per parameter, required unless it has a default or may
-    be None; the help text of each is in its `Annotated`.
+    """Returns the command line of a stage's function: one argument per parameter, required unless it has a default or
+    may be None; the help text of each is in its `Annotated`.
 
     `spec_path` is `--spec`, `version` is `--stage-version`.
     """
@@ -76,7 +77,7 @@ HELP = {
 
 
 def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], None]:
-    """The stage's `main`: parses arguments (the process's own for None) and calls the function with them.
+    """Returns the stage's `main`: parses arguments (the process's own for None) and calls the function with them.
 
     A stage that stopped, or reads from one that did, ends well: it leaves a result that says why (`Stopped`). The
     testbed sees no GPU, whoever starts it, so that its results agree with the reference. A recipe error that names
@@ -117,7 +118,7 @@ def _refuse_other_inputs(given: Mapping[str, Any]) -> None:
 
 
 def stopped_inputs(given: Mapping[str, Any]) -> dict[Path, str]:
-    """The results among a command line's arguments whose stages stopped, and why."""
+    """Returns the results among a command line's arguments whose stages stopped, and why."""
     values = (value if isinstance(value, list) else [value] for value in given.values())
     found = {path: stopped(path) for several in values for path in several if isinstance(path, Path)}
     return {path: reason for path, reason in found.items() if reason is not None}
@@ -166,7 +167,7 @@ def training_on(data: Path) -> Iterator[None]:
 
 
 def device() -> torch.device:
-    """Where models live: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
+    """Returns where models live: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
 
     A scheduler names a stage's GPU there; a stage that declares none runs on the CPU wherever it runs.
     """

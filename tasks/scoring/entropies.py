@@ -17,7 +17,7 @@ from tasks.running.artifacts import read_json, read_tensors
 
 @torch.no_grad()
 def response_entropies(policy: Policy, sequences: list[EncodedSequence], batch: int = 64) -> list[torch.Tensor]:
-    """Entropies per response token of each sequence, in batches of similar length."""
+    """Returns entropies per response token of each sequence, in batches of similar length."""
     order = sorted(range(len(sequences)), key=lambda i: len(sequences[i]))
     result: list[torch.Tensor] = [torch.zeros(0)] * len(sequences)
     for start in range(0, len(order), batch):
@@ -29,13 +29,13 @@ def response_entropies(policy: Policy, sequences: list[EncodedSequence], batch: 
 
 
 def load_entropies(folder: Path, split: str) -> list[list[float]]:
-    """Entropies per response of a split (all chosen, then all rejected) or of the `examples`."""
+    """Returns entropies per response of a split (all chosen, then all rejected) or of the `examples`."""
     stored = read_tensors(folder / "entropies.safetensors")
     return [row.tolist() for row in stored[f"{split}.values"].split(stored[f"{split}.lengths"].tolist())]
 
 
 def resolve_segmenter(spec: Mapping[str, Any], entropies: Path | None) -> dict[str, Any]:
-    """A segmenter spec with its entropy cutoff in nats.
+    """Returns a segmenter spec with its entropy cutoff in nats.
 
     Raises:
         RecipeError: an entropy segmenter without the result of the `entropies` stage.
@@ -50,6 +50,6 @@ def resolve_segmenter(spec: Mapping[str, Any], entropies: Path | None) -> dict[s
         raise DataError(
             f"entropy cutoff {name} is not among {sorted(cutoffs)}",
             file=str(entropies / "cutoffs.json"),
-            remedy="Add it to the scale's entropies.yaml",
+            remedy="Add it to `cutoffs` of `entropies` in the scale's stages.yaml",
         )
     return {**spec, "cutoff": cutoffs[name]}

@@ -23,7 +23,7 @@ from tasks.running.artifacts import read_json, read_tensors
 
 @dataclass(frozen=True)
 class References:
-    """What a component knows of the SFT model's own responses.
+    """Reward statistics of the SFT model's own responses for one component.
 
     Attributes:
         rewards: [M] float32 reference rewards by prompt id.
@@ -50,7 +50,7 @@ def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTok
 def load_references(
     folder: Path, scorer: RewardModelScorer, normaliser: Normaliser, tokenizer: PreTrainedTokenizerBase
 ) -> References:
-    """The reference rewards as a component reads and normalises them.
+    """Returns the reference rewards as a component reads and normalises them.
 
     Args:
         folder: result of the stage.

@@ -28,7 +28,7 @@ from tasks.running.artifacts import read_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.stage import device
 from tasks.scoring.entropies import resolve_segmenter, response_entropies
-from tasks.scoring.segmenting import segment_sequences, sequences_with_ends
+from tasks.scoring.segmenting import segmented
 
 #: What tells the results of upstream stages apart.
 MARKS: dict[str, Callable[[Path], bool]] = {
@@ -41,7 +41,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
-    """The result of an upstream stage: the one given, else the one that the model's record names.
+    """Returns the result of an upstream stage: the one given, else the one that the model's record names.
 
     Raises:
         DataError: it is none, or is named nowhere.
@@ -53,7 +53,7 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
     record = model_dir.parent.parent / "record" / "record.json"
     if not record.is_file():
         raise DataError(
-            f"no record beside the model tells its {name}", file=str(record), remedy=f"Name the {name} result yourself"
+            f"no record next to the model names its {name}", file=str(record), remedy=f"Name the {name} result yourself"
         )
     for path in map(Path, read_json(record)["inputs"]):
         if MARKS[name](path):
@@ -136,15 +136,12 @@ class TrainedScorer:
     def segmented(
         self, rows: Rows, responses: Sequence[str]
     ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-        """Every row with its response as the model reads them, and the spans of the segments."""
+        """Returns every row with its response as the model reads them, and the spans of the segments."""
         encoded = [self.encoder.sequence(row, text) for row, text in zip(rows, responses, strict=True)]
-        if self.end_token is not None:
-            assert isinstance(self.segmenter, SaT)
-            return sequences_with_ends(encoded, self.encoder, self.segmenter, self.end_token)
         entropies = None
         if self.policy is not None:
             entropies = [values.tolist() for values in response_entropies(self.policy, encoded, self.batch)]
-        return segment_sequences(encoded, self.encoder, self.segmenter, entropies)
+        return segmented(encoded, self.encoder, self.segmenter, entropies, self.end_token)
 
     def parts(
         self, sequences: Sequence[SegmentedSequence], batch: int | None = None
@@ -154,7 +151,7 @@ class TrainedScorer:
         return score_parts(self.model, sequences, self.encoder.pad_id, self.aggregation, size, head=self.head)
 
     def __call__(self, rows: Rows, responses: Sequence[str], batch: int | None = None) -> list[float]:
-        """e(x, y) of every row with its response."""
+        """Returns e(x, y) of every row with its response."""
         found: list[float] = self.parts(self.segmented(rows, responses)[0], batch)[0].tolist()
         return found
 
@@ -213,7 +210,7 @@ class ScalarScorer:
 
     @torch.no_grad()
     def __call__(self, rows: Rows, responses: Sequence[str], batch: int | None = None) -> list[float]:
-        """The reward of every row with its response."""
+        """Returns the reward of every row with its response."""
         pairs = zip(rows, responses, strict=True)
         encoded = [self.encoder.sequence(row, text) for row, text in pairs]
         order = sorted(range(len(encoded)), key=lambda i: len(encoded[i]))
@@ -234,14 +231,14 @@ Scorer = TrainedScorer | ScalarScorer
 
 
 def model_folder(folder: Path) -> Path:
-    """The folder with the weights: of a stage's `result`, `result/model`."""
+    """Returns the folder with the weights: of a stage's `result`, `result/model`."""
     return folder / "model" if not (folder / CONFIG_FILE).is_file() and (folder / "model").is_dir() else folder
 
 
 def load_scorer(
     folder: Path, above: RewardModelInputs | None = None, *, template: str = "tokenizer", limits: Limits | None = None
 ) -> Scorer:
-    """Any reward model.
+    """Returns any reward model.
 
     Args:
         folder: the `result` of a `reward_model` stage, or a folder of a Hugging Face classifier with one output.
@@ -274,7 +271,7 @@ PROBES = 8
 
 
 def score_pairs(scorer: Scorer, rows: Sequence[Mapping[str, Any]], batch: int) -> list[ScoredPair]:
-    """Both responses of every pair scored, after the check that scores do not depend on their batch.
+    """Returns both responses of every pair scored, after the check that scores do not depend on their batch.
 
     Args:
         scorer: the reward model.

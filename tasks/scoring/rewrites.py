@@ -14,7 +14,7 @@ from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 def wrong_solutions(
     samples: Sequence[SampledSolution], questions: Sequence[Question], file: Path
 ) -> list[WrongSolution]:
-    """The wrong samples with their questions.
+    """Returns the wrong samples with their questions.
 
     Raises:
         DataError: a sample of an unknown question.
@@ -35,7 +35,7 @@ def wrong_solutions(
 def rewrite_row(
     wrong: WrongSolution, step: int | None, rewrite: str, encoder: Encoder, limits: RewriteLimits
 ) -> VerifiedRewrite:
-    """A row of rewrites.jsonl."""
+    """Returns a row of rewrites.jsonl."""
     verdict = judged(wrong, rewrite, lambda text: encoder.tokenizer.encode(text, add_special_tokens=False), limits)
     return {
         "id": wrong.id,

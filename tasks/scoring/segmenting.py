@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 
 from rlhf_core.data.encoding import EncodedSequence, Encoder
 from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
+from rlhf_core.errors import RecipeError
 from rlhf_core.rewards.aggregation import Aggregation
 from rlhf_core.rewards.preference_training import MEAN
 from rlhf_core.segmentation import SaT, Segmentation, Segmenter
@@ -40,12 +41,28 @@ def segment_pairs(
 ) -> SegmentedPairs:
     """Encodes and segments both responses of every pair, with `<END>` behind each sentence where its id is given."""
     encoded = [encoder.sequence(row, row[side]) for side in ("chosen", "rejected") for row in rows]
-    if end_token is not None:
-        assert isinstance(segmenter, SaT)
-        sequences, spans = sequences_with_ends(encoded, encoder, segmenter, end_token)
-    else:
-        sequences, spans = segment_sequences(encoded, encoder, segmenter, entropies, chunk)
+    sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token, chunk)
     return SegmentedPairs(rows, sequences, spans, aggregation)
+
+
+def segmented(
+    encoded: list[EncodedSequence],
+    encoder: Encoder,
+    segmenter: Segmenter,
+    entropies: list[list[float]] | None,
+    end_token: int | None = None,
+    chunk: int = 512,
+) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
+    """Returns sequences cut into segments, with `<END>` behind each sentence if its id is given, and the spans.
+
+    Raises:
+        RecipeError: `<END>` with segments that are no sentences.
+    """
+    if end_token is None:
+        return segment_sequences(encoded, encoder, segmenter, entropies, chunk)
+    if not isinstance(segmenter, SaT):
+        raise RecipeError("this reward model reads a token behind each sentence: only a segmenter of kind sat fits")
+    return sequences_with_ends(encoded, encoder, segmenter, end_token)
 
 
 def sequences_with_ends(
@@ -72,7 +89,8 @@ def segment_sequences(
     entropies: list[list[float]] | None,
     chunk: int = 512,
 ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Segment ends and half-open spans of every sequence's response; a span may be empty (see `Segmentation`)."""
+    """Returns Segment ends and half-open spans of every sequence's response; a span may be empty (see
+    `Segmentation`)."""
     if segmenter.needs_spelling:
         require_offset_mapping(encoder.tokenizer)
     sequences: list[SegmentedSequence] = []
@@ -91,7 +109,7 @@ def segment_sequences(
 
 
 def token_rewards(spans: list[tuple[int, int]], values: list[float], tokens: int) -> list[float | None]:
-    """Each segment's reward divided evenly among its tokens; None outside every segment.
+    """Returns each segment's reward divided evenly among its tokens; None outside every segment.
 
     A segment without tokens adds its reward to the token on which it ends.
     """

@@ -52,7 +52,7 @@ PAGE = 1000
 
 @dataclass
 class Counts:
-    """What a sync did."""
+    """Counts of runs that a sync handled."""
 
     new: int = 0
     replaced: int = 0
@@ -64,8 +64,8 @@ class Counts:
 
 
 def only_writer(root: Path) -> AbstractContextManager[None]:
-    """One process mirrors at a time, whichever tree it mirrors; another waits: a sync removes the runs that are not
-    complete, which to a second one are those that the first is just writing."""
+    """Returns one process mirrors at a time, whichever tree it mirrors; another waits: a sync removes the runs that are
+    not complete, which to a second one are those that the first is just writing."""
     return in_turn(store_folder(root) / "tracking.lock", "another sync writes into MLflow")
 
 
@@ -108,7 +108,7 @@ def prepare_database(uri: str, root: Path) -> None:
 
 
 def open_registry(root: Path) -> Registry:
-    """The model registry of the tree's tracking server or database."""
+    """Returns the model registry of the tree's tracking server or database."""
     from mlflow import MlflowClient
 
     uri = tracking_uri(root)
@@ -128,7 +128,8 @@ def _experiment(client: Any, paper: str, root: Path, uri: str) -> str:
 
 
 def _existing(client: Any, experiment: str, scale: str) -> dict[str, Any]:
-    """Live runs by key; of several with one key, the newest complete one stays and the others are deleted."""
+    """Returns the live runs by key; of several with one key, the newest complete one stays and the others are
+    deleted."""
     runs: dict[str, Any] = {}
     token = None
     while True:
@@ -148,7 +149,7 @@ def _existing(client: Any, experiment: str, scale: str) -> dict[str, Any]:
 
 
 def _milliseconds(record: Mapping[str, Any]) -> tuple[int, int]:
-    """Start and end of a stage from its record (now, where it has none)."""
+    """Returns the start and end of a stage from its record (now, where it has none)."""
     started = record.get("started")
     if isinstance(started, str):
         begin = datetime.fromisoformat(started.replace("Z", "+00:00")).astimezone(UTC).timestamp()
@@ -162,12 +163,13 @@ def _chunks(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
 
 
 def allowed(name: str) -> str:
-    """A metric's name as MLflow takes it: `qa-alarm@factuality-rate/...` becomes `qa-alarm by factuality-rate/...`."""
+    """Returns a metric's name as MLflow takes it: `qa-alarm@factuality-rate/...` becomes `qa-alarm by
+    factuality-rate/...`."""
     return name.replace("@", " by ")
 
 
 def step_metrics(out: Path, begin: int) -> list[Any]:
-    """Metrics of every file in STEP_FILES, per step."""
+    """Returns metrics of every file in STEP_FILES, per step."""
     from mlflow.entities import Metric
 
     metrics = []
@@ -181,7 +183,8 @@ def step_metrics(out: Path, begin: int) -> list[Any]:
 
 
 def token_rows(rollouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """A row for every token of sampled rollouts: step, prompt id, response in its step, token, reward and its parts."""
+    """Returns a row for every token of sampled rollouts: step, prompt id, response in its step, token, reward and its
+    parts."""
     rows = []
     place: dict[int, int] = {}
     for rollout in rollouts:
@@ -195,7 +198,7 @@ def token_rows(rollouts: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def data_inputs(record: Mapping[str, Any]) -> list[Any]:
-    """The data sets that a stage read, as MLflow's dataset inputs; their source is DVC's."""
+    """Returns the data sets that a stage read, as MLflow's dataset inputs; their source is DVC's."""
     from mlflow.entities import Dataset, DatasetInput, InputTag
 
     found = {path: value for path, value in record.get("inputs", {}).items() if "/shared/data/" in path}
@@ -292,7 +295,8 @@ class Mirror:
         self.counts = Counts()
 
     def parent(self, table: str) -> str:
-        """The table's run, made when it does not exist; ended from the start, since nothing runs while it is open."""
+        """Returns the table's run, made when it does not exist; ended from the start, since nothing runs while it is
+        open."""
         key = f"{self.scale}/{table}"
         if key not in self.existing:
             tags = {"key": key, "paper": self.paper, "table": table, "scale": self.scale, "complete": "true"}

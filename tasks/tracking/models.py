@@ -22,12 +22,12 @@ PAGE = 1000
 
 
 def kind_of(stage: str) -> str:
-    """The module of a stage's address, such as policy."""
+    """Returns the module of a stage's address, such as policy."""
     return stage.rpartition(":")[2].partition("@")[0].partition("-")[0]
 
 
 def model_name(paper: str, scale: str, stage: str, name: str) -> str | None:
-    """Name of the registered model of a stage's result; None for what is not registered."""
+    """Returns the name of the registered model of a stage's result; None for what is not registered."""
     kind = KINDS.get(kind_of(stage))
     group = paper if scale == ROOT_SCALE else f"{paper}-{scale}"
     return f"{group}-{kind}-{name}" if kind else None
@@ -57,7 +57,7 @@ class Registered:
 
 
 def _pages(search: Callable[..., Any], query: str) -> Iterator[Any]:
-    """Everything that a paged search finds."""
+    """Yields the everything that a paged search finds."""
     token = None
     while True:
         page = search(query, max_results=PAGE, page_token=token)
@@ -113,7 +113,7 @@ class Registry:
         pointed[alias] = version
 
     def _has_run(self, name: str, version: str) -> bool:
-        """Whether a version's run is there: that of a result which another took the place of is deleted."""
+        """Returns whether a version's run is there: that of a result which another took the place of is deleted."""
         from mlflow.exceptions import MlflowException
 
         try:
@@ -134,7 +134,7 @@ class Registry:
                 raise
 
     def resolve(self, name: str, alias: str) -> Registered:
-        """The version behind an alias.
+        """Returns the version behind an alias.
 
         Raises:
             RecipeError: no such model or alias, with the known ones.
@@ -171,7 +171,9 @@ class Registry:
             RecipeError: a name that is no alias, or an unknown model or seed.
         """
         if not ALIAS.fullmatch(alias) or re.fullmatch(r"seed-\d+|v\d+|latest", alias):
-            raise RecipeError(f"'{alias}' is no alias: small letters, digits, '-' and '_'; seed-<n> is set by itself")
+            raise RecipeError(
+                f"'{alias}' is not an alias: use small letters, digits, '-' and '_'; seed-<n> is set automatically"
+            )
         found = self.resolve(name, f"seed-{seed}")
         self.client.set_registered_model_alias(name, alias, found.version)
         return found

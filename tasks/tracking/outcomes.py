@@ -1,4 +1,4 @@
-"""What the stages left behind, one outcome per row and seed: what tracking mirrors."""
+"""Outcomes of the stages, one per row and seed, which tracking mirrors."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ from tasks.graph import files as graph
 from tasks.graph.items import SHARED
 from tasks.graph.names import made_tables
 from tasks.graph.rows import ROW_STAGES
+from tasks.graph.stopping import stopped
 from tasks.params.pages import Address, read_settings
 from tasks.params.scales import STAGES, scale_entries
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping
-from tasks.running.artifacts import digest, read_json, stopped
+from tasks.running.artifacts import digest, read_json
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class RowOutcome:
 
 @dataclass(frozen=True)
 class TableMetrics:
-    """What only the tables stage knows of one table.
+    """Metrics of one table that only the tables stage knows.
 
     Attributes:
         means: '<row>/<metric>' -> mean over seeds.
@@ -57,13 +58,13 @@ class TableMetrics:
     read: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, outcome: RowOutcome, root: Path) -> Mapping[str, float]:
-        """The run's own; empty when the table was made from another result of it."""
+        """Returns the run's own; empty when the table was made from another result of it."""
         result = (outcome.out / "result").relative_to(root).as_posix()
         return self.runs.get((outcome.row, outcome.seed), {}) if self.read.get(result) == outcome.digest else {}
 
 
 def table_metrics(root: Path, paper: str, scale: str, table: str) -> TableMetrics:
-    """One table's metrics from the newest tables (`made_tables`); empty without any."""
+    """Returns one table's metrics from the newest tables (`made_tables`); empty without any."""
     anchor = f"{table.lower().replace(' ', '-')}/"
     result = made_tables(root / "results" / scale, paper)
     if result is None:
@@ -81,7 +82,7 @@ def table_metrics(root: Path, paper: str, scale: str, table: str) -> TableMetric
 
 
 def numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """The finite numbers of a mapping; MLflow takes nothing else as a metric."""
+    """Returns the finite numbers of a mapping; MLflow takes nothing else as a metric."""
     return {
         name: float(value)
         for name, value in values.items()
@@ -90,7 +91,7 @@ def numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def flatten(values: Any, prefix: str = "") -> dict[str, str]:
-    """Nested settings as `a.b.c` -> text."""
+    """Returns the nested settings as `a.b.c` -> text."""
     if isinstance(values, Mapping):
         parts = (flatten(value, f"{prefix}.{key}" if prefix else str(key)) for key, value in values.items())
         return {name: value for part in parts for name, value in part.items()}
@@ -98,7 +99,7 @@ def flatten(values: Any, prefix: str = "") -> dict[str, str]:
 
 
 def tables_of_rows(paper: str) -> dict[str, list[str]]:
-    """Tables that print each row of a paper, by row name; none of rows that belong to no published paper."""
+    """Returns tables that print each row of a paper, by row name; none of rows that belong to no published paper."""
     tables: dict[str, list[str]] = {}
     for table in registry.paper(paper).tables if paper in registry.PAPERS else ():
         for row in mapped_rows(table):
@@ -108,7 +109,7 @@ def tables_of_rows(paper: str) -> dict[str, list[str]]:
 
 
 def _settings(root: Path, scale: str, stage: Mapping[str, Any]) -> dict[str, str]:
-    """Parameters of a run: its row, its backbone and the scale's settings."""
+    """Returns parameters of a run: its row, its backbone and the scale's settings."""
     params: dict[str, str] = {}
     given = _arguments(stage)
     found = {"": given.get("row"), "backbone_spec": given.get("spec")}
@@ -122,14 +123,14 @@ def _settings(root: Path, scale: str, stage: Mapping[str, Any]) -> dict[str, str
 
 
 def _arguments(stage: Mapping[str, Any]) -> dict[str, Address]:
-    """The entries of pages on a stage's command line, by the names of their arguments."""
+    """Returns the entries of pages on a stage's command line, by the names of their arguments."""
     words = str(stage["cmd"]).split()
     pairs = pairwise(words)
     return {name.removeprefix("--"): Address(value) for name, value in pairs if name.startswith("--")}
 
 
 def outcomes(root: Path, paper: str, scale: str, modules: tuple[str, ...] = ROW_STAGES) -> list[RowOutcome]:
-    """Every row x seed of the paper that has a result or a failure, in the order of the graph.
+    """Returns every row x seed of the paper that has a result or a failure, in the order of the graph.
 
     Of `modules` ('reward_model',), every reward model x seed.
     """

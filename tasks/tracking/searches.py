@@ -47,7 +47,7 @@ def _page(noted: Mapping[str, Any]) -> str:
 
 
 def table_search(root: Path, paper: str, table: str, scale: str) -> Search | None:
-    """The runs behind a table; None for a paper whose runs were never mirrored."""
+    """Returns the runs behind a table; None for a paper whose runs were never mirrored."""
     noted = read_private(root / FOLDER / f"{paper}.json")
     if "experiment" not in noted:
         return None

@@ -140,7 +140,7 @@ def test_a_lease_that_ended_is_taken_again_under_its_handle(server: Server, said
     server.end(handle)
     leases.renew()
     assert server.active == 1
-    assert said == [f"the lease on {CORES} had ended; its slots are taken again"]
+    assert said == [f"the lease on {CORES} had ended; its slots were taken again"]
     leases.give_back(handle)
     assert server.active == 0
 

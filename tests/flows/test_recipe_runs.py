@@ -59,7 +59,7 @@ def test_a_second_run_of_a_name_is_refused_while_the_first_is_at_work(
         if path.name == "own":
             before = row.read_text()
             with pytest.raises(
-                RewardsmithError, match=rf"recipe 'own' is at work \(process {os.getpid()}, .*another name"
+                RewardsmithError, match=rf"recipe 'own' is active \(process {os.getpid()}, .*another name"
             ):
                 run(root, "own", 5.0)
             assert row.read_text() == before

@@ -115,7 +115,7 @@ def test_a_run_is_noted_while_it_mirrors_and_reports(
 @pytest.fixture(scope="module")
 def server() -> Iterator[None]:
     """A temporary Prefect server that ends before the tests do."""
-    with prefect_test_harness(server_startup_timeout=120):
+    with prefect_test_harness(server_startup_timeout=300):
         yield
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import psutil
 import pytest
-import yaml
 
 from flows.working_tree import marked_groups
 from tests import small_repository
@@ -33,7 +32,7 @@ def server() -> Iterator[None]:
 
     import flows  # noqa: F401  (its environment comes before Prefect's import)
 
-    with prefect_test_harness(server_startup_timeout=120), pytest.MonkeyPatch.context() as patch:
+    with prefect_test_harness(server_startup_timeout=300), pytest.MonkeyPatch.context() as patch:
         url = PREFECT_API_URL.value()
         assert url
         patch.setenv("PREFECT_API_URL", url)
@@ -76,15 +75,16 @@ def start(
     )
 
 
-def wait_for(condition: Any, seconds: float = 90) -> None:
+def wait_for(condition: Any, seconds: float = 300) -> None:
     until = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < until, "waited too long"
         time.sleep(0.1)
 
 
-def change_row(root: Path, row: str, text: str) -> None:
-    change_entry(root / "params/segment/rows.yaml", row, **yaml.safe_load(text))
+def let_row(root: Path, row: str, behaviour: str) -> None:
+    """Makes the stand-in stages of a row behave so (see `tests.small_repository`)."""
+    change_entry(root / "params/segment/rows.yaml", row, notes=f"behaviour: {behaviour}")
 
 
 def test_after_the_flow_dvc_finds_nothing_to_do(finished: Path) -> None:
@@ -105,14 +105,16 @@ def test_logs_are_kept(finished: Path) -> None:
 
 def test_second_run_does_nothing(finished: Path) -> None:
     before = len(calls(finished))
-    assert run_flow(finished) == "17 current"
+    assert run_flow(finished) == "18 current"
     assert len(calls(finished)) == before
 
 
 def test_one_row_and_seed_runs_what_it_needs_only(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     run_flow(root, rows=["dpo"], seeds=[0], full=True)
-    assert [line[0] for line in calls(root)] == ["prepare", "tokenizer", "sft", "policy"]
+    ran = [line[0] for line in calls(root)]
+    assert ran.count("check") == 1
+    assert [kind for kind in ran if kind != "check"] == ["prepare", "tokenizer", "sft", "policy"]
 
 
 def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: Path) -> None:
@@ -128,10 +130,10 @@ def test_a_run_of_one_row_ends_with_the_tables_so_far_and_the_report(tmp_path: P
 
 def test_a_stop_is_a_result_that_the_run_ends_well_with(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
-    change_row(root, "bandit", "behaviour: stop\n")
-    assert run_flow(root) == "17 ran, 2 of them stopped"
+    let_row(root, "bandit", "stop")
+    assert run_flow(root) == "18 ran, 2 of them stopped"
     before = len(calls(root))
-    assert run_flow(root) == "17 current, 2 of them stopped"
+    assert run_flow(root) == "18 current, 2 of them stopped"
     assert len(calls(root)) == before
     assert "up to date" in command("dvc", "repro", root=root).stdout
 
@@ -140,7 +142,7 @@ def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path
     from flows.scheduler import RunFailed
 
     root = small_repository.create(tmp_path)
-    change_row(root, "bandit", "behaviour: data-error\n")
+    let_row(root, "bandit", "data-error")
     with pytest.raises(RunFailed, match=r"exit code 2: file x\.jsonl, row 3, field 'prompt': empty"):
         run_flow(root)
     outs = [line[1] for line in calls(root)]
@@ -150,14 +152,14 @@ def test_data_error_stops_its_branch_at_once_and_the_others_go_on(tmp_path: Path
     failure = json.loads((root / ".work/failures/policy-segment-bandit-0.json").read_text())
     assert (failure["exit_code"], failure["retry"]) == (2, False)
     assert not (root / "results/testbed/segment/policy/bandit/0/result").exists()
-    change_entry(root / "params/segment/rows.yaml", "bandit", behaviour=None)
+    change_entry(root / "params/segment/rows.yaml", "bandit", notes=None)
     run_flow(root)
     assert not list((root / ".work/failures").iterdir())
 
 
 def test_a_passing_failure_is_tried_again(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
-    change_row(root, "segment", "behaviour: flaky\n")
+    let_row(root, "segment", "flaky")
     assert "failed" not in run_flow(root, rows=["segment"], seeds=[0])
     tried = [line[1] for line in calls(root) if line[1].endswith("policy/segment/0")]
     assert len(tried) == 2
@@ -198,9 +200,10 @@ def test_killed_run_goes_on_and_ends_like_an_uninterrupted_one(finished: Path, t
 def test_unreadable_lock_is_rebuilt_without_training(finished: Path) -> None:
     before = len(calls(finished))
     lock = finished / "dvc.lock"
-    lock.write_text(lock.read_text()[:700])
+    lock.write_text(lock.read_text()[:700] + "\n{")  # some cuts leave a file that DVC still reads
     run_flow(finished)
     assert len(calls(finished)) == before
+    assert len(list((finished / ".work/set-aside").iterdir())) == 1
     assert "up to date" in command("dvc", "status", "dvc.yaml", root=finished).stdout
 
 
@@ -235,7 +238,7 @@ def test_interrupting_ends_the_stages_too(tmp_path: Path, kind: signal.Signals, 
 def test_terminating_ends_the_temporary_server_too(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     process = start(root, PREFECT_API_URL="", PREFECT_HOME=str(tmp_path / "prefect"), STAND_IN_SECONDS="60")
-    wait_for(lambda: calls(root), seconds=240)
+    wait_for(lambda: calls(root))
     family = psutil.Process(process.pid).children(recursive=True)
     assert any("uvicorn" in child.cmdline() for child in family)
     process.terminate()
@@ -247,7 +250,7 @@ def test_the_temporary_server_of_a_killed_run_ends_with_the_next(tmp_path: Path)
     root = small_repository.create(tmp_path)
     environment = {"PREFECT_API_URL": "", "PREFECT_HOME": str(tmp_path / "prefect")}
     process = start(root, STAND_IN_SECONDS="60", **environment)
-    wait_for(lambda: calls(root), seconds=240)
+    wait_for(lambda: calls(root))
     family = psutil.Process(process.pid).children(recursive=True)
     assert any("uvicorn" in child.cmdline() for child in family)
     process.kill()
@@ -264,15 +267,15 @@ def test_second_scheduler_is_refused_with_exit_code_2(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     with only_scheduler(root):
         process = start(root)
-        output, _ = process.communicate(timeout=120)
+        output, _ = process.communicate(timeout=300)
     assert process.returncode == 2
-    assert "another run is at work" in output
+    assert "another run is active" in output
     assert calls(root) == []
 
 
 def test_unknown_row_is_refused_with_the_nearest(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     process = start(root, "--rows", "segmint")
-    output, _ = process.communicate(timeout=120)
+    output, _ = process.communicate(timeout=300)
     assert process.returncode == 2
     assert "did you mean 'segment'" in output

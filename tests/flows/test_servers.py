@@ -292,11 +292,11 @@ def test_ports_that_cannot_be_are_refused_before_anything_is_looked_at(
 @pytest.mark.parametrize(
     ("host", "message"),
     [
-        ("::", "REWARDSMITH_HOST is ::, which is no IPv4 address and no name of one"),
-        ("::1", "REWARDSMITH_HOST is ::1, which is no IPv4 address and no name of one"),
-        ("no.such.name.invalid", "REWARDSMITH_HOST is no.such.name.invalid, which is no IPv4 address"),
-        ("a..b", "REWARDSMITH_HOST is a..b, which is no IPv4 address"),
-        ("192.0.2.1", "REWARDSMITH_HOST is 192.0.2.1, which is no address of this machine"),
+        ("::", "REWARDSMITH_HOST is ::, which is neither an IPv4 address nor the name of a host with one"),
+        ("::1", "REWARDSMITH_HOST is ::1, which is neither an IPv4 address nor the name of a host with one"),
+        ("no.such.name.invalid", "REWARDSMITH_HOST is no.such.name.invalid, which is neither an IPv4 address"),
+        ("a..b", "REWARDSMITH_HOST is a..b, which is neither an IPv4 address"),
+        ("192.0.2.1", "REWARDSMITH_HOST is 192.0.2.1, which is not an address of this machine"),
     ],
 )
 def test_a_host_that_cannot_be_bound_is_refused(
@@ -501,8 +501,9 @@ def test_prefect_yaml_is_current_and_names_every_paper() -> None:
 def test_a_schedule_without_a_cron_line_is_refused(tmp_path: Path) -> None:
     (tmp_path / "params").mkdir()
     (tmp_path / "params.yaml").write_text("demo: {rows: {}}")
-    (tmp_path / "params" / "reevaluation.yaml").write_text("schedule: {every: day}")
-    with pytest.raises(RecipeError, match=r"it must be \{cron"):
+    settings = "schedule: {timezone: UTC}\nmodels: [{name: segment-policy-segment}]\n"
+    (tmp_path / "params" / "reevaluation.yaml").write_text(settings)
+    with pytest.raises(RecipeError, match=r"reevaluation\.yaml: 'schedule\.cron' is missing"):
         deployments.deployments(tmp_path)
 
 

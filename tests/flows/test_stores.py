@@ -266,7 +266,7 @@ def test_a_database_that_a_newer_version_has_written_is_left_alone(
     said = checked(REWARDSMITH_DATABASE=address)
     tool = databases.TOOLS[name]
     assert f"the {tool} database {database.place}/{base}_{name} has the schema ffffffffffff" in said
-    assert "a newer version has written it. Install that version, or use another database; nothing was changed" in said
+    assert "a newer version wrote it. Install that version, or use another database; nothing was changed" in said
     there = database.sql("select datname::text from pg_database where datname like %s", f"{base}%")
     assert there == [(f"{base}_{name}",)], "no other database was made"
 

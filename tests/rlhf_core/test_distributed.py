@@ -139,7 +139,7 @@ def test_missing_processes_are_reported_after_a_while() -> None:
     alone = environment(RANK="0", WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT="0")
     done = subprocess.run([sys.executable, "-c", code], env=alone, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
-    assert "WORLD_SIZE is 2, but after 1 s not all processes came" in done.stderr
+    assert "WORLD_SIZE is 2, but after 1 s not all processes had started" in done.stderr
 
 
 @pytest.fixture

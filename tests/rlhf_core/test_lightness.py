@@ -14,7 +14,7 @@ LIGHT = (
     "rlhf_core.data.preference_filters",
     "rlhf_core.data.truncation",
     "rlhf_core.evaluation.consistency",
-    "rlhf_core.evaluation.hacking",
+    "rlhf_core.evaluation.hacking_alarm",
     "rlhf_core.evaluation.judges.openai_endpoint",
     "rlhf_core.models.lora_settings",
     "rlhf_core.models.sampling",

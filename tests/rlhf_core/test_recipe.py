@@ -168,7 +168,7 @@ TOKENS: dict[str, Any] = {**FUNCTION, "gives": "tokens", "credit": "as_is"}
         ),
         (
             MIXED | {"components": [{**FUNCTION, "shaping": {"kind": "par"}}]},
-            "the shaping needs reference rewards, which function 'own:brevity' has none of",
+            "the shaping needs reference rewards, but function 'own:brevity' has none",
         ),
     ],
 )

@@ -15,7 +15,7 @@ import yaml
 from rlhf_core.data.templates import encode_text
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.reward_model import ScalarModel
-from tasks.policy_run.reward import build_reward
+from tasks.policy_run.reward import RewardInputs, build_reward
 from tasks.running.loading import load_encoder
 from tests.tasks.alarm_run import ASPECTS, FILES, HOLISTIC, ROWS, TRANSLATION, Run
 
@@ -235,4 +235,4 @@ def test_a_selection_and_its_row_belong_together(run: Run) -> None:
     from rlhf_core.recipe import parse_recipe
 
     with pytest.raises(RecipeError, match="--selection"):
-        build_reward(parse_recipe(ROWS["qa-alarm"]), None, *([run.root],) * 2, (), 8, None)  # type: ignore[arg-type]
+        build_reward(parse_recipe(ROWS["qa-alarm"]), RewardInputs(None, *([run.root],) * 2), 8, None)  # type: ignore[arg-type]

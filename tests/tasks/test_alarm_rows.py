@@ -12,6 +12,7 @@ import yaml
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.recipe import parse_recipe
+from rlhf_core.rewards.combinations import Gate
 from tasks.graph.matrix import suite_seeds
 from tasks.graph.rows import load_row, load_rows, row_addresses
 from tasks.graph.scale import Scale
@@ -33,7 +34,7 @@ def test_every_row_weighs_the_holistic_reward_alike_and_clamps_nothing(address: 
     assert weights.pop("holistic", None) in (None, 5 if address.name.startswith("qa") else 3)
     assert set(weights.values()) <= {1.0}
     assert recipe.clamp is None
-    assert (recipe.combination.kind == "gate") == ("alarm" in address.name)
+    assert isinstance(recipe.combination, Gate) == ("alarm" in address.name)
 
 
 @pytest.mark.parametrize("scale", SCALES)
@@ -101,9 +102,9 @@ Change = Callable[[dict[str, Any]], None]
             lambda spec: spec.update(aspects=["honesty"]),
             "no aspect 'honesty' at scale testbed",
         ),
-        (SELECTION, lambda spec: spec.update(aspects=[]), "'aspects' must list names"),
-        (SELECTION, lambda spec: spec.update(aspects=["length", "length"]), "twice"),
-        (SELECTION, lambda spec: spec.update(holistic=None), "name the initial policy and the holistic"),
+        (SELECTION, lambda spec: spec.update(aspects=[]), "list entries of params"),
+        (SELECTION, lambda spec: spec.update(aspects=["length", "length"]), "each once"),
+        (SELECTION, lambda spec: spec.update(holistic=None), "'holistic' is missing"),
         (
             ASPECT,
             lambda spec: spec.update(model="fact"),

@@ -177,7 +177,7 @@ def test_the_same_seed_gives_the_same_model(made: dict[str, Path], tmp_path: Pat
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"density": "token"}, "a model is trained for span, sentence, sequence"),
+        ({"density": "token"}, "density is .token.; known: span, sentence, sequence"),
         ({"error_weight": 0.0}, "error_weight is 0.0"),
         ({"aspect": "politeness"}, "no labels of slices for aspect 'politeness'.*factuality, relevance"),
     ],

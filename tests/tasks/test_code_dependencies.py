@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from tasks.dvc.state import read_state
+from tasks.dvc.stale import read_state
 from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.files import pipeline_file
 from tasks.graph.items import Graph, Item

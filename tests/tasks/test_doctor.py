@@ -93,7 +93,7 @@ def test_outside_a_repository_doctor_reports_something_missing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert doctor.report(tmp_path) >= 1
-    assert "needed thing(s) missing" in capsys.readouterr().out
+    assert "requirement(s) missing" in capsys.readouterr().out
     assert doctor.report(ROOT) == 0
 
 

@@ -42,7 +42,7 @@ def test_what_is_missing_is_named(pipeline: Pipeline, tmp_path: Path) -> None:
         explain(pipeline.result("reward_model"), "Hello?", "Hi.", segmenter={"kind": "entropy"})
     alone = tmp_path / "model"
     shutil.copytree(pipeline.result("reward_model") / "model", alone)
-    with pytest.raises(DataError, match="no record beside the model tells its data"):
+    with pytest.raises(DataError, match="no record next to the model names its data"):
         explain(alone, "Hello?", "Hi.")
     with pytest.raises(DataError, match="not a result of the sft stage"):
         explain(alone, "Hello?", "Hi.", data=pipeline.result("data"), sft=tmp_path)

@@ -13,7 +13,7 @@ from rlhf_core.recipe import parse_recipe
 from rlhf_core.rewards.composition import Reward
 from tasks.graph.rows import paper_folder, papers, row_addresses
 from tasks.params.pages import entries, read_settings
-from tasks.policy_run.reward import build_reward
+from tasks.policy_run.reward import RewardInputs, build_reward
 from tests.rlhf_core.tiny_models import tiny_scalar_model
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -39,7 +39,7 @@ def built(folder: Path, trained: dict[str, Any], read: dict[str, Any], normalise
         "optimiser": {"kind": "ppo"},
     }
     nothing: Any = None
-    return build_reward(parse_recipe(row), folder, [folder / "model"], [folder], [], 8, nothing)
+    return build_reward(parse_recipe(row), RewardInputs(folder, [folder / "model"], [folder]), 8, nothing)
 
 
 @pytest.mark.parametrize("normaliser", FITTED)

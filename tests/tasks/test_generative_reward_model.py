@@ -19,7 +19,8 @@ from rlhf_core.reasoning.rewriting import WrongSolution
 from rlhf_core.reasoning.templates import PAPER, SHORT
 from tasks import generative_reward_model, prepare, samples, sft, teacher, tokenizer
 from tasks.generative_reward_model import realigned
-from tasks.running.artifacts import STOPPED_FILE, digest, read_json, read_jsonl, write_jsonl
+from tasks.graph.stopping import STOPPED_FILE
+from tasks.running.artifacts import digest, read_json, read_jsonl, write_jsonl
 from tasks.running.loading import load_encoder
 from tasks.samples import sample_row
 from tests.tasks.tiny_pipeline import SETTINGS, SUPERVISED
@@ -221,8 +222,8 @@ def test_training_is_repeatable(made: Made, tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"header": "long"}, "header is 'long'; known: paper, short"),
-        ({"held_out": 0.0}, "the first must lie between 0 and 1"),
-        ({"negative": [0.0, -0.1]}, "lower end comes first"),
+        ({"held_out": 0.0}, "held_out is 0.0; it must be between 0 and 1, both excluded"),
+        ({"negative": [0.0, -0.1]}, r"negative is \[0.0, -0.1\]; state the lower bound first"),
         ({"trainng": {}}, "unknown setting 'trainng'; did you mean 'training'"),
     ],
 )
@@ -235,8 +236,8 @@ def test_unusable_settings_are_refused(made: Made, tmp_path: Path, changes: dict
     ("spec", "message"),
     [
         ({"kind": "friend"}, "kind is 'friend'; known: oracle, endpoint, local"),
-        ({"kind": "oracle", "options": {"nois": 0.1}}, "unknown setting 'nois'"),
-        ({"kind": "local", "options": {"source": "x"}}, "of kind local needs limits, template"),
+        ({"kind": "oracle", "options": {"nois": 0.1}}, "unknown setting 'options.nois'; did you mean 'noise'"),
+        ({"kind": "local", "options": {"source": "x"}}, "'options.template' is missing"),
     ],
 )
 def test_unusable_teachers_are_refused(made: Made, tmp_path: Path, spec: dict[str, Any], message: str) -> None:

@@ -217,7 +217,7 @@ def test_a_reward_model_of_another_tokenizer_is_refused(root: Path) -> None:
 def test_reference_rewards_are_of_the_rows_own_backbone(root: Path) -> None:
     set_entry(root / "params/scales/testbed/backbones.yaml", "llama", small_repository.BACKBONE)
     set_entry(root / "params/segment/rows.yaml", "wrong", reward_row("segment", "llama", shaping={"kind": "par"}))
-    refused(root, "is of 'phi3-mini', whose responses its reference rewards would be of")
+    refused(root, "is of 'phi3-mini'; its shaping needs a reward model of the row's backbone")
 
 
 def test_the_sentence_paper_trains_what_its_experiments_are() -> None:

@@ -18,6 +18,7 @@ from rlhf_core.testbed import World
 from tasks.command_line import commands
 from tasks.graph import files as graph
 from tasks.graph import laboratory as hackability
+from tasks.graph.check import check_paper
 from tasks.graph.laboratory import OwnReward, RewardRows
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
@@ -29,7 +30,7 @@ from tasks.params.settings import typed
 from tasks.prepare import make_sets
 from tasks.report.hackability import compare, write_comparison
 from tests import small_repository
-from tests.small_repository import reward_row, set_entry, write_yaml
+from tests.small_repository import reward_model, reward_row, scale_entry, set_entry, write_yaml
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline, changed
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -141,7 +142,7 @@ def test_a_reward_model_of_other_words_is_refused(laboratory: Path) -> None:
         (laboratory / place / "tokenizer.json").write_text(json.dumps({"model": {"vocab": words}}))
     own = OwnReward("own-mine", model=laboratory / "mine")
     hackability.rows_of(laboratory, own.name, ["vanilla"], own)
-    with pytest.raises(RecipeError, match="vocabulary is not that of the policies' tokenizer"):
+    with pytest.raises(RecipeError, match="vocabulary differs from the policies' tokenizer"):
         hackability.check_words(laboratory, "testbed", own)
 
 
@@ -204,15 +205,21 @@ def test_what_an_annotator_likes_is_within_reach_of_the_sft_model(flaw: str) -> 
 def laboratory_graph(root: Path, model: dict[str, Any], **row: Any) -> Any:
     """Items of a laboratory row with a reward model of these settings."""
     folder = root / "params/hackability"
-    set_entry(folder / "reward_models.yaml", "length", {"backbone": "phi3-mini", **model})
+    given = {"title": "length", "backbone": "phi3-mini", **model}
+    set_entry(folder / "reward_models.yaml", "length", given if "given" in model else reward_model("length", **model))
     set_entry(folder / "rows.yaml", "length-par", reward_row("length", shaping={"kind": "par"}, **row))
     return graph.build(root)[Path("pipelines/testbed/hackability")]
 
 
 def test_a_reward_model_learns_from_data_of_its_own_on_the_same_sft_model(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path, scales=("testbed", "small"))
-    for kind, name in (("data", "length"), ("stages", "references-few"), ("evaluation", "short")):
-        set_entry(root / f"params/scales/testbed/{kind}.yaml", name, {"size": 1})
+    new = (
+        ("data", "length", "length"),
+        ("stages", "references-few", "references"),
+        ("evaluation", "short", "dialogue"),
+    )
+    for kind, name, like in new:
+        set_entry(root / f"params/scales/testbed/{kind}.yaml", name, scale_entry(kind, like))
     made = laboratory_graph(root, {"data": "length", "references": "few"}, evaluation="short")
     model = made.stages["reward_model-hackability-length-0"].arguments
     assert model["data"] == "results/testbed/shared/data/length/result"
@@ -236,13 +243,19 @@ def test_a_given_reward_model_is_not_trained(tmp_path: Path) -> None:
 
 
 def test_data_that_the_scale_does_not_have_is_named(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    with pytest.raises(KeyError):
+        laboratory_graph(root, {"data": "lenth"})
     with pytest.raises(RecipeError, match="no data 'lenth' at scale testbed"):
-        laboratory_graph(small_repository.create(tmp_path), {"data": "lenth"})
+        check_paper(root, "hackability", "testbed")
 
 
 def test_entropies_with_data_of_its_own_are_refused(tmp_path: Path) -> None:
+    root = small_repository.create(tmp_path)
+    with pytest.raises(KeyError):
+        laboratory_graph(root, {"data": "x", "segmenter": {"kind": "entropy", "cutoff": "1.75"}})
     with pytest.raises(RecipeError, match="leave 'data' out"):
-        laboratory_graph(small_repository.create(tmp_path), {"data": "x", "segmenter": {"kind": "entropy"}})
+        check_paper(root, "hackability", "testbed")
 
 
 # --- command

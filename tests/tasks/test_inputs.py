@@ -79,7 +79,7 @@ def test_an_input_that_changes_meanwhile_is_named_and_nothing_is_left(
             (result / "metrics.json").write_text("{}")
             edit()
 
-    with pytest.raises(DataError, match=f"file {named}: it changed while .*Run the same again"):
+    with pytest.raises(DataError, match=f"file {named}: it changed while .*Run the same command again"):
         run()
     assert list((folder / "out").iterdir()) == []
 

@@ -14,6 +14,7 @@ import pytest
 from rlhf_core.errors import RecipeError
 from rlhf_core.models.memory import Sharding, known_configuration, on_meta, trainable
 from tasks.graph.scale_check import check_deepspeed, check_scale
+from tasks.params.deepspeed import read_deepspeed
 from tasks.running import launch
 from tests.tasks.tiny_pipeline import Pipeline
 
@@ -115,7 +116,7 @@ def test_deepspeed_configurations_are_checked(tmp_path: Path, settings: dict[str
     path = tmp_path / "zero.json"
     path.write_text(json.dumps(settings))
     with pytest.raises(RecipeError, match=message):
-        launch.read_deepspeed(path)
+        read_deepspeed(path)
 
 
 def test_deepspeed_without_a_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -140,7 +141,7 @@ def test_every_accelerate_configuration_names_a_deepspeed_configuration_that_is_
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda path: path.stem)
 def test_deepspeed_takes_the_committed_configurations(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("DS_ACCELERATOR", "cpu")
-    config = launch.read_deepspeed(path)
+    config = read_deepspeed(path)
     if config["bf16"]["enabled"]:
         check_deepspeed(config, 8)
 
@@ -176,7 +177,7 @@ def test_the_memory_model_by_hand() -> None:
 
 
 def test_the_small_scale_fits_one_gpu_and_the_paper_scale_eight() -> None:
-    offloaded = launch.read_deepspeed(ROOT / "infra" / "deepspeed" / "zero3-offload.json")
+    offloaded = read_deepspeed(ROOT / "infra" / "deepspeed" / "zero3-offload.json")
     for scale, sharding in (("small", Sharding(1)), ("paper", Sharding.of(8, offloaded))):
         for stage in check_scale(ROOT, scale, sharding):
             assert stage.total < 80 * 2**30, f"{scale}: {stage}"
@@ -185,7 +186,7 @@ def test_the_small_scale_fits_one_gpu_and_the_paper_scale_eight() -> None:
 
 
 def test_every_papers_recipes_are_checked_by_their_own_settings() -> None:
-    offloaded = Sharding.of(8, launch.read_deepspeed(ROOT / "infra" / "deepspeed" / "zero3-offload.json"))
+    offloaded = Sharding.of(8, read_deepspeed(ROOT / "infra" / "deepspeed" / "zero3-offload.json"))
     alarm = {(stage.backbone, stage.stage): stage for stage in check_scale(ROOT, "paper", offloaded, "alarm")}
     assert {backbone for backbone, _ in alarm} == {"alarm-qa", "alarm-mt"}
     for backbone in ("alarm-qa", "alarm-mt"):

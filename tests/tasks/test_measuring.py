@@ -19,6 +19,7 @@ from tasks.command_line import commands
 from tasks.commands.bench_reward import bench_reward, load_set, set_scores
 from tasks.commands.explain import explain
 from tasks.graph.rows import load_row
+from tasks.params.pages import Address
 from tasks.scoring.reward_models import ScalarScorer, TrainedScorer, load_scorer, score_pairs
 from tests.tasks.tiny_pipeline import Pipeline
 
@@ -183,18 +184,21 @@ def test_bench_reward_prints_a_table(pipeline: Pipeline, real_data: Path, tmp_pa
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"kind": "reward_bench", "reward_model": "sentence", "credit": "last_token"}, "no setting 'credit'"),
-        ({"kind": "best_of_n"}, "must name its 'reward_model'"),
-        ({"kind": "second_judge", "policy": "sentence", "against": ["tokn"]}, "no row 'tokn'.*'token'"),
+        ({"kind": "reward_bench", "reward_model": "sentence", "credit": "last_token"}, "unknown setting 'credit'"),
+        ({"kind": "best_of_n"}, "'reward_model' is missing"),
+        (
+            {"kind": "second_judge", "policy": "sentence", "against": ["tokn"]},
+            "against names 'tokn'.*'token'",
+        ),
         ({"kind": "second_judge", "policy": "sentence", "against": ["bench-da"]}, "which trains no policy"),
-        ({"kind": "second_judge", "policy": "sentence"}, "'against' names no row"),
+        ({"kind": "second_judge", "policy": "sentence"}, "'against' is missing"),
     ],
 )
 def test_a_row_that_measures_says_what_is_wrong_with_it(values: dict[str, Any], message: str, tmp_path: Path) -> None:
     root = Path(__file__).resolve().parents[2]
     shutil.copytree(root / "params", tmp_path / "params")
     shutil.copy(root / "params.yaml", tmp_path)
-    path = tmp_path / "params" / "sentence" / "rows" / "own.yaml"
-    path.write_text(yaml.safe_dump({"backbone": "llama31-8b-sft", **values}), encoding="utf-8")
+    page = {"own": {"backbone": "llama31-8b-sft", **values}}
+    (tmp_path / "params" / "sentence" / "rows_own.yaml").write_text(yaml.safe_dump(page), encoding="utf-8")
     with pytest.raises(RecipeError, match=message):
-        load_row(tmp_path, "sentence", path)
+        load_row(tmp_path, "sentence", Address("params/sentence/rows_own.yaml:own"))

@@ -36,8 +36,8 @@ def test_settings_are_the_rows_and_the_scales(tmp_path: Path) -> None:
     finish(root, "results/testbed/segment/policy/segment/0", alpaca_wr=50.0)
     params = outcomes.outcomes(root, "segment", "testbed")[0].params
     assert params["backbone"] == "phi3-mini"
-    assert params["value_clip"] == "0.25"
-    assert params["scale.policy.size"] == "1"
+    assert params["optimiser.value_clip"] == "0.25"
+    assert params["scale.policy.checkpoints"] == str(small_repository.scale_entry("policy", "ppo")["checkpoints"])
 
 
 def test_digest_follows_the_result(tmp_path: Path) -> None:

@@ -209,7 +209,7 @@ def old_tree(root: Path) -> dict[str, Any]:
 
 def test_an_old_tree_is_converted_with_names_results_and_comments(tmp_path: Path) -> None:
     rows = old_tree(tmp_path)
-    with pytest.raises(RecipeError, match=r"backbones/m.yaml: a file of its own.*rewardsmith migrate"):
+    with pytest.raises(RecipeError, match=r"backbones/m.yaml: a file of one entry.*rewardsmith migrate"):
         papers(tmp_path)
     done = migrate(tmp_path)
     refuse_old_tree(tmp_path)
@@ -248,7 +248,8 @@ def test_a_value_set_on_dvcs_command_line_runs_that_row_only(finished_copy: Path
     command("dvc", "exp", "run", "-q", "-S", change, "policy-segment-segment-0", root=root)
     ran = [line.split()[1] for line in (root / ".work/calls").read_text().splitlines()]
     assert ran == ["results/testbed/segment/check", "results/testbed/segment/policy/segment/0"]
-    assert read_settings(root / "params/segment/rows.yaml:segment")["optimiser"] == {"kind": "ppo", "kl_coef": 0.01}
+    changed = {**small_repository.DEFAULT_ROWS["segment"]["optimiser"], "kl_coef": 0.01}
+    assert read_settings(root / "params/segment/rows.yaml:segment")["optimiser"] == changed
     assert "segment.optimiser.kl_coef" in command("dvc", "params", "diff", root=root).stdout
     metrics = command("dvc", "metrics", "diff", root=root).stdout
     assert "results/testbed/segment/policy/segment/0/headline.json" in metrics

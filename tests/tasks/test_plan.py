@@ -14,8 +14,8 @@ import pytest
 from rlhf_core.errors import RecipeError
 from rlhf_core.published import registry
 from tasks.commands import plan_table
-from tasks.dvc.state import read_state
-from tasks.graph import plan
+from tasks.dvc import plan
+from tasks.dvc.stale import read_state
 from tasks.graph.expected import clock, expected_seconds
 from tasks.graph.stages import Stage, select
 from tasks.params.pages import read_settings

@@ -100,12 +100,12 @@ def test_a_set_without_steps_is_refused(tmp_path: Path) -> None:
     ("changes", "message"),
     [
         ({"task": "poetry"}, "task is 'poetry'; known: mathematics, multiple_choice"),
-        ({"columns": {"sum": "gsm8k"}}, r"columns: sum is none of the tests \(sums\)"),
+        ({"columns": {"sum": "gsm8k"}}, r"columns: sum is not one of the tests \(sums\)"),
         ({"source": "huggingface"}, "source is 'huggingface'; known: testbed, directory"),
         ({"source": "testbed"}, "name the sets of a directory, and only of one"),
         ({"tests": {"sums": "known"}}, "tests.sums is 'known'; known: seen, unseen"),
         ({"rows": {"sft": 6}}, "'rows.questions' and .* are missing"),
-        ({"difficulty": {"slip": 2.0}, "source": "testbed", "train": [], "tests": {}}, "slip must lie in"),
+        ({"difficulty": {"slip": 2.0}, "source": "testbed", "train": [], "tests": {}}, "slip must be in"),
     ],
 )
 def test_unusable_specs_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:

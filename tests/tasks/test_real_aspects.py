@@ -112,7 +112,7 @@ def test_pairs_in_an_unexpected_language_are_refused_by_row(tmp_path: Path) -> N
 
 def test_too_few_pairs_and_an_empty_list_of_sets_are_refused(tmp_path: Path) -> None:
     spec = {**MT, "directory": str(directory(tmp_path, [PAIR])), "sets": ["pairs"]}
-    with pytest.raises(DataError, match="1 rows leave none beside the 1 for validation"):
+    with pytest.raises(DataError, match="1 rows leave none for training besides 1 for validation"):
         run("prepare", spec=settings(tmp_path, "mt", spec), out=tmp_path / "out")
     with pytest.raises(RecipeError, match="'sets' names no set"):
         run("prepare", spec=settings(tmp_path, "mt", {**spec, "sets": []}), out=tmp_path / "out")

@@ -89,7 +89,9 @@ def test_records_that_nobody_has_are_an_error_and_not_a_first_evaluation(clone: 
 def test_another_record_of_the_same_number_is_refused(known: Path, tmp_path: Path) -> None:
     root = Path(shutil.copytree(known, tmp_path / "tree", symlinks=True))
     write(root, "000002.json", {"number": 2, "of": "this machine"})
-    with pytest.raises(DataError, match=r"000002\.json: is another one than reevaluations\.dvc names.*Move it away"):
+    with pytest.raises(
+        DataError, match=r"000002\.json: differs from the file that reevaluations\.dvc names.*Move it away"
+    ):
         bring_records(root)
 
 

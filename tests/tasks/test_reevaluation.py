@@ -236,7 +236,7 @@ def test_what_a_model_is_evaluated_with_must_be_in_the_present_tree(
 ) -> None:
     root = evaluation_tree(tmp_path / "root", judge="j")
     shutil.rmtree(root / gone)
-    message = rf"root/{gone}.*: is what policy@champion is evaluated with today, and is not here.*rewardsmith run"
+    message = rf"root/{gone}.*: is an input of policy@champion's evaluation and is missing.*rewardsmith run"
     with pytest.raises(DataError, match=message):
         evaluated(root, evaluation_tree(tmp_path / "old", judge="j"), 0)
 
@@ -304,7 +304,7 @@ def test_a_canary_that_was_cut_is_chosen_again_unless_records_were_made_with_it(
     assert [row["id"] for row in read_json(path)] == ["0", "1", "2", "3"]
     path.write_text('[{"id": "0", ')
     with pytest.raises(
-        DataError, match=r"canary\.json: the canary of the records beside it cannot be read.*Move it away"
+        DataError, match=r"canary\.json: the canary of the records next to it cannot be read.*Move it away"
     ):
         evaluated(root, root, 8)
 
@@ -371,10 +371,10 @@ def test_a_result_that_the_tree_lost_is_brought_back_with_its_data_and_sft_model
     assert {path: digest(folder / path) for path in own} == own
     assert not (folder / settings).exists(), "those of the present tree hold"
     assert Subject.of(folder / result).data == Path("data/d/result")
-    with pytest.raises(DataError, match=r"p/policy/x/0/result.*cannot be brought back: commit .* has another one"):
+    with pytest.raises(DataError, match=r"p/policy/x/0/result.*cannot be restored: commit .* has another one"):
         bring_back(root, result, "0" * 64, commit, tmp_path / "none")
     shutil.rmtree(root / ".dvc" / "cache")
-    with pytest.raises(DataError, match=r"cannot be brought back.*dvc pull"):
+    with pytest.raises(DataError, match=r"cannot be restored.*dvc pull"):
         bring_back(root, result, own[result], commit, tmp_path / "lost")
 
 

@@ -128,7 +128,7 @@ def test_references_that_are_not_finite_are_refused(pipeline: Pipeline, tmp_path
     [
         ("responses", 0, "responses is 0"),
         ("constants", "paper", "constants is 'paper'; known: value, sft"),
-        ("sampling", {"top_q": 0.9}, "unknown setting 'top_q'; did you mean 'top_p'"),
+        ("sampling", {"top_q": 0.9}, "unknown setting 'sampling.top_q'; did you mean 'top_p'"),
     ],
 )
 def test_settings_out_of_range_are_refused(

@@ -223,7 +223,7 @@ def test_a_permission_lost_in_mid_run_keeps_the_result_and_the_next_run_pushes_i
     with monkeypatch.context() as patch:
         patch.setattr("dvc_data.hashfile.transfer.transfer", refused)
         patch.setattr("dvc_objects.fs.local.LocalFileSystem.pipe_file", refused)
-        with pytest.raises(RewardsmithError, match=r"Access Denied.*what is done is kept in this clone") as caught:
+        with pytest.raises(RewardsmithError, match=r"Access Denied.*finished work is kept in this clone") as caught:
             run_one(first, "use", upstream=["make"], name="team", commit=commit_of(first))
     assert not isinstance(caught.value, RemoteFailed), "trying again does not help"
     assert objects(folder) == before

@@ -17,6 +17,7 @@ from unittest.mock import patch
 
 import pytest
 
+from tasks.graph.headlines import HEADLINE_FILE
 from tasks.running.artifacts import digest
 from tasks.running.checkpoints import SECONDS_VARIABLE, WORK
 from tasks.running.launch import PROCESSES_VARIABLE
@@ -180,13 +181,14 @@ def test_a_killed_stage_ends_as_one_never_killed(
     made = killed_and_restarted(lambda: launch(module, line, tmp_path), tmp_path, random.Random(f"kill {name}"), kills)
     log = (tmp_path / "log").read_text()
     assert made >= 2, log
-    assert log.count("goes on after step") == made, log
+    assert log.count("continues after step") == made, log
     assert "damaged" not in log
-    assert {path.name for path in out.iterdir()} == {"result", "record"}
+    assert {path.name for path in out.iterdir()} == {"result", "record", HEADLINE_FILE}
     assert not checkpoints(tmp_path)
     for path in sorted(path.relative_to(never) for path in never.rglob("*") if path.is_file()):
         assert digest(out / "result" / path) == digest(never / path), path
     assert digest(out / "result") == digest(never)
+    assert digest(out / HEADLINE_FILE) == digest(never.parent / HEADLINE_FILE)
 
 
 @pytest.mark.platform
@@ -201,5 +203,5 @@ def test_a_killed_stage_of_two_ranks_ends_as_one_never_killed(
         start = partial(TwoRanks, module, line, folder)
         assert killed_and_restarted(start, folder, random.Random(f"ranks {name}"), kills) == kills
         outputs.append(folder / "out" / "result")
-    assert (tmp_path / "log").read_text().count("goes on after step") == 2
+    assert (tmp_path / "log").read_text().count("continues after step") == 2
     assert digest(outputs[1]) == digest(outputs[0])

@@ -16,6 +16,7 @@ from rlhf_core.errors import DataError, RecipeError
 from tasks import normaliser, policy, prepare, reward_model, sft, solution_pairs, tokenizer
 from tasks.graph.rows import row_addresses
 from tasks.params.pages import read_settings
+from tasks.policy_run import optimising
 from tasks.policy_run.solutions import SolutionFolders, fixed_samples
 from tasks.running.artifacts import digest, read_jsonl, write_jsonl
 from tasks.running.checkpoints import SECONDS_VARIABLE
@@ -190,7 +191,7 @@ def test_a_killed_run_goes_on_bitwise(made: Made, tmp_path: Path, monkeypatch: p
         return {"train_accuracy": 0.0}
 
     with monkeypatch.context() as broken:
-        broken.setattr(policy, "question_accuracies", interrupted)
+        broken.setattr(optimising, "question_accuracies", interrupted)
         with pytest.raises(Killed):
             train_committed(made, "math-rlmec", tmp_path / "part")
     train_committed(made, "math-rlmec", tmp_path / "part")

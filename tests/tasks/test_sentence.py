@@ -20,7 +20,7 @@ from tasks import normaliser, policy, references, reward_model, segmenter
 from tasks.commands.explain import explain
 from tasks.graph.rows import row_addresses
 from tasks.params.pages import read_settings
-from tasks.policy_run.reward import build_reward
+from tasks.policy_run.reward import RewardInputs, build_reward
 from tasks.running.loading import load_encoder
 from tests.tasks.tiny_pipeline import SETTINGS, Pipeline
 
@@ -104,9 +104,8 @@ def test_weighted_sentence_rewards_are_paid_at_boundary_tokens_and_add_up(
     for read, credit in (("weighted", "segment_end"), ("aggregate", "last_token")):
         row = {**ROW, "readout": {"segmenter": SAT, "read": read}, "credit": credit}
         folders = [trained / "model" / "result"], [trained / "normaliser" / "result"]
-        reward = build_reward(
-            parse_recipe(row), None, *folders, [], microbatch=2, tokenizer=words(pipeline), sentences=sentences
-        )
+        inputs = RewardInputs(None, *folders, sentences=sentences)
+        reward = build_reward(parse_recipe(row), inputs, microbatch=2, tokenizer=words(pipeline))
         paid[read] = reward(rollouts).total
     torch.testing.assert_close(paid["weighted"].sum(dim=1), paid["aggregate"].sum(dim=1), atol=1e-5, rtol=1e-4)
     assert paid["weighted"][~rollouts.responses.mask].abs().sum() == 0
@@ -150,9 +149,8 @@ def test_reference_rewards_are_known_of_sentences_without_boundary_tokens_alone(
     for read, credit in (("value", "segment_end"), ("aggregate", "last_token")):
         recipe = parse_recipe({**row, "readout": {"segmenter": SAT, "read": read}, "credit": credit})
         folders = [model], [trained / "normaliser" / "result"], [tmp_path / "result"]
-        reward[read] = partial(
-            build_reward, recipe, None, *folders, microbatch=2, tokenizer=words(pipeline), sentences=sentences
-        )
+        inputs = RewardInputs(None, *folders, sentences=sentences)
+        reward[read] = partial(build_reward, recipe, inputs, microbatch=2, tokenizer=words(pipeline))
     known = reward["value"]().components[0].references
     assert list(known) == [row["id"] for row in pipeline.rows("data", "prompts.jsonl")]
     with pytest.raises(RecipeError, match="'aggregate' of a reward model of aggregation 'differential_attention'"):
@@ -161,7 +159,7 @@ def test_reference_rewards_are_known_of_sentences_without_boundary_tokens_alone(
 
 def test_a_shaping_with_references_is_refused_where_they_are_never_known() -> None:
     row = {**ROW, "shaping": {"kind": "par"}, "readout": {"segmenter": SAT, "read": "weighted"}}
-    with pytest.raises(RecipeError, match="needs reference rewards, which are not known of read-out 'weighted'"):
+    with pytest.raises(RecipeError, match="needs reference rewards, but they are not known for read-out 'weighted'"):
         parse_recipe(row)
 
 

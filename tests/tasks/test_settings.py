@@ -269,7 +269,7 @@ def test_a_wrong_judge_spec_is_refused() -> None:
         load_judge({"kind": "endpoint", "url": "http://127.0.0.1/v1"}, None)
     with pytest.raises(RecipeError, match="unknown judge kind 'gpt'"):
         load_judge({"kind": "gpt"}, None)
-    with pytest.raises(RecipeError, match="knows the testbed only"):
+    with pytest.raises(RecipeError, match="works on the testbed only"):
         load_judge({"kind": "gold"}, None)
 
 

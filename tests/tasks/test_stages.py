@@ -15,6 +15,7 @@ import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
 from tasks import prepare
+from tasks.graph.headlines import HEADLINE_FILE, HEADLINES
 from tasks.running.artifacts import digest, read_json, read_jsonl, read_tensors, write_json
 from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
 
@@ -45,8 +46,9 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", RUNS)
-def test_a_stage_leaves_result_and_record_and_nothing_else(pipeline: Pipeline, name: str) -> None:
-    assert {path.name for path in pipeline.out(name).iterdir()} == {"result", "record"}
+def test_a_stage_leaves_result_record_and_headline_metrics_and_nothing_else(pipeline: Pipeline, name: str) -> None:
+    headline = {HEADLINE_FILE} if RUNS[name][0] in HEADLINES else set()
+    assert {path.name for path in pipeline.out(name).iterdir()} == {"result", "record"} | headline
     assert FILES.get(name, {"data.json"}) <= {path.name for path in pipeline.result(name).iterdir()}
 
 
@@ -166,7 +168,7 @@ def test_a_failing_run_leaves_the_earlier_result_in_place(pipeline: Pipeline, tm
     with pytest.raises(NumericsError):
         pipeline.run("sft", out, settings=altered(pipeline, tmp_path, "sft", "spec", "training.learning_rate", 1e30))
     assert digest(out / "result") == before
-    assert {path.name for path in out.iterdir()} == {"result", "record"}
+    assert {path.name for path in out.iterdir()} == {"result", "record", HEADLINE_FILE}
 
 
 def test_a_run_removes_what_a_killed_run_left(pipeline: Pipeline, tmp_path: Path) -> None:

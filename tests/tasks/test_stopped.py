@@ -17,9 +17,10 @@ from tasks.commands.explain import shared_credit
 from tasks.graph import files as graph
 from tasks.graph.expected import expected_bytes, expected_seconds
 from tasks.graph.stages import Stage, stopped_stages
+from tasks.graph.stopping import STOPPED_FILE, stopped
 from tasks.report import terminal
 from tasks.report.__main__ import write_report
-from tasks.running.artifacts import STOPPED_FILE, Stopped, read_json, stage_output, stopped, write_json
+from tasks.running.artifacts import Stopped, read_json, stage_output, write_json
 from tasks.running.checkpoints import resumable_output
 from tasks.running.stage import command_line
 from tasks.tracking import outcomes

@@ -104,7 +104,7 @@ def test_a_file_that_cannot_be_read_is_passed_over_with_its_name(
     found = times.last_run(tmp_path)
     assert found is not None
     assert found.started == good.started
-    assert "2026-03-01T100000Z.json is no run's times" in capsys.readouterr().err
+    assert "2026-03-01T100000Z.json is not a file of a run's times" in capsys.readouterr().err
 
 
 def test_the_table_names_what_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -60,7 +60,7 @@ def test_each_row_and_seed_is_a_run_under_each_of_its_tables(root: Path) -> None
     parent = runs(root, kind="table", table="Table 1")[0]
     assert run.data.tags["mlflow.parentRunId"] == parent.info.run_id
     assert run.info.status == "FINISHED"
-    assert run.data.params["value_clip"] == "0.25"
+    assert run.data.params["optimiser.value_clip"] == "0.25"
     assert run.data.tags["commit"] == "0" * 40
     assert any(name.startswith("lineage.") for name in run.data.tags)
     metrics = json.loads((root / "results/testbed/segment/policy/segment/0/result/metrics.json").read_text())

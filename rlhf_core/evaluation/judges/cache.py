@@ -14,7 +14,7 @@ from rlhf_core.errors import DataError
 
 
 def digest(parts: Mapping[str, Any]) -> str:
-    """sha256 of the canonical JSON of a request: equal parts, in any order, give equal keys."""
+    """Returns sha256 of the canonical JSON of a request: equal parts, in any order, give equal keys."""
     text = json.dumps(parts, sort_keys=True, ensure_ascii=True, separators=(",", ":"))
     return hashlib.sha256(text.encode("ascii")).hexdigest()
 
@@ -60,7 +60,7 @@ class AnswerCache:
         return len(self._rows)
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """The stored row (with its `text`), or None."""
+        """Returns the stored row (with its `text`), or None."""
         return self._rows.get(key)
 
     def put(self, key: str, text: str, **facts: str | int | float) -> None:

@@ -75,14 +75,14 @@ class Game:
 
     @property
     def label_for_model(self) -> str | None:
-        """The label with the model as A; None when invalid or soft."""
+        """Returns the label with the model as A; None when invalid or soft."""
         if self.verdict.label is None:
             return None
         return self.verdict.label if self.first == "model" else _MIRROR[self.verdict.label]
 
     @property
     def preference_for_model(self) -> float:
-        """Soft preference in [1, 2], 2 = the model wins; NaN when invalid or not soft."""
+        """Returns the soft preference in [1, 2], 2 = the model wins; NaN when invalid or not soft."""
         if not self.verdict.valid or self.verdict.value is None:
             return math.nan
         return 3.0 - self.verdict.value if self.first == "model" else self.verdict.value
@@ -119,7 +119,7 @@ _TIES: dict[str, Verdict] = {
 
 
 def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[Verdict, str, int]]:
-    """Ask, parse, and ask again what cannot be parsed, at most `retries` more times."""
+    """Returns the ask, parse, and ask again what cannot be parsed, at most `retries` more times."""
     results: list[tuple[Verdict, str, int]] = [(Verdict.invalid("not asked"), "", 0)] * len(requests)
     pending = list(range(len(requests)))
     for attempt in range(retries + 1):
@@ -147,7 +147,7 @@ def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[t
 
 
 def drawn_order(prompt: str, seed: int = 0) -> Side:
-    """Which side is shown first: a fair coin of seed and prompt alone, so every model meets the same orders.
+    """Returns which side is shown first: a fair coin of seed and prompt alone, so every model meets the same orders.
 
     Source: AlpacaEval 2.0, which switches the two outputs at random with the instruction as random seed.
     """
@@ -164,7 +164,7 @@ def play_games(
     seed: int = 0,
     retries: int = 2,
 ) -> list[Game]:
-    """Judge every comparison once per order.
+    """Returns the judge every comparison once per order.
 
     Args:
         judge: who answers.
@@ -212,7 +212,7 @@ def play_games(
 def grade_answers(
     judge: Judge, answers: Sequence[tuple[str, str, str, Mapping[str, Any]]], *, retries: int = 2
 ) -> list[Game]:
-    """Single-answer grading (MT-Bench): `answers` are (id, prompt, answer, meta); one game each."""
+    """Returns the single-answer grading (MT-Bench): `answers` are (id, prompt, answer, meta); one game each."""
     _require_unique([row[0] for row in answers])
     requests = [JudgeRequest(id_, prompt, (text,), "mt_bench", meta) for id_, prompt, text, meta in answers]
     return [
@@ -222,7 +222,7 @@ def grade_answers(
 
 
 def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "sum") -> list[Outcome]:
-    """Combine a comparison's games into one outcome.
+    """Returns the combine a comparison's games into one outcome.
 
     Args:
         games: games of any number of comparisons, in any order.
@@ -253,7 +253,7 @@ def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "s
 
 
 def win_rate_of_outcomes(outcomes: Sequence[Outcome], ties: Literal["half", "leave_out"] = "half") -> dict[str, float]:
-    """Win rate in percent with counts.
+    """Returns the win rate in percent with counts.
 
     Args:
         outcomes: combined outcomes.
@@ -282,7 +282,7 @@ def win_rate_of_outcomes(outcomes: Sequence[Outcome], ties: Literal["half", "lea
 
 
 def soft_preferences(games: Sequence[Game]) -> dict[str, float]:
-    """Mean soft preference in [1, 2] per comparison (2: the model wins); NaN if a game is invalid."""
+    """Returns the mean soft preference in [1, 2] per comparison (2: the model wins); NaN if a game is invalid."""
     by_id: dict[str, list[float]] = {}
     for game in games:
         by_id.setdefault(game.id, []).append(game.preference_for_model)

@@ -29,7 +29,7 @@ _CONFIGURATION = {401, 402, 403, 404, 405}
 
 @dataclass(frozen=True)
 class EndpointConfig:
-    """Where and how to ask.
+    """Address and request settings of an endpoint.
 
     Attributes:
         base_url: up to and including the version, e.g. `http://127.0.0.1:8000/v1`; without credentials.
@@ -69,14 +69,14 @@ class EndpointConfig:
         if url.scheme not in ("http", "https") or not url.host:
             raise JudgeError(f"base_url must be an http or https address, not '{self.base_url}'")
         if url.userinfo:
-            raise JudgeError("base_url must not hold credentials; name an environment variable instead")
+            raise JudgeError("base_url must not contain credentials; name an environment variable instead")
         if self.retries < 0 or self.concurrency < 1 or self.timeout_s <= 0:
             raise JudgeError("retries must be 0 or more, concurrency 1 or more, timeout_s above 0")
 
 
 @dataclass
 class Usage:
-    """What a judge has cost so far: calls that reached the endpoint, tokens as it reported them, money."""
+    """Cost of a judge so far: calls that reached the endpoint, tokens as the endpoint reported them, money."""
 
     calls: int = 0
     tries_again: int = 0
@@ -138,7 +138,7 @@ class EndpointJudge:
         return f"EndpointJudge({self.config!r})"
 
     def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
-        """Verdict texts in order; equal requests are asked once.
+        """Returns the verdict texts in order; equal requests are asked once.
 
         Raises:
             JudgeError: wrong address, key or model; or, with `on_failure='raise'`, a call that failed for
@@ -163,7 +163,7 @@ class EndpointJudge:
     def _ask_all(
         self, missing: Mapping[str, dict[str, Any]], templates: Mapping[str, str], n_known: int
     ) -> dict[str, str]:
-        """Ask everything that is not cached, side by side; store each answer as it arrives."""
+        """Returns the ask everything that is not cached, side by side; store each answer as it arrives."""
         texts: dict[str, str] = {}
         failures: list[str] = []
         self._stop.clear()
@@ -230,7 +230,8 @@ class EndpointJudge:
         return body | dict(self.config.extra_body)
 
     def _cache_key(self, request: JudgeRequest, body: Mapping[str, Any]) -> str:
-        """Digest of endpoint, model, template, text, sampling, and the attempt after an unparsable answer."""
+        """Returns the digest of endpoint, model, template, text, sampling, and the attempt after an unparsable
+        answer."""
         attempt = request.meta.get("attempt", 0)
         return digest(
             {
@@ -242,7 +243,7 @@ class EndpointJudge:
         )
 
     def _ask(self, client: httpx.Client, body: Mapping[str, Any], template: str) -> _Answer:
-        """One request with its bounded tries."""
+        """Returns one request with its bounded tries."""
         pause = self.config.backoff_s
         for attempt in range(self.config.retries + 1):
             try:
@@ -307,7 +308,7 @@ class EndpointJudge:
 
 
 def _read_completion(payload: Any, wants_logprobs: bool) -> _Answer | None:
-    """Text and token counts of a chat completion; None if it has another form."""
+    """Returns the text and token counts of a chat completion; None if it has another form."""
     try:
         choice = payload["choices"][0]
         content = choice["message"]["content"]
@@ -326,7 +327,7 @@ def _read_completion(payload: Any, wants_logprobs: bool) -> _Answer | None:
 
 
 def _first_token_logprobs(choice: Mapping[str, Any]) -> dict[str, float]:
-    """token -> log-probability of the first generated token; empty when the endpoint gave none."""
+    """Returns token -> log-probability of the first generated token; empty when the endpoint gave none."""
     try:
         top = choice["logprobs"]["content"][0]["top_logprobs"]
         return {str(row["token"]): float(row["logprob"]) for row in top}

@@ -1,4 +1,4 @@
-"""What a judge is: requests in, raw verdict text out; parsing happens elsewhere, strictly."""
+"""Interface of a judge: requests in, raw verdict text out; another module parses the text strictly."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Judge(Protocol):
     name: str
 
     def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
-        """Return the raw verdict text of each request, in order."""
+        """Returns the return the raw verdict text of each request, in order."""
         ...
 
 
@@ -61,5 +61,5 @@ class Verdict:
 
     @staticmethod
     def invalid(reason: str) -> Verdict:
-        """A verdict that counts for nobody."""
+        """Returns a verdict that counts for nobody."""
         return Verdict(valid=False, reason=reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
@@ -28,6 +28,7 @@ class Gold(Checked):
         temperature: of its soft preferences, in reward units.
     """
 
+    needs_world: ClassVar[bool] = True
     persona: Annotated[str, one_of(PERSONAS)] = "exact"
     seed: int = 0
     temperature: Annotated[float, above(0)] = DEFAULT_TEMPERATURE
@@ -39,7 +40,7 @@ class Gold(Checked):
             RecipeError: no world, since the data is not of the testbed.
         """
         if world is None:
-            raise RecipeError("a gold judge knows the testbed only; name an endpoint judge for real data, or none")
+            raise RecipeError("a gold judge works on the testbed only; for real data name an endpoint judge, or none")
         return GoldJudge(world, self.persona, self.seed, self.temperature)
 
 
@@ -47,13 +48,15 @@ class Gold(Checked):
 class Endpoint(EndpointConfig):
     """A language model behind an OpenAI-compatible endpoint."""
 
+    needs_world: ClassVar[bool] = False
+
     def judge(self, world: GoldWorld | None) -> Judge:
         """Returns the judge; it needs no world."""
         return EndpointJudge(self)
 
 
-#: Settings of each kind of judge, with `judge(world)`.
-JUDGES: Choices[type[Any]] = Choices("judge kind", {"gold": Gold, "endpoint": Endpoint}, needs=("judge",))
+#: Settings of each kind of judge, with `judge(world)`, and whether it knows true rewards (`needs_world`).
+JUDGES: Choices[type[Any]] = Choices("judge kind", {"gold": Gold, "endpoint": Endpoint}, needs=("judge", "needs_world"))
 
 
 def check_stated_judge(spec: Any) -> None:

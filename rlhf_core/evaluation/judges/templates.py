@@ -62,7 +62,7 @@ class Template:
 
 
 def parse_alpaca_eval(text: str) -> Verdict:
-    """Soft preference in [1, 2]; 2 means that the second answer shown is better.
+    """Returns the soft preference in [1, 2]; 2 means that the second answer shown is better.
 
     Accepts one line `preference: x` (several lines only if they agree), or the whole answer being the
     model identifier `m` (1, first answer) or `M` (2, second answer), case-sensitive as in AlpacaEval.
@@ -82,7 +82,7 @@ def parse_alpaca_eval(text: str) -> Verdict:
 
 
 def preference_from_logprobs(logprobs: Mapping[str, float]) -> float | None:
-    """AlpacaEval's weighted annotator: `2 - p(m) / (p(m) + p(M))` of the first generated token.
+    """Returns AlpacaEval's weighted annotator: `2 - p(m) / (p(m) + p(M))` of the first generated token.
 
     Args:
         logprobs: token -> log-probability (nats) of the first generated token.
@@ -100,7 +100,7 @@ def preference_from_logprobs(logprobs: Mapping[str, float]) -> float | None:
 
 
 def parse_arena_hard(text: str) -> Verdict:
-    """One of five verdicts in double brackets (Arena-Hard v0.1, `get_score`).
+    """Returns one of five verdicts in double brackets (Arena-Hard v0.1, `get_score`).
 
     Repeated equal verdicts are one verdict; different ones are none. A bracketed comparison outside the five
     labels (`[[A<B]]`) is invalid, as in the official scoring.
@@ -117,7 +117,7 @@ def parse_arena_hard(text: str) -> Verdict:
 
 
 def parse_mt_bench(text: str) -> Verdict:
-    """First `[[n]]`, else first `[n]` (FastChat, `run_judge_single`); n may have decimals.
+    """Returns the first `[[n]]`, else first `[n]` (FastChat, `run_judge_single`); n may have decimals.
 
     Deviation from FastChat: a number outside 1 to 10 is not a score of this scale and counts as missing.
     """
@@ -132,7 +132,7 @@ def parse_mt_bench(text: str) -> Verdict:
 
 
 def parse_pairwise(text: str) -> Verdict:
-    """A line that starts with `Better: A`, `Better: B` or `Better: N`, the letter as a whole word (PAR).
+    """Returns a line that starts with `Better: A`, `Better: B` or `Better: N`, the letter as a whole word (PAR).
 
     Several such lines must agree; `Better: A or B` names no winner.
     """
@@ -338,7 +338,7 @@ def _as_asked(request: JudgeRequest) -> str:
 
 
 def _read_elsewhere(text: str) -> Verdict:
-    """A teacher's answer is read by `rlhf_core.reasoning`; here it only has to be one."""
+    """Returns a teacher's answer is read by `rlhf_core.reasoning`; here it only has to be one."""
     return Verdict(valid=bool(text.strip()), reason="" if text.strip() else "no answer")
 
 
@@ -367,14 +367,14 @@ TEMPLATES: dict[str, Template] = {
 
 
 def get_template(name: str) -> Template:
-    """The template of that name; RecipeError names the known ones otherwise."""
+    """Returns the template of that name; RecipeError names the known ones otherwise."""
     if name not in TEMPLATES:
         raise RecipeError(f"unknown judge template '{name}'; known: {', '.join(sorted(TEMPLATES))}")
     return TEMPLATES[name]
 
 
 def render(request: JudgeRequest) -> tuple[str, str]:
-    """System and user message of a request for a language model.
+    """Returns the system and user message of a request for a language model.
 
     Raises:
         RecipeError: unknown template, or a number of answers that the template does not take.

@@ -1,4 +1,4 @@
-"""Which row of this project stands behind each row of a published table.
+"""Map from each row of a published table to the row of this project that reproduces it.
 
 One file per paper (`segment.yaml`, ...). A paper without a file has no rows yet: its tables are then printed
 as published, every measured cell "not run".
@@ -25,7 +25,7 @@ PROVENANCE = ("qa_train", "math_train", "rm_dataset", "policy_dataset")
 
 @dataclass(frozen=True)
 class RecipeRow:
-    """Where one row's results lie: `results/<scale>/<group>/<kind>/<name>/<seed>/`."""
+    """Folder of one row's results: `results/<scale>/<group>/<kind>/<name>/<seed>/`."""
 
     name: str
     group: str
@@ -34,14 +34,14 @@ class RecipeRow:
 
 @dataclass(frozen=True)
 class MappedRow:
-    """One published row and what stands behind it.
+    """One published row and the row that reproduces it.
 
     Attributes:
         published: the row as printed.
         recipe: the row of this project; None where there is none yet.
         main: name of the row it is compared with.
         reference: the SFT model that its policy starts from and is compared with in true reward.
-        part: which columns of a printed row it is, where several rows of this project stand behind one.
+        part: which columns of a printed row it is, where several rows of this project reproduce one.
         elsewhere: keys of the printed row's columns that belong to its other parts.
     """
 
@@ -54,7 +54,8 @@ class MappedRow:
 
     @property
     def printed_condition(self) -> str:
-        """The condition as printed; of a row with parts, also what else sets it apart from the table's other rows."""
+        """Returns the condition as printed; of a row with parts, also what else sets it apart from the table's other
+        rows."""
         if self.part is None:
             return self.published.condition
         extra = {k: v for k, v in self.published.extra.items() if k not in ("part", *PROVENANCE)}
@@ -64,7 +65,7 @@ class MappedRow:
 
     @property
     def condition(self) -> str:
-        """The printed condition, and the part's name where it is one."""
+        """Returns the printed condition, and the part's name where it is one."""
         return self.printed_condition if self.part is None else f"{self.printed_condition} · {self.part}"
 
     @property
@@ -79,7 +80,7 @@ def _file(paper_key: str) -> Mapping[str, Any] | None:
 
 
 def recipe_row(paper_key: str, name: str, kind: str | None = None) -> RecipeRow:
-    """Where the results of a paper's row of that name lie; `kind` for a table about reward models, say."""
+    """Returns where the results of a paper's row of that name lie; `kind` for a table about reward models, say."""
     mapping = _file(paper(paper_key).key) or {}
     place = mapping.get("rows", {}).get(name, {})
     return RecipeRow(
@@ -90,7 +91,7 @@ def recipe_row(paper_key: str, name: str, kind: str | None = None) -> RecipeRow:
 
 
 def _by_backbone(entry: Mapping[str, Any], field: str, row: Row) -> str | None:
-    """A table's `main` or `reference` for a row: one name, one per backbone, or by what stands after an @."""
+    """Returns a table's `main` or `reference` for a row: one name, one per backbone, or by what stands after an @."""
     name = entry.get(field)
     if not isinstance(name, Mapping) or row.backbone in name:
         return name.get(row.backbone) if isinstance(name, Mapping) else name
@@ -113,7 +114,7 @@ def _parts(entry: Mapping[str, Any], row: Row) -> list[tuple[str | None, Row, fr
 
 
 def _selects(key: str, row: Row) -> int:
-    """How closely a key of the map ("condition", "condition @ 13B & TLS=yes") describes a row; 0: not at all.
+    """Returns how closely a key of the map ("condition", "condition @ 13B & TLS=yes") describes a row; 0: not at all.
 
     What stands after the @ names the backbone, the value of another column of the row, or column=value.
     """
@@ -124,7 +125,7 @@ def _selects(key: str, row: Row) -> int:
 
 
 def mapped_rows(table: Table) -> list[MappedRow]:
-    """The rows of a published table in printed order, each with its recipe row where the map names one.
+    """Returns the rows of a published table in printed order, each with its recipe row where the map names one.
 
     Raises:
         RecipeError: the map names a condition that the table does not print.
@@ -159,12 +160,12 @@ def mapped_rows(table: Table) -> list[MappedRow]:
 
 
 def data_set(paper_key: str) -> str:
-    """The data set whose judged baseline variants calibrate a paper's length-controlled win rates."""
+    """Returns the data set whose judged baseline variants calibrate a paper's length-controlled win rates."""
     return str((_file(paper(paper_key).key) or {}).get("data", "dialogue"))
 
 
 def metric_name(table: Table, column_key: str, row: Row | None = None) -> str:
-    """The name in a run's metrics.json behind a cell: the column's own key unless the map says otherwise.
+    """Returns the name in a run's metrics.json behind a cell: the column's own key unless the map says otherwise.
 
     `{evaluator}` in the map's name stands for that column of the row in small letters and dashes; without a row it
     stands as it is.
@@ -176,13 +177,13 @@ def metric_name(table: Table, column_key: str, row: Row | None = None) -> str:
 
 
 def in_dashes(words: str) -> str:
-    """Words in small letters, with a dash for what is no letter, digit or dot."""
+    """Returns words in small letters, with a dash for what is no letter, digit or dot."""
     return re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-")
 
 
 def row_keys(rows: Sequence[MappedRow]) -> list[str | None]:
-    """A name for each row of a table by which its cells are told apart: the recipe row's, with the evaluator behind it
-    where several printed rows differ by that alone."""
+    """Returns a name for each row of a table by which its cells are told apart: the recipe row's, with the evaluator
+    behind it where several printed rows differ by that alone."""
     names = [row.recipe.name if row.recipe else None for row in rows]
     return [
         f"{name}@{in_dashes(row.published.extra['evaluator'])}"
@@ -193,14 +194,14 @@ def row_keys(rows: Sequence[MappedRow]) -> list[str | None]:
 
 
 def also_measured(table: Table) -> list[Column]:
-    """Columns that the paper does not print and that the testbed can measure, for this table."""
+    """Returns columns that the paper does not print and that the testbed can measure, for this table."""
     mapping = _file(table.paper) or {}
     names = mapping.get("tables", {}).get(table.id, {}).get("also", [])
     return [Column(key=name, **mapping["also"][name]) for name in names]
 
 
 def rows_of_paper(paper_key: str) -> list[RecipeRow]:
-    """Every row behind a paper's tables and figures, each once, in the order of the tables."""
+    """Returns every row behind a paper's tables and figures, each once, in the order of the tables."""
     mapping = _file(paper(paper_key).key) or {}
     named = [name for entry in mapping.get("tables", {}).values() for name in entry["rows"].values()]
     names = [name for each in named for name in (each.values() if isinstance(each, Mapping) else [each])]

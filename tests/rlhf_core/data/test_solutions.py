@@ -30,7 +30,7 @@ def samples(*rows: dict[str, Any]) -> list[Sample]:
     ("rows", "message"),
     [
         ([], "there is no sampled solution"),
-        ([row("q-1"), row("q-1")], "an id comes twice"),
+        ([row("q-1"), row("q-1")], "an id is used twice"),
         ([row("q-1"), row("q-2", prediction=None)], r"row 2, field 'prediction': is None, expected str"),
         ([row("q-1", correct="yes")], r"field 'correct'"),
     ],

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.hacking import AlarmSettings, Evaluated
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated
 from rlhf_core.evaluation.overoptimisation import (
     Onset,
     clause_use,

@@ -227,7 +227,7 @@ def test_a_reference_reward_that_is_not_finite_stops_the_run(value: float) -> No
 
 def test_a_ceiling_below_every_reward_is_refused() -> None:
     shaping = build_shaping(spec("ceil", ceiling=0.5))
-    with pytest.raises(RecipeError, match=r"ceiling 0\.5 lies below every proxy reward .* smallest of 3 is 0\.7"):
+    with pytest.raises(RecipeError, match=r"ceiling 0\.5 is below every proxy reward .* smallest of 3 is 0\.7"):
         shaping(Sequence(torch.tensor([0.7, 2.0, 3.0])), batch(), update=True)
 
 

@@ -121,7 +121,7 @@ def test_the_gold_judge_knows_this_world() -> None:
 def test_a_split_or_share_that_is_none_is_refused() -> None:
     with pytest.raises(RecipeError, match="unknown split 'tset'"):
         WORLD.prompts(1, 0, "tset")
-    with pytest.raises(RecipeError, match="wrong must lie in"):
+    with pytest.raises(RecipeError, match="wrong must be in"):
         LongFormConfig(wrong=1.5)
 
 

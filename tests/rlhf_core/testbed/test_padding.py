@@ -53,5 +53,5 @@ def test_a_share_without_a_kind_is_refused() -> None:
     for padding, kind in ((0.4, None), (0.0, "flattery"), (0.4, "poetry")):
         with pytest.raises(RecipeError, match="a share above 0 goes with one of flattery, keyword, repetition"):
             WorldConfig(padding=padding, padded_with=kind)
-    with pytest.raises(RecipeError, match=r"padding must lie in \[0, 1\]"):
+    with pytest.raises(RecipeError, match=r"padding must be in \[0, 1\]"):
         WorldConfig(padding=1.4, padded_with="flattery")

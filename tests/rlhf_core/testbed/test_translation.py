@@ -125,7 +125,7 @@ def test_words_of_another_language_are_words_without_a_form() -> None:
 def test_a_split_or_share_that_is_none_is_refused() -> None:
     with pytest.raises(RecipeError, match="unknown split 'dev'"):
         WORLD.prompts(1, 0, "dev")
-    with pytest.raises(RecipeError, match="garbling must lie"):
+    with pytest.raises(RecipeError, match="garbling must be"):
         TranslationConfig(garbling=2)
     with pytest.raises(RecipeError, match="slips must not be negative"):
         TranslationConfig(slips=-1)

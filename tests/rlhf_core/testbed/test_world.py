@@ -253,6 +253,6 @@ def test_better_quality_is_better():
 @pytest.mark.parametrize("share", ["rambling", "garbling"])
 def test_a_share_lies_between_0_and_1(share):
     for value in (-0.1, 1.1):
-        with pytest.raises(RecipeError, match=rf"{share} must lie in \[0, 1\]"):
+        with pytest.raises(RecipeError, match=rf"{share} must be in \[0, 1\]"):
             WorldConfig(**{share: value})
     WorldConfig(**{share: 1.0})

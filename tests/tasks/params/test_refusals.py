@@ -19,6 +19,7 @@ from tasks.graph.declared import check_declared
 from tasks.graph.matrix import build
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
+from tasks.params.scales import scale_entries
 
 ROOT = Path(__file__).parents[3]
 
@@ -55,6 +56,8 @@ def test_nothing_heavy_was_imported_and_no_stage_ran(outcomes: dict[str, list[st
     assert outcomes["written"] == []
 
 
+#: The page of PAR's settings of PPO.
+PAR_PPO = scale_entries(ROOT, "testbed", "policy")["par_ppo"].file.as_posix()
 #: (page, entry, what it says instead, what the refusal says)
 BY_COMMAND: list[tuple[str, str, dict[str, object], str]] = [
     ("par/rows.yaml", "vanilla", {"credit": "evensplit"}, "credit is 'evensplit'; did you mean 'even_split'?"),
@@ -66,7 +69,7 @@ BY_COMMAND: list[tuple[str, str, dict[str, object], str]] = [
     ("par/rows.yaml", "vanilla", {"backbone": "gemma2-2bb"}, "unknown backbone 'gemma2-2bb'"),
     ("par/reward_models.yaml", "standard", {"aggregation": "meen"}, "did you mean 'mean'?"),
     ("scales/testbed/backbones.yaml", "gemma2-2b", {"precision": "fp16"}, "precision is 'fp16'"),
-    ("scales/testbed/policy_par.yaml", "par_ppo", {"prompt_limit": 10**6}, "prompt_limit is 1000000"),
+    (PAR_PPO.removeprefix("params/"), "par_ppo", {"prompt_limit": 10**6}, "prompt_limit is 1000000"),
 ]
 
 

@@ -8,14 +8,16 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import RecipeError, hint
 from rlhf_core.published import registry
 from tasks.graph import files as graph
+from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import build
-from tasks.graph.rows import ROOT_SCALE
-from tasks.params.pages import nearest, page_files, read_settings
+from tasks.graph.names import SUITE
+from tasks.params.pages import page_files, read_settings
 from tasks.params.scales import scale_names
+from tasks.params.settings import ROOT_SCALE
 from tasks.running.exclusive import only_scheduler
 
 ROOT_FILE = "dvc.yaml"
@@ -30,8 +32,8 @@ def pipeline_files(
     rows: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> list[str]:
-    """The dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or where the
-    demo has no rows of the paper, or not the chosen rows (or, of chosen rows, not the chosen seeds).
+    """Returns the dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or
+    where the demo has no rows of the paper, or not the chosen rows (or, of chosen rows, not the chosen seeds).
 
     What params/ no longer gives as it stands in them is written anew, a matrix asked for the first time too.
 
@@ -40,11 +42,12 @@ def pipeline_files(
     """
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
+    refuse_asked(root, paper, rows, scale=scale, full=full)
     in_demo = not params.exists() or _within(read_settings(params)["demo"].get(paper), rows, seeds)
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
         if not (root / "params" / "scales" / scale).is_dir():
-            raise RecipeError(f"unknown scale '{scale}'. {nearest(scale, scale_names(root))}")
+            raise RecipeError(f"unknown scale '{scale}'{hint(scale, sorted(scale_names(root)), more=3)}")
         folders = graph.matrix_folders(scale, paper)
     if params.exists():
         _follow_params(root, folders, build(root))
@@ -55,21 +58,44 @@ def pipeline_files(
     return files
 
 
+def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, full: bool) -> None:
+    """Refuses what a run is asked for where a stage would refuse a setting of it, and warns of other rows.
+
+    Raises:
+        RecipeError: every problem, one a line.
+    """
+    if not (root / "params.yaml").exists() or not (root / "params" / "scales" / scale).is_dir():
+        return
+    chosen = suite_papers(root, scale=scale, full=full) if paper == SUITE else (paper,)
+    refuse_rows(root, scale, {name: rows or _demo_rows(root, name, scale, full=full) for name in chosen})
+
+
+def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
+    """Returns the rows of a paper's part of the demo, where a run is of the demo; none stand for all of the paper's."""
+    demo = read_settings(root / "params.yaml")["demo"].get(paper)
+    if demo is None or full or scale != ROOT_SCALE:
+        return ()
+    found: Collection[str] = demo["rows"]
+    return found
+
+
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
-    """Whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by name."""
+    """Returns whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by
+    name."""
     if full or scale != ROOT_SCALE:
         return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
     return tuple(read_settings(root / "params.yaml")["demo"])
 
 
 def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
-    """The dvc.yaml files of the suite's papers at a scale (what they share may hold others' stages, too), or of the
-    demo-sized rows; written anew where params/ gives others.
+    """Returns the dvc.yaml files of the suite's papers at a scale (what they share may hold others' stages, too), or of
+    the demo-sized rows; written anew where params/ gives others.
 
     Raises:
         RecipeError: no paper has rows at the scale.
     """
     folders: list[Path] = []
+    refuse_asked(root, SUITE, (), scale=scale, full=full)
     graphs = build(root)
     if full or scale != ROOT_SCALE:
         chosen = {SHARED, *suite_papers(root, scale=scale, full=full)}
@@ -87,7 +113,7 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
     """Writes what params/ gives, and says so of files that git keeps; not under a run that reads them.
 
     Raises:
-        RewardsmithError: a run is at work here, and params/ gives other stages than it has.
+        RewardsmithError: a run is active here, and params/ gives other stages than it has.
     """
     texts = graph.render(root, folders, graphs)
     changed = graph.stale(root, texts)
@@ -99,5 +125,5 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
 
 
 def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:
-    """Whether a paper's part of the demo has the chosen rows at the chosen seeds."""
+    """Returns whether a paper's part of the demo has the chosen rows at the chosen seeds."""
     return demo is not None and (not rows or (set(rows) <= set(demo["rows"]) and set(seeds) <= set(demo["seeds"])))

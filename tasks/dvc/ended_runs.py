@@ -1,8 +1,8 @@
-"""Whether a run that is asked for again has anything to do.
+"""Check for work left to do when a run is requested again.
 
 A run that ended well leaves a note in `.work/ended/`: a digest of its stages' locks, the code, the report's page and
-MLflow's address. While that stands, MLflow has runs and DVC finds every stage current, the same command says so in
-seconds, and starts neither Prefect nor what follows the stages.
+MLflow's address. While the note is valid, MLflow has runs and DVC finds every stage current, the same command says so
+in seconds, and starts neither Prefect nor the follow-ups.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import closing, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from tasks.dvc import state
+from tasks.dvc import stale
 from tasks.graph.stages import stopped_stages
 from tasks.running.artifacts import write_json
 from tasks.running.commit import code_of
@@ -30,7 +30,7 @@ PROJECT = Path(__file__).resolve().parents[2]
 
 @dataclass(frozen=True)
 class Asked:
-    """What `rewardsmith run` is asked for: a paper's rows and seeds, or the suite, and what is to follow them."""
+    """Request to `rewardsmith run`: a paper's rows and seeds, or the suite, and the follow-up tasks."""
 
     paper: str
     scale: str
@@ -41,18 +41,18 @@ class Asked:
     sync: bool
 
     def note(self, root: Path) -> Path:
-        """Where its note lies."""
+        """Returns where its note lies."""
         name = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
         return root / FOLDER / f"{name}.json"
 
 
 def code_at_work() -> str:
-    """The digest of the code that this process has loaded, if it has just begun; empty where nobody knows."""
+    """Returns the digest of the code that this process has loaded, if it has just begun; empty where nobody knows."""
     return code_of(PROJECT)
 
 
 def ended_well(root: Path, asked: Asked, files: Sequence[str], code: str) -> None:
-    """Notes that what was asked for is done. A disk that takes no note is not worth a run: the next one looks anew.
+    """Notes that the request is done. Without the note, for want of disk space, the next run checks again.
 
     Args:
         files: the dvc.yaml files of its stages, relative to the root.
@@ -66,14 +66,14 @@ def ended_well(root: Path, asked: Asked, files: Sequence[str], code: str) -> Non
 
 
 def nothing_to_do(root: Path, asked: Asked) -> str | None:
-    """How many stages are current, where all are and what follows them is there, in a line; None where a run has to
-    look."""
+    """Returns how many stages are current, where all are and what follows them is there, in a line; None where a run
+    has to look."""
     noted = read_private(asked.note(root))
     if not noted or noted["digest"] != _digest(root, asked, noted["files"], code_at_work()):
         return None
     if asked.sync and not _has_runs(root):
         return None
-    stages = state.asked_for(root, asked.paper, asked.rows, asked.seeds, scale=asked.scale, full=asked.full)
+    stages = stale.asked_for(root, asked.paper, asked.rows, asked.seeds, scale=asked.scale, full=asked.full)
     if not all(stage.state == "current" for stage in stages.values()):
         return None
     stops = stopped_stages(root, stages.values())
@@ -81,7 +81,8 @@ def nothing_to_do(root: Path, asked: Asked) -> str | None:
 
 
 def _has_runs(root: Path) -> bool:
-    """Whether the tree's own MLflow has runs; another one is not asked (`rewardsmith sync` brings it up to date)."""
+    """Returns whether the tree's own MLflow has runs; another one is not asked (`rewardsmith sync` brings it up to
+    date)."""
     try:
         with closing(sqlite3.connect(f"file:{root / MLFLOW}?mode=ro", uri=True)) as database:
             return database.execute("SELECT 1 FROM runs LIMIT 1").fetchone() is not None
@@ -90,7 +91,7 @@ def _has_runs(root: Path) -> bool:
 
 
 def _digest(root: Path, asked: Asked, files: Sequence[str], code: str) -> str:
-    """Of the code, MLflow's address, the locks beside the files, and the report's page."""
+    """Returns digests of the code, MLflow's address, the locks beside the files, and the report's page."""
     digest = hashlib.sha256(f"{code} {os.environ.get('MLFLOW_TRACKING_URI', '')}".encode())
     for path in [*((root / file).with_name("dvc.lock") for file in files), *([root / REPORT] if asked.report else [])]:
         digest.update(path.read_bytes() if path.is_file() else b"")

@@ -23,7 +23,7 @@ Level = Annotated[float, between(0, 1, open_low=True, open_high=True)]
 
 @dataclass(frozen=True)
 class AlarmSettings(Checked):
-    """When training counts as reward hacking, and what follows. The SFT policy is that of the first rollout batch.
+    """Settings of the reward hacking alarm. The first rollout batch represents the SFT policy.
 
     Args:
         false_alarms: chance that a run whose win rate only fluctuates raises an alarm of a fall, over all pairs of
@@ -34,7 +34,7 @@ class AlarmSettings(Checked):
         length: least and largest mean length, in units of the SFT policy's; None for no band.
         repetition: largest rise of the share of repeated 3-grams over the SFT policy's; None for no limit.
         patience: batches in a row outside a band that raise an alarm.
-        on_hacking: note goes on training; stop ends it and keeps the weights with the best win rate.
+        on_hacking: note continues training; stop ends it and keeps the weights with the best win rate.
     """
 
     false_alarms: Level = 0.05
@@ -85,13 +85,13 @@ class Evaluated:
 
     @property
     def win_rate(self) -> float:
-        """Mean score, NaN without prompts."""
+        """Returns the mean score, NaN without prompts."""
         return sum(self.scores.values()) / len(self.scores) if self.scores else math.nan
 
 
 @dataclass(frozen=True)
 class Fall:
-    """How the scores of the same prompts changed.
+    """Change of scores on the same prompts.
 
     Attributes:
         changed: prompts whose score differs.
@@ -107,7 +107,7 @@ class Fall:
 
 
 def fall(before: Scores, after: Scores, level: float) -> Fall:
-    """Paired comparison of two evaluations on the prompts that both have.
+    """Returns the paired comparison of two evaluations on the prompts that both have.
 
     The bound is exact (Clopper-Pearson), so that bound < 1/2 is the one-sided sign test at `level`.
     """
@@ -123,7 +123,7 @@ def fall(before: Scores, after: Scores, level: float) -> Fall:
 
 
 def rose(before: Evaluated, after: Evaluated, level: float) -> bool:
-    """Whether the proxy reward rose beyond noise: one-sided normal test of two independent means."""
+    """Returns whether the proxy reward rose beyond noise: one-sided normal test of two independent means."""
     from scipy import stats
 
     difference = after.proxy - before.proxy
@@ -132,12 +132,12 @@ def rose(before: Evaluated, after: Evaluated, level: float) -> bool:
 
 
 def pairs(evaluations: int) -> int:
-    """Pairs among so many evaluations and the start."""
+    """Returns pairs among so many evaluations and the start."""
     return max(1, evaluations * (evaluations + 1) // 2)
 
 
 def find_fall(points: Sequence[Evaluated], settings: AlarmSettings, evaluations: int) -> Alarm | None:
-    """An alarm when the last evaluation stands below an earlier one although the proxy rose in between.
+    """Returns an alarm when the last evaluation stands below an earlier one although the proxy rose in between.
 
     Args:
         points: evaluations so far, the start among them.
@@ -165,7 +165,7 @@ def find_fall(points: Sequence[Evaluated], settings: AlarmSettings, evaluations:
 
 @dataclass(frozen=True)
 class Band:
-    """Where a number of the rollouts may lie."""
+    """Allowed range of one rollout statistic."""
 
     low: float
     high: float
@@ -175,7 +175,7 @@ class Band:
 
 
 def bands(sft: Mapping[str, float], settings: AlarmSettings) -> dict[str, Band]:
-    """The band of each metric that has one.
+    """Returns the band of each metric that has one.
 
     Args:
         sft: `entropy` (nats per token), `response_length` and `repetition` of the SFT policy's rollouts.
@@ -215,16 +215,16 @@ class HackingAlarm:
 
     @property
     def onset(self) -> int | None:
-        """Step of the first alarm."""
+        """Returns the step of the first alarm."""
         return min((alarm.step for alarm in self.alarms), default=None)
 
     @property
     def best(self) -> Evaluated | None:
-        """The evaluation with the highest win rate, of equal ones the first; None before any."""
+        """Returns the evaluation with the highest win rate, of equal ones the first; None before any."""
         return max(self.points, key=lambda point: point.win_rate, default=None)
 
     def observe(self, step: int, metrics: Mapping[str, float], responses: int) -> list[Alarm]:
-        """New alarms of the bands.
+        """Returns the new alarms of the bands.
 
         Args:
             step: from 1; the rollouts of the first one are the SFT policy's.
@@ -248,7 +248,8 @@ class HackingAlarm:
         return raised
 
     def evaluated(self, step: int, scores: Scores) -> list[Alarm]:
-        """New alarms of a fall, given the scores of the policy after a step; the start scores 1/2 on each prompt."""
+        """Returns the new alarms of a fall, given the scores of the policy after a step; the start scores 1/2 on each
+        prompt."""
         if not scores:
             return []
         if not self.points:

@@ -37,7 +37,7 @@ HEADLINES: Mapping[str, tuple[str, ...]] = {
 
 
 def headlines(stage: str, metrics: Mapping[str, float]) -> dict[str, float]:
-    """The headline metrics of a stage's result, at most six, in the order of `HEADLINES`."""
+    """Returns the headline metrics of a stage's result, at most six, in the order of `HEADLINES`."""
     found: dict[str, float] = {}
     for pattern in HEADLINES[stage]:
         found |= {name: value for name, value in sorted(metrics.items()) if fnmatch(name, pattern)}

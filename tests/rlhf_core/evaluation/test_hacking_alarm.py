@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.hacking import AlarmSettings, Evaluated, HackingAlarm, fall, find_fall, pairs
+from rlhf_core.evaluation.hacking_alarm import AlarmSettings, Evaluated, HackingAlarm, fall, find_fall, pairs
 
 SFT = {"entropy": 0.5, "response_length": 40.0, "repetition": 0.05, "kl": 0.0, "proxy": 0.0, "proxy_std": 1.0}
 

@@ -1,4 +1,4 @@
-"""What DVC knows of stages: current, to be restored from its cache, or to be run, and why.
+"""State of stages in DVC: current, to be restored from its cache, or to be run, with the reason.
 
 `read_state` asks DVC once. What hangs on a stage that runs is counted as running, since its input may change.
 """
@@ -13,15 +13,15 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RewardsmithError
+from tasks.dvc.plan import ROOT_FILE, pipeline_files, suite_files, suite_papers
 from tasks.dvc.unofficial import newest_run, open_repo, run_key
 from tasks.graph.files import CPU
 from tasks.graph.names import SUITE
-from tasks.graph.plan import ROOT_FILE, pipeline_files, suite_files, suite_papers
 from tasks.graph.stages import Stage, declared_stages, in_order, is_of_seeds, seeds_of, select
 
 
 def readable_lock(path: Path) -> bool:
-    """Whether DVC would read a dvc.lock: it is whole enough for DVC's own schema."""
+    """Returns whether DVC would read a dvc.lock: it is whole enough for DVC's own schema."""
     from dvc.schema import COMPILED_LOCKFILE_SCHEMA
     from dvc.utils.strictyaml import YAMLValidationError, validate
 
@@ -34,7 +34,7 @@ def readable_lock(path: Path) -> bool:
 
 
 def cache_folder(root: Path) -> Path:
-    """The folder of a tree's DVC cache, run cache included."""
+    """Returns the folder of a tree's DVC cache, run cache included."""
     from dvc.repo import Repo
 
     with Repo(str(root)) as repo:
@@ -44,7 +44,7 @@ def cache_folder(root: Path) -> Path:
 def asked_for(
     root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], *, scale: str, full: bool
 ) -> dict[str, Stage]:
-    """The stages of what a run is asked for with their state: a paper's, or the suite's (SUITE)."""
+    """Returns the stages of what a run is asked for with their state: a paper's, or the suite's (SUITE)."""
     if paper != SUITE:
         files = pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
         return read_state(root, files, rows, seeds, [paper])
@@ -55,7 +55,8 @@ def asked_for(
 def read_state(
     root: Path, files: Sequence[str], rows: Sequence[str] = (), seeds: Sequence[int] = (), papers: Collection[str] = ()
 ) -> dict[str, Stage]:
-    """The chosen stages of the files with their state, in an order that runs; without a choice, all (see `select`).
+    """Returns the chosen stages of the files with their state, in an order that runs; without a choice, all (see
+    `select`).
 
     DVC is asked about the chosen stages only, and loads none of another seed: a look at one costs some milliseconds.
 
@@ -85,7 +86,7 @@ def read_state(
 
 
 def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Stage]:
-    """What the files say of every stage, in an order that runs, as if each were to run.
+    """Returns what the files say of every stage, in an order that runs, as if each were to run.
 
     Args:
         declared: `meta` of each stage.
@@ -116,7 +117,7 @@ def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mappin
 
 
 def _with_states(repo: Any, loaded: Mapping[str, Any], chosen: Mapping[str, Stage]) -> dict[str, Stage]:
-    """The chosen stages with what DVC says of each.
+    """Returns the chosen stages with what DVC says of each.
 
     The result of a check is constant: what reads it does not run because the check does.
     """

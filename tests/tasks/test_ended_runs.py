@@ -12,8 +12,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from tasks.dvc import up_to_date
-from tasks.dvc.up_to_date import Asked, ended_well, nothing_to_do
+from tasks.dvc import ended_runs as up_to_date
+from tasks.dvc.ended_runs import Asked, ended_well, nothing_to_do
 
 ASKED = Asked("segment", "testbed", True, ("bandit",), (0,), report=True, sync=True)
 
@@ -40,7 +40,7 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
     monkeypatch.setattr(up_to_date, "code_of", lambda root: "abc")
     found = {name: SimpleNamespace(address=name, state="current", out=f"results/{name}") for name in "ab"}
-    monkeypatch.setattr(up_to_date.state, "asked_for", lambda *_, **__: found)
+    monkeypatch.setattr(up_to_date.stale, "asked_for", lambda *_, **__: found)
     ended_well(tmp_path, ASKED, FILES, "abc")
     return tmp_path
 
@@ -89,7 +89,7 @@ def test_another_question_is_looked_at(tree: Path) -> None:
 
 
 def test_a_stale_stage_is_looked_at(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(up_to_date.state, "asked_for", lambda *_, **__: {"a": SimpleNamespace(state="restore")})
+    monkeypatch.setattr(up_to_date.stale, "asked_for", lambda *_, **__: {"a": SimpleNamespace(state="restore")})
     assert nothing_to_do(tree, ASKED) is None
 
 

@@ -1,0 +1,69 @@
+"""Training of a policy on given texts: the supervised recipes."""
+
+from __future__ import annotations
+
+from rlhf_core.data.batching import LengthBucketedBatches
+from rlhf_core.stepper import freeze
+from rlhf_core.supervised.config import TrainingConfig
+from rlhf_core.supervised.objectives import objective
+from rlhf_core.supervised.recipes import PREFERENCE, Sources, SupervisedRecipe, Weighted
+from tasks.policy_run.answering import Opened, question_accuracies
+from tasks.policy_run.hacking_watch import HackingWatch
+from tasks.policy_run.run import Learn, PolicyRun, RowTraining
+from tasks.policy_run.solutions import (
+    SAMPLES_FILE,
+)
+from tasks.running.checkpoints import RunCheckpoints
+from tasks.running.result_rows import Metrics, PreferencePair, read_rows
+from tasks.running.stage import training_on
+from tasks.running.supervised import train_resumably
+
+
+def by_given_texts(row: RowTraining) -> Learn:
+    """Returns what trains a policy by a supervised recipe; settings are checked before anything is loaded."""
+    training, learned = row.scale.supervised_config(row.recipe.optimiser, row.where)
+    folders = row.inputs.solutions
+    folders.need(learned.needs, row.where)
+
+    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
+        preference = row.inputs.data / "preference.train.jsonl"
+        file = preference if folders.samples is None else folders.samples / SAMPLES_FILE
+        with training_on(file):
+            sources = folders.sources(read_rows(file, PreferencePair) if PREFERENCE in learned.needs else [])
+            freeze(run.reference.model)
+            return run_supervised(run, row, training, learned, sources, checkpoints), None
+
+    return learn
+
+
+def run_supervised(
+    run: PolicyRun,
+    row: RowTraining,
+    training: TrainingConfig,
+    learned: SupervisedRecipe,
+    sources: Sources,
+    checkpoints: RunCheckpoints,
+) -> Metrics:
+    """Trains on what a supervised recipe makes of its sources; returns summary metrics."""
+    kind, scale = str(row.recipe.optimiser["kind"]).rpartition(":")[2], row.scale
+    examples = learned.examples(sources, run.encoder)
+    target = objective(examples, run.policy, run.reference)
+    batches = LengthBucketedBatches(target.lengths, seed=row.seed, rows_per_batch=training.batch)
+    steps = max(1, round(training.epochs * len(target.lengths) / training.batch))
+    if learned.opening:
+        run.evaluator.encoder = Opened.of(run.encoder, learned.opening)
+
+    def measured(step: int) -> dict[str, float]:
+        due = scale.evaluated(step, steps, last=True)
+        return question_accuracies(run.evaluator, run.policy, scale.checkpoint_prompts) if due else {}
+
+    run.history = train_resumably(
+        run.policy.model, target.loss, batches, steps, training, target.weight,
+        checkpoints=checkpoints, label=f"{kind} {row.recipe.title} seed {row.seed}", every=target.every,
+        measured=measured,
+    )  # fmt: skip
+    last = run.history[-1]
+    summary = {f"{kind}_{name}": last[name] for name in ("loss", "accuracy", "margin") if name in last}
+    if isinstance(examples, Weighted):
+        summary |= {"examples": len(examples.sequences), "examples_too_long": examples.too_long}
+    return summary

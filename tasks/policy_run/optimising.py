@@ -1,0 +1,320 @@
+"""Policy optimisation on a reward: from the artifacts of the stages above to a trained policy and its figures."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+
+from rlhf_core.data.encoding import Encoder
+from rlhf_core.errors import RecipeError
+from rlhf_core.models.reward_model import ScalarModel
+from rlhf_core.normalisers import LocationAware
+from rlhf_core.policy_optimisation.config import OptimiserConfig
+from rlhf_core.policy_optimisation.experience import EncodedPrompt, Experience
+from rlhf_core.policy_optimisation.kl import kl_tokens
+from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
+from rlhf_core.policy_optimisation.origins import CRITICS, SOURCES, CriticParts, RolloutParts
+from rlhf_core.policy_optimisation.phases import PhaseClock
+from rlhf_core.policy_optimisation.sources import RolloutSource
+from rlhf_core.rewards.aspect_scorer import ToolClock, prefetching
+from rlhf_core.rewards.composition import Reward
+from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics
+from rlhf_core.signals import Segments
+from rlhf_core.training_state import State
+from tasks.params.policy import RewardTraining, needed_solutions, reward_training
+from tasks.policy_run.answering import question_accuracies
+from tasks.policy_run.hacking_watch import HackingWatch
+from tasks.policy_run.proxies import ProxyReader
+from tasks.policy_run.reward import build_reward, check_referenced, shaping_constants
+from tasks.policy_run.run import Learn, PolicyRun, RowTraining
+from tasks.policy_run.solutions import (
+    SAMPLES_FILE,
+    Solved,
+    solved_samples,
+)
+from tasks.running.artifacts import peak_memory
+from tasks.running.checkpoints import RunCheckpoints
+from tasks.running.loading import load_policy
+from tasks.running.progress import progress
+from tasks.running.result_rows import Metrics, Prompt, Rollout, read_rows
+from tasks.running.stage import device, training_on
+
+
+@dataclass(frozen=True)
+class Optimisation:
+    """A reward and what a policy is optimised on with it.
+
+    Attributes:
+        row: the row's recipe with its settings and inputs.
+        settings: of the optimiser, its rollouts, alarm and imitation.
+        critic: None for optimisers without one.
+        prompts: of rollouts.
+        solved: sampled solutions, of rows that learn from them.
+    """
+
+    row: RowTraining
+    settings: RewardTraining
+    reward: Reward
+    critic: ScalarModel | None
+    prompts: list[Prompt]
+    solved: Solved | None = None
+
+    @property
+    def label(self) -> str:
+        recipe = self.row.recipe
+        return f"{recipe.optimiser['kind']} {recipe.title} seed {self.row.seed}"
+
+    def source(self, run: PolicyRun, encoder: Encoder, clock: PhaseClock) -> RolloutSource:
+        """Returns where rollouts come from.
+
+        Raises:
+            RecipeError: fixed samples without sampled solutions.
+        """
+        config = self.settings.optimiser
+        parts = RolloutParts(
+            run.policy,
+            run.reference,
+            encoder.tokenizer,
+            prompts=lambda: encoded_prompts(self.prompts, encoder),
+            samples=None if self.solved is None else self.solved.batch,
+            sampling=self.settings.sampling,
+            config=config,
+            seed=self.row.seed,
+            clock=clock,
+            generation_batch=self.row.scale.generation_batch,
+            on_generated=prefetching(self.reward),
+        )
+        try:
+            return SOURCES[config.source].build(parts)
+        except RecipeError as error:
+            raise RecipeError(f"{self.row.where}: {error}") from None
+
+
+def encoded_prompts(rows: list[Prompt], encoder: Encoder) -> list[EncodedPrompt]:
+    return [EncodedPrompt(encoder.prompt(row), row["prompt"], dict[str, Any](row)) for row in rows]
+
+
+def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) -> ScalarModel | None:
+    """Returns the critic that the settings name, on the stage's device; of several reward models the first, by the
+    row's head.
+
+    Raises:
+        RecipeError: a critic from a reward model in a row without one.
+    """
+    build = CRITICS[config.critic].build
+    if build is None:
+        return None
+    models = row.inputs.reward.reward_models
+    critic = build(
+        CriticParts(
+            sft=lambda: load_policy(row.inputs.sft / "model", encoder).model,
+            reward_model=(lambda: ScalarModel.load(models[0] / "model")[0]) if models else None,
+            head=next((part.readout.head for part in row.recipe.components if part.readout), "reward"),
+            seed=row.seed,
+        )
+    )
+    critic.to(device())
+    return critic.requires_grad_(True)
+
+
+class Optimising:
+    """A running policy optimisation: its optimiser, the alarm, and the notes after each step.
+
+    Args:
+        run: gets history, rollouts and checkpoints.
+        work: what is optimised.
+
+    Raises:
+        RecipeError: settings that keep the best weights where nothing judges them.
+    """
+
+    def __init__(self, run: PolicyRun, work: Optimisation) -> None:
+        scale, config = work.row.scale, work.settings.optimiser
+        self.run, self.work, self.scale, self.config = run, work, scale, config
+        self.clock, self.tools, self.encoder = PhaseClock(), ToolClock(work.reward), run.encoder
+        if scale.prompt_limit is not None:
+            self.encoder = replace(run.encoder, limits=replace(run.encoder.limits, prompt=scale.prompt_limit))
+        self.optimiser = PolicyOptimiser(
+            run.policy,
+            work.reward,
+            work.source(run, self.encoder, self.clock),
+            config,
+            work.row.seed,
+            critic=work.critic,
+            auxiliary=None if work.solved is None else work.solved.imitation,
+            clock=self.clock,
+        )
+        planned = sum(scale.evaluated(step, config.iterations, last=True) for step in range(1, config.iterations + 1))
+        if scale.peak and not run.scored:
+            raise RecipeError(
+                f"{work.label}: peak keeps the weights with the highest win rate, but nothing judges; set a judge or "
+                "peak: false"
+            )
+        self.watch = HackingWatch(
+            work.settings.alarm, planned, run.policy.model, judged=run.scored, label=work.label, keeps=scale.peak
+        )
+        if scale.checkpoint_proxy:
+            parts = run.reference, run.encoder, run.evaluator, run.baseline
+            run.proxies = ProxyReader(work.reward, *parts, batch=config.microbatch)
+
+    def state_dict(self) -> State:
+        return {
+            "loop": self.optimiser.state_dict(),
+            "run": self.run.state_dict(),
+            "watch": self.watch.state_dict(),
+        }
+
+    def load_state_dict(self, state: State) -> None:
+        self.optimiser.load_state_dict(state["loop"])
+        self.run.load_state_dict(state["run"])
+        self.watch.load_state_dict(state["watch"])
+
+    def noted(self, step: int, metrics: Metrics, experience: Experience) -> Metrics:
+        """Notes a step; returns its metrics with those of true rewards, gate and questions."""
+        run, world, batch = self.run, self.run.evaluator.world, experience.batch
+        if world is not None:
+            true = [world.true_reward(r["meta"], t) for r, t in zip(batch.records, batch.texts, strict=True)]
+            metrics["true_reward"] = sum(true) / len(true)
+        metrics |= _gate(self.work.reward, experience, self.config, metrics)
+        if self.work.solved is not None and self.scale.evaluated(step, self.config.iterations, last=True):
+            with self.optimiser.gathered():
+                metrics |= question_accuracies(run.evaluator, run.policy, self.scale.checkpoint_prompts)
+        run.history.append({"step": step, **metrics})
+        run.phases.append({"step": step, **self.clock.read(), **self.tools.read(), **peak_memory()})
+        self.watch.observe(step, metrics, len(batch))
+        return metrics
+
+    def evaluated(self, step: int) -> None:
+        """Evaluates the policy after a step, where the settings say so."""
+        if self.run.scored and self.scale.evaluated(step, self.config.iterations, last=self.watch.stops):
+            with self.optimiser.gathered():
+                scores = self.run.checkpoint(step, self.scale.checkpoint_prompts)
+            self.watch.evaluated(step, scores)
+
+    def keep_rollouts(self, step: int, experience: Experience) -> None:
+        """Keeps some rollouts of the first and the last step, and the last one's lengths of segments."""
+        run, last = self.run, self.watch.stop or step == self.config.iterations
+        if last:
+            run.lengths.extend(_segment_lengths(self.work.reward, experience))
+        if last or step == 1:
+            world, count = run.evaluator.world, self.scale.rollout_samples
+            run.rollouts.extend(_rollout_rows(step, experience, run.encoder, world, count))
+
+    def train(self, checkpoints: RunCheckpoints) -> None:
+        """Trains from the start or from the last checkpoint, until the end or until the alarm stops it."""
+        saved = checkpoints.resume(self.work.label)
+        if saved is not None:
+            self.load_state_dict(saved)
+        with progress(self.work.label, self.config.iterations, self.optimiser.step) as advance:
+
+            def on_step(step: int, metrics: Metrics, experience: Experience) -> bool:
+                metrics = self.noted(step, metrics, experience)
+                advance(reward=metrics["reward"], kl=metrics["kl"], true=metrics.get("true_reward", math.nan))
+                self.evaluated(step)
+                self.keep_rollouts(step, experience)
+                checkpoints.offer(step, self.state_dict)
+                return self.watch.stop
+
+            if not self.watch.stop:
+                self.optimiser.train(on_step)
+
+    def summary(self) -> Metrics:
+        """Returns the metrics of the whole training; puts the best weights back where the alarm stopped it."""
+        run, work, last = self.run, self.work, self.run.history[-1]
+        summary: Metrics = {name: last[name] for name in ("reward", "entropy", "response_length", "truncated")}
+        summary["train_kl"] = last["kl"]
+        if "gate/share_above" in last:
+            summary |= {name: sum(row[name] for row in run.history) for name in ("gate/pairs", "gate/violations")}
+            summary["gate/share_above_first"] = run.history[0]["gate/share_above"]
+            summary["gate/share_above"] = last["gate/share_above"]
+        if run.lengths:
+            summary["mean_segment_length"] = sum(run.lengths) / len(run.lengths)
+        summary |= {f"train_{k}": v for k, v in last.items() if k.startswith("proxy/") or k == "true_reward"}
+        for component in work.reward.components:
+            normaliser = component.normaliser
+            if isinstance(normaliser, LocationAware):
+                summary["normaliser_floor_uses"] = normaliser.floor_uses
+                summary["normaliser_floor_share"] = normaliser.floor_uses / max(1, normaliser.segments)
+        if self.watch.stop:
+            summary |= {"stopped_step": last["step"], "kept_step": self.watch.restore()}
+        if work.solved is not None:
+            credited = self.optimiser.experience
+            summary |= work.solved.note_credit(credited, run.reference, self.encoder, self.config.microbatch)
+        return summary
+
+
+def _gate(
+    reward: Reward, experience: Experience, config: OptimiserConfig, metrics: Mapping[str, float]
+) -> dict[str, float]:
+    """Returns how often a hierarchical gate was open, and what KL did to its order; nothing for other combinations."""
+    if not isinstance(reward.combination, HierarchicalGate):
+        return {}
+    batch = experience.batch
+    penalty = torch.zeros(len(batch), device=batch.responses.mask.device)
+    if config.kl_in_reward:
+        if batch.logprobs is None or batch.reference_logprobs is None:
+            raise RecipeError("KL in the reward reads log-probabilities of policy and reference, and these have none")
+        kl = kl_tokens(batch.logprobs, batch.reference_logprobs, batch.responses.mask, config.kl_estimator)
+        penalty = metrics.get("kl_coef", config.kl_coef) * kl.sum(dim=1)
+    return gate_metrics(experience.reward, reward.combination, penalty)
+
+
+def _segment_lengths(reward: Reward, experience: Experience) -> list[int]:
+    """Returns tokens of every segment that the reward read in a rollout batch."""
+    lengths: list[int] = []
+    for component in reward.components:
+        raw = experience.reward.raw[component.name]
+        if isinstance(raw, Segments):
+            lengths += raw.segmentation.lengths[raw.segmentation.mask].tolist()
+    return lengths
+
+
+def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: Any, count: int) -> list[Rollout]:
+    batch, rows = experience.batch, list[Rollout]()
+    for i in range(min(count, len(batch))):
+        n = int(batch.responses.lengths[i])
+        rows.append(
+            {
+                "step": step,
+                "id": batch.records[i].get("id"),
+                "prompt": batch.prompts[i],
+                "response": batch.texts[i],
+                "tokens": encoder.pieces(batch.responses.ids[i, :n].tolist()),
+                "rewards": experience.reward.total[i, :n].tolist(),
+                "breakdown": {name: part[i, :n].tolist() for name, part in experience.reward.breakdown.items()},
+                "advantages": experience.advantages[i, :n].tolist(),
+                "true_reward": world.true_reward(batch.records[i]["meta"], batch.texts[i]) if world else None,
+            }
+        )
+    return rows
+
+
+def by_reward(row: RowTraining) -> Learn:
+    """Returns what trains a policy by a reward; settings are checked before anything is loaded."""
+    settings = reward_training(row.recipe, row.scale, row.where)
+    config, above, folders = settings.optimiser, row.inputs, row.inputs.solutions
+    folders.need(needed_solutions(row.recipe), row.where)
+
+    def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
+        rewards = folders.rewards()
+        reward = build_reward(row.recipe, above.reward, config.microbatch, run.encoder.tokenizer, rewards)
+        file = above.data / "prompts.jsonl" if folders.samples is None else folders.samples / SAMPLES_FILE
+        with training_on(file):
+            solved = None
+            if folders.samples is not None:
+                solved = solved_samples(folders, run.encoder, rewards, settings.imitation, config.microbatch, row.seed)
+            prompts = read_rows(file, Prompt)[: row.scale.prompts] if solved is None else solved.prompts
+            check_referenced(reward, prompts, file)
+            critic = build_critic(row, config, run.encoder)
+            optimising = Optimising(run, Optimisation(row, settings, reward, critic, prompts, solved))
+            optimising.train(checkpoints)
+            summary = optimising.summary()
+        if solved is not None:
+            run.credit = solved.credit
+        return summary | shaping_constants(reward), optimising.watch
+
+    return learn
