@@ -197,7 +197,8 @@ def difference(base: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, A
     Raises:
         RecipeError: a value null that the base sets otherwise: no entry can say that.
     """
-    if "kind" in base and base["kind"] != whole.get("kind", base["kind"]):
+    kind = whole.get("kind", base.get("kind"))
+    if "kind" in base and kind is not None and kind != base["kind"]:
         return deepcopy(dict(whole))
     own: dict[str, Any] = {}
     for name, value in whole.items():

@@ -281,7 +281,13 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
         ("ppo", "row", "rewardmodel", "x", r"unknown setting 'rewardmodel'; did you mean 'reward_model'\?"),
         ("ppo", "row", "normaliser", "location", r"normaliser is 'location'; did you mean 'location_aware'\?"),
         ("ppo", "row", "readout.segmenter.kind", "entropi", r"unknown segmenter 'entropi'; did you mean 'entropy'\?"),
-        ("ppo", "row", "readout.segmenter.cutoff", "9", r"entropy cutoff 9 is not among .*Add it to the scale's"),
+        (
+            "ppo",
+            "row",
+            "readout.segmenter.cutoff",
+            "9",
+            r"entropy cutoff 9 is not among .*Add it to `cutoffs` of `entropies`",
+        ),
         (
             "ppo",
             "row",

@@ -81,7 +81,7 @@ def test_a_model_that_two_papers_have_asks_for_its_paper(tmp_path: Path, monkeyp
     monkeypatch.chdir(tmp_path)
     for paper in ("segment", "sentence"):
         Path("results/testbed", paper, "reward_model/token/0/result").mkdir(parents=True)
-    with pytest.raises(RecipeError, match="say which: segment/token, sentence/token"):
+    with pytest.raises(RecipeError, match="name one of: segment/token, sentence/token"):
         trained_reward_model("token", 0, "testbed")
     found = trained_reward_model("sentence/token", 0, "testbed")
     assert found == Path("results/testbed/sentence/reward_model/token/0/result")

@@ -58,7 +58,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
         ('{"a": 1}\n'.encode("utf-16-le"), "wrong encoding"),
         (b"", "the file is empty"),
         (b"\n \n", "the file is empty"),
-        (gzip.compress(b'{"a": 1}\n', mtime=0), "is gzip-compressed although"),
+        (gzip.compress(b'{"a": 1}\n', mtime=0), "is gzip-compressed, contrary to its name"),
         (b"[" * 100_000 + b"\n", "row 1: broken JSON"),
     ],
 )
@@ -86,7 +86,7 @@ def test_a_truncated_gzip_file_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"damaged or cut off after row \d+"):
         read_jsonl(path)
     path.write_bytes(b"no gzip")
-    with pytest.raises(DataError, match="is not gzip-compressed although"):
+    with pytest.raises(DataError, match="is not gzip-compressed, contrary to its name"):
         read_jsonl(path)
 
 

@@ -91,7 +91,7 @@ def test_rules_that_mean_nothing_are_refused(options: dict[str, float], message:
 
 
 def test_values_that_are_no_pairs_are_refused() -> None:
-    with pytest.raises(DataError, match="no pairs"):
+    with pytest.raises(DataError, match="do not form pairs"):
         Pairs.of([1, 2], [1])
     with pytest.raises(DataError, match="not finite"):
         Pairs.of([1, math.nan], [1, 2])
