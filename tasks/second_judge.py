@@ -67,6 +67,12 @@ def judge_policies(
                 for key, mine in own.items()
                 if key in others
             ]
+            if not comparisons:
+                raise DataError(
+                    f"no prompt is answered by '{name}' and by the first policy",
+                    file=str(data),
+                    remedy="Compare policies that were evaluated on the same data",
+                )
             games = play_games(judge, comparisons, spec.template)
             rate = win_rate_of_outcomes(combine_orders(games))
             metrics |= {

@@ -150,6 +150,11 @@ class OptimiserConfig(Checked):
         if self.has_critic != (self.critic_lr is not None):
             remedy = "state critic_lr" if self.has_critic else "leave critic_lr out"
             raise RecipeError(f"critic is '{self.critic}' and critic_lr {self.critic_lr}: {remedy}")
+        if self.critic_warmup >= self.iterations:
+            raise RecipeError(
+                f"critic_warmup is {self.critic_warmup} with {self.iterations} iterations: the policy would never be "
+                "trained; lower critic_warmup or raise iterations"
+            )
         if self.critic_warmup and not self.has_critic:
             raise RecipeError(f"critic_warmup is {self.critic_warmup}, but critic is 'none'")
         if estimator.compares and self.group_size < 2:

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Collection, Mapping
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.published import registry
@@ -15,9 +14,10 @@ from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import build
 from tasks.graph.names import SUITE
-from tasks.params.pages import page_files, read_settings
+from tasks.params.pages import page_files
 from tasks.params.scales import scale_names
 from tasks.params.settings import ROOT_SCALE
+from tasks.params.stages import Demo, run_settings
 from tasks.running.exclusive import only_scheduler
 
 ROOT_FILE = "dvc.yaml"
@@ -43,7 +43,7 @@ def pipeline_files(
     files = [ROOT_FILE] if scale == ROOT_SCALE else []
     params = root / "params.yaml"
     refuse_asked(root, paper, rows, scale=scale, full=full)
-    in_demo = not params.exists() or _within(read_settings(params)["demo"].get(paper), rows, seeds)
+    in_demo = not params.exists() or _within(run_settings(root).demo.get(paper), rows, seeds)
     folders: tuple[Path, ...] = ()
     if full or not files or not in_demo:
         if not (root / "params" / "scales" / scale).is_dir():
@@ -72,11 +72,8 @@ def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, f
 
 def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
     """Returns the rows of a paper's part of the demo, where a run is of the demo; none stand for all of the paper's."""
-    demo = read_settings(root / "params.yaml")["demo"].get(paper)
-    if demo is None or full or scale != ROOT_SCALE:
-        return ()
-    found: Collection[str] = demo["rows"]
-    return found
+    demo = run_settings(root).demo.get(paper)
+    return () if demo is None or full or scale != ROOT_SCALE else demo.rows
 
 
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
@@ -84,7 +81,7 @@ def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[st
     name."""
     if full or scale != ROOT_SCALE:
         return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
-    return tuple(read_settings(root / "params.yaml")["demo"])
+    return tuple(run_settings(root).demo)
 
 
 def suite_files(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> list[str]:
@@ -124,6 +121,6 @@ def _follow_params(root: Path, folders: Collection[Path], graphs: Mapping[Path, 
         print(f"updated {' and '.join(kept)}: params/ changed", file=sys.stderr)
 
 
-def _within(demo: Mapping[str, Any] | None, rows: Collection[str], seeds: Collection[int]) -> bool:
+def _within(demo: Demo | None, rows: Collection[str], seeds: Collection[int]) -> bool:
     """Returns whether a paper's part of the demo has the chosen rows at the chosen seeds."""
-    return demo is not None and (not rows or (set(rows) <= set(demo["rows"]) and set(seeds) <= set(demo["seeds"])))
+    return demo is not None and (not rows or (set(rows) <= set(demo.rows) and set(seeds) <= set(demo.seeds)))

@@ -31,10 +31,10 @@ from tasks.params.pages import Address, entries
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
 from tasks.params.row_kinds import row_settings
 from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_names
-from tasks.params.stages import RunSettings, stage_needs
+from tasks.params.stages import RUNS, RunSettings, stage_needs
 
 #: Where re-evaluation is set up, and which rows and seeds are run together.
-REEVALUATION, RUNS = "params/reevaluation.yaml", "params.yaml"
+REEVALUATION = "params/reevaluation.yaml"
 #: What a stage refuses that depends on several settings.
 ALL_CHECKS: Mapping[str, Callable[[Reached], None]] = {**CHECKS, "policy": check_policy, "selection": check_selection}
 #: How entries of a paper's pages are typed.

@@ -10,16 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.published import registry, row_map
 from tasks.graph.items import SHARED, Graph, Item, Tables, result_of
 from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
-from tasks.params.pages import read_settings
 from tasks.params.scales import scale_names
 from tasks.params.settings import ROOT_SCALE
+from tasks.params.stages import RUNS, Suite, run_settings
 
 
 def add_rows(
@@ -61,26 +60,27 @@ def build(root: Path) -> dict[Path, Graph]:
     Raises:
         RecipeError: the demo names an unknown row.
     """
-    settings = read_settings(root / "params.yaml")
-    demo_rows: dict[str, dict[str, Any]] = settings["demo"]
-    suite = settings["suite"]
+    settings = run_settings(root)
     rows = {paper: read_rows(root, paper)[0] for paper in papers(root)}
     demo, testbed = Graph(ROOT_SCALE), Scale(root, ROOT_SCALE)
-    for paper, part in demo_rows.items():
+    for paper, part in settings.demo.items():
+        if paper not in rows:
+            raise RecipeError(f"{RUNS}: demo names '{paper}', a paper without rows{hint(paper, rows)}")
         wrong = set(row_addresses(root, paper)) - set(rows[paper])
-        chosen = [row_named(root, paper, name, rows[paper]) for name in part["rows"] if name not in wrong]
-        add_rows(demo, testbed, paper, chosen, part["seeds"], f"results/{ROOT_SCALE}/{paper}/tables-demo")
+        chosen = [row_named(root, paper, name, rows[paper]) for name in part.rows if name not in wrong]
+        add_rows(demo, testbed, paper, chosen, part.seeds, f"results/{ROOT_SCALE}/{paper}/tables-demo")
     graphs = {Path(): demo}
     for scale_name in scale_names(root):
         scale = Scale(root, scale_name)
         full: dict[str, Graph] = {}
         for paper, found in rows.items():
-            raw = {row.backbone for row in found.values()} | set(demo_rows.get(paper, {}).get("rows", [])) - set(found)
+            named = set(settings.demo[paper].rows) if paper in settings.demo else set()
+            raw = {row.backbone for row in found.values()} | named - set(found)
             raw |= _printed_backbones(paper)
             every = [*found.values(), *(raw_row(root, paper, name) for name in sorted(raw) if name not in found)]
             here = [row for row in every if scale.has(row)]
             if here:
-                full[paper], seeds = Graph(scale.name), suite_seeds(suite, scale.name, paper)
+                full[paper], seeds = Graph(scale.name), suite_seeds(settings.suite, scale.name, paper)
                 add_rows(full[paper], scale, paper, here, seeds, f"results/{scale.name}/{paper}/tables")
         made = demo.outputs() if scale.name == ROOT_SCALE else set()
         graphs |= {Path("pipelines") / scale.name / name: graph for name, graph in _parted(full, made).items()}
@@ -94,12 +94,11 @@ def _printed_backbones(paper: str) -> set[str]:
     return {row.name for row in row_map.rows_of_paper(paper) if row.kind == "sft"}
 
 
-def suite_seeds(suite: Mapping[str, Any], scale: str, paper: str) -> list[int]:
+def suite_seeds(suite: Suite, scale: str, paper: str) -> tuple[int, ...]:
     """Returns the seeds of a paper's whole matrix at a scale: of params.yaml `seeds` on the testbed, else
     `scale_seeds`."""
-    own = suite["scale_seeds"]
-    found: list[int] = suite["seeds"] if scale == ROOT_SCALE else own.get(paper, own["default"])
-    return found
+    own = suite.scale_seeds
+    return suite.seeds if scale == ROOT_SCALE else own.get(paper, own["default"])
 
 
 def _parted(full: Mapping[str, Graph], made: set[str]) -> dict[str, Graph]:

@@ -26,6 +26,7 @@ from tasks.params.reward_model import SAT, GenerativeModelSpec, GivenSpec, Merge
 from tasks.params.row_kinds import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
 from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import ROOT_SCALE, typed
+from tasks.params.stages import run_settings
 
 #: Stages at which rows end: what a run is asked for, and what is reported of it.
 ROW_STAGES = ("sft", "policy", *MEASURING, *COMPARING)
@@ -149,7 +150,7 @@ def papers(root: Path) -> tuple[str, ...]:
     """
     refuse_old_tree(root)
     found = sorted(path.name for path in (root / "params").glob("*/") if page_files(path, "rows"))
-    demo = [name for name in read_settings(root / "params.yaml")["demo"] if name in found]
+    demo = [name for name in run_settings(root).demo if name in found]
     return tuple(dict.fromkeys([*demo, *found]))
 
 

@@ -220,6 +220,11 @@ class Scale:
         responses."""
         (spec,) = row.reward_models
         settings = self.stage_settings(row.kind, row.path)
+        if row.kind != "best_of_n" and spec.backbone != row.backbone:
+            raise RecipeError(
+                f"{row.path}: backbone is '{row.backbone}', but reward model '{spec.name}' is of '{spec.backbone}', on "
+                "whose data it is measured; name the same backbone"
+            )
         above = self.reward_model(spec, seed)[:-1]
         model = above[-1]
         made: dict[str, Argument] = {"scale": settings, "data": result_of(above[0]), "sft": result_of(above[2])}
@@ -234,6 +239,12 @@ class Scale:
     def comparing(self, row: RowSpec, seed: int) -> list[Item]:
         """Returns what compares the policies of several rows, last."""
         parts = [self.row(other, seed) for other in row.policies]
+        for other, items in zip(row.policies, parts, strict=True):
+            if items[0] != parts[0][0]:
+                raise RecipeError(
+                    f"{row.path}: '{other.name}' answers the prompts of data '{items[0].name}', but "
+                    f"'{row.policies[0].name}' those of '{parts[0][0].name}'; compare policies on the same data"
+                )
         made: dict[str, Argument] = {"row": row.path, "scale": self.stage_settings(row.kind, row.path)}
         made |= {"data": result_of(parts[0][0]), "policies": tuple(result_of(items[-1]) for items in parts)}
         above = [item for items in parts for item in items]

@@ -128,6 +128,9 @@ class Page:
             remedy = "Write each: {reward: [length, flattery]}, and variants: as a mapping"
             raise DataError("expected one list of names", file=str(file), field=EACH, remedy=remedy)
         word, names = lists[0]
+        if not names:
+            remedy = "Name at least one; every variant is made for each"
+            raise DataError("names nothing", file=str(file), field=f"{EACH}.{word}", remedy=remedy)
         _check_entries(file, {BASE: content.get(BASE, {}), **variants, **{str(name): {} for name in names}})
         made = {name: values or {} for name, values in variants.items()}
         return cls(file, content.get(BASE) or {}, made, tuple(map(str, names)), word)

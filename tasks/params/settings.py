@@ -57,4 +57,6 @@ def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
                 f"{name} is {dict(value)}, {whose} gives {number}; state a number, or {{times: 2}} of that number"
             )
     found = times * own  # type: ignore[operator]
+    if not math.isfinite(found):
+        raise RecipeError(f"{name} is {times} times {own}, which is too large; it must be a finite number")
     return round(found) if isinstance(own, int) else found

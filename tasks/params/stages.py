@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.typed import Checked, above, typed
+from tasks.params.pages import read_settings
 from tasks.params.settings import Count, Size
+
+#: The file of what is run.
+RUNS = "params.yaml"
 
 
 @dataclass(frozen=True)
@@ -60,6 +65,12 @@ class Suite(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        for name, seeds in {
+            "seeds": self.seeds,
+            **{f"scale_seeds.{k}": v for k, v in self.scale_seeds.items()},
+        }.items():
+            if not seeds or len(set(seeds)) != len(seeds):
+                raise RecipeError(f"{name} is {list(seeds)}; name at least one, each once")
         if "default" not in self.scale_seeds:
             raise RecipeError("scale_seeds: 'default' is missing; it holds the seeds of papers that are not named")
 
@@ -75,6 +86,16 @@ class RunSettings(Checked):
 
     suite: Suite
     demo: Mapping[str, Demo] = field(default_factory=dict)
+
+
+def run_settings(root: Path) -> RunSettings:
+    """Reads params.yaml.
+
+    Raises:
+        DataError: the file cannot be read.
+        RecipeError: an unknown field, or a value that its field does not allow.
+    """
+    return typed(RunSettings, read_settings(root / RUNS), RUNS)
 
 
 def stage_needs(values: Mapping[str, Any], where: str) -> dict[str, StageNeeds]:

@@ -44,6 +44,14 @@ class Loader(yaml.CSafeLoader):
             seen.add(name)
         return super().construct_mapping(node, deep)
 
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (ValueError, KeyError, OverflowError):
+            kind = node.tag.rpartition(":")[2]
+            problem = f"{str(node.value)[:40]!r} is not a valid {kind}"
+            raise yaml.constructor.ConstructorError(None, None, problem, node.start_mark) from None
+
 
 Loader.yaml_implicit_resolvers = {}  # YAML 1.1's, otherwise
 #: Plain scalars by kind, with the characters that they may begin with: the expressions of ruamel.yaml, DVC's parser.
@@ -63,13 +71,18 @@ for _kind, (_pattern, _first) in _SCALARS.items():
     Loader.add_implicit_resolver(f"tag:yaml.org,2002:{_kind}", re.compile(f"^(?:{_pattern})$"), list(_first))
 
 _BASES = {"0b": 2, "0o": 8, "0x": 16}
+#: Whole numbers are below it in size, as the 64 bits of seeds are.
+LARGEST = 2**63
 
 
 def _int(loader: Loader, node: yaml.ScalarNode) -> int:
     text = str(loader.construct_scalar(node)).replace("_", "")
     sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text.removeprefix("+"))
     base = _BASES.get(digits[:2], 10)
-    return sign * int(digits if base == 10 else digits[2:], base)
+    number = sign * int(digits if base == 10 else digits[2:], base)
+    if abs(number) >= LARGEST:
+        raise OverflowError(number)
+    return number
 
 
 Loader.add_constructor("tag:yaml.org,2002:int", _int)
