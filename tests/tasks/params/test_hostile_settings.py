@@ -1,0 +1,82 @@
+"""Settings that once ended in a traceback, stopped other rows, or gave a wrong number."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.policy_optimisation.config import optimiser_config
+from rlhf_core.typed import typed
+from tasks.graph.check import check_rows
+from tasks.graph.matrix import build
+from tasks.params.pages import Page
+from tasks.params.settings import overrides
+from tasks.params.stages import RunSettings
+from tasks.params.yaml_files import parse_mapping
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.mark.parametrize("value", ["._", '!!int "abc"', '!!bool "maybe"', "2020-13-45", "1" + "0" * 400, "9" * 5000])
+def test_a_value_that_cannot_be_made_is_named_with_its_row(value: str) -> None:
+    with pytest.raises(DataError, match=r"page\.yaml, row 2: not valid YAML .*is not a valid"):
+        parse_mapping(f"title: x\nweight: {value}\n", "page.yaml")
+
+
+def test_a_multiple_beyond_a_float_is_refused() -> None:
+    with pytest.raises(RecipeError, match="iterations is 1e\\+308 times 40.*too large"):
+        overrides({"iterations": {"times": 1e308}}, {"iterations": 40})
+
+
+def test_a_critic_that_only_warms_up_is_refused() -> None:
+    sizes = {"iterations": 4, "rollout_batch": 4, "minibatch": 4, "microbatch": 4, "epochs": 1}
+    with pytest.raises(RecipeError, match="critic_warmup is 4 with 4 iterations: the policy would never be trained"):
+        optimiser_config("ppo", **sizes, actor_lr=1e-3, critic_lr=1e-3, critic_warmup=4)
+
+
+def test_variants_of_no_name_are_refused() -> None:
+    with pytest.raises(DataError, match="field 'each.reward': names nothing"):
+        Page.of(Path("rows.yaml"), {"each": {"reward": []}, "base": {}, "variants": {"vanilla": {}}})
+
+
+@pytest.mark.parametrize("seeds", [[], [0, 0], [-1], ["0"]])
+def test_seeds_of_the_suite_are_distinct_whole_numbers(seeds: list[object]) -> None:
+    with pytest.raises(RecipeError, match="seeds"):
+        typed(RunSettings, {"suite": {"seeds": seeds, "scale_seeds": {"default": [0]}}}, "params.yaml")
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the project's settings."""
+    shutil.copytree(ROOT / "params", tmp_path / "params")
+    shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    return tmp_path
+
+
+def test_a_demo_of_an_unknown_paper_is_named_with_the_nearest(tree: Path) -> None:
+    settings = (tree / "params.yaml").read_text().replace("  par:", "  parr:")
+    (tree / "params.yaml").write_text(settings)
+    with pytest.raises(RecipeError, match=r"params.yaml: demo names 'parr'.*did you mean 'par'"):
+        build(tree)
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        (
+            "zz: {title: x, kind: second_judge, backbone: gemma2-2b, policy: par, against: [hh-vanilla]}",
+            "compare policies on the same data",
+        ),
+        ("zz: {title: x, kind: reward_bench, backbone: phi3-mini, reward_model: standard}", "name the same backbone"),
+    ],
+)
+def test_a_row_that_would_measure_other_data_is_refused(tree: Path, entry: str, message: str) -> None:
+    page = tree / "params" / "par" / "rows.yaml"
+    page.write_text(page.read_text() + entry + "\n")
+    problems = check_rows(tree, "par", ["zz"], "testbed")
+    assert len(problems) == 1
+    assert "params/par/rows.yaml:zz" in problems[0]
+    assert message in problems[0]
