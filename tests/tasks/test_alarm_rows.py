@@ -20,6 +20,7 @@ from tasks.params.aspects import AspectSpec, SelectionFile, SelectionScale
 from tasks.params.pages import Address, entries, read_settings
 from tasks.params.scales import scale_entries
 from tasks.params.settings import typed
+from tasks.params.stages import run_settings
 
 ROOT = Path(__file__).parents[2]
 ROWS = row_addresses(ROOT, "alarm").values()
@@ -77,10 +78,10 @@ def test_the_initial_policy_answers_as_long_as_policies_do_while_they_train(scal
 
 
 def test_the_whole_matrix_is_run_with_three_seeds_at_every_scale_as_in_the_paper() -> None:
-    suite = read_settings(ROOT / "params.yaml")["suite"]
+    suite = run_settings(ROOT).suite
     for scale in ("testbed", "small", "feedback", "paper"):
-        assert suite_seeds(suite, scale, "alarm") == [0, 1, 2]
-    assert suite_seeds(suite, "paper", "par") == [0]
+        assert suite_seeds(suite, scale, "alarm") == (0, 1, 2)
+    assert suite_seeds(suite, "paper", "par") == (0,)
 
 
 QA, SELECTION = "alarm/rows_qa.yaml:qa-alarm", "alarm/selections.yaml:qa"

@@ -283,8 +283,13 @@ def test_training_repeats_by_seed_and_trains_actor_and_critic() -> None:
 
 
 def test_only_the_critic_learns_during_warmup() -> None:
-    start = ppo()
-    run, history = run_twice_over(replace(CONFIG, critic_warmup=2), 0)
+    start, run, history = ppo(), ppo(replace(CONFIG, iterations=3, critic_warmup=2), seed=0), []
+
+    def stop_after_the_warmup(step: int, metrics: dict[str, float], _: Experience) -> bool:
+        history.append(metrics)
+        return step == 2
+
+    run.train(stop_after_the_warmup)
     assert torch.equal(parameters(run.policy), parameters(start.policy))
     assert not torch.equal(run.critic.heads["value"].weight, start.critic.heads["value"].weight)  # type: ignore[arg-type]
     assert "grad_norm" not in history[0]

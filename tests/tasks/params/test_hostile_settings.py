@@ -27,7 +27,7 @@ def test_a_value_that_cannot_be_made_is_named_with_its_row(value: str) -> None:
 
 
 def test_a_multiple_beyond_a_float_is_refused() -> None:
-    with pytest.raises(RecipeError, match="iterations is 1e\\+308 times 40.*too large"):
+    with pytest.raises(RecipeError, match=r"iterations is 1e\+308 times 40.*too large"):
         overrides({"iterations": {"times": 1e308}}, {"iterations": 40})
 
 
@@ -38,7 +38,7 @@ def test_a_critic_that_only_warms_up_is_refused() -> None:
 
 
 def test_variants_of_no_name_are_refused() -> None:
-    with pytest.raises(DataError, match="field 'each.reward': names nothing"):
+    with pytest.raises(DataError, match=r"field 'each\.reward': names nothing"):
         Page.of(Path("rows.yaml"), {"each": {"reward": []}, "base": {}, "variants": {"vanilla": {}}})
 
 
