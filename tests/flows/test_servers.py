@@ -500,7 +500,7 @@ def test_prefect_yaml_is_current_and_names_every_paper() -> None:
 
 def test_a_schedule_without_a_cron_line_is_refused(tmp_path: Path) -> None:
     (tmp_path / "params").mkdir()
-    (tmp_path / "params.yaml").write_text("demo: {rows: {}}")
+    (tmp_path / "params.yaml").write_text("suite: {seeds: [0], scale_seeds: {default: [0]}}")
     settings = "schedule: {timezone: UTC}\nmodels: [{name: segment-policy-segment}]\n"
     (tmp_path / "params" / "reevaluation.yaml").write_text(settings)
     with pytest.raises(RecipeError, match=r"reevaluation\.yaml: 'schedule\.cron' is missing"):
