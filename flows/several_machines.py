@@ -276,7 +276,7 @@ def crash_dead_runs(client: Any, living: Collection[str] = ()) -> list[str]:
 
 
 def at_work(client: Any, address: str) -> str:
-    """Returns where a stage is at work, in words, as Prefect knows it."""
+    """Names the machine that runs a stage, as Prefect knows it."""
     from prefect.client.schemas.filters import FlowRunFilter, TaskRunFilter
 
     wanted = TaskRunFilter.model_validate({"name": {"any_": [address]}, "state": {"type": {"any_": ["RUNNING"]}}})

@@ -22,7 +22,7 @@ def cosine(progress: float, final_share: float) -> float:
     return final_share + (1 - final_share) * (0.5 * (1 + math.cos(math.pi * progress)))
 
 
-#: How the rate decays after warming up.
+#: Decays of the rate after warming up.
 SCHEDULES = Choices("schedule", {"constant": constant, "linear": linear, "cosine": cosine})
 
 

@@ -66,7 +66,7 @@ def centred_only(counts: Tensor) -> Tensor:
     return torch.ones_like(counts)
 
 
-#: What the squared deviations of a group are divided by, from its size.
+#: Divisors of the squared deviations of a group, from its size.
 GROUP_STDS = Choices("group_std", {"population": population, "sample": sample, "none": centred_only})
 
 
@@ -248,5 +248,5 @@ def monte_carlo(given: Rewarded, advantages: Tensor, config: OptimiserConfig) ->
     return rewards_to_go(given.rewards, given.mask, config.gamma)
 
 
-#: What the critic learns: (rewards, advantages before whitening, settings) -> [batch, response_len] float32.
+#: Targets of the critic: (rewards, advantages before whitening, settings) -> [batch, response_len] float32.
 VALUE_TARGETS = Choices("value_target", {"advantage_plus_value": advantage_plus_value, "monte_carlo": monte_carlo})

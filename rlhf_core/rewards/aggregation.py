@@ -41,7 +41,7 @@ def zero(states: SegmentStates) -> Tensor:
     return torch.zeros_like(states.base)
 
 
-#: What differences of segments start from, v_0.
+#: Starting values v_0 of the differences of segments.
 BASES = Choices("base", {"prompt": prompt, "zero": zero})
 
 

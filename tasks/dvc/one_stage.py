@@ -21,7 +21,7 @@ from tasks.dvc.stale import Look
 from tasks.dvc.unofficial import exit_status, open_repo
 
 OUTCOME_VARIABLE = "REWARDSMITH_OUTCOME"
-#: How a stage ended.
+#: Ends of a stage.
 RAN, RESTORED, UNCHANGED = "ran", "restored", "unchanged"
 #: Exit status of an error of DVC's own, and EX_TEMPFAIL for one that may pass.
 DVC_FAILED, TEMPORARY = 255, 75

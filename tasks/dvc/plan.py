@@ -77,8 +77,7 @@ def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[
 
 
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
-    """Returns whose rows the suite has: the demo's; in full or at another scale, the five papers'. Others run by
-    name."""
+    """Returns the papers of the suite: the demo's; in full or at another scale, the five. Others run by name."""
     if full or scale != ROOT_SCALE:
         return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
     return tuple(run_settings(root).demo)

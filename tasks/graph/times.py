@@ -160,7 +160,7 @@ class RunTimes:
 
 
 def _covered(stages: Iterable[StageTime]) -> float:
-    """Returns seconds in which at least one stage is at work."""
+    """Returns the seconds in which at least one stage runs."""
     total = end = 0.0
     for stage in sorted(stages, key=lambda stage: stage.began):
         total += max(0.0, stage.began + stage.seconds - max(end, stage.began))
