@@ -23,7 +23,7 @@ from prefect.exceptions import Abort
 from flows.deployments import check_pinned
 from flows.follow_ups import Call, follow_ups
 from flows.run_notes import host_tag, noted
-from flows.scheduler import RunFailed, Summary, run_stale
+from flows.scheduler import RunFailed, RunSummary, run_stale
 from flows.several_machines import check_server
 from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
@@ -48,7 +48,7 @@ def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
         create(key=key, link=address, link_text=f"runs of {paper} in MLflow")
 
 
-def tables_so_far(root: Path, scale: str, paper: str, summary: Summary) -> list[Call]:
+def tables_so_far(root: Path, scale: str, paper: str, summary: RunSummary) -> list[Call]:
     """Returns the call that makes a paper's tables of what is there, where its tables stage, which waits for every row
     and seed, was not asked for or did not finish. A study that no paper published has no tables."""
     if paper not in registry.PAPERS:

@@ -19,7 +19,7 @@ from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.shaping.registry import build_shaping
-from rlhf_core.shaping.specification import Scale as ShapingScale
+from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import SignalType, Tokens
 from rlhf_core.typed import checked_arguments
 from tasks.graph.stage_checks import (
@@ -228,7 +228,7 @@ def _check_aspect(reached: Reached, recipe: Recipe, part: ComponentRecipe, where
 def _check_shaping(part: ComponentRecipe, signal: SignalType, where: str) -> None:
     if part.shaping is None:
         return
-    takes = build_shaping(part.shaping, ShapingScale(0.0, 1.0, 1.0)).takes
+    takes = build_shaping(part.shaping, SftUnits(0.0, 1.0, 1.0)).takes
     if signal not in takes:
         expected = " or ".join(kind.__name__ for kind in takes)
         raise RecipeError(f"{where}: the shaping takes {expected}, but the aspect gives {signal.__name__}")

@@ -264,7 +264,7 @@ def _model_component(
     if found.references is None:
         return replace(component, shaping=build_shaping(part.shaping))
     known = load_references(found.references, scorer, component.normaliser, policy_tokenizer)
-    return replace(component, shaping=build_shaping(part.shaping, known.scale), references=known.rewards)
+    return replace(component, shaping=build_shaping(part.shaping, known.units), references=known.rewards)
 
 
 def shaping_constants(reward: Reward) -> Metrics:

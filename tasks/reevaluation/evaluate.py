@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.cache import digest as request_digest
-from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
+from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
 from rlhf_core.evaluation.judges.templates import get_template
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
@@ -209,7 +209,7 @@ def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
         asked = [(item_of(name, row), so_far(row, first), row["response"], {"prompt": row["meta"]}) for row in turns]
         return scores(name, grade_answers(judge, asked))
     pairs = [
-        Comparison(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
+        JudgedPair(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
     ]
     if TEMPLATES[name] == "alpaca_eval":
         return scores(name, play_games(judge, pairs, "alpaca_eval", orders="drawn"))

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows import paper, suite
-from flows.scheduler import Summary
+from flows.scheduler import RunSummary
 
 FLOWS = ("paper", "suite")
 
@@ -20,7 +20,7 @@ def run(
 ) -> None:
     """Runs Segment's flow, or the suite's of Segment alone, at the testbed scale; `follow_ups` gets its calls."""
     module: Any = {"paper": paper, "suite": suite}[made]
-    monkeypatch.setattr(module, "run_stale", lambda *_, **__: Summary())
+    monkeypatch.setattr(module, "run_stale", lambda *_, **__: RunSummary())
     monkeypatch.setattr(module, "follow_ups", follow_ups)
     monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
     monkeypatch.setattr(module.plan, "pipeline_files", lambda *_, **__: [])
