@@ -27,7 +27,7 @@ from flows.scheduler import RunFailed, RunSummary, run_stale
 from flows.several_machines import check_server
 from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from tasks.dvc import plan
 from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
 from tasks.graph.names import SO_FAR, seeds_so_far
@@ -51,7 +51,7 @@ def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
 def tables_so_far(root: Path, scale: str, paper: str, summary: RunSummary) -> list[Call]:
     """Returns the call that makes a paper's tables of what is there, where its tables stage, which waits for every row
     and seed, was not asked for or did not finish. A study that no paper published has no tables."""
-    if paper not in registry.PAPERS:
+    if paper not in printed_tables.PAPERS:
         return []
     stage, finished = f"tables-{paper}", {*summary.current, *summary.done}
     left = {*summary.failed, *summary.skipped}
@@ -106,7 +106,7 @@ def run_paper(
         files = plan.pipeline_files(folder, paper, scale=scale, full=full, rows=rows, seeds=seeds)
         summary = run_stale(folder, files, papers=[paper], rows=rows, seeds=seeds, remote=remote, pull=pull)
         log.info("%s", summary.line())
-        published, results = paper in registry.PAPERS, Path("results", scale)
+        published, results = paper in printed_tables.PAPERS, Path("results", scale)
         problems = list(summary.failed.values())
         if report:
             problems += follow_ups(folder, *tables_so_far(folder, scale, paper, summary))

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.aspects.aspect import Density
-from rlhf_core.aspects.registry import ASPECTS, build_aspect
+from rlhf_core.aspects.choices import ASPECTS, build_aspect
 from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
@@ -18,7 +18,7 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe
 from rlhf_core.rewards.preference_losses import build_loss
-from rlhf_core.shaping.registry import build_shaping
+from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import SignalType, Tokens
 from rlhf_core.typed import checked_arguments

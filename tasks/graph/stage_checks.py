@@ -11,10 +11,10 @@ from typing import Any
 
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.evaluation.judges.registry import JUDGES
+from rlhf_core.evaluation.judges.choices import JUDGES
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.teachers.registry import TEACHERS
+from rlhf_core.teachers.choices import TEACHERS
 from tasks.graph.items import Argument, Item, result_of
 from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.aspects import AspectModelSpec

@@ -1,7 +1,7 @@
 """Settings of aspects, of the models behind them, and of selections.
 
 params/scales/<scale>/aspects.yaml, an entry for each aspect
-    aspect: {kind: length}      a kind of `rlhf_core.aspects.registry.ASPECTS` with its options
+    aspect: {kind: length}      a kind of `rlhf_core.aspects.choices.ASPECTS` with its options
     normaliser: mean            none, z over the initial policy's pure samples, or mean of the training answers
     positive: true              whether its rewards are above 0 already, so that the gate leaves them as they are
     model: factuality           the trained model behind it, if any: an entry of params/<paper>/aspect_models.yaml

@@ -27,7 +27,7 @@ from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.given import GivenTokenRewards
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.end_tokens import end_token_id
-from rlhf_core.shaping.registry import Chain, build_shaping
+from rlhf_core.shaping.choices import Chain, build_shaping
 from rlhf_core.stepper import freeze
 from tasks.evaluating.aspects import aspect_normaliser, selected_aspects
 from tasks.running.artifacts import read_json

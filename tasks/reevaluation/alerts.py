@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from tasks.reevaluation.records import MARK, records
+from tasks.reevaluation.history import MARK, records
 from tasks.running.artifacts import read_json, write_json
 
 

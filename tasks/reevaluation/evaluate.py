@@ -40,8 +40,8 @@ from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.yaml_files import write_whole
+from tasks.reevaluation.history import bring_records, records, records_folder
 from tasks.reevaluation.past_results import bring_back
-from tasks.reevaluation.records import bring_records, records, records_folder
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.running.exclusive import only_one
 from tasks.running.result_rows import Generation

@@ -19,7 +19,7 @@ from scipy import stats
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.statistics import mean_and_standard_error
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import metrics_of_paper, row_names
 from rlhf_core.typed import typed
 from tasks.params.pages import read_settings
@@ -33,7 +33,7 @@ from tasks.report.significance import Comparison, compare, corrected_p
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
 LEVEL = 0.05
-FOLDER = registry.FOLDER / "claims"
+FOLDER = printed_tables.FOLDER / "claims"
 
 
 @dataclass(frozen=True)
@@ -121,14 +121,16 @@ def _check_rows(named: Iterable[tuple[str, str]], paper: str, where: str) -> Non
     known = row_names(paper)
     for name, row in named:
         if row not in known:
-            raise RecipeError(f"{where}: {name}: '{row}' is not a row of the row map{registry.suggestion(row, known)}")
+            raise RecipeError(
+                f"{where}: {name}: '{row}' is not a row of the row map{printed_tables.suggestion(row, known)}"
+            )
 
 
 def _check_metrics(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
     """Refuses names of (field, metric) that neither the row map has nor a function derives."""
     for name, metric in named:
         if not _has(paper, metric):
-            hint = registry.suggestion(metric, [*metrics_of_paper(paper), *(f"{of}/..." for of in DERIVED)])
+            hint = printed_tables.suggestion(metric, [*metrics_of_paper(paper), *(f"{of}/..." for of in DERIVED)])
             raise RecipeError(f"{where}: {name}: '{metric}' is not a metric of the row map{hint}")
 
 
@@ -136,7 +138,7 @@ def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimPart:
     """Parses one part and looks up its rows and metrics."""
     kind = str(raw.get("kind")) if isinstance(raw, dict) else "None"
     if kind not in KINDS:
-        raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{registry.suggestion(kind, KINDS)}")
+        raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{printed_tables.suggestion(kind, KINDS)}")
     cls = KINDS[kind].fields
     lists = [one.name for one in fields(cls) if "tuple" in str(one.type)]
     values = {name: [v] if name in lists and isinstance(v, str) else v for name, v in raw.items() if name != "kind"}

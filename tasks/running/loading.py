@@ -124,7 +124,7 @@ def load_judge(spec: Mapping[str, Any] | None, world: GoldWorld | None) -> Judge
     """
     if spec is None:
         return None
-    from rlhf_core.evaluation.judges.registry import JUDGES
+    from rlhf_core.evaluation.judges.choices import JUDGES
 
     kind = JUDGES.kind_of(spec)
     hint = "set it, or set the evaluation's judge to null to leave judged metrics out"

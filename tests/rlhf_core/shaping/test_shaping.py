@@ -18,7 +18,7 @@ from rlhf_core.policy_optimisation.unseen import useless_combination
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation import NGram
-from rlhf_core.shaping.registry import SHAPINGS, build_shaping, needs_references, shaping_class
+from rlhf_core.shaping.choices import SHAPINGS, build_shaping, needs_references, shaping_class
 from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.shaping.steps import Centered, Running
 from rlhf_core.signals import Segments, Sequence, Tokens
