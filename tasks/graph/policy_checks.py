@@ -18,6 +18,7 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe
 from rlhf_core.rewards.preference_losses import build_loss
+from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import SignalType, Tokens
@@ -319,7 +320,8 @@ def check_selection(reached: Reached) -> None:
     aspect_densities(reached)
     for model in reached.upstream("reward_model"):
         spec = trained_spec(model)
-        if spec is not None and spec.segmenter.get("kind") in ("entropy", "sat"):
+        needs = None if spec is None else segmenter_needs(spec.segmenter)
+        if spec is not None and needs is not None and (needs.entropies or needs.spelling):
             raise RecipeError(
                 f"{reached.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
                 f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "
