@@ -84,6 +84,12 @@ OPTIMISERS: dict[str, tuple[str, Values]] = {
         {**NO_CRITIC, "loss_average": "responses", "lr_schedule": "linear", "max_grad_norm": 0.1, **LONGER},
     ),
 }
+#: Supervised recipes with other settings than those of RLMEC's table.
+RECIPES: dict[str, Values] = {
+    "rft-truths": supervised_row("RFT with ground truths", kind="rft", additional="ground_truth"),
+    "figa-weights": supervised_row("FIGA", kind="figa", alpha=0.8, gamma=0.2),
+    "imitation-weights": supervised_row("Imitation", kind="imitation", rewrites="generative", gamma=0.8),
+}
 #: Levels at which almost any fall and any divergence raise the hacking alarm.
 EASILY_ALARMED: Values = {"false_alarms": 0.99, "proxy_level": 0.9, "kl": 0.005}
 
@@ -129,7 +135,7 @@ SETTINGS: dict[str, Values] = {
     # A floor that some of the segments meet.
     "normaliser_floored": {**TINY["normaliser"], "floor_fraction": 0.75},
     "row/floored": reward_row("Floored", "vanilla_ppo", **READS["least-squares"][1]),
-    "row/math-rft-truths": supervised_row("RFT with ground truths", kind="rft", additional="ground_truth"),
+    **{f"row/{name}": values for name, values in RECIPES.items()},
     **{f"policy/{name}": policy_scale(values) for name, (_, values) in OPTIMISERS.items()},
     **{f"reward_model/{name}": reward_model(name, **values) for name, values in MODELS.items()},
     **{

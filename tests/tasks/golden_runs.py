@@ -270,7 +270,9 @@ RUNS: dict[str, GoldenRun] = {
         settings={"scale": "normaliser_floored"},
     ),
     "floored": _choice("floored", "choice", "segment", **ENTROPIES, normaliser="fit-floored"),
-    "math-rft-truths": _on_questions("math-rft-truths", "solutions"),
+    "rft-truths": _on_questions("rft-truths", "solutions"),
+    "figa-weights": _on_questions("figa-weights", "solutions"),
+    "imitation-weights": _on_questions("imitation-weights", "solutions", token_rewards="generative"),
     **{name: _data(name) for name in ("own-pairs", "own-sums")},
     "generative-stopped": GoldenRun(
         "generative_reward_model", "choices/generative_reward_model/strict/0",

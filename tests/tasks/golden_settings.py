@@ -299,9 +299,9 @@ ROWS: dict[str, Values] = {
     "row/math-rft": supervised_row("RFT", kind="rft"),
     "row/math-rft-td": supervised_row("RFT with rewrites", kind="rft", additional="teacher"),
     "row/math-coh": supervised_row("Chain of Hindsight", kind="coh"),
-    "row/math-figa": supervised_row("FIGA", kind="figa", alpha=0.8, gamma=0.2),
+    "row/math-figa": supervised_row("FIGA", kind="figa"),
     "row/math-dpo": supervised_row("DPO", kind="dpo", pairs="samples"),
-    "row/math-imitation": supervised_row("Imitation", kind="imitation", rewrites="generative", gamma=0.8),
+    "row/math-imitation": supervised_row("Imitation", kind="imitation", rewrites="generative"),
 }  # fmt: skip
 
 SETTINGS: dict[str, Values] = {**DATA, **BACKBONES, **REWARD_MODELS, **SCALES, **ROWS}

@@ -60,9 +60,9 @@ def _reward(answer: Generation) -> float:
 
 
 def _preference(answer: Generation) -> float:
-    """Returns the preference of a judge that sees the true reward and likes long answers."""
+    """Returns the preference of a judge that sees the true reward and likes long answers; 1 and 2 are among them."""
     longer = answer["n_chars"] - len(answer["baseline"])
-    return round(1 + 1 / (1 + math.exp(0.5 - _reward(answer) - 0.03 * longer)), 6)
+    return round(1 + 1 / (1 + math.exp(0.5 - _reward(answer) - 0.03 * longer)), 1)
 
 
 def judgement(answer: Generation) -> Judgement:
