@@ -10,9 +10,10 @@ from __future__ import annotations
 import json
 import math
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
 from tasks.running.result_rows import Generation, Judgement, Metrics
 
@@ -32,6 +33,21 @@ ROWS: dict[str, tuple[float, int]] = {
 REWARD_SPREAD, LENGTH_SPREAD = 0.8, 15.0
 
 
+def baseline_length(number: int) -> int:
+    """Returns the characters of the baseline's answer to a prompt."""
+    return 30 + 4 * number
+
+
+def calibration() -> list[dict[str, Any]]:
+    """Returns judged variants of the baseline, which tell a longer answer from a shorter one of the same content."""
+    return [
+        {"id": f"alpaca-{number}", "variant": variant, "preference": preference}
+        | {"model_chars": round(factor * baseline_length(number)), "baseline_chars": baseline_length(number)}
+        for variant, factor, preference in (("verbose", 1.8, 1.7), ("concise", 0.6, 1.2))
+        for number in range(PROMPTS)
+    ]
+
+
 def generations(row: str, seed: int) -> list[Generation]:
     """Returns the answers of a row at a seed."""
     (reward, length), rng = ROWS[row], random.Random(f"{row}/{seed}")
@@ -45,7 +61,7 @@ def generations(row: str, seed: int) -> list[Generation]:
                     id=f"{benchmark}-{number}",
                     turn=1,
                     prompt=f"Question {number}?",
-                    baseline="b" * (30 + 4 * number),
+                    baseline="b" * baseline_length(number),
                     response="a" * characters,
                     n_chars=characters,
                     n_tokens=characters // 4,
@@ -96,14 +112,17 @@ def metrics(answers: Sequence[Generation]) -> Metrics:
 
 
 def write(results: Path) -> None:
-    """Writes the results of all rows and seeds below the scale's folder."""
+    """Writes the results of all rows and seeds below the scale's folder, and the calibration of their judge."""
+    _write_rows(results / SCALE / "shared/data/dialogue/result/alpaca_calibration.jsonl", calibration())
     for row in ROWS:
         for seed in SEEDS:
             folder = results / SCALE / row / str(seed) / "result"
-            folder.mkdir(parents=True, exist_ok=True)
             answers = generations(row, seed)
-            judgements = [judgement(answer) for answer in answers]
-            for name, lines in (("generations", answers), ("judgements", judgements)):
-                text = "".join(json.dumps(line) + "\n" for line in lines)
-                (folder / f"{name}.jsonl").write_text(text, encoding="utf-8")
+            _write_rows(folder / "generations.jsonl", answers)
+            _write_rows(folder / "judgements.jsonl", [judgement(answer) for answer in answers])
             (folder / "metrics.json").write_text(json.dumps(metrics(answers)), encoding="utf-8")
+
+
+def _write_rows(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
