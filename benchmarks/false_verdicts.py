@@ -188,7 +188,7 @@ def refused_twins(sets: int, *, rows: int, degrees: float, collapse: float, seed
         for _ in range(rows):
             reference = differences(int(degrees)) if 0 < degrees < math.inf else np.sqrt([known])
             variance = float(np.mean(reference**2))
-            p_values += standardised_p(differences(n // rows), variance, degrees)
+            p_values += standardised_p(list(differences(n // rows)), variance, degrees)
         low, high = chi_square_band(len(p_values))
         refused += not low <= float(stats.chi2.isf(p_values, 1).mean()) <= high
     return refused / sets

@@ -25,6 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from numbers import Real
+from typing import Any
 
 import numpy as np
 
@@ -39,7 +40,7 @@ NO_VARIANCE = "no variance"
 
 World = int | str
 #: World -> values of the policy seeds in that world.
-ByWorld = Mapping[World, Sequence[float]]
+ByWorld = Mapping[Any, Sequence[float]]
 #: Row -> world -> values of the policy seeds.
 ByRow = Mapping[str, ByWorld]
 

@@ -16,12 +16,11 @@ def effect_with(p: float, sign: int = 1, degrees: int = 7) -> Effect:
     return Effect(sign * float(stats.t.isf(p / 2, degrees)), 1.0, degrees, degrees + 1)
 
 
-def table(differences: dict[str, list[float]], first: int = 0) -> dict[str, dict[World, list[float]]]:
+def table(differences: dict[str, list[float]]) -> dict[str, dict[World, list[float]]]:
     """A main row whose worlds differ, and rows with given differences from it."""
-    worlds = range(len(next(iter(differences.values()))))
-    level = {world: 50.0 + 3 * world for world in worlds}
-    rows = {row: {world: [level[world] + found[world]] for world in worlds} for row, found in differences.items()}
-    return {"main": {first + world: [level[world]] for world in worlds}, **rows}
+    level = {world: 50.0 + 3 * world for world in range(8)}
+    every = {"main": [0.0] * 8, **differences}
+    return {row: {world: [level[world] + found[world]] for world in level} for row, found in every.items()}
 
 
 NOISE = [0.3, -0.2, 0.1, -0.4, 0.25, 0.05, -0.15, 0.05]
@@ -104,7 +103,8 @@ def test_a_table_needs_a_row_beside_its_main_row() -> None:
 def test_a_claim_is_confirmed_when_each_part_holds_at_five_percent() -> None:
     parts = [v.ClaimPart(effect_with(0.04), "above") for _ in range(5)]
     found = v.claim_verdict(parts)
-    assert (found.word, found.p_holds) == ("confirmed", pytest.approx(0.04))
+    assert found.word == "confirmed"
+    assert found.p_holds == pytest.approx(0.04)
     assert v.claim_verdict([*parts, v.ClaimPart(effect_with(0.06), "above")]).word == "undecided"
 
 

@@ -57,7 +57,8 @@ def test_worlds_of_ones_own_are_compared_by_welch() -> None:
     theirs = stats.ttest_ind(means(values, "row1"), means(values, "row0"), equal_var=False)
     interval = effect.interval()
     assert effect.p == pytest.approx(theirs.pvalue, rel=1e-12)
-    assert (effect.degrees, effect.worlds) == (pytest.approx(theirs.df), 5)
+    assert effect.degrees == pytest.approx(theirs.df)
+    assert effect.worlds == 5
     assert interval is not None
     assert (interval.lower, interval.upper) == pytest.approx(tuple(theirs.confidence_interval()))
 
@@ -145,6 +146,7 @@ def test_the_smallest_visible_effect_has_the_power_asked_for(degrees: float, alp
 
 def test_the_smallest_visible_effect_of_eight_worlds_by_simulation() -> None:
     smallest = w.Effect(0.0, 1 / math.sqrt(8), 7, 8).smallest_visible()
+    assert smallest is not None
     samples = np.random.default_rng(0).normal(smallest, 1.0, size=(40_000, 8))
     found = stats.ttest_1samp(samples, 0.0, axis=1).pvalue < 0.05
     assert float(found.mean()) == pytest.approx(0.8, abs=3 * math.sqrt(0.16 / 40_000))
@@ -195,7 +197,8 @@ def test_a_slope_over_a_dial_is_the_mean_of_the_worlds_slopes() -> None:
     effect = w.dial_contrast(dose_values(slopes, doses), "row", "main")
     theirs = stats.ttest_1samp(slopes, 0.0)
     assert effect.estimate == pytest.approx(np.mean(slopes))
-    assert (effect.p, effect.degrees) == (pytest.approx(theirs.pvalue), 3)
+    assert effect.p == pytest.approx(theirs.pvalue)
+    assert effect.degrees == 3
     alone = w.dial_contrast(dose_values(slopes, doses), "row")
     assert alone.estimate == pytest.approx(10 + np.mean(slopes))
 
