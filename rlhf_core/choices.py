@@ -14,7 +14,7 @@ entry, so that nothing else lists names.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -27,7 +27,24 @@ C = TypeVar("C")
 
 
 class UnknownChoice(RecipeError, KeyError):
-    """A name that a table of choices does not have."""
+    """A name that a table of choices does not have.
+
+    Attributes:
+        name: what was given.
+        near: the end of a message: the nearest known names.
+    """
+
+    name: object = None
+    near: str = ""
+
+    @classmethod
+    def of(cls, noun: str, name: object, known: Iterable[str]) -> UnknownChoice:
+        """Returns the error of a name; the noun is that of the table's choices, as in 'shaping'."""
+        near = hint(name, known)
+        shown = repr(name) if isinstance(name, list | Mapping) else f"'{name}'"
+        error = cls(f"unknown {noun} {shown}{near}")
+        error.name, error.near = name, near
+        return error
 
     def __str__(self) -> str:
         return Exception.__str__(self)
@@ -51,7 +68,7 @@ class Choices(Mapping[str, C], Generic[C]):
             return self._entries[name]
         if isinstance(name, str) and ":" in name:
             return self._own(name)
-        raise UnknownChoice(f"unknown {self.noun} '{name}'{hint(name, self._entries)}")
+        raise UnknownChoice.of(self.noun, name, self._entries)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)

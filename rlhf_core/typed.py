@@ -117,6 +117,18 @@ class Accepted:
             return str(error)
         return None
 
+    def refusal(self, value: Any, path: str) -> str | None:
+        """Returns the whole message about a word that a table of choices does not have, None where that is not it."""
+        try:
+            self.by(value)
+        except RecipeError as error:
+            near = getattr(error, "near", None)
+            if near is not None:
+                return (
+                    f"{path}{'.kind' if isinstance(value, Mapping) else ''} is {getattr(error, 'name', None)!r}{near}"
+                )
+        return None
+
 
 def accepted_by(function: Callable[[Any], Any]) -> Accepted:
     """Returns the values for which a function raises no RecipeError, such as specifications that can be built."""
@@ -249,7 +261,8 @@ def _converted(value: Any, hint: Any, path: str) -> Any:
         for constraint in constraints:
             problem = constraint.problem(found) if hasattr(constraint, "problem") else None
             if problem is not None:
-                raise RecipeError(f"{path} is {_shown(value)}; {problem}")
+                whole = constraint.refusal(found, path) if isinstance(constraint, Accepted) else None
+                raise RecipeError(whole or f"{path} is {_shown(value)}; {problem}")
         return found
     if origin in (Union, UnionType):
         return _of_union(value, hint, path)
@@ -359,7 +372,7 @@ def _item(value: Any, hint: Any, path: str) -> Any:
 def _key(name: Any, hint: Any, path: str) -> Any:
     if hint is str and not isinstance(name, str):
         raise RecipeError(f"{path}: the key {name!r} is not text; write it in quotes")
-    return name if hint is Any else _converted(name, hint, f"{path}: the key {name!r}")
+    return name if hint is Any else _converted(name, hint, f"{path}: a key")
 
 
 _WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text", NoneType: "null", None: "null"}

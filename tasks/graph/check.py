@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from rlhf_core.errors import DataError, RecipeError, hint
+from rlhf_core.errors import DataError, RecipeError, hint, nearest
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import typed
 from tasks.graph.items import Item
@@ -153,7 +153,8 @@ def _stage_type(name: str, address: Address) -> Make:
     """
     stage = name.partition("-")[0]
     if stage not in STAGE_TYPES:
-        raise RecipeError(f"{address}: no stage '{stage}' has settings{hint(stage, STAGE_TYPES, more=3)}")
+        near = hint(name if nearest(name, STAGE_TYPES) else stage, STAGE_TYPES)
+        raise RecipeError(f"{address}: no stage '{stage}' has settings{near}")
     return STAGE_TYPES[stage]
 
 

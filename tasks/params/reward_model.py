@@ -17,7 +17,7 @@ from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import check_stated_segmenter
 from rlhf_core.shaping.specification import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.typed import Checked, above, accepted_by, between, one_of, typed
+from rlhf_core.typed import Checked, above, accepted_by, between, check_given, init_fields, one_of, typed
 from tasks.params.settings import Count, Share, overrides
 
 #: What a reward model learns from: pairs of the backbone's data, or of sampled solutions.
@@ -176,6 +176,13 @@ class GenerativeModelSpec(Checked):
     title: str
     backbone: str
     training: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = init_fields(TrainingConfig)
+        for name, value in self.training.items():
+            if name not in known or not isinstance(value, Mapping):
+                check_given(TrainingConfig, {name: value}, "training.")
 
 
 @dataclass(frozen=True)

@@ -43,18 +43,18 @@ def extended(root: Path, scale: str) -> str | None:
     file = root / scale_folder(scale) / "scale.yaml"
     if not file.exists():
         return None
-    values = read_settings(file)
+    values, where = read_settings(file), file.relative_to(root)
     for name in values:
         if name != "extends":
-            raise RecipeError(f"{file}: unknown setting '{name}'; the only setting is 'extends'")
+            raise RecipeError(f"{where}: unknown setting '{name}'; the only setting is 'extends'")
     other = values.get("extends")
     known = [name for name in scale_names(root) if name != scale]
     if other not in known:
         raise RecipeError(
-            f"{file}: extends is '{other}', which is not another scale{hint(other, sorted(known), more=3)}"
+            f"{where}: extends is {other!r}, which is not another scale{hint(other, sorted(known), more=3)}"
         )
     if (root / scale_folder(str(other)) / "scale.yaml").exists():
-        raise RecipeError(f"{file}: '{other}' extends a scale itself; name that one, or repeat what is needed here")
+        raise RecipeError(f"{where}: '{other}' extends a scale itself; name that one, or repeat what is needed here")
     return str(other)
 
 
