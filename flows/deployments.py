@@ -63,12 +63,12 @@ class Deployment:
 
     @property
     def entrypoint(self) -> str:
-        """Returns where prefect.yaml finds the flow."""
+        """Returns the entry point of the flow for prefect.yaml."""
         return f"flows/{self.flow}.py:{self.flow}"
 
     @property
     def module(self) -> str:
-        """Returns where a worker imports it from."""
+        """Returns the module from which a worker imports it."""
         return f"flows.{self.flow}.{self.flow}"
 
 

@@ -178,7 +178,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     """Evaluates models again.
 
     Args:
-        models: only these, as name@alias; none means those of params/reevaluation.yaml.
+        models: limits the run to these, as name@alias; empty for the models of params/reevaluation.yaml.
         root: the repository.
     """
     log, tree = get_run_logger(), Path(root).resolve()

@@ -320,12 +320,12 @@ class Recipe(Checked):
 
 
 def reward_models(recipe: Recipe) -> list[str]:
-    """Names of the reward models that a recipe's components read, each once, in order."""
+    """Returns the names of the reward models that a recipe's components read, each once, in order."""
     return list(dict.fromkeys(part.reward_model for part in recipe.components if part.reward_model is not None))
 
 
 def referenced_models(recipe: Recipe) -> list[str]:
-    """Names of the reward models whose reference rewards a recipe's components read, each once, in order."""
+    """Returns the names of the reward models whose reference rewards a recipe reads, each once, in order."""
     needed = {part.reward_model for part in recipe.components if part.needs_references}
     return [name for name in reward_models(recipe) if name in needed]
 

@@ -124,9 +124,8 @@ class Accepted:
         except RecipeError as error:
             near = getattr(error, "near", None)
             if near is not None:
-                return (
-                    f"{path}{'.kind' if isinstance(value, Mapping) else ''} is {getattr(error, 'name', None)!r}{near}"
-                )
+                at = f"{path}.kind" if isinstance(value, Mapping) else path
+                return f"{at} is {_shown(getattr(error, 'name', None))}{near}"
         return None
 
 

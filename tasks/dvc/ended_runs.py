@@ -41,7 +41,7 @@ class Asked:
     sync: bool
 
     def note(self, root: Path) -> Path:
-        """Returns where its note lies."""
+        """Returns the path of its note."""
         name = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
         return root / FOLDER / f"{name}.json"
 

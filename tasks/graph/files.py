@@ -198,7 +198,7 @@ class _Plain(yaml.CSafeDumper):
 
 
 def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
-    """Returns where a paper's matrix at a scale stands: what it shares with others, and its own."""
+    """Returns the folders of a paper's matrix at a scale: the folder shared with other papers, and its own."""
     return tuple(Path("pipelines") / scale / name for name in (SHARED, paper))
 
 

@@ -238,7 +238,7 @@ def _check_shaping(part: ComponentRecipe, signal: SignalType, where: str) -> Non
 
 
 def aspect_densities(selection: Reached) -> dict[str, Density]:
-    """Returns the density of each aspect of a selection by name; that of a trained model stands with the model.
+    """Returns the density of each aspect of a selection by name; a trained model states the density of its aspect.
 
     Raises:
         RecipeError: an aspect that cannot be built.

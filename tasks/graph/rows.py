@@ -119,7 +119,7 @@ PAGES = ("rows", "reward_models", "generative_reward_models", "selections", "asp
 
 
 def paper_folder(paper: str) -> Path:
-    """Returns where a paper's pages are, relative to the root."""
+    """Returns the folder of a paper's pages, relative to the root."""
     return Path("params") / paper
 
 
@@ -155,7 +155,7 @@ def papers(root: Path) -> tuple[str, ...]:
 
 
 def backbone_names(root: Path) -> set[str]:
-    """Backbones of any scale."""
+    """Returns the names of the backbones of all scales."""
     return {name for scale in scale_names(root) for name in scale_entries(root, scale, "backbones")}
 
 
@@ -205,9 +205,9 @@ def load_model(root: Path, row: str, paper: str, named: str, field_: str = "rewa
     return replace(known, entropies=entropies, segmenter=segmenter, samples=spec.pairs == SAMPLES)
 
 
-def _generative_model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
-    """Returns the generative reward model that a row names."""
-    owner, where = _find_model(root, row, paper, named, "generative_reward_model")
+def _generative_model(root: Path, row: str, paper: str, named: str, field_: str) -> ModelSpec:
+    """Returns the generative reward model that a row names in a field."""
+    owner, where = _find_model(root, row, paper, named, "generative_reward_model", field_)
     spec = typed(GenerativeModelSpec, read_settings(where.under(root)), where)
     return ModelSpec(owner, where.name, where, spec.backbone, entropies=False)
 
@@ -283,12 +283,13 @@ def _compared(root: Path, paper: str, where: str, row: ComparingRow) -> tuple[Ro
 def _solutions(
     root: Path, where: str, paper: str, recipe: Recipe, models: tuple[ModelSpec, ...]
 ) -> tuple[tuple[str, ...], ModelSpec | None]:
-    """Returns what a row reads of sampled solutions, and its generative reward model."""
+    """Returns the kinds of sampled solutions that a row reads, and its generative reward model."""
     optimiser = dict(recipe.optimiser)
     kind = str(optimiser.pop("kind"))
     named = [recipe.rewrites, *(part.generative_reward_model for part in recipe.components)]
     name = next((name for name in named if name is not None), None)
-    generative = None if name is None else _generative_model(root, where, paper, name)
+    field_ = "generative_reward_model" if recipe.rewrites is None else "rewrites"
+    generative = None if name is None else _generative_model(root, where, paper, name, field_)
     if recipe.kind == "supervised":
         needed = set(needs_of(kind, optimiser)) - {PREFERENCE}
     else:
@@ -410,7 +411,7 @@ def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
 
 
 def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) -> RowSpec:
-    """Returns a row by name; a backbone's name stands for the raw backbone."""
+    """Returns a row by name; the name of a backbone means the raw backbone."""
     if name in rows:
         return rows[name]
     if name in (known := row_addresses(root, paper)):

@@ -94,8 +94,8 @@ class Scale:
         found = next((known[name] for name in (*(f"{stage}-{own}" for own in names), stage) if name in known), None)
         if found is None:
             raise RecipeError(
-                f"{scale_folder(self.name) / STAGES}.yaml: '{stage}' is missing; it sets the sizes of that stage, which "
-                "rows at this scale need"
+                f"{scale_folder(self.name) / STAGES}.yaml: '{stage}' is missing; it sets the sizes of that stage, "
+                "which rows at this scale need"
             )
         return found
 
@@ -156,7 +156,7 @@ class Scale:
         return [*above, fitted]
 
     def _settings(self, module: str, spec: ModelSpec, data: str) -> Address:
-        """Returns how a paper's reward models are trained: those on one data set, all of its own, else everybody's."""
+        """Returns training settings: of a paper's reward models on the data, else of the paper, else of the scale."""
         return self.stage_settings(module, f"{spec.paper}-{data}", spec.paper)
 
     def _trained(self, spec: ModelSpec, seed: int, settings: Address, made: Mapping[str, Argument]) -> Item:
@@ -171,7 +171,7 @@ class Scale:
         return [self._item("prepare", spec.data, None, spec=self._chosen("data", spec.data, "data", spec.path))]
 
     def samples(self, base: list[Item], seed: int) -> Item:
-        """Solutions that the SFT model draws."""
+        """Returns the stage that draws solutions from the SFT model."""
         prepare, _, sft = base
         spec = self.stage_settings("samples")
         return self._item("samples", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft), seed=seed)
@@ -205,7 +205,7 @@ class Scale:
         return [*own, *taught, model]
 
     def solutions(self, row: RowSpec, base: list[Item], seed: int) -> tuple[list[Item], dict[str, Argument]]:
-        """Returns what a row reads of sampled solutions: the stages, and the arguments of its own stage."""
+        """Returns the stages of the sampled solutions that a row reads, and the arguments that name their results."""
         above: list[Item] = []
         made: dict[str, Argument] = {}
         if row.solutions:
@@ -229,8 +229,10 @@ class Scale:
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
     def measuring(self, row: RowSpec, seed: int) -> list[Item]:
-        """Returns what measures a row's reward model, last: a benchmark, or the best of N of the row's backbone's
-        responses."""
+        """Returns the stage that measures a row's reward model, last, after everything that it needs.
+
+        It is a benchmark, or the best of N responses of the row's backbone.
+        """
         (spec,) = row.reward_models
         settings = self.stage_settings(row.kind)
         if row.kind != "best_of_n" and spec.backbone != row.backbone:
@@ -250,7 +252,7 @@ class Scale:
         return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
 
     def comparing(self, row: RowSpec, seed: int) -> list[Item]:
-        """Returns what compares the policies of several rows, last."""
+        """Returns the stage that compares the policies of several rows, last, after everything that it needs."""
         parts = [self.row(other, seed) for other in row.policies]
         for other, items in zip(row.policies, parts, strict=True):
             if items[0] != parts[0][0]:
@@ -320,7 +322,7 @@ class Scale:
         return found
 
     def _words(self, backbone: str, where: str) -> str:
-        """Returns what tells a backbone's tokenizer from others: where it is loaded from, else its name."""
+        """Returns what identifies a backbone's tokenizer: the source that it is loaded from, else its name."""
         self._chosen("backbones", backbone, "backbone", where)
         name, file = self._named(backbone, "tokenizer", "tokenizers")
         return str(self._read(file).get("source", name))

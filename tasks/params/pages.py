@@ -11,7 +11,7 @@
       shaping: {kind: par}
       optimiser: {kind: grpo}
 
-An address names an entry as `params/par/rows.yaml:par-grpo`; a file without a key stands for its whole content.
+An address names an entry as `params/par/rows.yaml:par-grpo`; a file without a key means its whole content.
 
 How an entry is merged with the base:
     1. mappings are merged key by key, at every depth;
@@ -137,7 +137,7 @@ class Page:
 
     @property
     def names(self) -> list[str]:
-        """Names of the entries, in the page's order."""
+        """Returns the names of the entries in the page's order."""
         return [f"{name}-{variant}" for name in self.each for variant in self.entries] if self.each else [*self.entries]
 
     def _part(self, key: str) -> tuple[str, str] | None:
@@ -213,12 +213,12 @@ def explained(problem: str, address: Address) -> str:
     for path, kind, names in replaced(page.base, page.entries[part[1]]):
         if any(f"{name}'" in problem for name in names):
             whose = f"the base's {path}" if path else "the base"
-            return f"{problem}; {whose} is of kind '{kind}' and does not apply to another kind; state what is missing in the entry"
+            return f"{problem}; {whose} is of kind '{kind}' and does not apply to another kind"
     return problem
 
 
 def difference(base: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what an entry says beside a base: `merge(base, difference(base, whole)) == whole`.
+    """Returns the settings in which an entry differs from a base: `merge(base, difference(base, whole)) == whole`.
 
     Raises:
         RecipeError: a value null that the base sets otherwise: no entry can say that.

@@ -89,7 +89,7 @@ class PolicyScale(Checked):
         return typed(OptimiserConfig, made, f"{where}: {kind}")
 
     def sampling_config(self, where: str) -> Sampling:
-        """Returns how rollouts are drawn.
+        """Returns the sampling settings of rollouts.
 
         Raises:
             RecipeError: the settings do not say.
@@ -146,7 +146,7 @@ def imitation_settings(scale: Mapping[str, Any], row: Mapping[str, Any] | None, 
 
 
 def needed_solutions(recipe: Recipe) -> tuple[str, ...]:
-    """Returns what a reward recipe learns from, by the names of a supervised recipe's sources."""
+    """Returns the sources that a reward recipe learns from, named like those of supervised recipes."""
     paid = any(part.generative_reward_model for part in recipe.components)
     needed = [SAMPLES] if recipe.fixed_samples or paid else []
     return tuple(needed + ([GENERATED] if paid or recipe.imitation is not None else []))

@@ -223,6 +223,6 @@ class GenerativeModelScale(Checked):
                 raise RecipeError(f"{name} is {[low, high]}; state the lower bound first")
 
     def training_config(self, model: GenerativeModelSpec, where: str) -> TrainingConfig:
-        """Returns how a model is trained."""
+        """Returns the training settings of a model."""
         own = {} if self.fixed else overrides(model.training, self.training)
         return typed(TrainingConfig, {**self.training, **own}, f"{where}: training")

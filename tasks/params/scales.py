@@ -25,7 +25,7 @@ RESOURCES = "resources"
 
 
 def scale_folder(scale: str) -> Path:
-    """Returns where a scale's pages are, relative to the root."""
+    """Returns the folder of a scale's pages, relative to the root."""
     return Path("params") / "scales" / scale
 
 
@@ -80,6 +80,6 @@ def scale_pages(root: Path, scale: str) -> list[Path]:
 
 
 def resources(root: Path, scale: str) -> dict[str, Any]:
-    """Returns what a scale says that its stages need while they run, by stage; empty where it says nothing."""
+    """Returns the resources that a scale states for its stages, by stage; empty if it states none."""
     address = scale_entries(root, scale, STAGES).get(RESOURCES)
     return {} if address is None else read_settings(address.under(root))

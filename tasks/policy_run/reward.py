@@ -130,7 +130,7 @@ def build_reward(
 
 
 def _needed(selected: Mapping[str, Any] | None, part: ComponentRecipe) -> Mapping[str, Any]:
-    """Returns what a selection found.
+    """Returns the result of a selection.
 
     Raises:
         RecipeError: the row has none.
@@ -154,7 +154,7 @@ def _aspect_components(
     *,
     gated: bool,
 ) -> list[Component]:
-    """Returns the components of an aspect, or of those that the selection chose.
+    """Returns the components of an aspect, or of the aspects that the selection chose.
 
     Behind a gate an aspect that is not positive is shaped by a sigmoid. Source: ALARM, §2.3 and §3.3.
 

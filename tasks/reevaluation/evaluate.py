@@ -136,7 +136,7 @@ def _parsable(request: JudgeRequest, text: str) -> bool:
 
 
 def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) -> dict[str, str]:
-    """Returns what identifies each benchmark that the data set has: its items, and how they are answered."""
+    """Returns the identity of each benchmark of the data set: its items and its settings of answering."""
     files = {name: data / "benchmarks" / f"{name}.jsonl" for name in names}
     found = {
         name: request_digest({"items": digest(file), "answers": spec.dialogue_answers()})
@@ -149,7 +149,7 @@ def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) 
 
 
 def judge_digest(spec: Mapping[str, Any], name: str) -> str:
-    """Returns what identifies a judge: its settings, its name (of the served model), and the prompts it is given."""
+    """Returns the identity of a judge: its settings, the name of the served model, and its prompts."""
     import rlhf_core.evaluation.judges.templates as templates
 
     return request_digest({"spec": dict(spec), "name": name, "templates": digest(Path(str(templates.__file__)))})
@@ -164,7 +164,7 @@ def reasons(
     now: float,
     drift_days: float,
 ) -> list[str]:
-    """Returns why to evaluate now, against the last record; none means that there is nothing to do."""
+    """Returns the reasons to evaluate now, compared with the last record; empty if nothing is to be done."""
     if last is None:
         return ["first evaluation"]
     found = ["the model changed"] if last["digest"] != model else []

@@ -256,7 +256,7 @@ def decimals(printed: Iterable[Printed | None]) -> int:
 
 
 def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
-    """Returns how many published cells were measured, and what they say about the paper's ordering."""
+    """Returns counts of measured published cells, and of their verdicts on the paper's ordering."""
     counts = {"confirmed": 0, "contradicted": 0, "undecided": 0, "not run": 0, "measured": 0}
     for table in tables:
         if not table["is_result"]:

@@ -1,4 +1,4 @@
-"""MLflow's databases, brought to the installed version: the tracking store's, and that of its server's users."""
+"""Upgrades of MLflow's databases to the installed version: the tracking store and the server's users."""
 
 from __future__ import annotations
 

@@ -21,9 +21,12 @@ GENERATIVE, TATOEBA = "params/rlmec/generative_reward_models.yaml", "params/tato
 
 
 @pytest.fixture
-def tree(tmp_path: Path) -> Path:
-    """A copy of the project's settings."""
-    shutil.copytree(ROOT / "params", tmp_path / "params")
+def tree(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """A copy of the settings of all scales, and of the paper whose page a test changes; else of PAR."""
+    parameters = request.node.callspec.params if hasattr(request.node, "callspec") else {}
+    folder = Path(parameters.get("page", ROWS)).parts[1]
+    for part in {"scales", "par" if folder == "scales" else folder}:
+        shutil.copytree(ROOT / "params" / part, tmp_path / "params" / part)
     shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
     return tmp_path
 
@@ -142,8 +145,8 @@ def test_a_value_of_the_wrong_type_is_named_by_its_own_field(tree: Path, changed
 def test_a_row_of_another_kind_than_the_base_is_told_that_the_base_does_not_apply(tree: Path) -> None:
     change(tree, ROWS, "vanilla", {"kind": "best_of_n"})
     assert one_problem(tree) == (
-        f"{ROWS}:vanilla: 'backbone' and 'reward_model' are missing; the base is of kind 'reward' and does not apply to "
-        "another kind: state it in the entry"
+        f"{ROWS}:vanilla: 'backbone' and 'reward_model' are missing; the base is of kind 'reward' and does not apply "
+        "to another kind"
     )
 
 
