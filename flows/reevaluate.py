@@ -44,7 +44,7 @@ from tasks.tracking.models import Registered, Registry
 
 
 def needs_of(root: Path, model: Registered) -> dict[str, Any]:
-    """Returns what evaluating a model needs: what its scale, `results/<scale>/...`, declares for the stage `policy`."""
+    """Returns the resources for evaluating a model: its scale's resources of the stage `policy`."""
     return resources(root, Path(model.path).parts[1])["policy"]
 
 

@@ -39,7 +39,7 @@ class UnknownChoice(RecipeError, KeyError):
 
     @classmethod
     def of(cls, noun: str, name: object, known: Iterable[str]) -> UnknownChoice:
-        """Returns the error of a name; the noun is that of the table's choices, as in 'shaping'."""
+        """Returns the error of an unknown name; `noun` names the table's choices, as in 'shaping'."""
         near = hint(name, known)
         shown = repr(name) if isinstance(name, list | Mapping) else f"'{name}'"
         error = cls(f"unknown {noun} {shown}{near}")
@@ -80,7 +80,7 @@ class Choices(Mapping[str, C], Generic[C]):
         return isinstance(name, str) and name in self._entries
 
     def refusal(self, name: Any) -> str | None:
-        """Returns why a name is not one of these choices, as the end of a message, or None where it is."""
+        """Returns the problem of a name that is not one of these choices, as the end of a message; None if it is."""
         if isinstance(name, str) and ":" not in name:
             return None if name in self._entries else hint(name, self._entries).removeprefix("; ")
         if not isinstance(name, str):
@@ -128,7 +128,7 @@ class Choices(Mapping[str, C], Generic[C]):
         return tuple(name for name in names if name not in fixed)
 
     def build(self, spec: str | Mapping[str, Any], **provided: Any) -> Any:
-        """Returns what a specification describes: a name, or `{kind: name, option: value, ...}`.
+        """Returns the choice that a specification describes: a name, or `{kind: name, option: value, ...}`.
 
         Args:
             spec: of a file.

@@ -35,7 +35,7 @@ from rlhf_core.typed import Checked, above, accepted_by, check_given, init_field
 
 #: kinds of optimiser: those that learn from a reward, and supervised recipes
 KINDS = (*OPTIMISERS, *SUPERVISED)
-#: an aspect component that stands for what the selection stage chose
+#: an aspect component that means all aspects that the selection stage chose
 SELECTED = "selected"
 #: what a component may be scored by
 SOURCE_FIELDS = ("reward_model", "aspect", "generative_reward_model", "function")
@@ -151,7 +151,7 @@ class ComponentRecipe(Checked):
         return self.shaping is not None and needs_references(self.shaping)
 
     def _source(self) -> str:
-        """Returns what scores, in words, after checking that exactly one thing does."""
+        """Returns the source of the score in words, after checking that there is exactly one."""
         given = [name for name in SOURCE_FIELDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise RecipeError(
@@ -241,7 +241,7 @@ class Recipe(Checked):
         kind: 'reward' or 'supervised'.
         backbone: which SFT model it starts from.
         optimiser: settings that differ from the scale's, with `kind` one of `KINDS`.
-        settings: the scale's policy settings, by name; those of the optimiser's kind unless given.
+        settings: the scale's policy settings, by name; the optimiser's kind unless given.
         evaluation: the scale's evaluation, by name; the backbone's unless given.
         lora: where low-rank adapters are trained instead of the whole model.
         alarm: `AlarmSettings` that differ from the scale's, of the hacking alarm.
@@ -331,7 +331,7 @@ def referenced_models(recipe: Recipe) -> list[str]:
 
 
 def useless_shaping(recipe: Recipe) -> str | None:
-    """Returns why a recipe's optimiser learns the same without its shaping, None where it does not.
+    """Returns the reason why a recipe's shaping changes nothing for its optimiser, None if it matters.
 
     With several components what one of them is shaped to always matters; with several values per response it does, too,
     unless pairs are ordered by the raw proxy, as online DPO's.

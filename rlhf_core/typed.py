@@ -32,7 +32,7 @@ class Constraint(Protocol):
     """A demand on a value beyond its type."""
 
     def problem(self, value: Any) -> str | None:
-        """Returns what is wrong, as the end of a message, or None."""
+        """Returns the problem of a value, as the end of a message, or None."""
 
 
 @dataclass(frozen=True)
@@ -311,7 +311,7 @@ def _number(value: Any, hint: Any, path: str, *, finite: bool = True) -> Any:
 
 
 def _of_union(value: Any, hint: Any, path: str) -> Any:
-    """Returns the value as the first alternative that it fits; the error is that of the one it comes closest to."""
+    """Returns the value as the first alternative that it fits; the error is of the closest alternative."""
     closest: RecipeError | None = None
     alternatives = get_args(hint)
     for alternative in alternatives:

@@ -233,7 +233,7 @@ def choose_port(host: str, name: str, asked: int | None, before: int | None, oth
     """Returns the port asked for, else the one used before, else the usual one, else a free one.
 
     Args:
-        others: ports of the other servers, which these may not have bound yet; one that is asked for is none of them.
+        others: ports of the other servers, which may not be bound yet; a requested port must differ from them.
 
     Raises:
         RewardsmithError: the port asked for is taken.

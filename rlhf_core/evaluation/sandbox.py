@@ -253,7 +253,7 @@ def run_programs(programs: Sequence[Program], limits: Limits | None = None, *, w
 
 
 def isolation_problem() -> str | None:
-    """Returns why generated code cannot be isolated here, or None if it can (starts one sandbox to see)."""
+    """Returns the reason why generated code cannot be isolated here, None if it can; starts one sandbox to test it."""
     try:
         with Sandbox():
             return None

@@ -32,8 +32,10 @@ def pipeline_files(
     rows: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> list[str]:
-    """Returns the dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or
-    where the demo has no rows of the paper, or not the chosen rows (or, of chosen rows, not the chosen seeds).
+    """Returns the dvc.yaml files of a paper: the root's, and the matrix's if the root's is not enough.
+
+    The matrix is needed if it is asked for, at other scales than the testbed, and for rows or seeds that the demo does
+    not have.
 
     Files that differ from params/ are written again; so is a matrix that is asked for the first time.
 

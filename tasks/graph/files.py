@@ -101,7 +101,7 @@ def stage_version(root: Path, stage: str) -> int | str:
 
 
 def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
-    """Returns what each stage needs while it runs at a scale: cores, gpus and memory_gb (GiB) by the stage's name.
+    """Returns the resources of each stage at a scale: cores, gpus and memory_gb (GiB), by the stage's name.
 
     Raises:
         RecipeError: `resources` of params/scales/<scale>/stages.yaml names an unknown stage.

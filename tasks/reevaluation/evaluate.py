@@ -269,7 +269,7 @@ def check_canary(
 def lost_verdicts(
     before: Mapping[str, float], asked: Collection[str], now: Mapping[str, float], level: float
 ) -> dict[str, int] | None:
-    """Returns how many verdicts there are of how many that there should be, where these are too few.
+    """Returns the numbers of verdicts given and expected if too few were given, else None.
 
     Args:
         before: the last comparable scores; what has none there need have none now. Empty: every item should have one.
@@ -333,9 +333,11 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
 def _reevaluate(
     root: Path, tree: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float
 ) -> dict[str, Any]:
-    """Returns the same of a model whose result, with its tokenizer, template and SFT model, lies in a tree laid out as
-    the repository. The evaluation's settings, judge and benchmarks are the repository's: else no change of them would
-    show."""
+    """Returns the record of a model whose result, tokenizer, template and SFT model are in another tree.
+
+    That tree is laid out like the repository. Settings, judge and benchmarks are the repository's, so that a change of
+    them shows.
+    """
     from tasks.evaluating.policies import Evaluator
     from tasks.params.evaluation import EvaluationConfig
     from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
@@ -419,8 +421,7 @@ def _reevaluate(
 
 
 def alerts(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns what somebody has to look at: regressions of the model and, apart, what the judge does otherwise or no
-    more."""
+    """Returns the alerts of a record: regressions of the model and, separately, changes and failures of the judge."""
     found, judge = [], f"the judge {record['judge']['name']}"
     drifted = record["canary"]["verdict"] == "drift"
     if drifted:

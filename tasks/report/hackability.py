@@ -121,8 +121,7 @@ class MitigationResult:
 
     @property
     def rise(self) -> list[tuple[float, float]]:
-        """Returns how far the mean proxy rose over that of the SFT policy, by step: reward models differ in their
-        zero."""
+        """Returns the mean proxy above the SFT policy's, by step, since reward models differ in their zero."""
         points = self.curve("proxy")
         return [(step, value - points[0][1]) for step, value in points]
 

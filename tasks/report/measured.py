@@ -240,8 +240,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
 
 
 def stop_lines(row: Mapping[str, Any]) -> list[str]:
-    """Returns what a table says of a row that stopped: the seeds and the reason, one line a reason; none of other
-    rows."""
+    """Returns a line with seeds for each reason why a row stopped; empty for other rows."""
     seeds: dict[str, list[str]] = {}
     for seed, reason in row.get("stopped", {}).items():
         seeds.setdefault(reason, []).append(seed)

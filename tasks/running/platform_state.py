@@ -41,10 +41,9 @@ def read_private(path: Path) -> dict[str, Any]:
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """Returns what tells a process from every other one that has or had its id: the boot, and its start in ticks since
-    then.
+    """Returns the identity of a process among all with the same id: the boot, and its start in ticks since the boot.
 
-    Both stay as they are when the clock is set. Where there is no /proc it is the time of the process's creation.
+    Setting the clock changes neither. Without /proc it is the time of the process's creation.
 
     Raises:
         psutil.NoSuchProcess: the process has ended.

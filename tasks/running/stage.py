@@ -140,7 +140,7 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
 
 
 def set_threads() -> int:
-    """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage.
+    """Sets and returns the threads of this process: REWARDSMITH_THREADS, else 1, so that all results agree.
 
     Raises:
         RecipeError: several processes were started for a stage that runs in one, or a variable is not a number.

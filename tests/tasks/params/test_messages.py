@@ -32,11 +32,10 @@ def tree(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
 
 
 def change(tree: Path, page: str, entry: str, changed: Mapping[str, Any]) -> None:
-    """Changes settings of an entry of a page; None takes one out."""
+    """Changes settings of an entry of a page."""
     file = tree / page
     content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    values = {**(content.get(entry) or {}), **changed}
-    content[entry] = {name: value for name, value in values.items() if value is not None}
+    content[entry] = {**(content.get(entry) or {}), **changed}
     file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 
