@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from rlhf_core.errors import RecipeError, hint
+from rlhf_core.errors import RecipeError, hint, nearest
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
@@ -67,11 +67,11 @@ class PolicyScale(Checked):
         self._check_optimiser()
 
     def _check_optimiser(self) -> None:
-        """Refuses settings that neither an optimiser nor a supervised recipe has."""
+        """Refuses misspelt settings; a supervised recipe of the user's own may have others."""
         takers = [OptimiserConfig, TrainingConfig, *(cls for cls in SUPERVISED.values() if is_dataclass(cls))]
         known = {name: cls for cls in reversed(takers) for name in init_fields(cls)}
         for name in self.optimiser:
-            if name not in known:
+            if name not in known and nearest(name, known, cutoff=0.8):
                 raise RecipeError(f"unknown setting 'optimiser.{name}'{hint(name, known)}")
 
     def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:

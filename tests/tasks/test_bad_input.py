@@ -280,7 +280,13 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
     [
         ("ppo", "row", "rewardmodel", "x", r"unknown setting 'rewardmodel'; did you mean 'reward_model'\?"),
         ("ppo", "row", "normaliser", "location", r"normaliser is 'location'; did you mean 'location_aware'\?"),
-        ("ppo", "row", "readout.segmenter.kind", "entropi", r"readout.segmenter.kind is 'entropi'; did you mean 'entropy'\?"),
+        (
+            "ppo",
+            "row",
+            "readout.segmenter.kind",
+            "entropi",
+            r"readout.segmenter.kind is 'entropi'; did you mean 'entropy'\?",
+        ),
         (
             "ppo",
             "row",
