@@ -79,7 +79,7 @@ def suite(
     remote: str = "",
     pull: bool = True,
 ) -> str:
-    """Brings the five papers up to date. Studies beside them (the laboratory, mixed recipes, one's own) run by name.
+    """Brings the five papers up to date. Other studies (the laboratory, mixed recipes, your own) run by name.
 
     Args:
         full: every row and seed of the five papers instead of the demo-sized set.

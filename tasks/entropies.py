@@ -28,7 +28,7 @@ SPLITS = ("train", "validation", "ood")
 
 
 def resolve_cutoffs(spec: EntropySpec, entropies: torch.Tensor) -> dict[str, float]:
-    """Cutoffs in nats by name; quantiles are those of `entropies`."""
+    """Cutoffs in nats by name; quantiles are taken of `entropies`."""
     resolved = {}
     for name, rule in spec.cutoffs.items():
         if rule.nats is not None:

@@ -53,8 +53,7 @@ PROXIES = (
 def _in_hindsight(
     run: PolicyRun, watch: HackingWatch, scale: PolicyScale, evaluation: Evaluation, summary: Metrics, result: Path
 ) -> Metrics:
-    """Returns what the last evaluation adds to those while training; writes the best weights' answers and
-    hacking.jsonl."""
+    """Returns the metrics of the last evaluation; writes the answers of the best weights and hacking.jsonl."""
     found: Metrics = {}
     last = int(run.history[-1]["step"])
     if scale.checkpoint_prompts and not watch.stops:

@@ -60,7 +60,7 @@ def sample(
     """Returns the flat tensors over all responses, prompt by prompt: tokens, entropies, head values, and each one's
     length.
 
-    Prompts are batched by length; responses lie in the order of the rows.
+    Prompts are batched by length; responses are in the order of the rows.
     """
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()

@@ -1,10 +1,10 @@
 """Stage `reward_model`: training on preference pairs with aggregated segment rewards, and its measures.
 
-A spec with `merge` trains nothing: it averages the weights of the reward models that it names, given as
-`--reward-model`. Source: WARM, as in PAR §4.1.
+A spec with `merge` is not trained: it averages the weights of the reward models that `--reward-model` gives. Source:
+WARM, as in PAR §4.1.
 
-Reports pairwise accuracy (strict), calibration, the annotator's Bayes ceiling, and, where true clause rewards are
-known, credit-assignment fidelity: how well the reward paid to each clause agrees with the clause's true reward.
+The stage reports pairwise accuracy (strict), calibration and the annotator's Bayes ceiling. On data with true clause
+rewards it also reports credit-assignment fidelity: how well the reward paid to a clause agrees with its true reward.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def train_reward_model(
     sentences: Path | None = None,
     reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model` that a merge averages"] = None,
 ) -> None:
-    """Trains the reward model of a spec from the SFT model, or averages those that it merges, and measures it."""
+    """Trains the reward model of a spec, or averages the reward models that it merges, and measures the result."""
     check_version(STAGE, VERSION, version)
     join_processes()
     values, members = read_settings(spec_path), reward_model or ()
@@ -147,10 +147,10 @@ def train_reward_model(
 
 
 def _merged_spec(merge: MergeSpec, members: Sequence[Path], where: Address) -> RewardModelSpec:
-    """Returns what the merged models were trained on.
+    """Returns the spec that all merged models were trained with.
 
     Raises:
-        RecipeError: another number of models than the spec names, or models of different segmentations or heads.
+        RecipeError: the number of models differs from the spec's, or the models differ in segmentation or heads.
     """
     if len(members) != len(merge.merge):
         raise RecipeError(
@@ -179,7 +179,7 @@ def fit(
     checkpoints: RunCheckpoints,
     preference: PreferenceLoss = BRADLEY_TERRY,
 ) -> list[dict[str, float]]:
-    """Trains on the pairs; returns the history."""
+    """Trains a reward model on preference pairs and returns the history of the training."""
     chosen, rejected = pairs.sequences[: pairs.pairs], pairs.sequences[pairs.pairs :]
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
@@ -196,7 +196,7 @@ def fit(
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
-    """Returns the accuracy, loss, calibration and, where true clauses are known, fidelity of a head on a split."""
+    """Returns the accuracy, loss, calibration and (if true clauses are known) fidelity of a head on a split."""
     e, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
     good, bad = e[: pairs.pairs], e[pairs.pairs :]
     accuracy = pairwise_accuracy(good, bad)
@@ -235,7 +235,7 @@ _FIDELITY = ("pearson", "spearman", "within_pearson", "within_spearman")
 
 
 def _text_start(text: str, position: int) -> int:
-    """Returns the position of the first character that is not white space, from `position` on."""
+    """Returns the first position, from `position` on, that is not white space."""
     while position < len(text) and text[position].isspace():
         position += 1
     return position
@@ -251,8 +251,10 @@ def scored_examples(
     end_token: int | None = None,
     head: str = "reward",
 ) -> list[ColouredExample]:
-    """Returns responses with the reward of every token and segment, for pictures; with weights where the model has
-    them."""
+    """Returns responses with the reward of every token and segment, for the report's coloured texts.
+
+    The segments have weights where the model's aggregation has weights.
+    """
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
     sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token)
     _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)

@@ -1,4 +1,4 @@
-"""Stage `second_judge`: one policy's answers against those of others, by a judge of its own.
+"""Stage `second_judge`: one policy's answers against other policies' answers, by a judge of its own.
 
 Writes metrics.json (`second/<opponent>`: win rate of the first policy in percent, ties half, both orders; with its
 standard error and the number of unparsable verdicts) and judgements.jsonl. Source: Sentence, appendix C.1, Figure 8.

@@ -48,7 +48,7 @@ def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
 
 
 def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution]) -> dict[str, float]:
-    """Returns how many rewrites are accepted, why others are not, edit distances, and the share of true first steps."""
+    """Returns counts of accepted and refused rewrites, edit distances, and the share of true first steps."""
     accepted = [row for row in rows if row["accepted"]]
     metrics = {
         "wrong": float(len(rows)),
@@ -70,7 +70,7 @@ def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSoluti
 def ground_truth_distance(
     rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution], encoder: Encoder
 ) -> dict[str, float]:
-    """Returns how far the true solutions lie from the predictions whose rewrite is accepted, in tokens (Figure 4)."""
+    """Returns the edit distances in tokens from accepted predictions to the true solutions (Figure 4)."""
 
     def tokens(text: str) -> list[int]:
         ids: list[int] = encoder.tokenizer.encode(text, add_special_tokens=False)

@@ -101,7 +101,7 @@ class LengthBucketedBatches:
             self.position = Position(self.position.epoch + 1, 0)
 
     def state_dict(self) -> dict[str, int]:
-        """Returns where the iteration stands: the batch that comes next."""
+        """Returns the position of the iteration: the number of the next batch."""
         return {"epoch": self.position.epoch, "index": self.position.index}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:

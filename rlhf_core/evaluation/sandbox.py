@@ -255,7 +255,7 @@ def run_programs(
 
 
 def isolation_problem() -> str | None:
-    """Returns why generated code cannot be isolated here, or None if it can (starts one sandbox to see)."""
+    """Returns the reason why generated code cannot be isolated here, None if it can; starts one sandbox to test it."""
     try:
         with Sandbox():
             return None

@@ -116,8 +116,10 @@ def response_states(
 
 
 def _decoder_states(model: Any, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> Tensor:
-    """Returns the same of an encoder-decoder; right padding needs no mask, since no real token attends to what
-    follows."""
+    """Returns the hidden states of an encoder-decoder's response.
+
+    Right padding needs no mask, since no token attends to later ones.
+    """
     encoded = model.get_encoder()(input_ids=prompt_ids, attention_mask=prompt_mask.long()).last_hidden_state
     start = response_ids.new_full((response_ids.shape[0], 1), start_token(model.config))
     hidden: Tensor = model.get_decoder()(

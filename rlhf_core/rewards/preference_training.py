@@ -163,8 +163,7 @@ def _states(
     side: Sequence[SegmentedSequence],
     start: Tensor,
 ) -> SegmentStates:
-    """Returns what the model says at the segment ends of responses that start at [pairs] positions behind shared
-    prompts.
+    """Returns the model's values at the segment ends of responses that start at [pairs] positions after shared prompts.
 
     Args:
         hidden, values: [pairs, length, hidden] and a head of them [pairs, length].
@@ -199,7 +198,7 @@ def pair_loss(
 ) -> tuple[Tensor, float, dict[str, float]]:
     """(sum of the loss over pairs, number of pairs, sums of accuracy and margin); one forward pass for both sides.
 
-    Accuracy and margin are those of the loss's first head.
+    Accuracy and margin are of the loss's first head.
     """
     evaluated = head_evaluations(model, chosen, rejected, pad_id, aggregation, loss.heads)
     good, bad = evaluated[loss.heads[0]]

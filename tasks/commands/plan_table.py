@@ -60,15 +60,14 @@ def _most(stages: Mapping[str, Stage], need: str) -> int:
 
 
 def _side_by_side(stages: Mapping[str, Stage]) -> int:
-    """Returns how many of the stages that run this machine holds at once: by its GPUs where one needs some, else by
-    cores."""
+    """Returns the number of stages that fit this machine at once: by GPUs if a stage needs one, else by cores."""
     if gpus := _most(stages, "gpus"):
         return max(1, len(machine.gpus()) // gpus)
     return max(1, machine.cores() // max(1, _most(stages, "cores")))
 
 
 def _summary(root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, float | None]) -> str:
-    """Returns how many stages of each state; expected time and disk of those that run."""
+    """Returns the number of stages by state, and expected time and disk of the stages that run."""
     counts = {state: sum(stage.state == state for stage in stages.values()) for state in WORDS}
     line = ", ".join(f"{counts[state]} {WORDS[state]}" for state in WORDS if counts[state])
     times = [seconds[a] for a, stage in stages.items() if stage.state == "run"]

@@ -81,7 +81,7 @@ def open_directory(named: str | None, quarantine: Path, max_bad_share: float) ->
 
 
 def screened(summary: QuarantineSummary) -> dict[str, Any]:
-    """Returns what screening found in a file, without machine paths."""
+    """Returns the findings of screening a file, without paths of this machine."""
     path = summary.quarantine_file
     places = {"file": Path(summary.file).name, "quarantine_file": f"quarantine/{Path(path).name}" if path else None}
     return {**asdict(summary), **places, "quarantined": summary.quarantined}

@@ -96,7 +96,7 @@ def translation_directory_sets(spec: TranslationDirectorySpec, quarantine: Path)
 
 
 def _instruction(spec: TranslationDirectorySpec) -> str:
-    """Returns what a judge is told before the bare sentence that policies see."""
+    """Returns the instruction that a judge reads before the sentence."""
     source, target = (LANGUAGES.get(code, f"'{code}'") for code in (spec.source_lang, spec.target_lang))
     return f"Translate this {source} sentence into {target}: "
 

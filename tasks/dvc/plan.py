@@ -32,10 +32,12 @@ def pipeline_files(
     rows: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> list[str]:
-    """Returns the dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or
-    where the demo has no rows of the paper, or not the chosen rows (or, of chosen rows, not the chosen seeds).
+    """Returns the dvc.yaml files of a paper: the root's, and the matrix's if the root's is not enough.
 
-    What params/ no longer gives as it stands in them is written anew, a matrix asked for the first time too.
+    The matrix is needed if it is asked for, at other scales than the testbed, and for rows or seeds that the demo does
+    not have.
+
+    Files that differ from params/ are written again; so is a matrix that is asked for the first time.
 
     Raises:
         RecipeError: not a repository of this project, or a paper without rows at the scale.
@@ -71,7 +73,7 @@ def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, f
 
 
 def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
-    """Returns the rows of a paper's part of the demo, where a run is of the demo; none stand for all of the paper's."""
+    """Returns a paper's rows of the demo, if the demo is run; empty for all rows of the paper."""
     demo = run_settings(root).demo.get(paper)
     return () if demo is None or full or scale != ROOT_SCALE else demo.rows
 

@@ -86,7 +86,7 @@ def read_state(
 
 
 def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Stage]:
-    """Returns what the files say of every stage, in an order that runs, as if each were to run.
+    """Returns every stage of the files in an order in which they can run, each as if it were to run.
 
     Args:
         declared: `meta` of each stage.
@@ -146,7 +146,7 @@ class Look:
 
         Args:
             stage: DVC's stage; the ones that it reads from were looked at before.
-            above: addresses of those of them that are not current.
+            above: addresses of the stages above that are not current.
             constant: whether its outputs will be what they are when it runs.
         """
         reasons = self.reasons(stage)
@@ -159,7 +159,7 @@ class Look:
         return state, reasons
 
     def reasons(self, stage: Any) -> tuple[str, ...]:
-        """Returns what changed since a stage ran, in words."""
+        """Returns the changes since a stage ran, in words."""
         if not any(out.hash_info for out in stage.outs):
             return ("it has not run here",)
         inputs = [word for dep in stage.deps for word in self._changes("input", dep)]
@@ -169,7 +169,7 @@ class Look:
         return (*inputs, *outputs, *always, *command)
 
     def _changes(self, noun: str, part: Any) -> list[str]:
-        """Returns how an input or output differs from what dvc.lock says."""
+        """Returns the difference of an input or output from dvc.lock, in words."""
         from dvc.dependency import ParamsDependency
 
         if isinstance(part, ParamsDependency):

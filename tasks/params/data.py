@@ -310,6 +310,6 @@ def data_spec(values: Mapping[str, Any], where: str) -> DataSpec:
         return typed(QuestionsSpec, values, where)
     source = values.get("source")
     if not isinstance(source, str) or source not in DATA_SPECS:
-        raise RecipeError(f"{where}: source is '{source}'{hint(source, DATA_SPECS)}")
+        raise RecipeError(f"{where}: source is {source!r}{hint(source, DATA_SPECS)}")
     spec: DataSpec = typed(DATA_SPECS[source], values, where)
     return spec

@@ -105,7 +105,7 @@ def published_figure(name: str, caption: str, kind: str = "panels") -> FigureDat
 
 
 def spread_note(panels: Sequence[Panel]) -> str:
-    """Returns what the errors in panels of lines are and how they are drawn, as a sentence; '' where none are."""
+    """Returns a sentence on the errors of line panels and their drawing; '' without errors."""
     spread = [
         len(series.x) <= FEW_POINTS
         for panel in panels

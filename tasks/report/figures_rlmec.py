@@ -241,7 +241,7 @@ def _credit(tree: ResultTree, task: str) -> dict[str, tuple[RecipeRow, dict[int,
 
 
 def fidelity(tree: ResultTree) -> FigureData:
-    """Returns how well negative credit finds the wrong tokens, as bars."""
+    """Returns bars of precision and recall with which negative credit finds wrong tokens."""
     figure = FigureData(
         key="fidelity",
         title="Token-reward fidelity",
@@ -297,7 +297,7 @@ def credit_fidelity(tree: ResultTree) -> FigureData:
 
 
 def kept_wrong_steps(tree: ResultTree) -> FigureData:
-    """Returns how many accepted rewrites, right in their answer, still have a wrong step of the prediction."""
+    """Returns the share of accepted rewrites with a right answer that keep a wrong step of the prediction."""
     figure = FigureData(
         key="kept-wrong-steps",
         title="Rewrites that keep a wrong step",

@@ -121,8 +121,7 @@ class MitigationResult:
 
     @property
     def rise(self) -> list[tuple[float, float]]:
-        """Returns how far the mean proxy rose over that of the SFT policy, by step: reward models differ in their
-        zero."""
+        """Returns the mean proxy above the SFT policy's, by step, since reward models differ in their zero."""
         points = self.curve("proxy")
         return [(step, value - points[0][1]) for step, value in points]
 
@@ -171,7 +170,7 @@ class Laboratory:
 
     @property
     def nowhere(self) -> dict[str, str]:
-        """Mitigations that no reward has a row of, with the first reason."""
+        """Returns the mitigations without a row of any reward, each with the first reason."""
         cells = [cell for reward in self.rewards for cell in reward.cells]
         with_row = {cell.mitigation for cell in cells if cell.status != "left out"}
         reasons = {cell.mitigation: cell.reason for cell in reversed(cells)}
@@ -252,7 +251,7 @@ def read_run(out: Path, seed: int) -> HackingRun | None:
 
 
 def describe(root: Path, scale: str, name: str) -> str:
-    """Returns what a reward is, in a line."""
+    """Returns a description of a reward in one line."""
     model = entries(root, FOLDER, "reward_models").get(name)
     if model is None:
         rows = entries(root, FOLDER, "rows")
@@ -316,7 +315,7 @@ def _provenance(root: Path, outs: Sequence[str]) -> Provenance:
 
 
 def verdict(cell: MitigationResult) -> str:
-    """Returns how a cell is shaded: 'hacked' where at least half of its seeds were, 'won', or nothing."""
+    """Returns the shade of a cell: 'hacked' if at least half of its seeds were hacked, else 'won' or nothing."""
     if not cell.runs:
         return ""
     if 2 * cell.hacked >= len(cell.runs):

@@ -160,12 +160,12 @@ class Spent:
 
     @property
     def readers(self) -> dict[Path, int]:
-        """Returns how many policies read each reference stage."""
+        """Returns the number of policies that read each reference stage."""
         return {path: sum(path in paths for paths in self.read.values()) for path in self.references}
 
 
 def spent_on(tree: ResultTree, rows: Iterable[str]) -> Spent:
-    """Returns what the policies of rows and their reference rewards took; runs without a record are left out."""
+    """Returns seconds and memory of policies and their reference rewards; runs without a record are left out."""
     outputs = {name: tree.of(recipe_row("par", name)) for name in rows}
     found = {(name, seed): _record(out.path) for name, by_seed in outputs.items() for seed, out in by_seed.items()}
     records = {key: record for key, record in found.items() if "seconds" in record}

@@ -80,7 +80,7 @@ class PaperReport:
 
     @property
     def disagreements(self) -> list[str]:
-        """Returns where the paper's own parts do not agree."""
+        """Returns the places at which the paper contradicts itself."""
         return [note["text"] for note in printed_tables.paper(self.key).notes if note["type"] == "disagreement"]
 
 

@@ -18,7 +18,7 @@ class Run:
         anchor: id on the page.
         row, seed: whose run it is.
         path: the stage's folder, as given to the tables stage.
-        record: `record/record.json`; empty where there is none (a result restored without its record).
+        record: `record/record.json`; empty for a result that was restored without its record.
     """
 
     anchor: str
@@ -42,7 +42,7 @@ def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
 
 
 def read_run(root: Path, anchor: str, row: str, seed: str, path: str) -> Run:
-    """Returns the run whose outputs lie in `path`, which is relative to the tree's root."""
+    """Returns the run with outputs in `path`, a path relative to the tree's root."""
     record = root / path / "record" / "record.json"
     return Run(anchor, row, seed, path, read_json(record) if record.exists() else {})
 

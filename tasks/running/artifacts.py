@@ -203,8 +203,7 @@ def peak_memory() -> dict[str, float]:
 
 
 def record_folder(result: Path) -> Path:
-    """Returns where a stage that writes into `result` notes what depends on clock and machine; nothing depends on
-    it."""
+    """Returns the folder of a stage's record, which depends on clock and machine and which no stage reads."""
     return result.parent / "record"
 
 

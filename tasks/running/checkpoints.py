@@ -128,7 +128,7 @@ class CheckpointStore:
         return Checkpoint(step, read_state(folder))
 
     def remove(self) -> None:
-        """Removes the run's checkpoints, those of earlier inputs and parameters too."""
+        """Removes all checkpoints of the run, including checkpoints of earlier inputs and parameters."""
         shutil.rmtree(self.run_folder, ignore_errors=True)
 
 

@@ -133,7 +133,7 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
 
 
 def _refuse_other_inputs(given: Mapping[str, Any]) -> None:
-    """Refuses inputs that the graph does not give to the stage of this output, such as those of a row before a change.
+    """Refuses inputs that the graph does not give to the stage of this output, such as inputs of an older row.
 
     Raises:
         RecipeError: names the argument.
@@ -167,10 +167,10 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
 
 
 def set_threads() -> int:
-    """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage.
+    """Sets and returns the threads of this process: REWARDSMITH_THREADS, else 1, so that all results agree.
 
     Raises:
-        RecipeError: several processes were started for a stage that runs in one, or a number that is none.
+        RecipeError: several processes were started for a stage that runs in one, or a variable is not a number.
     """
     import torch
 
@@ -194,7 +194,7 @@ def training_on(data: Path) -> Iterator[None]:
 
 
 def device() -> torch.device:
-    """Returns where models live: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
+    """Returns the device of models: the GPU of CUDA_VISIBLE_DEVICES if it names one, else the CPU.
 
     A scheduler names a stage's GPU there; a stage that declares none runs on the CPU wherever it runs.
     """

@@ -345,7 +345,7 @@ class Mirror:
             self.registry.register(name, run, tags)
 
     def joint(self, outcome: RowOutcome, table: str, values: Mapping[str, float]) -> None:
-        """Metrics that the tables stage found for a row x seed, logged where the run shows others."""
+        """Logs the metrics of the tables stage for a row and seed beside the run's other metrics."""
         from mlflow.entities import Metric
 
         run = self.existing[f"{self.scale}/{table}/{outcome.row}/{outcome.seed}"]
