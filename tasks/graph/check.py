@@ -163,11 +163,6 @@ def refused(problems: Iterable[str]) -> RecipeError | None:
     return RecipeError("\n".join(found)) if found else None
 
 
-def check_entry(root: Path, make: Make, address: str) -> str | None:
-    """Returns what is wrong with the settings at an address, None where they are valid."""
-    return Check(root).entry(make, address)
-
-
 def check_rows(root: Path, paper: str, rows: Iterable[str], scale: str) -> list[str]:
     """Returns what is wrong with rows of a paper at a scale, all stages above them included; each problem once."""
     found = Check(root).named(scale, paper, rows)
