@@ -34,7 +34,7 @@ from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
 from tasks.policy_run.solutions import (
     SolutionFolders,
 )
-from tasks.running.artifacts import check_version, record_folder, write_json, write_jsonl
+from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.result_rows import Metrics
@@ -94,7 +94,6 @@ def train_policy(
     references: Annotated[tuple[Path, ...] | None, "results of `references`, as many as the shapings need"],
     seed: int,
     out: Path,
-    version: int | None = None,
     sentences: Path | None = None,
     selection: Annotated[Path | None, "result of `selection`, for rows with aspects"] = None,
     holistic: Annotated[Path | None, "result of `reward_model` that the selection compares with"] = None,
@@ -106,7 +105,6 @@ def train_policy(
     ] = None,
 ) -> None:
     """Trains a row's policy and evaluates it."""
-    check_version(STAGE, VERSION, version)
     join_processes()
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     if useless := useless_shaping(recipe):

@@ -47,16 +47,15 @@ from tasks.params.data import (
 )
 from tasks.params.pages import Address, read_settings
 from tasks.params.questions import QuestionsSpec
-from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.stage import command_line, run_stage
 
 VERSION = 3
 STAGE = "prepare"
 
 
-def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path, version: int | None = None) -> None:
+def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path) -> None:
     """Writes the data sets that a data spec describes."""
-    check_version(STAGE, VERSION, version)
     spec = data_spec(read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path]) as result:
         quarantine = out / "quarantine"
