@@ -127,8 +127,8 @@ def _frontier(outputs: Mapping[int, StageOutput], label: str, colour: int) -> li
     if final_kl and final:
         x, y, error = [*x, final_kl[0]], [*y, final[0]], [*error, final[1]]
     order = sorted(range(len(x)), key=x.__getitem__)
-    points = ([values[i] for i in order] for values in (x, y, error))
-    return [Series(label, *points, colour=colour)] if x else []
+    drawn = Series(label, [x[i] for i in order], [y[i] for i in order], [error[i] for i in order], colour=colour)
+    return [drawn] if x else []
 
 
 def kl_frontier(tree: ResultTree) -> FigureData:

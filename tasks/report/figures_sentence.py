@@ -22,7 +22,7 @@ from tasks.report.figure_data import (
 )
 from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
-from tasks.running.artifacts import read_json
+from tasks.report.records import record_of
 
 PAPER = "sentence"
 METHODS = ("sentence", "response", "token", "res2sent", "sent2res")
@@ -99,18 +99,14 @@ def recorded_figures(tree: ResultTree) -> list[FigureData]:
     means: dict[str, Mean] = {}
     for label, row in SEGMENTERS.items():
         outputs = tree.outputs(PAPER, "policy", row)
-        if seconds := [found for found in map(_seconds, outputs.values()) if found is not None]:
+        records = [record for output in outputs.values() if (record := record_of(output.path))]
+        if seconds := [float(record["seconds"]) for record in records]:
             means[label] = mean_and_standard_error(seconds)
         else:
             figure.missing.append(row)
     panel.series = mean_series("training time", means, colour=0, style="bars")
     figure.panels = [panel]
     return [figure]
-
-
-def _seconds(output: StageOutput) -> float | None:
-    record = output.path / "record" / "record.json"
-    return float(read_json(record)["seconds"]) if record.exists() else None
 
 
 def reward_bench(tree: ResultTree) -> FigureData:
