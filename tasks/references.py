@@ -27,7 +27,7 @@ from rlhf_core.segmentation import build_segmenter
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
 from tasks.running.stage import command_line, device, run_stage, set_threads
@@ -99,14 +99,12 @@ def make_references(
     reward_model: Path,
     seed: int,
     out: Path,
-    version: int | None = None,
     sentences: Path | None = None,
 ) -> None:
     """Writes the SFT model's reference responses and a reward model's values at their tokens."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(ReferencesSpec, read_settings(scale_path), str(scale_path))
-    inputs: list[Path | str] = [scale_path, data, sft, reward_model, *([sentences] if sentences else [])]
+    inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")
         if spec.prompt_limit is not None:

@@ -34,7 +34,7 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_json, write_json, write_jsonl
+from tasks.running.artifacts import read_json, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
@@ -61,12 +61,10 @@ def train_reward_model(
     entropies: Path | None,
     seed: int,
     out: Path,
-    version: int | None = None,
     sentences: Path | None = None,
     reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model` that a merge averages"] = None,
 ) -> None:
     """Trains the reward model of a spec, or averages the reward models that it merges, and measures the result."""
-    check_version(STAGE, VERSION, version)
     join_processes()
     values, members = read_settings(spec_path), reward_model or ()
     merge = typed(MergeSpec, values, str(spec_path)) if "merge" in values else None
@@ -80,14 +78,7 @@ def train_reward_model(
             f"{scale_path}: microbatch is {config.microbatch}, but the loss of {spec_path} compares the responses of "
             f"one microbatch with each other; it needs at least {loss.least_pairs} pairs"
         )
-    inputs: list[Path | str] = [
-        spec_path,
-        scale_path,
-        data,
-        sft,
-        *(path for path in (entropies, sentences) if path is not None),
-    ]
-    inputs += members
+    inputs: list[Path | str | None] = [spec_path, scale_path, data, sft, entropies, sentences, *members]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, sft / "model")
         segmenter_spec = resolve_segmenter(spec.segmenter, entropies)

@@ -231,11 +231,6 @@ def fit_difficulty(
     return {id_: float(value) for id_, value in zip(instructions, gamma, strict=True)}
 
 
-def _one_hot(column: NDArray[np.int64], value: Floats, width: int) -> sparse.csr_matrix:
-    """Returns [n, width] with value[i] in column[i] of row i."""
-    return sparse.csr_matrix((value, (np.arange(len(column)), column)), (len(column), width))
-
-
 def _calibration_design(rows: pd.DataFrame, weight: float) -> tuple[Floats, Floats, Floats]:
     """Returns the design, targets and weights of the calibration rows; rows marked not gamed weigh 1 (official)."""
     checked = check_calibration_rows(rows)

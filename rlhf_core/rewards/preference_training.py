@@ -68,17 +68,6 @@ def can_share_prompts(model: ScalarModel, longest: int) -> bool:
     return not config.is_encoder_decoder and attention in ("sdpa", "eager") and longest <= window
 
 
-def pair_evaluations(
-    model: ScalarModel,
-    chosen: Sequence[SegmentedSequence],
-    rejected: Sequence[SegmentedSequence],
-    pad_id: int,
-    aggregation: Aggregation = MEAN,
-) -> tuple[Tensor, Tensor]:
-    """Returns the sequence evaluations by the head 'reward' ([pairs] of the chosen, [pairs] of the rejected)."""
-    return head_evaluations(model, chosen, rejected, pad_id, aggregation)["reward"]
-
-
 def head_evaluations(
     model: ScalarModel,
     chosen: Sequence[SegmentedSequence],

@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.dvc.plan import suite_papers
+from tasks.dvc.plan import asked_papers
 from tasks.dvc.stale import asked_for
 from tasks.graph.expected import clock, expected_bytes, expected_seconds
-from tasks.graph.names import SUITE
 from tasks.graph.stages import Stage
 from tasks.running import machine
 
@@ -31,7 +30,7 @@ def print_plan(
     _print_table(stages, seconds, all_stages)
     print(_summary(root, stages, seconds))
     if _most(stages, "gpus"):
-        for name in suite_papers(root, scale=scale, full=full) if paper == SUITE else [paper]:
+        for name in asked_papers(root, paper, scale=scale, full=full):
             _print_costs(root, scale, name)
 
 

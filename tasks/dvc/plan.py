@@ -68,7 +68,7 @@ def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, f
     """
     if not (root / "params.yaml").exists() or not (root / "params" / "scales" / scale).is_dir():
         return
-    chosen = suite_papers(root, scale=scale, full=full) if paper == SUITE else (paper,)
+    chosen = asked_papers(root, paper, scale=scale, full=full)
     refuse_rows(root, scale, {name: rows or _demo_rows(root, name, scale, full=full) for name in chosen})
 
 
@@ -76,6 +76,20 @@ def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[
     """Returns a paper's rows of the demo, if the demo is run; empty for all rows of the paper."""
     demo = run_settings(root).demo.get(paper)
     return () if demo is None or full or scale != ROOT_SCALE else demo.rows
+
+
+def asked_papers(root: Path, paper: str, *, scale: str, full: bool) -> tuple[str, ...]:
+    """Returns the papers that a run of one, or of the suite (SUITE), is about."""
+    return suite_papers(root, scale=scale, full=full) if paper == SUITE else (paper,)
+
+
+def asked_files(
+    root: Path, paper: str, *, scale: str, full: bool, rows: Collection[str] = (), seeds: Collection[int] = ()
+) -> list[str]:
+    """Returns the dvc.yaml files that a run of a paper's rows and seeds, or of the suite (SUITE), reads."""
+    if paper == SUITE:
+        return suite_files(root, scale=scale, full=full)
+    return pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
 
 
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:

@@ -13,10 +13,9 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.plan import ROOT_FILE, pipeline_files, suite_files, suite_papers
+from tasks.dvc.plan import ROOT_FILE, asked_files, asked_papers
 from tasks.dvc.unofficial import newest_run, open_repo, run_key
 from tasks.graph.files import CPU
-from tasks.graph.names import SUITE
 from tasks.graph.stages import Stage, declared_stages, in_order, is_of_seeds, seeds_of, select
 
 
@@ -45,11 +44,8 @@ def asked_for(
     root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], *, scale: str, full: bool
 ) -> dict[str, Stage]:
     """Returns the stages of what a run is asked for with their state: a paper's, or the suite's (SUITE)."""
-    if paper != SUITE:
-        files = pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
-        return read_state(root, files, rows, seeds, [paper])
-    files = suite_files(root, scale=scale, full=full)
-    return read_state(root, files, seeds=seeds, papers=suite_papers(root, scale=scale, full=full))
+    files = asked_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
+    return read_state(root, files, rows, seeds, asked_papers(root, paper, scale=scale, full=full))
 
 
 def read_state(

@@ -164,11 +164,6 @@ def refused(problems: Iterable[str]) -> RecipeError | None:
     return RecipeError("\n".join(found)) if found else None
 
 
-def check_entry(root: Path, make: Make, address: str) -> str | None:
-    """Returns the problem of the settings at an address, None if they are valid."""
-    return Check(root).entry(make, address)
-
-
 def check_rows(root: Path, paper: str, rows: Iterable[str], scale: str) -> list[str]:
     """Returns the problems of rows of a paper and of all stages above them at a scale, each problem once."""
     found = Check(root).named(scale, paper, rows)

@@ -234,7 +234,7 @@ def checkpoint_seconds() -> float:
 
 @contextmanager
 def resumable_output(
-    out: Path | str, *, stage: str, version: int, inputs: Sequence[Path | str], seed: int
+    out: Path | str, *, stage: str, version: int, inputs: Sequence[Path | str | None], seed: int
 ) -> Iterator[tuple[Path, RunCheckpoints]]:
     """`stage_output` and the run's checkpoints, which are removed when the result stands.
 

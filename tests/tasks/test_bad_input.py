@@ -206,7 +206,7 @@ def test_tolerated_bad_rows_are_counted_and_kept_apart(folder: Folder) -> None:
         ({"limits": {"prompt": 128, "total": 64}}, r"prompt limit 128 and total limit 64 contradict each other"),
         ({"limits": {"promt": 128, "total": 64}}, r"limits: unknown setting 'promt'; did you mean 'prompt'\?"),
         ({"validation_share": 1.5}, r"data.yaml: validation_share is 1.5; it must be between 0 and 1"),
-        ({"validation_share": 0.99}, r"20 training pairs leave none for training besides 20 for validation"),
+        ({"validation_share": 0.99}, r"20 rows leave none for training besides 20 for validation"),
         ({"source": "huggingface"}, r"'sets' belong to huggingface"),
         ({"limits": None}, r"data.yaml: 'limits' is missing"),
     ],
