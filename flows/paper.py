@@ -23,11 +23,11 @@ from prefect.exceptions import Abort
 from flows.deployments import check_pinned
 from flows.follow_ups import Call, follow_ups
 from flows.run_notes import host_tag, noted
-from flows.scheduler import RunFailed, Summary, run_stale
+from flows.scheduler import RunFailed, RunSummary, run_stale
 from flows.several_machines import check_server
 from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from tasks.dvc import plan
 from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
 from tasks.graph.names import SO_FAR, SUITE, seeds_so_far
@@ -48,10 +48,10 @@ def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
         create(key=key, link=address, link_text=f"runs of {paper} in MLflow")
 
 
-def tables_so_far(root: Path, scale: str, paper: str, summary: Summary) -> list[Call]:
+def tables_so_far(root: Path, scale: str, paper: str, summary: RunSummary) -> list[Call]:
     """Returns the call that makes a paper's tables of what is there, where its tables stage, which waits for every row
     and seed, was not asked for or did not finish. A study that no paper published has no tables."""
-    if paper not in registry.PAPERS:
+    if paper not in printed_tables.PAPERS:
         return []
     stage, finished = f"tables-{paper}", {*summary.current, *summary.done}
     left = {*summary.failed, *summary.skipped}
@@ -99,7 +99,7 @@ def run_asked(root: Path, asked: Asked, *, remote: str = "", pull: bool = True) 
             )
             for one in papers:
                 runs_link(create_link_artifact, root, one)
-        module = "tasks.report" if name in (*registry.PAPERS, SUITE) else f"tasks.report.{name}"
+        module = "tasks.report" if name in (*printed_tables.PAPERS, SUITE) else f"tasks.report.{name}"
         if asked.report and importlib.util.find_spec(module) is None:
             log.info(
                 "no report page of %s; `rewardsmith table %s` sets its rows side by side", asked.paper, asked.paper

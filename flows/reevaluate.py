@@ -37,7 +37,7 @@ from tasks.graph.files import file_name, is_checkout, resources
 from tasks.params.evaluation import Watched
 from tasks.reevaluation.alerts import note_told, untold
 from tasks.reevaluation.evaluate import load_settings
-from tasks.reevaluation.records import RECORDS, bring_records, records_folder
+from tasks.reevaluation.history import RECORDS, bring_records, records_folder
 from tasks.running import machine
 from tasks.tracking.mirror import open_registry
 from tasks.tracking.models import Registered, Registry

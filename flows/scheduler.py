@@ -46,7 +46,7 @@ class RunFailed(RewardsmithError):
 
 
 @dataclass
-class Summary:
+class RunSummary:
     """Outcome of every requested stage; `stopped` has the reasons of results that stop a run."""
 
     current: list[str] = field(default_factory=list)
@@ -141,7 +141,7 @@ class _Run:
         expected: Mapping[str, float | None],
         show: Silent,
         machines: Machines | None = None,
-        summary: Summary | None = None,
+        summary: RunSummary | None = None,
     ) -> None:
         self.root, self.stale, self.slots, self.expected, self.show = root, stale, slots, expected, show
         self.machines = machines
@@ -152,7 +152,7 @@ class _Run:
         self.began: dict[str, float] = {}
         self.finished: queue.Queue[str] = queue.Queue()
         self.running = RunningStages()
-        self.summary = summary or Summary()
+        self.summary = summary or RunSummary()
         self.bar: Any = None
         if stale:
             self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages")
@@ -256,7 +256,7 @@ class _Run:
                 reached.add(name)
         return [name for name in self.stale if name in reached and name != address]
 
-    def run(self, log: Any) -> Summary:
+    def run(self, log: Any) -> RunSummary:
         try:
             while self.waiting or self.grants:
                 if not self.start_ready():
@@ -278,7 +278,7 @@ def run_stale(
     seeds: Sequence[int] = (),
     remote: str = "",
     pull: bool = True,
-) -> Summary:
+) -> RunSummary:
     """Brings the chosen stages up to date. Call it inside a flow.
 
     Args:
@@ -292,7 +292,7 @@ def run_stale(
     Raises:
         RewardsmithError: another scheduler is at work here, an unknown row or seed, or a remote that cannot be used.
     """
-    log, summary = get_run_logger(), Summary()
+    log, summary = get_run_logger(), RunSummary()
     with only_scheduler(root):
         for line in tidy(root):
             log.warning("%s", line)

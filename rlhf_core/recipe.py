@@ -25,8 +25,8 @@ from rlhf_core.rewards.combinations import COMBINATIONS, Combination, WeightedSu
 from rlhf_core.rewards.function import GIVES
 from rlhf_core.rewards.reads import READS
 from rlhf_core.segmentation.segmenters import check_stated_segmenter
-from rlhf_core.shaping.registry import Chain, build_shaping, needs_references
-from rlhf_core.shaping.specification import Scale
+from rlhf_core.shaping.choices import Chain, build_shaping, needs_references
+from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import Sequence, SignalType, Tokens
 from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
@@ -42,7 +42,7 @@ SOURCE_FIELDS = ("reward_model", "aspect", "generative_reward_model", "function"
 
 def stated_shaping(shaping: Any) -> Chain | None:
     """Returns a shaping as a recipe states it, with constants in units resolved against a scale of 1."""
-    return None if shaping is None else build_shaping(shaping, Scale(0.0, 1.0, 1.0))
+    return None if shaping is None else build_shaping(shaping, SftUnits(0.0, 1.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -340,7 +340,7 @@ def useless_shaping(recipe: Recipe) -> str | None:
     objective = {**OPTIMISERS.get(kind, {}), **recipe.optimiser}.get("objective", OptimiserConfig.objective)
     if part.signal is not Sequence and OBJECTIVES[objective].ignores_size is None:
         return None
-    return useless_combination(build_shaping(part.shaping, Scale(0.0, 1.0, 1.0)), recipe.optimiser)
+    return useless_combination(build_shaping(part.shaping, SftUnits(0.0, 1.0, 1.0)), recipe.optimiser)
 
 
 def _component(stated: Any, where: str) -> ComponentRecipe:

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import torch
 
 from rlhf_core.evaluation.best_of_n import best_of_first, check_sizes
-from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
+from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_outcomes
 from rlhf_core.evaluation.reward_bench import check_independence
 from tasks.params.evaluation import BestOfNSpec
 from tasks.params.pages import Address, read_settings
@@ -56,7 +56,7 @@ def win_rates(
     for size, places in chosen.items():
         best = [row["samples"][place] for row, place in zip(rows, places, strict=True)]
         games = [
-            Comparison(row["id"], row["prompt"], text, row["greedy"], {"prompt": row["meta"]})
+            JudgedPair(row["id"], row["prompt"], text, row["greedy"], {"prompt": row["meta"]})
             for row, text in zip(rows, best, strict=True)
         ]
         for name, judge in judges.items():

@@ -187,11 +187,11 @@ def table(
 
     The name of your own study (`params/my-study/rows.yaml`) sets its rows side by side: means over seeds.
     """
-    from rlhf_core.published import registry
+    from rlhf_core.published import printed_tables
     from tasks.graph.names import DEMO, FULL, made_tables
     from tasks.report.terminal import print_table
 
-    if name not in registry.PAPERS and page_files(Path("params", name), "rows"):
+    if name not in printed_tables.PAPERS and page_files(Path("params", name), "rows"):
         from tasks.commands.compare import print_comparison
 
         print_comparison(Path.cwd(), scale, name)

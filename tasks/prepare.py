@@ -138,13 +138,13 @@ def _testbed_examples(pairs: list[dict[str, Any]], functions: list[dict[str, Any
 def _gamed_baselines(world: Any, items: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
     """Returns the calibration rows of the length-controlled win rate: a verbose and a concise variant of the baseline,
     judged against the baseline itself (preference in [1, 2], 2 = the variant wins)."""
-    from rlhf_core.evaluation.judges.games import Comparison, play_games
+    from rlhf_core.evaluation.judges.games import JudgedPair, play_games
     from rlhf_core.testbed.judge import GoldJudge
 
     rows = []
     for variant in ("verbose", "concise"):
         comparisons = [
-            Comparison(
+            JudgedPair(
                 item["id"],
                 item["turns"][0],
                 _variant(item["baseline"][0], variant, world.mixture_answer(item["metas"][0], seed, 0.0)),

@@ -132,10 +132,10 @@ def make_references(
             {
                 "prompts": float(len(names)),
                 "responses": float(rewards.numel()),
-                "reward_mean": found.scale.mean,
-                "reward_std": found.scale.deviation,
+                "reward_mean": found.units.mean,
+                "reward_std": found.units.deviation,
                 "reward_std_within_prompts": float(within),
-                "length": found.scale.length,
+                "length": found.units.length,
                 "truncated": float((~stored["ended"]).double().mean()),
             },
         )

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
+from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_outcomes
 from tasks.params.evaluation import SecondJudgeSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
@@ -61,7 +61,7 @@ def judge_policies(
         for name, folder in zip(names, policies[1:], strict=True):
             others = answers_of(folder, spec.benchmark)
             comparisons = [
-                Comparison(key, mine["prompt"], mine["response"], others[key]["response"], {"prompt": mine["meta"]})
+                JudgedPair(key, mine["prompt"], mine["response"], others[key]["response"], {"prompt": mine["meta"]})
                 for key, mine in own.items()
                 if key in others
             ]

@@ -21,7 +21,7 @@ from rlhf_core.evaluation.consistency import Consistency, Pairs, consistency
 from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.answering import answer
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
-from tasks.params.aspects import SelectionFile, SelectionScale
+from tasks.params.aspects import NORMALISERS, SelectionFile, SelectionScale
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
@@ -92,7 +92,7 @@ def _compare(
     pairs = Pairs.of(rates["greedy"], rates["sampled"], aspect.aspect.higher_is_better)
     found = consistency(holistic, pairs, rounds=scale.rounds, level=scale.level, seed=seed)
     statistics = _statistics([value for one in sampled for value in one.values], f"aspect '{aspect.name}'")
-    if aspect.spec.normaliser == "mean":
+    if NORMALISERS[aspect.spec.normaliser].needs_training_answers:
         known = aspect.score(training, [row["response"] for row in training])
         statistics["training_mean"] = _statistics([v for one in known for v in one.values], aspect.name)["mean"]
     means = {f"{kind}_mean": _statistics(values, aspect.name)["mean"] for kind, values in rates.items()}

@@ -17,7 +17,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
-from rlhf_core.teachers.registry import TEACHERS
+from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.oracle import first_error
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed

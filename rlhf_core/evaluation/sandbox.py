@@ -43,7 +43,7 @@ class SandboxError(RewardsmithError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProgramLimits:
     """Limits of one program.
 
     Attributes:
@@ -101,8 +101,8 @@ class ProgramResult:
 class Sandbox:
     """One isolated runner process that serves programs one after the other; a context manager."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: ProgramLimits | None = None) -> None:
+        self.limits = limits or ProgramLimits()
         self._process: subprocess.Popen[bytes] | None = None
         self._root: str | None = None
         self._buffer = b""
@@ -222,7 +222,9 @@ class Sandbox:
         return value if isinstance(value, dict) else None
 
 
-def run_programs(programs: Sequence[Program], limits: Limits | None = None, *, workers: int = 1) -> list[ProgramResult]:
+def run_programs(
+    programs: Sequence[Program], limits: ProgramLimits | None = None, *, workers: int = 1
+) -> list[ProgramResult]:
     """Run programs, each in its own limited child, and return their results in order.
 
     Args:

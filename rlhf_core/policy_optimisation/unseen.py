@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
 from rlhf_core.policy_optimisation.objectives import OBJECTIVES
-from rlhf_core.shaping.registry import Chain
+from rlhf_core.shaping.choices import Chain
 from rlhf_core.shaping.steps import Elementwise
 
 

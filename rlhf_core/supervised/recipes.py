@@ -1,4 +1,4 @@
-"""Supervised recipes over sampled solutions: what each learns from. `RECIPES` is their registry.
+"""Supervised recipes over sampled solutions: what each learns from. `RECIPES` lists them.
 
 A recipe builds weighted sequences (a likelihood is raised, or lowered where a weight is negative) or pairs of a better
 and a worse response (DPO); `rlhf_core.supervised.objectives` has the loss of each. Imports nothing heavy: the graph

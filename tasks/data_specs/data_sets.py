@@ -8,7 +8,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.quarantine import Summary
+from rlhf_core.data.quarantine import QuarantineSummary
 from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Screening, Source
 from rlhf_core.errors import DataError
 from tasks.params.data import DrawnSpec
@@ -114,7 +114,7 @@ def open_directory(named: str | None, quarantine: Path, max_bad_share: float) ->
     return DirectorySource(data_directory(named), Screening(quarantine, max_bad_share))
 
 
-def screened(summary: Summary) -> dict[str, Any]:
+def screened(summary: QuarantineSummary) -> dict[str, Any]:
     """Returns what screening found in a file, without machine paths."""
     path = summary.quarantine_file
     places = {"file": Path(summary.file).name, "quarantine_file": f"quarantine/{Path(path).name}" if path else None}

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from tasks.graph import files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
@@ -93,7 +93,7 @@ def asked_files(
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
     """Returns the papers of the suite: the demo's; in full or at another scale, the five. Others run by name."""
     if full or scale != ROOT_SCALE:
-        return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
+        return tuple(paper for paper in printed_tables.PAPERS if page_files(root / "params" / paper, "rows"))
     return tuple(run_settings(root).demo)
 
 

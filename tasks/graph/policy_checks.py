@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.aspects.aspect import Density
-from rlhf_core.aspects.registry import ASPECTS, build_aspect
+from rlhf_core.aspects.choices import ASPECTS, build_aspect
 from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
@@ -18,8 +18,9 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe
 from rlhf_core.rewards.preference_losses import build_loss
-from rlhf_core.shaping.registry import build_shaping
-from rlhf_core.shaping.specification import Scale as ShapingScale
+from rlhf_core.segmentation.segmenters import segmenter_needs
+from rlhf_core.shaping.choices import build_shaping
+from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import SignalType, Tokens
 from rlhf_core.typed import checked_arguments
 from tasks.graph.stage_checks import (
@@ -228,7 +229,7 @@ def _check_aspect(reached: Reached, recipe: Recipe, part: ComponentRecipe, where
 def _check_shaping(part: ComponentRecipe, signal: SignalType, where: str) -> None:
     if part.shaping is None:
         return
-    takes = build_shaping(part.shaping, ShapingScale(0.0, 1.0, 1.0)).takes
+    takes = build_shaping(part.shaping, SftUnits(0.0, 1.0, 1.0)).takes
     if signal not in takes:
         expected = " or ".join(kind.__name__ for kind in takes)
         raise RecipeError(f"{where}: the shaping takes {expected}, but the aspect gives {signal.__name__}")
@@ -319,7 +320,8 @@ def check_selection(reached: Reached) -> None:
     aspect_densities(reached)
     for model in reached.upstream("reward_model"):
         spec = trained_spec(model)
-        if spec is not None and spec.segmenter.get("kind") in ("entropy", "sat"):
+        needs = None if spec is None else segmenter_needs(spec.segmenter)
+        if spec is not None and needs is not None and (needs.entropies or needs.spelling):
             raise RecipeError(
                 f"{reached.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
                 f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "

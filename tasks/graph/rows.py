@@ -17,12 +17,12 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.recipe import Recipe, referenced_models, reward_models
-from rlhf_core.segmentation.segmenters import SEGMENTERS
+from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from tasks.params.aspects import SelectionFile
 from tasks.params.pages import Address, entries, page_files, read_settings
 from tasks.params.policy import needed_solutions
-from tasks.params.reward_model import SAT, GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
+from tasks.params.reward_model import GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
 from tasks.params.row_kinds import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
 from tasks.params.scales import scale_entries, scale_names
 from tasks.params.settings import ROOT_SCALE, typed
@@ -168,8 +168,8 @@ def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
 
 def _cuts(segmenter: Mapping[str, Any]) -> tuple[bool, str | None]:
     """Returns whether a segmenter cuts by entropies, and the SaT model behind its sentences."""
-    kind = SEGMENTERS.kind_of(segmenter)
-    return SEGMENTERS[kind].needs_entropies, str(segmenter["model"]) if kind == SAT else None
+    needs = segmenter_needs(segmenter)
+    return needs.entropies, str(segmenter["model"]) if needs.of_stage else None
 
 
 def _find_model(root: Path, row: str, paper: str, named: str, kind: str) -> tuple[str, Address]:

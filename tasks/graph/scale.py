@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
 from tasks.params.pages import Address, entries, page_files, read_settings
-from tasks.params.row_kinds import COMPARING, MEASURING
+from tasks.params.row_kinds import ROW_KINDS
 from tasks.params.scales import STAGES, scale_entries, scale_pages
 from tasks.params.settings import ROOT_SCALE
 
@@ -220,7 +220,8 @@ class Scale:
         responses."""
         (spec,) = row.reward_models
         settings = self.stage_settings(row.kind, row.path)
-        if row.kind != "best_of_n" and spec.backbone != row.backbone:
+        drawn = ROW_KINDS[row.kind].needs_pool
+        if not drawn and spec.backbone != row.backbone:
             raise RecipeError(
                 f"{row.path}: backbone is '{row.backbone}', but reward model '{spec.name}' is of '{spec.backbone}', on "
                 "whose data it is measured; name the same backbone"
@@ -230,7 +231,7 @@ class Scale:
         made: dict[str, Argument] = {"scale": settings, "data": result_of(above[0]), "sft": result_of(above[2])}
         made |= {name: model.arguments[name] for name in ("entropies", "sentences") if name in model.arguments}
         made["reward_model"] = result_of(model)
-        if row.kind == "best_of_n":
+        if drawn:
             self._check_models(row)
             above = [*above, *self.pool(row, seed)]
             made["pool"] = result_of(above[-1])
@@ -332,20 +333,15 @@ class Scale:
 
     def row(self, row: RowSpec, seed: int) -> list[Item]:
         """Returns a row's stage of one seed, last, and everything above it."""
-        items = self._row(row, seed)
-        if row.kind == "raw":
+        items = _STAGES[ROW_KINDS[row.kind].work](self, row, seed)
+        if ROW_KINDS[row.kind].work == "name":
             return items
         check = self.check(row.paper)
         return [*items[:-1], check, replace(items[-1], after=(result_of(check),))]
 
-    def _row(self, row: RowSpec, seed: int) -> list[Item]:
+    def training(self, row: RowSpec, seed: int) -> list[Item]:
+        """Returns what trains a row's policy, last."""
         above = base = self.backbone(row.backbone, seed)
-        if row.kind == "raw":
-            return base
-        if row.kind in MEASURING:
-            return self.measuring(row, seed)
-        if row.kind in COMPARING:
-            return self.comparing(row, seed)
         prepare, _, sft = base
         settings = self.policy_settings(row, prepare.name)
         self._check_models(row)
@@ -384,3 +380,12 @@ class Scale:
         above, made = [*above, *further], made | arguments
         policy = self._item("policy", row.name, seed, row.paper, **made, seed=seed)
         return [*above, policy if row.selection is None else replace(policy, reads=self.aspects(row.selection))]
+
+
+#: Stages behind a row, by the work of its kind.
+_STAGES: dict[str, Callable[[Scale, RowSpec, int], list[Item]]] = {
+    "train": Scale.training,
+    "measure": Scale.measuring,
+    "compare": Scale.comparing,
+    "name": lambda scale, row, seed: scale.backbone(row.backbone, seed),
+}

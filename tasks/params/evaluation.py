@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from rlhf_core.data.hub_set import HubSet
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.evaluation.judges.registry import JUDGES, check_stated_judge
+from rlhf_core.evaluation.judges.choices import JUDGES, check_stated_judge
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.typed import Checked, accepted_by, at_least, between, one_of

@@ -14,7 +14,7 @@ from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.reasoning.templates import TEMPLATES
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_losses import build_loss
-from rlhf_core.segmentation.segmenters import check_stated_segmenter
+from rlhf_core.segmentation.segmenters import check_stated_segmenter, segmenter_needs
 from rlhf_core.shaping.specification import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import Checked, above, accepted_by, between, one_of, typed
@@ -22,8 +22,6 @@ from tasks.params.settings import Count, Share, overrides
 
 #: What a reward model learns from: pairs of the backbone's data, or of sampled solutions.
 PREFERENCE, SAMPLES = "preference", "samples"
-#: Kinds of segmenter whose cuts come from a stage.
-ENTROPY, SAT = "entropy", "sat"
 
 
 @dataclass(frozen=True)
@@ -58,10 +56,10 @@ class RewardModelSpec(Checked):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kind = self.segmenter.get("kind")
-        if self.end_token and kind != SAT:
+        needs = segmenter_needs(self.segmenter)
+        if self.end_token and not needs.sentences:
             raise RecipeError("end_token: boundary tokens follow sentences; use a segmenter of kind sat")
-        if self.data is not None and (kind in (ENTROPY, SAT) or self.pairs == SAMPLES):
+        if self.data is not None and (needs.entropies or needs.of_stage or self.pairs == SAMPLES):
             raise RecipeError(
                 f"data is '{self.data}', but entropies, SaT sentences and pairs of samples come from the "
                 "backbone's data; leave 'data' out"

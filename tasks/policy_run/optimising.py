@@ -108,7 +108,7 @@ def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) ->
     build = CRITICS[config.critic].build
     if build is None:
         return None
-    models = row.inputs.reward.reward_models
+    models = row.inputs.reward.reward_model
     critic = build(
         CriticParts(
             sft=lambda: load_policy(row.inputs.sft / "model", encoder).model,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from tasks.params.yaml_files import write_whole
-from tasks.reevaluation.records import MARK, records
+from tasks.reevaluation.history import MARK, records
 from tasks.running.artifacts import read_json
 
 

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.cache import digest as request_digest
-from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
+from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
 from rlhf_core.evaluation.judges.templates import get_template
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
@@ -40,8 +40,8 @@ from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.yaml_files import write_whole
+from tasks.reevaluation.history import bring_records, records, records_folder
 from tasks.reevaluation.past_results import bring_back
-from tasks.reevaluation.records import bring_records, records, records_folder
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.running.exclusive import only_one
 from tasks.running.result_rows import Generation
@@ -209,7 +209,7 @@ def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
         asked = [(item_of(name, row), so_far(row, first), row["response"], {"prompt": row["meta"]}) for row in turns]
         return scores(name, grade_answers(judge, asked))
     pairs = [
-        Comparison(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
+        JudgedPair(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
     ]
     if TEMPLATES[name] == "alpaca_eval":
         return scores(name, play_games(judge, pairs, "alpaca_eval", orders="drawn"))

@@ -19,11 +19,11 @@ from scipy import stats
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.statistics import mean_and_standard_error
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import metrics_of_paper, row_names
 from rlhf_core.typed import typed
 from tasks.params.pages import read_settings
-from tasks.report.claim_kinds import KINDS, METRIC_FIELDS, ROW_FIELDS, Compared, Selected, Wins
+from tasks.report.claim_kinds import KINDS, METRIC_FIELDS, ROW_FIELDS, ClaimComparison, Selected, Wins
 from tasks.report.claim_numbers import DERIVED, ClaimsFile, Numbers, has_metric
 from tasks.report.figure_data import FigureData
 from tasks.report.matches import OTHERS
@@ -33,11 +33,11 @@ from tasks.report.significance import Comparison, compare, corrected_p
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
 LEVEL = 0.05
-FOLDER = registry.FOLDER / "claims"
+FOLDER = printed_tables.FOLDER / "claims"
 
 
 @dataclass(frozen=True)
-class Part:
+class ClaimPart:
     """One statement of a claim: a kind of `KINDS` and its fields."""
 
     kind: str
@@ -56,7 +56,7 @@ class Claim:
     id: str
     says: str
     source: str
-    parts: tuple[Part, ...]
+    parts: tuple[ClaimPart, ...]
 
 
 @dataclass(frozen=True)
@@ -121,22 +121,24 @@ def _check_rows(named: Iterable[tuple[str, str]], paper: str, where: str) -> Non
     known = row_names(paper)
     for name, row in named:
         if row not in known:
-            raise RecipeError(f"{where}: {name}: '{row}' is not a row of the row map{registry.suggestion(row, known)}")
+            raise RecipeError(
+                f"{where}: {name}: '{row}' is not a row of the row map{printed_tables.suggestion(row, known)}"
+            )
 
 
 def _check_metrics(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
     """Refuses names of (field, metric) that neither the row map has nor a function derives."""
     for name, metric in named:
         if not _has(paper, metric):
-            hint = registry.suggestion(metric, [*metrics_of_paper(paper), *(f"{of}/..." for of in DERIVED)])
+            hint = printed_tables.suggestion(metric, [*metrics_of_paper(paper), *(f"{of}/..." for of in DERIVED)])
             raise RecipeError(f"{where}: {name}: '{metric}' is not a metric of the row map{hint}")
 
 
-def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> Part:
+def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimPart:
     """Parses one part and looks up its rows and metrics."""
     kind = str(raw.get("kind")) if isinstance(raw, dict) else "None"
     if kind not in KINDS:
-        raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{registry.suggestion(kind, KINDS)}")
+        raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{printed_tables.suggestion(kind, KINDS)}")
     cls = KINDS[kind].fields
     lists = [one.name for one in fields(cls) if "tuple" in str(one.type)]
     values = {name: [v] if name in lists and isinstance(v, str) else v for name, v in raw.items() if name != "kind"}
@@ -150,7 +152,7 @@ def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> Part:
     _check_metrics(metrics, paper, where)
     if kind in ("within", "ties") and not (file.margin if made.margin is None else made.margin) > 0:
         raise RecipeError(f"{where}: kind '{kind}' needs a margin; set 'margin' to a number above 0")
-    return Part(kind, made)
+    return ClaimPart(kind, made)
 
 
 def _constant(value: float, like: BySeed) -> BySeed:
@@ -168,7 +170,7 @@ def _beside(left: BySeed, right: BySeed, margin: float) -> bool | None:
     return abs(found.mean) + half < margin
 
 
-def _verdict(part: Compared, found: Comparison, corrected: float | None, beside: bool | None) -> Verdict:
+def _verdict(part: ClaimComparison, found: Comparison, corrected: float | None, beside: bool | None) -> Verdict:
     significant = found.significant(corrected)
     if part.side == "beside":
         if beside:
@@ -195,7 +197,7 @@ def _mean(values: BySeed, seeds: Sequence[int]) -> float:
 def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
     """Returns a claim as plain data: id, text, where, verdict, and numbers, p-value and verdict of its comparisons."""
     shown: list[dict[str, Any]] = []
-    tested: list[tuple[Compared, Comparison, bool | None, dict[str, Any]]] = []
+    tested: list[tuple[ClaimComparison, Comparison, bool | None, dict[str, Any]]] = []
     for part in (one for each in claim.parts for one in KINDS[each.kind].comparisons(each.fields, numbers)):
         constant = isinstance(part.other, float)
         right = _constant(part.other, part.values) if isinstance(part.other, float) else part.other

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import RecipeRow
 from tasks.report.outputs import StageOutput, mean_and_standard_error
 
@@ -70,7 +70,7 @@ class FigureData:
         title: heading.
         caption: what is shown, from which rows and seeds, in a sentence or two.
         kind: panels | coloured_text | segmentation | table | claims.
-        claims: what the paper's figure claims, as printed in the registry.
+        claims: what the paper's figure claims, as printed in the paper.
         panels: for kind panels.
         blocks: for the other kinds: plain mappings as the page's template of that kind reads them.
         missing: rows that the figure needs and that were not run.
@@ -102,8 +102,8 @@ class FigureData:
 
 
 def published_figure(name: str, caption: str, kind: str = "panels") -> FigureData:
-    """Returns the empty data of a published figure ('segment/4'), with its title and claims from the registry."""
-    figure = registry.figure(name)
+    """Returns the empty data of a published figure ('segment/4'), with its printed title and claims."""
+    figure = printed_tables.figure(name)
     return FigureData(
         key=figure.id.lower().replace(" ", "-"),
         title=f"{figure.id}. {figure.title}",

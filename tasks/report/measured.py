@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlhf_core.evaluation.statistics import direction_verdict
-from rlhf_core.published.registry import Column, Printed, Table
+from rlhf_core.published.printed_tables import Column, Printed, Table
 from rlhf_core.published.row_map import MappedRow, also_measured, data_set, mapped_rows, metric_name, row_keys
 from tasks.report.matches import ITSELF, OTHERS, Matches, match_of, matched, table_matches, word_verdict
 from tasks.report.measurements import Measurements, Outputs, TableRuns, has_itself, measurements

@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from rlhf_core.errors import DataError
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from tasks.graph.expected import clock
 from tasks.graph.names import made_tables
 from tasks.graph.times import KindTime, RunTimes, by_kind, last_run, run_line
@@ -81,7 +81,7 @@ class PaperReport:
     @property
     def disagreements(self) -> list[str]:
         """Returns where the paper's own parts do not agree."""
-        return [note["text"] for note in registry.paper(self.key).notes if note["type"] == "disagreement"]
+        return [note["text"] for note in printed_tables.paper(self.key).notes if note["type"] == "disagreement"]
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ class Report:
 
 
 def read_report(results: Path) -> Report:
-    """Collects each paper's tables (`made_tables`), in the registry's order of papers.
+    """Collects each paper's tables (`made_tables`), in the order of `PAPERS`.
 
     Raises:
         DataError: no paper has its tables yet.
     """
     papers = []
-    for key in registry.PAPERS:
+    for key in printed_tables.PAPERS:
         folder = made_tables(results, key)
         if folder is None:
             continue

@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
@@ -36,16 +37,40 @@ def _stage(function: Callable[..., None]) -> tuple[str, int]:
     return _module(function).rpartition(".")[2], sys.modules[function.__module__].VERSION
 
 
+def _parameters(owner: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yields name, annotation and default of each parameter of a function, or of each field of a dataclass."""
+    hints = get_type_hints(owner, include_extras=True)
+    for name, parameter in inspect.signature(owner).parameters.items():
+        yield name, hints[name], parameter.default
+
+
+def _arguments(owner: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the parameters of a function; in place of a parameter that is a dataclass, the parameters of that."""
+    for name, hint, default in _parameters(owner):
+        if is_dataclass(hint):
+            yield from _arguments(hint)  # type: ignore[arg-type]
+        else:
+            yield name, hint, default
+
+
+def _filled(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of a function from the arguments of its command line, with its dataclasses built."""
+    return {
+        name: hint(**_filled(hint, given)) if is_dataclass(hint) else given[name]  # type: ignore[arg-type, operator]
+        for name, hint, _ in _parameters(owner)
+    }
+
+
 def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
     """Returns the command line of a stage's function: one argument per parameter, required unless it has a default or
     may be None; the help text of each is in its `Annotated`.
 
-    `spec_path` is `--spec`; every stage has `--stage-version`.
+    `spec_path` is `--spec`; every stage has `--stage-version`. A parameter that is a dataclass stands for its fields,
+    so that arguments that belong together are declared, documented and checked together (`PolicyInputs`).
     """
     parser = argparse.ArgumentParser(prog=f"python -m {_module(function)}", description=function.__doc__)
-    hints = get_type_hints(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
-        hint, text = hints[name], HELP.get(name)
+    for name, hint, default in _arguments(function):
+        text = HELP.get(name)
         if get_origin(hint) is Annotated:
             hint, text = get_args(hint)[:2]
         may_be_none = type(None) in get_args(hint)
@@ -59,7 +84,8 @@ def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
             metavar=flag.upper(),
             type=get_args(hint)[0] if several else hint,
             nargs="+" if several else None,
-            required=not may_be_none and parameter.default is inspect.Parameter.empty,
+            required=not may_be_none and default is inspect.Parameter.empty,
+            default=None if default is inspect.Parameter.empty else default,
             help=text,
         )
     parser.add_argument("--stage-version", type=int, help="expected VERSION of the stage's code")
@@ -102,7 +128,8 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
                 check_version(*_stage(function), requested)
             if above:
                 stop_as_well(function, above, given)
-            function(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+            values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+            function(**_filled(function, values))
         except Stopped as found:
             print(f"stopped: {found}", file=sys.stderr)
         except RecipeError as error:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from flows import paper
-from flows.scheduler import Summary
+from flows.scheduler import RunSummary
 from tasks.dvc.ended_runs import Asked
 from tasks.graph.names import SUITE
 
@@ -21,7 +21,7 @@ def run(
     monkeypatch: pytest.MonkeyPatch, made: str, root: Path, follow_ups: Callable[..., list[str]], **choice: Any
 ) -> None:
     """Runs Segment's flow, or the suite's of Segment alone, at the testbed scale; `follow_ups` gets its calls."""
-    monkeypatch.setattr(paper, "run_stale", lambda *_, **__: Summary())
+    monkeypatch.setattr(paper, "run_stale", lambda *_, **__: RunSummary())
     monkeypatch.setattr(paper, "follow_ups", follow_ups)
     monkeypatch.setattr(paper, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
     monkeypatch.setattr(paper.plan, "pipeline_files", lambda *_, **__: [])

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.published.registry import Column, Row, Table, paper, suggestion
+from rlhf_core.published.printed_tables import Column, Row, Table, paper, suggestion
 
 FOLDER = Path(__file__).parent
 #: Fields of a printed row that say what it was trained on.

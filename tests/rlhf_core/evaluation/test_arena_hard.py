@@ -12,7 +12,7 @@ from rlhf_core.evaluation.arena_hard import (
     score_of_label,
     weighted_win_rate,
 )
-from rlhf_core.evaluation.judges import Game, Verdict
+from rlhf_core.evaluation.judges import Game, JudgeAnswer
 from rlhf_core.evaluation.judges.templates import ARENA_LABELS, parse_arena_hard
 
 
@@ -102,7 +102,7 @@ def test_bootstrap_is_seeded_and_prompts_can_be_kept_together():
 
 
 def test_nothing_valid_is_nan_and_one_sided_results_are_not_fifty():
-    empty = arena_win_rate([Game("1", "model", "arena_hard", Verdict.invalid("no"), "", 3)])
+    empty = arena_win_rate([Game("1", "model", "arena_hard", JudgeAnswer.invalid("no"), "", 3)])
     assert math.isnan(empty["win_rate"])
     assert empty["n_invalid"] == 1
     assert arena_win_rate([game("1", "model", "[[A>B]]")] * 3)["win_rate"] == 100
