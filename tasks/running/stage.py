@@ -32,6 +32,11 @@ def _module(function: Callable[..., None]) -> str:
     return main.name if main else function.__module__
 
 
+def _stage(function: Callable[..., None]) -> tuple[str, int]:
+    """Returns a stage's name and the version of its code."""
+    return _module(function).rpartition(".")[2], sys.modules[function.__module__].VERSION
+
+
 def _parameters(owner: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
     """Yields name, annotation and default of each parameter of a function, or of each field of a dataclass."""
     hints = get_type_hints(owner, include_extras=True)
@@ -54,11 +59,6 @@ def _filled(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, An
         name: hint(**_filled(hint, given)) if is_dataclass(hint) else given[name]  # type: ignore[arg-type, operator]
         for name, hint, _ in _parameters(owner)
     }
-
-
-def _stage(function: Callable[..., None]) -> tuple[str, int]:
-    """Returns a stage's name and the version of its code."""
-    return _module(function).rpartition(".")[2], sys.modules[function.__module__].VERSION
 
 
 def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
@@ -141,7 +141,7 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
 
 
 def _refuse_other_inputs(given: Mapping[str, Any]) -> None:
-    """Refuses inputs that the graph does not give to the stage of this output, such as inputs of an older row.
+    """Refuses inputs that the graph does not give to the stage of this output, such as those of a row before a change.
 
     Raises:
         RecipeError: names the argument.
@@ -173,10 +173,10 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
 
 
 def set_threads() -> int:
-    """Sets and returns the threads of this process: REWARDSMITH_THREADS, else 1, so that all results agree.
+    """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage.
 
     Raises:
-        RecipeError: several processes were started for a stage that runs in one, or a variable is not a number.
+        RecipeError: several processes were started for a stage that runs in one, or a number that is none.
     """
     import torch
 
@@ -200,7 +200,7 @@ def training_on(data: Path) -> Iterator[None]:
 
 
 def device() -> torch.device:
-    """Returns the device of models: the GPU of CUDA_VISIBLE_DEVICES if it names one, else the CPU.
+    """Returns where models live: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
 
     A scheduler names a stage's GPU there; a stage that declares none runs on the CPU wherever it runs.
     """

@@ -11,6 +11,7 @@ import pytest
 
 from flows import paper
 from flows.scheduler import RunSummary
+from tasks.dvc import plan
 from tasks.dvc.ended_runs import Asked
 from tasks.graph.names import SUITE
 
@@ -24,8 +25,8 @@ def run(
     monkeypatch.setattr(paper, "run_stale", lambda *_, **__: RunSummary())
     monkeypatch.setattr(paper, "follow_ups", follow_ups)
     monkeypatch.setattr(paper, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
-    monkeypatch.setattr(paper.plan, "pipeline_files", lambda *_, **__: [])
-    monkeypatch.setattr(paper.plan, "suite_files", lambda *_, **__: [])
-    monkeypatch.setattr(paper.plan, "suite_papers", lambda *_, **__: ["segment"])
+    monkeypatch.setattr(plan, "pipeline_files", lambda *_, **__: [])
+    monkeypatch.setattr(plan, "suite_files", lambda *_, **__: [])
+    monkeypatch.setattr(plan, "suite_papers", lambda *_, **__: ["segment"])
     asked = Asked("segment" if made == "paper" else SUITE, "testbed", rows=(), report=True, sync=True, **choice)
     paper.run_asked(root, asked)
