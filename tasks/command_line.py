@@ -481,7 +481,8 @@ def app() -> None:
     try:
         commands()
     except (RewardsmithError, *PATH_ERRORS) as error:
-        print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
+        message = str(path_error(error) if isinstance(error, OSError) else error)
+        print(f"error: {message.replace(f'{Path.cwd()}/', '')}", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 

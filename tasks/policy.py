@@ -30,7 +30,7 @@ from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_
 from tasks.policy_run.optimising import by_reward
 from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
-from tasks.running.artifacts import check_version, record_folder, write_json, write_jsonl
+from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.result_rows import Metrics
@@ -53,8 +53,7 @@ PROXIES = (
 def _in_hindsight(
     run: PolicyRun, watch: HackingWatch, scale: PolicyScale, evaluation: Evaluation, summary: Metrics, result: Path
 ) -> Metrics:
-    """Returns what the last evaluation adds to those while training; writes the best weights' answers and
-    hacking.jsonl."""
+    """Returns the metrics of the last evaluation; writes the answers of the best weights and hacking.jsonl."""
     found: Metrics = {}
     last = int(run.history[-1]["step"])
     if scale.checkpoint_prompts and not watch.stops:
@@ -85,10 +84,8 @@ def train_policy(
     above: PolicyInputs,
     seed: int,
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Trains a row's policy and evaluates it."""
-    check_version(STAGE, VERSION, version)
     join_processes()
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     if useless := useless_shaping(recipe):

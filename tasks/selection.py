@@ -24,7 +24,7 @@ from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
 from tasks.params.aspects import NORMALISERS, SelectionFile, SelectionScale
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -110,10 +110,8 @@ def select(
     aspect_model: Annotated[tuple[Path, ...] | None, "results of `aspect_model` that the aspects read"],
     seed: int,
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Writes which aspects are most consistent with the holistic reward, and by what."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(SelectionFile, read_settings(spec_path), str(spec_path))
     scale = typed(SelectionScale, read_settings(scale_path), str(scale_path))

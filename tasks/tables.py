@@ -22,7 +22,7 @@ from tasks.graph.matrix import results_of_rows
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
-from tasks.running.artifacts import check_version, stage_output, write_json
+from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
 VERSION = 8
@@ -123,10 +123,8 @@ def make_tables(
     seeds: Annotated[tuple[int, ...], "seeds to average over"],
     out: Path,
     rows: Annotated[tuple[str, ...], "rows whose results, and what they were made from, alone are read"] = (),
-    version: int | None = None,
 ) -> None:
     """Writes a paper's tables, metrics, curves and figures beside what was published."""
-    check_version("tables", VERSION, version)
     build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
 
 

@@ -66,7 +66,7 @@ class LanguageToolGrammar:
 
     @property
     def usage(self) -> ToolUsage:
-        """Returns what the server was asked so far."""
+        """Returns the counts of requests to the server so far."""
         return self.client.usage
 
     def prefetch(self, responses: Sequence[str]) -> None:

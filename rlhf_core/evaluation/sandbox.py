@@ -252,12 +252,3 @@ def run_programs(
             for future in [pool.submit(serve, range(w, len(programs), workers)) for w in range(workers)]:
                 future.result()
     return [result for result in results if result is not None]
-
-
-def isolation_problem() -> str | None:
-    """Returns why generated code cannot be isolated here, or None if it can (starts one sandbox to see)."""
-    try:
-        with Sandbox():
-            return None
-    except SandboxError as error:
-        return str(error)

@@ -225,7 +225,7 @@ class TokenObjective:
         return Loss(LOSS_AVERAGES[config.loss_average].total(terms.losses, seen.mask), terms.clipped)
 
     def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: OptimiserConfig) -> Tensor:
-        """Returns what the loss sum of a whole minibatch of `units` is divided by, a scalar."""
+        """Returns the divisor of the loss sum of a whole minibatch of `units`, a scalar."""
         if self.divide_by is not None:
             return self.divide_by(advantages, mask)
         return tokens.new_tensor(units) if LOSS_AVERAGES[config.loss_average].by_response else tokens

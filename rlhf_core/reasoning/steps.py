@@ -47,7 +47,7 @@ def labelled(text: str) -> str:
 
 
 def kept_before(text: str, step: int) -> str:
-    """Returns what stands before a step, the break included; behind the last step, all of the text and a break."""
+    """Returns the text before a step, with the break; after the last step, the whole text and a break."""
     spans = step_spans(text)
     if step < len(spans):
         return text[: spans[step][0]]

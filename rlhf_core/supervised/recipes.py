@@ -91,14 +91,14 @@ class SupervisedRecipe(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Returns what of `Sources` it reads."""
+        """Returns the names of the `Sources` that it reads."""
 
     @property
     def opening(self) -> str:
         """Returns the text that the trained policy's answers begin with, '' for none."""
 
     def examples(self, sources: Sources, encoder: Encoder) -> Weighted | Preferences:
-        """Returns what is learned."""
+        """Returns the examples to learn from."""
 
 
 def _asked(item: Sample | Rewrite) -> ROW:
@@ -307,7 +307,7 @@ RECIPES: Choices[type[Any]] = Choices(
 
 
 def needs_of(kind: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns what a recipe with these options reads; numbers that are missing, or wrong, do not matter.
+    """Returns the sources that a recipe with these options reads; missing or wrong numbers are ignored.
 
     Raises:
         RecipeError: an option that says what is read and is unknown.

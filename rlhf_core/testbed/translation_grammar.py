@@ -16,7 +16,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun in both languages; `gender` is that of the Spanish one."""
+    """A noun in both languages; `gender` is the Spanish gender."""
 
     spanish: tuple[str, str]
     gender: str
@@ -221,7 +221,7 @@ FORMS: dict[str, Form] = _forms()
 """Every English word of the language."""
 
 WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
-"""What counts as a word or mark of a text."""
+"""Words and marks of a text."""
 
 
 @dataclass(frozen=True)

@@ -46,7 +46,7 @@ class LoadedAspect:
         return [unit * rate(self.aspect, one) for one in scored]
 
     def facts(self) -> dict[str, Any]:
-        """Returns what a selection records, so that a policy stage builds the same aspect."""
+        """Returns the record of an aspect from which a policy stage builds the same aspect."""
         aspect = self.aspect
         return {
             "spec": asdict(self.spec),

@@ -317,7 +317,7 @@ def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[Judge
 
 
 def so_far(row: Generation, first: Mapping[str, Generation]) -> str:
-    """Returns what a judge of one turn is shown as the prompt: a second turn with the first before it."""
+    """Returns the prompt that a judge of one turn sees: a second turn comes with the first before it."""
     if row["turn"] == 1:
         return str(row["prompt"])
     before = first[row["id"]]

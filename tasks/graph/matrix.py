@@ -88,7 +88,7 @@ def build(root: Path) -> dict[Path, Graph]:
 
 
 def _printed_backbones(paper: str) -> set[str]:
-    """Backbones that a paper's tables have as rows, trained from or not."""
+    """Returns the backbones that are rows of a paper's tables, whether or not a row is trained from them."""
     if paper not in printed_tables.PAPERS:
         return set()
     return {row.name for row in row_map.rows_of_paper(paper) if row.kind == "sft"}

@@ -33,7 +33,7 @@ from tasks.graph.stage_checks import (
     trained_spec,
 )
 from tasks.graph.typed_settings import TYPES
-from tasks.params.aspects import AspectSpec, SelectionFile
+from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionFile
 from tasks.params.data import DrawnSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale, RewardTraining, reward_training
@@ -239,7 +239,7 @@ def _check_shaping(part: ComponentRecipe, signal: SignalType, where: str) -> Non
 
 
 def aspect_densities(selection: Reached) -> dict[str, Density]:
-    """Returns the density of each aspect of a selection by name; that of a trained model stands with the model.
+    """Returns the density of each aspect of a selection by name; a trained model states the density of its aspect.
 
     Raises:
         RecipeError: an aspect that cannot be built.
@@ -261,8 +261,9 @@ def aspect_density(aspect: AspectSpec, models: Mapping[str, Reached], where: str
     Raises:
         RecipeError: an aspect that cannot be built, or a normaliser that its density has no use for.
     """
+    model: AspectModelSpec | None = None if aspect.model is None else models[aspect.model].own("spec")
     try:
-        density = _trained_density(aspect, models) if aspect.model is not None else _own_density(aspect)
+        density = _own_density(aspect) if model is None else _trained_density(aspect, model)
     except RecipeError as error:
         raise RecipeError(f"{where}: {error}") from None
     if aspect.normaliser != "none" and SIGNALS[density][0] is Tokens:
@@ -302,7 +303,7 @@ def _check_options(aspect: AspectSpec, provided: tuple[str, ...]) -> dict[str, A
     return checked_arguments(ASPECTS.named(kind), options, f"aspect '{kind}'")
 
 
-def _trained_density(aspect: AspectSpec, models: Mapping[str, Reached]) -> Density:
+def _trained_density(aspect: AspectSpec, model: AspectModelSpec) -> Density:
     """Returns the density that a trained model is of, after checking the aspect's own options."""
     kind = ASPECTS.kind_of(aspect.aspect)
     if ASPECTS.named(kind) is not TrainedAspect:
@@ -312,7 +313,7 @@ def _trained_density(aspect: AspectSpec, models: Mapping[str, Reached]) -> Densi
     right, wrong = (options.get(name, parameters[name].default) for name in ("right", "wrong"))
     if not right > wrong:
         raise RecipeError(f"aspect 'trained': right is {right} and wrong {wrong}; right must be above wrong")
-    return Density(models[str(aspect.model)].own("spec").density)
+    return Density(model.density)
 
 
 def check_selection(reached: Reached) -> None:

@@ -77,7 +77,7 @@ class Reached:
 
 
 def stated_settings(item: Item) -> Iterator[tuple[Make, str]]:
-    """Returns how each of a stage's settings is typed, and its address."""
+    """Yields the type and the address of each of a stage's settings."""
     for name, value in item.arguments.items():
         if (item.module, name) in TYPES:
             for address in value if isinstance(value, tuple) else (str(value),):
@@ -195,7 +195,7 @@ def _generative_reward_model(reached: Reached) -> None:
 
 
 def trained_spec(reached: Reached) -> RewardModelSpec | None:
-    """Returns the settings that a reward model was trained with; of an average, those of its first member."""
+    """Returns the settings that a reward model was trained with; for an average, the settings of its first member."""
     spec = reached.own("spec")
     if isinstance(spec, MergeSpec):
         return trained_spec(reached.upstream("reward_model")[0])

@@ -76,7 +76,7 @@ class EvaluationConfig(Checked):
         return self.only is None or part in self.only
 
     def dialogue_answers(self) -> dict[str, Any]:
-        """Returns what the answers to dialogue benchmarks depend on, beside model and items."""
+        """Returns the settings that answers to dialogue benchmarks depend on, beside model and items."""
         return {
             name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_p", "batch", "seed", "rows")
         }

@@ -17,7 +17,7 @@ from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import check_stated_segmenter, segmenter_needs
 from rlhf_core.shaping.specification import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.typed import Checked, above, accepted_by, between, one_of, typed
+from rlhf_core.typed import Checked, above, accepted_by, between, check_given, init_fields, one_of, typed
 from tasks.params.settings import Count, Share, overrides
 
 #: What a reward model learns from: pairs of the backbone's data, or of sampled solutions.
@@ -175,6 +175,13 @@ class GenerativeModelSpec(Checked):
     backbone: str
     training: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = init_fields(TrainingConfig)
+        for name, value in self.training.items():
+            if name not in known or not isinstance(value, Mapping):
+                check_given(TrainingConfig, {name: value}, "training.")
+
 
 @dataclass(frozen=True)
 class GenerativeModelScale(Checked):
@@ -214,6 +221,6 @@ class GenerativeModelScale(Checked):
                 raise RecipeError(f"{name} is {[low, high]}; state the lower bound first")
 
     def training_config(self, model: GenerativeModelSpec, where: str) -> TrainingConfig:
-        """Returns how a model is trained."""
+        """Returns the training settings of a model."""
         own = {} if self.fixed else overrides(model.training, self.training)
         return typed(TrainingConfig, {**self.training, **own}, f"{where}: training")

@@ -127,7 +127,7 @@ def build_reward(
 
 
 def _needed(selected: Mapping[str, Any] | None, part: ComponentRecipe) -> Mapping[str, Any]:
-    """Returns what a selection found.
+    """Returns the result of a selection.
 
     Raises:
         RecipeError: the row has none.
@@ -138,7 +138,7 @@ def _needed(selected: Mapping[str, Any] | None, part: ComponentRecipe) -> Mappin
 
 
 def _combination(recipe: Recipe, selected: Mapping[str, Any] | None) -> Combination:
-    """Returns how the components combine; a quantile threshold is of the selection's pure samples."""
+    """Returns the combination of the components; a quantile threshold is taken of the selection's pure samples."""
     pure = torch.tensor(selected["holistic"]["pure"]) if selected is not None else None
     return recipe.combination.build({part.name: part.weight for part in recipe.components}, pure)
 
@@ -151,7 +151,7 @@ def _aspect_components(
     *,
     gated: bool,
 ) -> list[Component]:
-    """Returns the components of an aspect, or of those that the selection chose.
+    """Returns the components of an aspect, or of the aspects that the selection chose.
 
     Behind a gate an aspect that is not positive is shaped by a sigmoid. Source: ALARM, §2.3 and §3.3.
 
@@ -265,7 +265,7 @@ def _model_component(
 
 
 def shaping_constants(reward: Reward) -> Metrics:
-    """Returns what the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
+    """Returns the resolved constants of the shapings for the metrics: `shaping/<component>/<kind>_<constant>`."""
     return {
         f"shaping/{component.name}/{name}": value
         for component in reward.components

@@ -110,7 +110,7 @@ class PolicyRun:
     credit: list[TokenCredit] | None = None
 
     def state_dict(self) -> State:
-        """Returns what training has noted so far."""
+        """Returns the notes of training so far."""
         return {name: getattr(self, name) for name in _NOTED}
 
     def load_state_dict(self, state: State) -> None:

@@ -251,7 +251,7 @@ def solved_samples(
     microbatch: int,
     seed: int,
 ) -> Solved:
-    """Returns what a run that learns from a reward reads of sampled solutions."""
+    """Returns the sampled solutions that a run with a reward reads."""
     sources = folders.sources([])
     batch = on_device(fixed_samples(sources, encoder, rewards), device())
     right = sum(sample.correct for sample in sources.samples)

@@ -126,7 +126,7 @@ def compare_peak(part: PeakInside, numbers: Numbers) -> list[ClaimComparison]:
 
 @dataclass(frozen=True)
 class Collapse:
-    """Fields of collapse: rows whose last weights are worse than those of their best evaluation."""
+    """Fields of collapse: rows that end with worse weights than at their best evaluation."""
 
     rows: tuple[str, ...]
     best: str = "peak_win_rate_vs_sft"
@@ -140,7 +140,7 @@ def compare_collapse(part: Collapse, numbers: Numbers) -> list[ClaimComparison]:
 
 @dataclass(frozen=True)
 class Wins:
-    """Fields of wins and ties: a row's answers against those of each other row.
+    """Fields of wins and ties: a row's answers against the answers of each other row.
 
     Args:
         by: the score or judge that says which answer is better.

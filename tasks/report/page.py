@@ -80,7 +80,7 @@ class PaperReport:
 
     @property
     def disagreements(self) -> list[str]:
-        """Returns where the paper's own parts do not agree."""
+        """Returns the places at which the paper contradicts itself."""
         return [note["text"] for note in printed_tables.paper(self.key).notes if note["type"] == "disagreement"]
 
 
@@ -238,13 +238,19 @@ def _tip(cell: dict[str, Any], decimals: int) -> str:
     return "\n".join(lines)
 
 
+def template_text(name: str) -> Markup:
+    """Returns a file of the templates as it stands."""
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def render_page(template: str, **values: Any) -> str:
+    """Returns a page of a template, its style and script inside."""
+    script = template_text("script.js.j2")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = environment().get_template(template)
+    return page.render(style=template_text("style.css.j2"), script=script, script_digest=digest, **values)
+
+
 def render(report: Report) -> str:
     """Returns the page as a string."""
-    env = environment()
-    script = (TEMPLATES / "script.js.j2").read_text(encoding="utf-8")
-    return env.get_template("page.html.j2").render(
-        report=report,
-        style=Markup((TEMPLATES / "style.css.j2").read_text(encoding="utf-8")),
-        script=Markup(script),
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+    return render_page("page.html.j2", report=report)

@@ -48,7 +48,7 @@ def print_table(tables_json: Path, name: str) -> None:
 
 
 def _stops(tables_json: Path, name: str) -> list[str]:
-    """Returns what is to be said of a table's rows that stopped."""
+    """Returns the notes on stopped rows of a table."""
     made = read_json(tables_json)["tables"] if tables_json.exists() else []
     rows = [row for table in made if table["name"] == printed_tables.table(name).name for row in table["rows"]]
     return list(dict.fromkeys(f"{row['name']} {line}." for row in rows for line in stop_lines(row)))

@@ -122,7 +122,7 @@ def load_judge(spec: Mapping[str, Any] | None, world: GoldWorld | None) -> Judge
 
     Raises:
         RecipeError: an unknown kind or field, a gold judge without its world, an environment variable that is not set.
-        JudgeError: an address that is none, or no key.
+        JudgeError: an invalid address, or a missing key.
     """
     if spec is None:
         return None

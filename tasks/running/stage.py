@@ -56,12 +56,17 @@ def _filled(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, An
     }
 
 
+def _stage(function: Callable[..., None]) -> tuple[str, int]:
+    """Returns a stage's name and the version of its code."""
+    return _module(function).rpartition(".")[2], sys.modules[function.__module__].VERSION
+
+
 def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
     """Returns the command line of a stage's function: one argument per parameter, required unless it has a default or
     may be None; the help text of each is in its `Annotated`.
 
-    `spec_path` is `--spec`, `version` is `--stage-version`. A parameter that is a dataclass stands for its fields, so
-    that arguments that belong together are declared, documented and checked together (`PolicyInputs`).
+    `spec_path` is `--spec`; every stage has `--stage-version`. A parameter that is a dataclass stands for its fields,
+    so that arguments that belong together are declared, documented and checked together (`PolicyInputs`).
     """
     parser = argparse.ArgumentParser(prog=f"python -m {_module(function)}", description=function.__doc__)
     for name, hint, default in _arguments(function):
@@ -72,7 +77,7 @@ def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
         if may_be_none:
             hint = next(part for part in get_args(hint) if part is not type(None))
         several = get_origin(hint) is tuple
-        flag = "stage-version" if name == "version" else name.removesuffix("_path").replace("_", "-")
+        flag = name.removesuffix("_path").replace("_", "-")
         parser.add_argument(
             f"--{flag}",
             dest=name,
@@ -83,6 +88,7 @@ def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
             default=None if default is inspect.Parameter.empty else default,
             help=text,
         )
+    parser.add_argument("--stage-version", type=int, help="expected VERSION of the stage's code")
     return parser
 
 
@@ -98,7 +104,6 @@ HELP = {
     "evaluation_path": "evaluation spec (YAML)",
     "seed": "of everything random",
     "out": "output directory: result/ and record/ go there",
-    "version": "expected VERSION of the stage's code",
 }
 
 
@@ -112,12 +117,15 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
 
     def main(arguments: list[str] | None = None) -> None:
         given = vars(argument_parser(function).parse_args(arguments))
+        requested = given.pop("stage_version")
         if given["out"].parts[:2] == ("results", ROOT_SCALE):
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         above = stopped_inputs(given)
         settings = [str(path) for name, path in given.items() if name.endswith("_path") and path is not None]
         try:
             _refuse_other_inputs(given)
+            if requested is not None:
+                check_version(*_stage(function), requested)
             if above:
                 stop_as_well(function, above, given)
             values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
@@ -133,7 +141,7 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
 
 
 def _refuse_other_inputs(given: Mapping[str, Any]) -> None:
-    """Refuses inputs that the graph does not give to the stage of this output, such as those of a row before a change.
+    """Refuses inputs that the graph does not give to the stage of this output, such as inputs of an older row.
 
     Raises:
         RecipeError: names the argument.
@@ -141,7 +149,7 @@ def _refuse_other_inputs(given: Mapping[str, Any]) -> None:
     from tasks.graph.declared import check_declared
 
     named = {name.removesuffix("_path"): value for name, value in given.items() if value is not None}
-    check_declared(Path(), given["out"], {n: v for n, v in named.items() if n not in ("out", "version")})
+    check_declared(Path(), given["out"], {n: v for n, v in named.items() if n != "out"})
 
 
 def stopped_inputs(given: Mapping[str, Any]) -> dict[Path, str]:
@@ -157,9 +165,7 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
     Raises:
         Stopped: with their reasons.
     """
-    reason, name = "; ".join(dict.fromkeys(above.values())), _module(function).rpartition(".")[2]
-    version = sys.modules[function.__module__].VERSION
-    check_version(name, version, given.get("version"))
+    reason, (name, version) = "; ".join(dict.fromkeys(above.values())), _stage(function)
     if int(os.environ.get("RANK", "0")):  # of several processes the first one writes
         raise Stopped(reason)
     with stage_output(given["out"], stage=name, version=version, inputs=list(above)):
@@ -167,10 +173,10 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
 
 
 def set_threads() -> int:
-    """Threads of this process: REWARDSMITH_THREADS, else 1, so that results agree whoever starts a stage.
+    """Sets and returns the threads of this process: REWARDSMITH_THREADS, else 1, so that all results agree.
 
     Raises:
-        RecipeError: several processes were started for a stage that runs in one, or a number that is none.
+        RecipeError: several processes were started for a stage that runs in one, or a variable is not a number.
     """
     import torch
 
@@ -194,7 +200,7 @@ def training_on(data: Path) -> Iterator[None]:
 
 
 def device() -> torch.device:
-    """Returns where models live: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
+    """Returns the device of models: the GPU of CUDA_VISIBLE_DEVICES if it names one, else the CPU.
 
     A scheduler names a stage's GPU there; a stage that declares none runs on the CPU wherever it runs.
     """

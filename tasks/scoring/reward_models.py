@@ -45,7 +45,7 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
     """Returns the result of an upstream stage: the one given, else the one that the model's record names.
 
     Raises:
-        DataError: it is none, or is named nowhere.
+        DataError: it is not a reward model, or nothing names it.
     """
     if given is not None:
         if not MARKS[name](given):

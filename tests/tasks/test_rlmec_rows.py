@@ -190,7 +190,7 @@ def test_a_reward_model_of_another_size_scores_the_policys_own_samples() -> None
         ({"optimiser": {"kind": "rft", "additional": "generated"}}, "'rewrites' must name the generative reward model"),
         (
             {"optimiser": {"kind": "rft", "additional": "generated"}, "rewrites": "mth"},
-            "unknown generative_reward_model",
+            "rewrites is .mth., which no page has",
         ),
         ({"optimiser": {"kind": "rft", "additional": "techer"}}, "additional is 'techer'"),
     ],

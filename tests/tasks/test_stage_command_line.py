@@ -27,17 +27,16 @@ def test_arguments_reach_the_function_with_their_types() -> None:
         seeds: tuple[int, ...],
         paper: str,
         out: Path,
-        version: int | None = None,
     ) -> None:
         """Does something."""
-        calls.append((spec_path, reward_model, seeds, paper, out, version))
+        calls.append((spec_path, reward_model, seeds, paper, out))
 
     line = ["--spec", "a.yaml", "--seeds", "0", "1", "--paper", "segment", "--out", "x"]
     command_line(stage)(line)
-    command_line(stage)([*line, "--reward-model", "m", "--stage-version", "3"])
+    command_line(stage)([*line, "--reward-model", "m"])
     assert calls == [
-        (Path("a.yaml"), None, (0, 1), "segment", Path("x"), None),
-        (Path("a.yaml"), Path("m"), (0, 1), "segment", Path("x"), 3),
+        (Path("a.yaml"), None, (0, 1), "segment", Path("x")),
+        (Path("a.yaml"), Path("m"), (0, 1), "segment", Path("x")),
     ]
     shown = argument_parser(stage).format_help()
     assert "Does something." in shown
@@ -129,7 +128,7 @@ def test_the_graphs_command_lines_fit_the_stages(line: str, monkeypatch: pytest.
     _python, _m, name, *arguments = line.split()
     assert name.removeprefix("tasks.") in STAGES
     module = importlib.import_module(name)
-    monkeypatch.setattr(module, "check_version", stop)
+    monkeypatch.setattr("tasks.running.stage.check_version", stop)
     with pytest.raises(Reached):
         module.main(arguments)
 

@@ -19,7 +19,6 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.protocol import JudgeAnswer, JudgeRequest
 
 ARENA_LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
-PAIRWISE_LABELS = ("A", "B", "N")
 MT_BENCH_RANGE = (1.0, 10.0)
 
 _PREFERENCE = re.compile(r"^[ \t]*preference:[ \t]*([0-9]+(?:\.[0-9]+)?)[ \t]*\r?$", re.MULTILINE)

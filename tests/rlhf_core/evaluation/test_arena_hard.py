@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from rlhf_core.evaluation.arena_hard import (
     arena_win_rate,
-    bradley_terry_win_rate,
     score_of_label,
     weighted_win_rate,
 )
@@ -37,6 +36,25 @@ def test_by_hand_with_swapped_sides_and_strong_verdicts():
 
 
 outcomes = st.lists(st.sampled_from(ARENA_LABELS), min_size=2, max_size=60)
+
+
+def bradley_terry_win_rate(scores: np.ndarray, weights: np.ndarray) -> float:
+    """Returns the win rate in percent from the Bradley-Terry likelihood by Newton's method: the reference for
+    the closed form."""
+    valid = weights > 0
+    score, weight = scores[valid], weights[valid]
+    if not len(score):
+        return math.nan
+    if (score == 0).all() or (score == 1).all():
+        return 100.0 * float(score[0])
+    strength = 0.0
+    for _ in range(100):
+        p = 1.0 / (1.0 + math.exp(-strength))
+        step = float(((score - p) * weight).sum()) / (p * (1.0 - p) * float(weight.sum()))
+        strength += max(-2.0, min(2.0, step))
+        if abs(step) < 1e-12:
+            break
+    return 100.0 / (1.0 + math.exp(-strength))
 
 
 @given(outcomes)

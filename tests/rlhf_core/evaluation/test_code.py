@@ -19,9 +19,18 @@ from rlhf_core.evaluation.sandbox import (
     ProgramResult,
     Sandbox,
     SandboxError,
-    isolation_problem,
     run_programs,
 )
+
+
+def isolation_problem() -> str | None:
+    """Returns why generated code cannot be isolated here, or None if it can."""
+    try:
+        with Sandbox():
+            return None
+    except SandboxError as error:
+        return str(error)
+
 
 PROBLEM = isolation_problem()
 isolated = pytest.mark.skipif(PROBLEM is not None, reason=str(PROBLEM))

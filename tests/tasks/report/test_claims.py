@@ -47,9 +47,9 @@ def write_rates(folder: Path, **rates: float) -> None:
 
 def write_curve(folder: Path, row: str, height: list[float], reach: float) -> None:
     """A row of PAR whose win rate takes these heights, evenly up to a KL, at three seeds."""
-    for seed in (0, 1, 2):
+    for seed, more in enumerate((0.0, 0.1, 0.2) if row == "par" else (0.2, 0.0, 0.1)):
         place = folder / "par" / "policy" / row / str(seed) / "result"
-        points = [(reach * i / (len(height) - 1), rate + 0.1 * seed) for i, rate in enumerate(height)]
+        points = [(reach * i / (len(height) - 1), rate + more) for i, rate in enumerate(height)]
         rows = [{"step": i, "kl": kl, "win_rate_vs_sft": rate} for i, (kl, rate) in enumerate(points)]
         write(place / "checkpoints.jsonl", rows[:-1])
         write(place / "metrics.json", {name: rows[-1][name] for name in ("kl", "win_rate_vs_sft")})
