@@ -110,7 +110,7 @@ def row_settings(values: Mapping[str, Any], where: str) -> AnyRow:
         RecipeError: an unknown kind, an unknown or missing field, or a value that its field does not allow.
     """
     kind = values.get("kind", "reward")
-    if kind not in ROW_KINDS:
+    if not isinstance(kind, str) or kind not in ROW_KINDS:
         raise RecipeError(f"{where}: kind is {kind!r}{hint(kind, ROW_KINDS)}")
     made = ROW_KINDS[kind].settings
     return parse_recipe(values, where) if made is None else typed(made, values, where)

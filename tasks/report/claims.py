@@ -39,7 +39,7 @@ FOLDER = printed_tables.FOLDER / "claims"
 
 
 @dataclass(frozen=True)
-class StatedPart:
+class ClaimStatement:
     """One statement of a claim: a kind of `KINDS` and its fields."""
 
     kind: str
@@ -58,7 +58,7 @@ class Claim:
     id: str
     says: str
     source: str
-    parts: tuple[StatedPart, ...]
+    parts: tuple[ClaimStatement, ...]
 
 
 @dataclass(frozen=True)
@@ -136,7 +136,7 @@ def _check_metrics(named: Iterable[tuple[str, str]], paper: str, where: str) -> 
             raise RecipeError(f"{where}: {name}: '{metric}' is not a metric of the row map{hint}")
 
 
-def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> StatedPart:
+def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimStatement:
     """Parses one part and looks up its rows and metrics."""
     kind = str(raw.get("kind")) if isinstance(raw, dict) else "None"
     if kind not in KINDS:
@@ -154,7 +154,7 @@ def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> StatedPart:
     _check_metrics(metrics, paper, where)
     if kind in ("within", "ties") and not (file.margin if made.margin is None else made.margin) > 0:
         raise RecipeError(f"{where}: kind '{kind}' needs a margin; set 'margin' to a number above 0")
-    return StatedPart(kind, made)
+    return ClaimStatement(kind, made)
 
 
 def _constant(value: float, like: BySeed) -> BySeed:
