@@ -9,6 +9,7 @@ on the training prompts, or both; with both, the scale says which holds.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -74,14 +75,17 @@ def constant(name: str, stated: Any, unit: str, resolve: Callable[[Scale, float]
         return _number(name, stated)
     if not stated or not set(stated) <= {"value", unit}:
         raise RecipeError(f"shaping: {name} is {dict(stated)}; state a number, or {{value: ..., {unit}: ...}}")
-    if unit not in stated or ("value" in stated and (scale is None or scale.constants == "value")):
-        return _number(name, stated.get("value"))
+    numbers = {which: _number(name, number) for which, number in stated.items()}
+    if unit not in numbers or ("value" in numbers and (scale is None or scale.constants == "value")):
+        return numbers["value"]
     if scale is None:
         raise RecipeError(f"shaping: {name} is stated in {unit}, which needs the SFT policy's reference rewards")
-    return float(resolve(scale, _number(name, stated[unit])))
+    return float(resolve(scale, numbers[unit]))
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RecipeError(f"shaping: {name} is {value!r}; it must be a number")
+    if not math.isfinite(value):
+        raise RecipeError(f"shaping: {name} is {value}; it must be a finite number")
     return float(value)

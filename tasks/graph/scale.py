@@ -238,6 +238,12 @@ class Scale:
 
     def comparing(self, row: RowSpec, seed: int) -> list[Item]:
         """Returns what compares the policies of several rows, last."""
+        judged = row.policies[0]
+        if row.backbone != judged.backbone:
+            raise RecipeError(
+                f"{row.path}: backbone is '{row.backbone}', but policy '{judged.name}' is of '{judged.backbone}'; name "
+                "the same backbone"
+            )
         parts = [self.row(other, seed) for other in row.policies]
         for other, items in zip(row.policies, parts, strict=True):
             if items[0] != parts[0][0]:
