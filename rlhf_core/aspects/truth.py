@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
@@ -46,6 +46,7 @@ class _SliceTruth(Checked):
     noise: Noise
     seed: Seed
     higher_is_better: bool = True
+    needs_facts: ClassVar[bool] = True
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         return [self._one(record, text) for record, text in zip(records, responses, strict=True)]
@@ -83,6 +84,7 @@ class TrueCompleteness(Checked):
     name: str = "completeness"
     density: Density = Density.SEQUENCE
     higher_is_better: bool = True
+    needs_facts: ClassVar[bool] = True
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         scored = []

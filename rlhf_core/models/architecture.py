@@ -1,4 +1,4 @@
-"""Shapes of models by their configuration's fields, without torch and transformers: what contradicts, positions, layers.
+"""Shapes of models by their configuration's fields, without torch and transformers: contradictions, positions, layers.
 
 Fields, their types and their defaults are read from the source of transformers' configuration classes, which imports
 nothing. A model type that is not found there in the usual form is checked when it is built.
@@ -48,14 +48,14 @@ class ConfigurationClass:
     whole: bool
 
 
+@cache
 def _read(name: str) -> Any:
     return yaml.safe_load(resources.files("rlhf_core.models").joinpath(name).read_text(encoding="utf-8"))
 
 
-@cache
-def known_models() -> dict[str, dict[str, Any]]:
+def known_models() -> Mapping[str, Mapping[str, Any]]:
     """Returns the configurations' fields of the models that the scales load, by hub id or folder."""
-    known: dict[str, dict[str, Any]] = _read("architectures.yaml")
+    known: Mapping[str, Mapping[str, Any]] = _read("architectures.yaml")
     return known
 
 
@@ -133,7 +133,8 @@ def _model_types() -> tuple[str, ...]:
     folder = _models_folder()
     files = [] if folder is None else sorted((folder / "models").glob("*/configuration_*.py"))
     texts = (file.read_text(encoding="utf-8") for file in files)
-    return tuple(dict.fromkeys(name for text in texts for name in re.findall(r'^    model_type = "([^"]+)"', text, re.M)))
+    named = re.compile(r'^    model_type = "([^"]+)"', re.M)
+    return tuple(dict.fromkeys(name for text in texts for name in named.findall(text)))
 
 
 # --- refusals --------------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from tasks.graph.stage_checks import (
 )
 from tasks.graph.typed_settings import TYPES
 from tasks.params.aspects import AspectSpec, SelectionFile
-from tasks.params.data import DrawnSpec
+from tasks.params.data import DrawnSpec, LongFormWorldSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale, RewardTraining, reward_training
 
@@ -83,7 +83,7 @@ def _check_adapters(reached: Reached, recipe: Recipe) -> None:
                 f"{reached.where('row')}: lora.rank is {recipe.lora.rank}; it must be at most {width}, the width of "
                 f"the model's layers ({sft.where('spec')})"
             )
-        layers = linear_layers(sizes)
+        layers = [] if recipe.lora is None else linear_layers(sizes)
         if recipe.lora is not None and layers and (unknown := unknown_targets(recipe.lora.targets, layers)):
             names = list(dict.fromkeys(layer.rpartition(".")[2] for layer in layers))
             raise RecipeError(
@@ -294,6 +294,12 @@ def aspect_densities(selection: Reached) -> dict[str, Density]:
     for name, address in zip(spec.aspects, addresses, strict=True):
         aspect: AspectSpec = selection.settings.get(TYPES["selection", "aspect"], address)
         found[name] = aspect_density(aspect, models, address)
+        if aspect.model is None and _needs_facts(aspect) and not isinstance(selection.data, LongFormWorldSpec):
+            raise RecipeError(
+                f"{selection.where('spec')}: aspects names '{name}', of kind '{aspect.aspect['kind']}' ({address}), "
+                "which reads the facts of the testbed's long-form questions, but the data's source is "
+                f"'{selection.data.source}'; name another aspect"
+            )
     return found
 
 
@@ -326,6 +332,13 @@ def _own_density(aspect: AspectSpec) -> Density:
         return build_aspect(aspect.aspect, offsets=lambda _: []).density
     _check_options(aspect, ())
     return declared
+
+
+def _needs_facts(aspect: AspectSpec) -> bool:
+    """Returns whether an aspect reads the facts behind a question, which the testbed's long-form data alone has."""
+    target = ASPECTS.named(ASPECTS.kind_of(aspect.aspect))
+    declares = target if isinstance(target, type) else build_aspect(aspect.aspect, offsets=lambda _: [])
+    return bool(getattr(declares, "needs_facts", False))
 
 
 def _check_options(aspect: AspectSpec, provided: tuple[str, ...]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
-from tasks.params.pages import Address, entries, page_files, read_settings
+from tasks.params.pages import Address, entries, find_entry, page_files, read_settings
 from tasks.params.row_kinds import COMPARING, MEASURING
 from tasks.params.scales import STAGES, scale_entries, scale_pages
 from tasks.params.settings import ROOT_SCALE
@@ -296,10 +296,10 @@ class Scale:
         found = []
         for file, name in named:
             if name is not None:
-                known = entries(self.root, paper_folder(paper), "aspect_models")
-                if name not in known:
-                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, sorted(known), more=3)}")
-                spec = known[name]
+                spec = find_entry(self.root, paper_folder(paper), "aspect_models", str(name))
+                if spec is None:
+                    known = sorted(entries(self.root, paper_folder(paper), "aspect_models"))
+                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, known, more=3)}")
                 base = self.backbone(str(self._read(spec).get("backbone")), seed)
                 made = {"data": result_of(base[0]), "sft": result_of(base[2])}
                 scale = self.stage_settings("aspect_model", spec)
