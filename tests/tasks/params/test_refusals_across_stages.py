@@ -78,7 +78,7 @@ CASES: list[tuple[str, str, Any, str, str, tuple[str, ...]]] = [
     (f"{TESTBED}/tokenizers.yaml", "ultrafeedback.vocabulary", 5, "par", "vanilla", ("vocabulary is 5; special",)),
     (f"{TESTBED}/tokenizers.yaml", "mathematics.vocabulary", 260, "rlmec", "math-rft",
      ("tokenizers.yaml:mathematics: vocabulary is 260", "at least 261, or full_byte_alphabet: false")),
-    ("par/reward_models.yaml", "standard.backbone", "rlmec-math", "par", "vanilla",
+    ("par/reward_models.yaml", "standard.data", "mathematics", "par", "vanilla",
      ("par/reward_models.yaml:standard: pairs is 'preference'", "questions and no pairs")),
     ("par/reward_models.yaml", "standard.seed_offset", -1, "par", "vanilla", ("seed_offset is -1; it must be at",)),
     (f"{TESTBED}/data.yaml", "ultrafeedback.world_seed", -1, "par", "vanilla", ("world_seed is -1",)),
@@ -102,7 +102,6 @@ CASES: list[tuple[str, str, Any, str, str, tuple[str, ...]]] = [
     (f"{TESTBED}/stages.yaml", "selection.max_new_tokens", 5000, "alarm", "qa-alarm", ("stages.yaml:selection",)),
     (f"{TESTBED}/stages.yaml", "generative_reward_model.max_new_tokens", 5000, "rlmec", "math-rlmec",
      ("prompts and rewrites of params/scales/testbed/stages.yaml:generative_reward_model",)),
-    ("alarm/selections.yaml", "qa.aspects", ["testbed-relevance"], "alarm", "qa-alarm", ("testbed-relevance",)),
 ]  # fmt: skip
 
 
