@@ -153,7 +153,7 @@ def test_settings_that_no_stage_reads_are_refused_with_the_nearest_name(
     stage = entry.partition("-")[0].replace("rewardmodel", "reward_model")
     values = yaml.safe_load((tree / "params" / TESTBED / "stages.yaml").read_text())[stage]
     set_value(tree, f"{TESTBED}/stages.yaml", entry, values)
-    with pytest.raises(RecipeError, match="stages.yaml") as refused:
+    with pytest.raises(RecipeError, match=r"stages\.yaml") as refused:
         check_all(tree)
     assert message in str(refused.value)
     refuse_rows(tree, "testbed", {"par": ["vanilla"]})
