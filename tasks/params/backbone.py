@@ -46,6 +46,8 @@ class BackboneSpec(Checked):
         super().__post_init__()
         if (self.source is None) == (self.architecture is None):
             raise RecipeError("give either 'source' (a model to load) or 'architecture' (one to build)")
+        if self.attention == "flash_attention_2" and self.precision == "float32":
+            raise RecipeError("attention is 'flash_attention_2', which computes in 16 bits; set precision: bf16")
         if self.source is None and self.training is None:
             raise RecipeError("a backbone built from 'architecture' needs 'training'")
         if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):

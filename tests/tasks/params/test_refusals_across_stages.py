@@ -56,6 +56,17 @@ CASES: list[tuple[str, str, Any, str, str, tuple[str, ...]]] = [
      ("par/rows.yaml:vanilla: lora.targets names 'v_prj'", "did you mean 'v_proj'?")),
     ("par/rows.yaml", "vanilla.lora", {"targets": ["qkv_proj"]}, "par", "vanilla", ("'qkv_proj', which is no linear",)),
     ("par/rows.yaml", "vanilla.lora", {"targets": ".*attention.*"}, "par", "vanilla", ("lora.targets names",)),
+    ("par/rows.yaml", "vanilla.lora", {"targets": []}, "par", "vanilla", ("lora: targets is empty",)),
+    (f"{TESTBED}/backbones.yaml", "gemma2-2b.attention", "flash_attention_2", "par", "vanilla", ("precision: bf16",)),
+    *[
+        (f"{TESTBED}/evaluation.yaml", "dialogue.judge",
+         {"kind": "endpoint", "model": "x", "base_url": "http://a/v1", name: value}, "par", "vanilla", (said,))
+        for name, value, said in (
+            ("base_url", "nonsense", "base_url is 'nonsense'; it must be an http or https address"),
+            ("retries", -1, "retries is -1"),
+            ("concurrency", 0, "concurrency is 0"),
+        )
+    ],
     *[
         (f"{TESTBED}/backbones.yaml", f"gemma2-2b.architecture.{name}", value, "par", "vanilla",
          ("backbones.yaml:gemma2-2b: architecture: ", *said))
