@@ -86,7 +86,9 @@ def _models_folder() -> Path | None:
 def _fields(body: ast.ClassDef) -> dict[str, Any]:
     """Returns the defaults of a class's annotated fields, and its other attributes and names for them without one."""
     attributes = (node for node in ast.walk(body) if isinstance(node, ast.Attribute))
-    found = {node.attr: None for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"}
+    found: dict[str, Any] = {
+        node.attr: None for node in attributes if isinstance(node.value, ast.Name) and node.value.id == "self"
+    }
     for node in body.body:
         if isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
             try:

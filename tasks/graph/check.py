@@ -140,8 +140,8 @@ def _entries(root: Path) -> Iterator[tuple[Make, str]]:
             for address in scale_entries(root, scale, kind, readable=True).values():
                 yield make, address
         for name, address in scale_entries(root, scale, STAGES, readable=True).items():
-            if (make := STAGE_TYPES.get(name.partition("-")[0])) is not None:
-                yield make, address
+            if (stage := name.partition("-")[0]) in STAGE_TYPES:
+                yield STAGE_TYPES[stage], address
     for file, cls in ((REEVALUATION, ReevaluationSettings), (RUNS, RunSettings)):
         if (root / file).exists():
             yield partial(typed, cls), file
