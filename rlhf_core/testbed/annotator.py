@@ -11,6 +11,7 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.grammar import KEYWORD, WORD
 from rlhf_core.testbed.knowledge import stream
+from rlhf_core.typed import Seed
 
 _KEYWORD = re.compile(rf"\b{KEYWORD}\b", re.IGNORECASE)
 
@@ -45,7 +46,7 @@ class Annotator:
     flattery_bias: float = 0.0
     keyword_bias: float = 0.0
     repetition_bias: float = 0.0
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):

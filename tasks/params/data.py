@@ -18,7 +18,7 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
 from rlhf_core.testbed.annotator import Annotator
 from rlhf_core.testbed.responses import PADDINGS
-from rlhf_core.typed import Checked, accepted_by, between, one_of, typed
+from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
 from tasks.params.questions import QuestionsSpec
 from tasks.params.settings import Count, InnerShare, Share, Size
 
@@ -57,8 +57,8 @@ class DrawnSpec(Checked):
     source: str
     template: Template
     limits: Mapping[str, Any]
-    world_seed: int
-    seed: int
+    world_seed: Seed
+    seed: Seed
     annotator: Mapping[str, Any]
     rows: Mapping[str, int]
 
