@@ -52,7 +52,7 @@ class Annotator:
             raise RecipeError(f"annotator temperature must be positive and finite, not {self.temperature}")
 
     def utility(self, text: str, reward: float, kinds: Sequence[str]) -> float:
-        """Returns what this annotator feels a response is worth, in reward units.
+        """Returns this annotator's value of a response, in reward units.
 
         Args:
             text: the response.
@@ -68,7 +68,7 @@ class Annotator:
         return value + self.repetition_bias * kinds.count("repetition")
 
     def probability(self, first: float, second: float) -> float:
-        """Returns the p(first preferred) from two utilities."""
+        """Returns the probability that the first of two responses is preferred, from their utilities."""
         return sigmoid((first - second) / self.temperature)
 
     def prefers_first(self, first: float, second: float, pair: str) -> bool:
