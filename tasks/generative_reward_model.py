@@ -45,6 +45,7 @@ from tasks.running.stage import command_line, run_stage, set_threads, training_o
 from tasks.running.supervised import train_resumably
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "generative_reward_model"
 

@@ -36,6 +36,7 @@ from tasks.running.launch import join_processes
 from tasks.running.result_rows import Metrics
 from tasks.running.stage import command_line, run_stage
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 5
 STAGE = "policy"
 

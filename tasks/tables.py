@@ -25,6 +25,7 @@ from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 8
 CURVE_METRICS = (
     "reward",
