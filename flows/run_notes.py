@@ -1,4 +1,4 @@
-"""Which process runs which flow run: what tells a living run from one whose process was killed."""
+"""Notes of each flow run's process, which tell a living run from one whose process was killed."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ BUCKET_ELEMENTS = 2**24
 
 
 def world_size() -> int:
-    """Returns processes of this run."""
+    """Returns the number of processes of this run."""
     dist = _joined()
     return dist.get_world_size() if dist is not None else 1
 

@@ -104,7 +104,7 @@ class RolloutBatch:
 
 
 def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
-    """Returns the longest prompt and response of some rows: the widths that they need."""
+    """Returns the lengths of the longest prompt and response of some rows: the widths that they need."""
     return max(1, int(prompt_mask.sum(dim=1).max())), max(1, int(response_mask.sum(dim=1).max()))
 
 

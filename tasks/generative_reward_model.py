@@ -142,7 +142,7 @@ def fit(
 def quality(
     material: Material, found: Mapping[str, VerifiedRewrite], located_right: Sequence[bool]
 ) -> dict[str, float]:
-    """Returns the locating and rewriting on held-out questions, beside the teacher where both rewrites are right
+    """Measures locating and rewriting on held-out questions, beside the teacher where both rewrites are right
     (Figure 4).
 
     Args:
@@ -238,7 +238,7 @@ def realigned(
 
 
 def fidelity_metrics(scored: Sequence[RewardedSolution], material: Material, encoder: Encoder) -> dict[str, float]:
-    """Returns the negative rewards against the truly wrong tokens of wrong predictions, where the truth is known.
+    """Compares negative rewards with the truly wrong tokens of wrong predictions, where the truth is known.
 
     The areas under the curve are those of the probabilities, before clipping.
     `vanilla` pays every token of a wrong prediction the same: it finds them all and tells none apart.

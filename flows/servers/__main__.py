@@ -31,7 +31,7 @@ from tasks.running.platform_state import CLIENT, FOLDER, STATE, alive, write_pri
 
 @contextmanager
 def only_one(root: Path) -> Iterator[None]:
-    """Yields one `up` or `down` at a time; another waits."""
+    """Lets one `up` or `down` run at a time; another waits."""
     path = root / FOLDER / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
@@ -142,7 +142,8 @@ def _import_prefect() -> None:
 
 
 def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
-    """Returns the pool, limits, states of killed runs, deployments."""
+    """Brings pool, limits, states of killed runs and deployments in line with the tree; returns what it did, in
+    words."""
     from prefect.client.orchestration import get_client
 
     from flows.deployments import apply

@@ -96,7 +96,7 @@ def score_items(
     normalise: Normalisation = "characters",
     delimiter: str = " ",
 ) -> list[ChoiceResult]:
-    """Returns the score every choice of every item with one call of the scorer.
+    """Scores every choice of every item with one call of the scorer.
 
     Args:
         items: the questions.

@@ -71,7 +71,7 @@ class Overoptimisation:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Returns spearman's rho, equal values sharing their mean rank; NaN below three pairs or where one side is
+    """Returns Spearman's rho, equal values sharing their mean rank; NaN below three pairs or where one side is
     constant.
 
     Raises:

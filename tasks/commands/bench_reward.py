@@ -87,7 +87,7 @@ def _evenly(found: Sequence[dict[str, Any]], rows: int) -> list[dict[str, Any]]:
 
 
 def _part(subset: str) -> str:
-    """Returns JudgeBench's subjects of MMLU-Pro are one part."""
+    """Returns the part of a set that a subset belongs to: JudgeBench's subjects of MMLU-Pro are one part."""
     return "mmlu-pro" if subset.startswith("mmlu-pro") else subset
 
 

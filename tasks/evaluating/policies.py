@@ -78,7 +78,7 @@ class Evaluator:
         return self._items[name]
 
     def evaluate(self, policy: Policy, reference_generations: Sequence[Generation] | None) -> Evaluation:
-        """Returns all benchmarks.
+        """Evaluates a policy on all benchmarks.
 
         Args:
             policy: evaluated in place, unchanged.

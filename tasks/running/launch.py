@@ -29,8 +29,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def wanted_processes() -> int:
-    """Returns processes that this one has to start: REWARDSMITH_PROCESSES, or 1 in a process that a launcher
-    started."""
+    """Returns the number of processes to start: REWARDSMITH_PROCESSES, or 1 in a process that a launcher started."""
     if "RANK" in os.environ:
         return 1
     return _count(PROCESSES_VARIABLE, "1")

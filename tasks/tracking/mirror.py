@@ -64,8 +64,8 @@ class Counts:
 
 
 def only_writer(root: Path) -> AbstractContextManager[None]:
-    """Returns one process mirrors at a time, whichever tree it mirrors; another waits: a sync removes the runs that are
-    not complete, which to a second one are those that the first is just writing."""
+    """Lets one process mirror at a time, whichever tree it mirrors; another waits. A sync removes incomplete runs, and
+    to a second sync the runs that the first is just writing would be incomplete."""
     return in_turn(store_folder(root) / "tracking.lock", "another sync writes into MLflow")
 
 

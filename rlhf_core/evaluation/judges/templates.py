@@ -131,7 +131,8 @@ def parse_mt_bench(text: str) -> JudgeAnswer:
 
 
 def parse_pairwise(text: str) -> JudgeAnswer:
-    """Returns a line that starts with `Better: A`, `Better: B` or `Better: N`, the letter as a whole word (PAR).
+    """Returns the verdict of a line that starts with `Better: A`, `Better: B` or `Better: N`, the letter as a whole
+    word (PAR).
 
     Several such lines must agree; `Better: A or B` names no winner.
     """
@@ -339,7 +340,7 @@ def _as_asked(request: JudgeRequest) -> str:
 
 
 def _read_elsewhere(text: str) -> JudgeAnswer:
-    """Returns a teacher's answer is read by `rlhf_core.reasoning`; here it only has to be one."""
+    """Returns a teacher's answer as valid unless it is empty; `rlhf_core.reasoning` reads what it says."""
     return JudgeAnswer(valid=bool(text.strip()), reason="" if text.strip() else "no answer")
 
 

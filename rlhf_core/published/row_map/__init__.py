@@ -177,7 +177,7 @@ def metric_name(table: Table, column_key: str, row: Row | None = None) -> str:
 
 
 def in_dashes(words: str) -> str:
-    """Returns words in small letters, with a dash for what is no letter, digit or dot."""
+    """Returns words in small letters, with a dash for everything but letters, digits and dots."""
     return re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-")
 
 
