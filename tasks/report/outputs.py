@@ -62,7 +62,8 @@ class StageOutput:
 
     @cached_property
     def judge_settings(self) -> dict[str, Any]:
-        """Returns the settings of the judge of this row's answers against another row's, from judge.json; empty without it."""
+        """Returns the settings of the judge of this row's answers against another row's, from judge.json; empty if it
+        has none."""
         path = self.result / "judge.json"
         return dict(read_json(path)) if path.exists() else {}
 
