@@ -62,8 +62,7 @@ class StageOutput:
 
     @cached_property
     def judge_settings(self) -> dict[str, Any]:
-        """Returns the settings of the judge of this row's answers against another row's, from judge.json; empty if it
-        has none."""
+        """Returns who compares this row's answers with another row's, as judge.json says; empty without it."""
         path = self.result / "judge.json"
         return dict(read_json(path)) if path.exists() else {}
 
