@@ -169,7 +169,7 @@ def adopt(root: Path, name: str) -> Path:
 
 
 def report_result(path: Path, scale: str, paper: str, name: str, seeds: list[int]) -> None:
-    """The results as an artifact of the run."""
+    """Reports the results as an artifact of the run."""
     rows = []
     for seed in seeds:
         metrics = path / "results" / scale / paper / "policy" / name / str(seed) / "result" / "metrics.json"

@@ -153,7 +153,7 @@ def spread(values: Tensor, rows: int) -> Tensor:
 
 
 def summed(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of one shape by name, summed over ranks."""
+    """Returns tensors of one shape by name, summed over ranks."""
     if world_size() == 1 or not sums:
         return dict(sums)
     import torch

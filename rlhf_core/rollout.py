@@ -109,6 +109,6 @@ def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
 
 
 def microbatches(prompt_mask: Tensor, response_mask: Tensor, size: int) -> list[Tensor]:
-    """Indices of this rank's rows in groups of similar total length, so that little padding is computed."""
+    """Returns indices of this rank's rows in groups of similar total length, so that little padding is computed."""
     order = torch.argsort(prompt_mask.sum(dim=1) + response_mask.sum(dim=1), stable=True)
     return [rows for rows in distributed.own(order).split(size) if len(rows)]

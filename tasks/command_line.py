@@ -477,7 +477,7 @@ def adopt(name: Annotated[str, typer.Argument(help="The recipe, as named in the 
 
 
 def app() -> None:
-    """Entry point: an error of the user's prints one line and exits with 2."""
+    """Runs the command line: an error of the user's prints one line and exits with 2."""
     try:
         commands()
     except (RewardsmithError, *PATH_ERRORS) as error:

@@ -96,7 +96,8 @@ def gather(data: Path, samples: list[SampledSolution], file: Path, teacher: Path
 
 
 def training_rows(material: Material, tasks: ModelTasks, seed: int) -> tuple[list[EncodedSequence], dict[str, float]]:
-    """Sequences of both tasks and their counts: fixed predictions, and as many right ones, which stay as they are."""
+    """Returns sequences of both tasks and their counts: fixed predictions, and as many right ones, which stay as they
+    are."""
     found: dict[str, list[EncodedSequence]] = {"locating": [], "rewriting": []}
     fixed = [each for each in material.wrong if material.learnt(each) and material.rewrites[each.id]["accepted"]]
     for each in fixed:

@@ -87,7 +87,7 @@ def _compare(
     scale: SelectionScale,
     seed: int,
 ) -> tuple[dict[str, Any], dict[str, list[float]], bool]:
-    """(what is recorded of an aspect, its rates of both answers, whether it is constant)."""
+    """Returns (what is recorded of an aspect, its rates of both answers, whether it is constant)."""
     greedy, sampled = (aspect.score(answers.rows, texts) for texts in (answers.greedy, answers.sampled))
     rates = {"greedy": aspect.rates(greedy), "sampled": aspect.rates(sampled)}
     pairs = Pairs.of(rates["greedy"], rates["sampled"], aspect.aspect.higher_is_better)

@@ -28,7 +28,7 @@ PICTURES = 8
 
 
 def split_pairs(samples: Sequence[Sample], file: str) -> dict[str, list[dict[str, Any]]]:
-    """{train, validation}: pairs of the samples, every eighth question's kept for validation.
+    """Returns {train, validation}: pairs of the samples, every eighth question's kept for validation.
 
     Raises:
         DataError: fewer than two questions have both a correct and a wrong solution.

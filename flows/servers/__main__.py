@@ -159,7 +159,7 @@ def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
 
 
 def make_pool(client: Any) -> None:
-    """The work pool, and its queue of the runs that share the working tree: one at a time, the others wait."""
+    """Makes the work pool, and its queue of the runs that share the working tree: one at a time, the others wait."""
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
 
@@ -185,7 +185,7 @@ def reported(workers: Sequence[Mapping[str, Any]], name: str, start: datetime) -
 
 
 def _wait_for_worker(settings: Settings, start: datetime) -> None:
-    """Until the worker started then has reported to the server.
+    """Waits until the worker started then has reported to the server.
 
     Raises:
         RewardsmithError: it ended, or did not report.

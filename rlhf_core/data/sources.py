@@ -34,7 +34,7 @@ class Source(Protocol):
     summaries: list[QuarantineSummary]
 
     def available(self) -> dict[str, list[str]]:
-        """{set name: its splits}."""
+        """Returns {set name: its splits}."""
 
     def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
         """Returns the good records of one split.

@@ -229,7 +229,7 @@ def _is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _spans_by_prefix(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple[str, list[Span]]:
-    """Spans for any other tokenizer (Phi-3's): what each prefix of the ids decodes to; quadratic."""
+    """Returns spans for any other tokenizer (Phi-3's): what each prefix of the ids decodes to; quadratic."""
     prefixes = [str(tokenizer.decode(list(ids[:end]), skip_special_tokens=True)) for end in range(len(ids) + 1)]
     ends = [len(prefix) for prefix in prefixes]
     for position in range(len(ends) - 2, -1, -1):

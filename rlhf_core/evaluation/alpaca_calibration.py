@@ -88,7 +88,7 @@ def difficulty_of_calibration_rows(rows: pd.DataFrame) -> dict[Any, float]:
 
 
 def standardised_length_difference(len_model: ArrayLike, len_baseline: ArrayLike) -> Floats:
-    """(len_baseline - len_model) / its standard deviation (ddof 1); all 0 if the difference is constant.
+    """Returns (len_baseline - len_model) / its standard deviation (ddof 1); all 0 if the difference is constant.
 
     Args:
         len_model, len_baseline: [n] lengths in characters.

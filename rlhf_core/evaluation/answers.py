@@ -166,7 +166,7 @@ def _harness_normalised(text: str) -> str:
 
 
 def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = None) -> int | None:
-    """0-based index of the chosen answer in a generated multiple-choice solution, or None.
+    """Returns the 0-based index of the chosen answer in a generated multiple-choice solution, or None.
 
     Looks after the last `The answer is` or `####`, else in the whole text, for, in this order: a letter in
     parentheses; a single letter before punctuation or the line's end; the text of exactly one

@@ -152,7 +152,7 @@ class ClauseUse:
 
 
 def clause_use(responses: Iterable[Sequence[str]], kinds: Sequence[str]) -> ClauseUse:
-    """Counts of the clause types of every response.
+    """Returns counts of the clause types of every response.
 
     Args:
         responses: the types of each response's clauses.

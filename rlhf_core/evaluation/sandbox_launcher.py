@@ -77,7 +77,7 @@ def enter_namespaces() -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """mount(2), refusing on failure."""
+    """Calls mount(2), refusing on failure."""
     result = libc.mount(
         source.encode(),
         target.encode(),

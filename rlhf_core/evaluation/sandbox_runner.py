@@ -39,7 +39,7 @@ PR_SET_DUMPABLE = 4
 
 
 def limit_child(memory_mb: int, file_kb: int, cpu_seconds: int) -> None:
-    """Resource limits of one program: memory, CPU, file size, no further processes or threads, few files."""
+    """Sets the resource limits of one program: memory, CPU, file size, no further processes or threads, few files."""
     memory = memory_mb << 20
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))

@@ -283,7 +283,7 @@ def true_rewards(generations: Sequence[Generation], benchmark: str) -> dict[str,
 
 
 def win_rates_over_reference(generations: Sequence[Generation], reference: Sequence[Generation]) -> dict[str, float]:
-    """True win rates over the reference model, paired by prompt, from true rewards (testbed only).
+    """Returns true win rates over the reference model, paired by prompt, from true rewards (testbed only).
 
     A tie is half a win; the p-value is two-sided binomial with ties left out.
     """

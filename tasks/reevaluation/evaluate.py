@@ -289,7 +289,7 @@ def lost_verdicts(
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without numbers that JSON has no word for."""
+    """Returns the values without numbers that JSON cannot write."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
 

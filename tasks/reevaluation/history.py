@@ -27,7 +27,7 @@ def records_folder(root: Path, name: str, alias: str) -> Path:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """Records of a model, oldest first."""
+    """Returns records of a model, oldest first."""
     return [read_json(path) for path in sorted(folder.glob("[0-9]*.json"))]
 
 

@@ -47,7 +47,7 @@ def cgroup_cores(root: Path = CGROUP, proc: Path = PROC) -> float | None:
 
 
 def cores(root: Path = CGROUP, proc: Path = PROC) -> int:
-    """Cores this process may use, at least 1."""
+    """Returns the number of cores that this process may use, at least 1."""
     try:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS

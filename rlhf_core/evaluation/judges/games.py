@@ -89,7 +89,7 @@ class Game:
 
     @property
     def score_for_model(self) -> float:
-        """1 if the model wins, .5 for a tie, 0 if it loses (soft preferences against 1.5); NaN if invalid."""
+        """Returns 1 if the model wins, .5 for a tie, 0 if it loses (soft preferences against 1.5); NaN if invalid."""
         label = self.label_for_model
         if label is not None:
             return _SCORE_OF_A[label]

@@ -101,7 +101,8 @@ def _by_backbone(entry: Mapping[str, Any], field: str, row: Row) -> str | None:
 
 
 def _parts(entry: Mapping[str, Any], row: Row) -> list[tuple[str | None, Row, frozenset[str]]]:
-    """(part, the row's cells in it, columns of its other parts) of a printed row; the whole row where it has none."""
+    """Returns (part, the row's cells in it, columns of its other parts) of a printed row; the whole row where it has
+    none."""
     parts: Mapping[str, list[str]] = entry.get("parts", {})
     if not parts:
         return [(None, row, frozenset())]
