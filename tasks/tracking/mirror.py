@@ -305,7 +305,7 @@ class Mirror:
         return identity
 
     def child(self, outcome: RowOutcome, table: str) -> None:
-        """Returns the run of a row x seed under a table, made or replaced when its result is another."""
+        """Makes the run of a row x seed under a table, or replaces it when its result is another."""
         parent = self.parent(table)
         old = self.existing.get(f"{self.scale}/{table}/{outcome.row}/{outcome.seed}")
         if old is not None and old.data.tags.get("digest") == outcome.digest:
