@@ -26,8 +26,10 @@ from tasks.data_specs.data_sets import (
     Sets,
     alpaca_calibration,
     benchmark_row,
+    calibrated,
     data_directory,
     file_digests,
+    moved_dials,
     screened,
     together,
 )
@@ -74,12 +76,11 @@ def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path, versio
 
 def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that the testbed draws, and facts about them for data.json."""
-    from rlhf_core.testbed import VERSION as WORLD_VERSION
-    from rlhf_core.testbed import Annotator, World, WorldConfig, bayes_ceiling
+    from rlhf_core.testbed import World, WorldConfig, annotator_of, bayes_ceiling
 
     kind, share = next(iter(spec.padding.items()), (None, 0.0))
-    world = World(WorldConfig(seed=spec.world_seed, padding=share, padded_with=kind))
-    annotator = Annotator(**spec.annotator)
+    world = World(WorldConfig(seed=spec.world_seed, padding=share, padded_with=kind, dials=spec.dials))
+    annotator = annotator_of(spec.annotator, world)
     seed, rows = spec.seed, spec.rows
     sets: dict[str, list[dict[str, Any]]] = {
         "sft": [
@@ -113,7 +114,8 @@ def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     sets["examples"] = _testbed_examples(sets["preference.validation"], sets["functions.mbpp_base"])
     sets["alpaca_calibration"] = _gamed_baselines(world, sets["benchmarks/alpaca"], seed)
     facts = {
-        "world": {"version": WORLD_VERSION, "seed": spec.world_seed},
+        "world": {"version": world.config.version, "seed": spec.world_seed, **moved_dials(spec.dials)},
+        **calibrated(spec.annotator, annotator),
         "bayes_ceiling": {
             split: bayes_ceiling(sets[f"preference.{split}"], annotator) for split in ("train", "validation", "ood")
         },

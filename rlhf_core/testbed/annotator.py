@@ -88,13 +88,18 @@ def bayes_ceiling(pairs: Iterable[Mapping[str, Any]], annotator: Annotator) -> f
     """
     ceilings = []
     for row in pairs:
-        meta = row["meta"]
-        utilities = [
-            annotator.utility(row[side], meta[f"true_{side}"], [c[2] for c in meta[f"{side}_clauses"]])
-            for side in ("chosen", "rejected")
-        ]
-        p = annotator.probability(*utilities)
+        p = annotator.probability(*pair_utilities(row, annotator))
         ceilings.append(max(p, 1 - p))
     if not ceilings:
         raise RecipeError("bayes_ceiling needs at least one pair")
     return sum(ceilings) / len(ceilings)
+
+
+def pair_utilities(row: Mapping[str, Any], annotator: Annotator) -> tuple[float, float]:
+    """Returns what an annotator feels the chosen and the rejected response of a pair are worth, in reward units."""
+    meta = row["meta"]
+    chosen, rejected = (
+        annotator.utility(row[side], meta[f"true_{side}"], [c[2] for c in meta[f"{side}_clauses"]])
+        for side in ("chosen", "rejected")
+    )
+    return chosen, rejected

@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator
@@ -98,6 +98,8 @@ class Slice:
 
 class LongFormWorld:
     """The long-form world of one configuration."""
+
+    unit: ClassVar[float] = 1.0
 
     def __init__(self, config: LongFormConfig | None = None) -> None:
         self.config = config or LongFormConfig()

@@ -6,16 +6,25 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import Located, read
 
 Meta = Mapping[str, Any]
-"""What a prompt asks for: at least `entity` (str) and `requested` (list of attributes)."""
+"""What a prompt asks for: at least `entity` (str) and `requested` (list of attributes); `also` has the attributes of
+every further animal."""
+
+DEFAULT = Dials()
 
 
 class Facts(Protocol):
     """True facts: a world's knowledge base, or the passages of one question."""
 
     def is_true(self, entity: str, attribute: str, value: str) -> bool: ...
+
+
+def asked_for(meta: Meta) -> Mapping[str, Sequence[str]]:
+    """Returns the requested attributes of every animal that a prompt asks about, the main one first."""
+    return {meta["entity"]: meta["requested"], **meta.get("also", {})}
 
 
 @dataclass(frozen=True)
@@ -75,7 +84,7 @@ class Clause:
 
 def score(located: Sequence[Located], meta: Meta, knowledge: Facts, rewards: ClauseRewards) -> list[Clause]:
     """Give each located statement its kind and reward."""
-    entity, requested = meta["entity"], meta["requested"]
+    entity, requested = meta["entity"], asked_for(meta)
     said: set[tuple[str, str, str]] = set()
     clauses = []
     for position, item in enumerate(located):
@@ -84,7 +93,7 @@ def score(located: Sequence[Located], meta: Meta, knowledge: Facts, rewards: Cla
         if kind == "fact":
             subject = statement.entity or entity
             fact = (subject, statement.attribute, statement.value)
-            asked = "requested" if subject == entity and statement.attribute in requested else "unrequested"
+            asked = "requested" if statement.attribute in requested.get(subject, ()) else "unrequested"
             truth = "true" if knowledge.is_true(*fact) else "false"
             kind = "repetition" if fact in said else f"{asked}_{truth}"
             said.add(fact)
@@ -109,6 +118,19 @@ def clauses_of(text: str, meta: Meta, knowledge: Facts, rewards: ClauseRewards) 
     return score(located, meta, knowledge, rewards)
 
 
-def total(clauses: Sequence[Clause], rewards: ClauseRewards) -> float:
-    """True reward of a response: the sum over its clauses; an empty response earns `rewards.empty`."""
-    return round(sum(clause.reward for clause in clauses), 6) if clauses else rewards.empty
+def shares(clauses: Sequence[Clause], dials: Dials) -> list[float]:
+    """Returns what each clause adds to the true reward of its response.
+
+    The sum adds every clause's reward as it is. The means divide weighted rewards by the sum of weights: all weights
+    are 1, or `emphasis` for a requested fact in the weighted mean.
+    """
+    if dials.aggregation == "sum":
+        return [clause.reward for clause in clauses]
+    weights = [dials.emphasis if clause.kind.startswith("requested") else 1.0 for clause in clauses]
+    everything = sum(weights)
+    return [weight * clause.reward / everything for weight, clause in zip(weights, clauses, strict=True)]
+
+
+def total(clauses: Sequence[Clause], rewards: ClauseRewards, dials: Dials = DEFAULT) -> float:
+    """True reward of a response: the sum of its clauses' shares; an empty response earns `rewards.empty`."""
+    return round(sum(shares(clauses, dials)), 6) if clauses else rewards.empty

@@ -11,6 +11,9 @@ from typing import Any
 from rlhf_core.data.quarantine import Summary
 from rlhf_core.data.sources import DirectorySource, Screening, Source
 from rlhf_core.errors import DataError
+from rlhf_core.testbed.annotator import Annotator
+from rlhf_core.testbed.calibration import CALIBRATED
+from rlhf_core.testbed.dials import Dials
 from tasks.running.artifacts import digest
 
 #: Directory that a `directory` source reads when its spec names none.
@@ -24,6 +27,17 @@ def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str],
     """Returns one benchmark item: user turns, the baseline's answer per turn, and what the gold judge knows of each."""
     history = {"messages": row["messages"]} if "messages" in row else {}
     return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
+
+
+def moved_dials(dials: Dials) -> dict[str, Any]:
+    """Returns the dials that are not at their default, as facts of data.json about the world."""
+    moved = dials.moved()
+    return {"dials": moved} if moved else {}
+
+
+def calibrated(settings: Mapping[str, Any], annotator: Annotator) -> dict[str, Any]:
+    """Returns the annotator as a fact of data.json, where its temperature is found by calibration."""
+    return {"annotator": asdict(annotator)} if settings.get("temperature") == CALIBRATED else {}
 
 
 def alpaca_calibration(file: str, items: Sequence[Mapping[str, Any]], first: int) -> list[dict[str, Any]]:

@@ -17,7 +17,7 @@ from typing import Any
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.data.slices import sentences, sub_sentences
 from rlhf_core.errors import DataError
-from tasks.data_specs.data_sets import Sets, benchmark_row, directory_facts, open_directory, split_off
+from tasks.data_specs.data_sets import Sets, benchmark_row, calibrated, directory_facts, open_directory, split_off
 from tasks.params.data import LongFormDirectorySpec, LongFormWorldSpec
 
 #: Kinds of error of QA-Feedback that each aspect is about (Wu et al. 2023, §4.2).
@@ -30,11 +30,11 @@ SLICERS = {"relevance": sub_sentences, "factuality": sentences}
 
 def long_form_world_sets(spec: LongFormWorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that the testbed draws, and facts about them for data.json."""
-    from rlhf_core.testbed import Annotator, bayes_ceiling
+    from rlhf_core.testbed import annotator_of, bayes_ceiling
     from rlhf_core.testbed.longform import VERSION, LongFormConfig, LongFormWorld
 
     world = LongFormWorld(LongFormConfig(seed=spec.world_seed))
-    annotator = Annotator(**spec.annotator)
+    annotator = annotator_of(spec.annotator, world)
     seed, rows = spec.seed, spec.rows
     sets: Sets = {
         "sft": world.sft_examples(rows["sft"], seed),
@@ -64,6 +64,7 @@ def long_form_world_sets(spec: LongFormWorldSpec, _: Path) -> tuple[Sets, dict[s
     return sets, {
         "task": "long_form",
         "world": {"version": VERSION, "seed": spec.world_seed},
+        **calibrated(spec.annotator, annotator),
         "bayes_ceiling": ceilings,
     }
 

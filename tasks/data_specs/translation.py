@@ -14,7 +14,7 @@ from typing import Any
 
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError
-from tasks.data_specs.data_sets import Sets, benchmark_row, directory_facts, open_directory, split_off
+from tasks.data_specs.data_sets import Sets, benchmark_row, calibrated, directory_facts, open_directory, split_off
 from tasks.params.data import TranslationDirectorySpec, TranslationWorldSpec
 
 #: Languages as a judge's instruction names them; others go by their code.
@@ -23,11 +23,11 @@ LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "
 
 def translation_world_sets(spec: TranslationWorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that the testbed draws, and facts about them for data.json."""
-    from rlhf_core.testbed import Annotator, bayes_ceiling
+    from rlhf_core.testbed import annotator_of, bayes_ceiling
     from rlhf_core.testbed.translation import VERSION, TranslationConfig, TranslationWorld
 
     world = TranslationWorld(TranslationConfig(seed=spec.world_seed))
-    annotator = Annotator(**spec.annotator)
+    annotator = annotator_of(spec.annotator, world)
     seed, rows = spec.seed, spec.rows
     sets: Sets = {
         "sft": world.sft_examples(rows["sft"], seed),
@@ -52,6 +52,7 @@ def translation_world_sets(spec: TranslationWorldSpec, _: Path) -> tuple[Sets, d
     return sets, {
         "task": "translation",
         "world": {"version": VERSION, "seed": spec.world_seed},
+        **calibrated(spec.annotator, annotator),
         "bayes_ceiling": ceilings,
     }
 
