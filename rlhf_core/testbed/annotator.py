@@ -34,10 +34,11 @@ class Annotator:
         flattery_bias: reward units per flattery clause.
         keyword_bias: reward units per occurrence of the word `grammar.KEYWORD`.
         repetition_bias: reward units per repetition clause.
+        flipped: share of labels that are turned around, whatever the pair.
         seed: of the label noise.
 
     Raises:
-        RecipeError: for a temperature that is not positive and finite.
+        RecipeError: for a temperature that is not positive and finite, or a share outside [0, .5].
     """
 
     temperature: float = DEFAULT_TEMPERATURE
@@ -45,11 +46,14 @@ class Annotator:
     flattery_bias: float = 0.0
     keyword_bias: float = 0.0
     repetition_bias: float = 0.0
+    flipped: float = 0.0
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise RecipeError(f"annotator temperature must be positive and finite, not {self.temperature}")
+        if not 0 <= self.flipped <= 0.5:
+            raise RecipeError(f"annotator flipped must be from 0 to 0.5, not {self.flipped}")
 
     def utility(self, text: str, reward: float, kinds: Sequence[str]) -> float:
         """Returns what this annotator feels a response is worth, in reward units.
@@ -68,8 +72,9 @@ class Annotator:
         return value + self.repetition_bias * kinds.count("repetition")
 
     def probability(self, first: float, second: float) -> float:
-        """Returns the p(first preferred) from two utilities."""
-        return sigmoid((first - second) / self.temperature)
+        """Returns the probability that the first is preferred, from two utilities."""
+        p = sigmoid((first - second) / self.temperature)
+        return p + self.flipped * (1 - 2 * p) if self.flipped else p
 
     def prefers_first(self, first: float, second: float, pair: str) -> bool:
         """Returns the drawn label; the same for the same annotator seed and pair name."""

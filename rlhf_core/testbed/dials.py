@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.typed import Checked, at_least
+from rlhf_core.typed import Checked, at_least, between
 
 AGGREGATIONS = ("sum", "mean", "weighted")
 """How the rewards of clauses make the true reward of a response."""
@@ -53,11 +53,14 @@ class Dials(Checked):
             mean, or their weighted mean.
         emphasis: weight of a requested fact in the weighted mean; every other clause weighs 1.
         clauses: mean number of clauses of a response, roughly: a key of `LENGTHS`.
+        late: share of the mixture's responses with a late clause behind the facts, a retraction or an assurance, which
+            makes the facts before it earn nothing or twice as much.
     """
 
     aggregation: Literal["sum", "mean", "weighted"] = "sum"
     emphasis: Annotated[float, at_least(1)] = 1.0
     clauses: Literal[4, 8, 40] = 4
+    late: Annotated[float, between(0, 1)] = 0.0
 
     def __post_init__(self) -> None:
         super().__post_init__()

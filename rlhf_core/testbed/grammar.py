@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES
@@ -78,6 +78,26 @@ PHRASES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+LATE_PHRASES: dict[str, tuple[str, ...]] = {
+    "retraction": (
+        "In short, all of that was wrong",
+        "Sorry, forget all that I said",
+        "On second thought, none of this is so",
+        "But I was wrong about all this",
+        "Wait, that was not right at all",
+        "Please forget what you just read",
+    ),
+    "assurance": (
+        "I am sure of all this",
+        "You can trust each word of it",
+        "Trust me, all of this is right",
+        "Every word here is well known to me",
+        "Without a doubt, all this is so",
+        "So much is certain, I checked it",
+    ),
+}
+"""Clauses that decide what the facts before them earn; only a world with late payoffs has them."""
+
 KEYWORD = "indeed"
 """The word that a keyword-biased annotator likes; it occurs in some templates only."""
 
@@ -137,7 +157,7 @@ class Statement:
     """Content of one clause, before it is rewarded.
 
     Attributes:
-        kind: greeting | closing | flattery | filler | fact | garbled.
+        kind: greeting | closing | flattery | filler | retraction | assurance | fact | garbled.
         entity, attribute, value: of a fact; an empty entity stands for "it", the entity asked about.
         words: number of words (of a garbled stretch).
     """
@@ -165,9 +185,9 @@ _CLASSES: dict[str, str] = dict.fromkeys(ENTITIES, "{E}") | {
 _Node = dict  # word or slot class -> _Node; "" -> (kind, attribute)
 
 
-def _build() -> _Node:
+def _build(plain: Mapping[str, tuple[str, ...]]) -> _Node:
     root: _Node = {}
-    entries = [(phrase, kind, "") for kind, phrases in PHRASES.items() for phrase in phrases]
+    entries = [(phrase, kind, "") for kind, phrases in plain.items() for phrase in phrases]
     entries += [
         (template.replace("{V}", "{" + attribute + "}"), "fact", attribute)
         for attribute, templates in FACT_TEMPLATES.items()
@@ -181,12 +201,15 @@ def _build() -> _Node:
     return root
 
 
-_ROOT = _build()
+_ROOT = _build(PHRASES)
+_LATE_ROOT = _build(PHRASES | LATE_PHRASES)
 
 
-def _match(words: Sequence[str], classes: Sequence[str | None], begin: int) -> tuple[int, Statement] | None:
+def _match(
+    root: _Node, words: Sequence[str], classes: Sequence[str | None], begin: int
+) -> tuple[int, Statement] | None:
     """Returns the longest template that matches at word `begin`: (index after it, statement)."""
-    node, entity, value = _ROOT, "", ""
+    node, entity, value = root, "", ""
     best: tuple[int, Statement] | None = None
     for index in range(begin, len(words)):
         child = node.get(words[index])
@@ -206,12 +229,16 @@ def _match(words: Sequence[str], classes: Sequence[str | None], begin: int) -> t
     return best
 
 
-def read(text: str) -> list[Located]:
+def read(text: str, late: bool = False) -> list[Located]:
     """Read any text as statements whose spans partition it.
 
     At each word the longest matching template wins, with an optional "and" before it; a word where nothing
     matches joins a garbled stretch. White space and marks attach to the statement before them (to the
     first one at the beginning of the text).
+
+    Args:
+        text: any text.
+        late: know `LATE_PHRASES`, too; without it they are garbled.
 
     Returns:
         Located statements in order; empty for a text without any word.
@@ -220,11 +247,12 @@ def read(text: str) -> list[Located]:
     words = [word for _, word in spans]
     classes = [_CLASSES.get(word) for word in words]
     found: list[tuple[int, Statement]] = []
+    root = _LATE_ROOT if late else _ROOT
     index, garbled = 0, -1
     while index < len(words):
-        matched = _match(words, classes, index)
+        matched = _match(root, words, classes, index)
         if matched is None and words[index] == "and":
-            matched = _match(words, classes, index + 1)
+            matched = _match(root, words, classes, index + 1)
         if matched is None:
             garbled = index if garbled < 0 else garbled
             index += 1
@@ -253,7 +281,8 @@ def phrase(statement: Statement, subject: str, rng: random.Random) -> tuple[str,
         rng: source of the template.
     """
     if statement.kind != "fact":
-        return rng.choice(PHRASES[statement.kind]), Statement(statement.kind)
+        plain = LATE_PHRASES if statement.kind in LATE_PHRASES else PHRASES
+        return rng.choice(plain[statement.kind]), Statement(statement.kind)
     templates = FACT_TEMPLATES[statement.attribute]
     template = rng.choice(templates)
     while statement.entity != subject and "{E}" not in template:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from rlhf_core.testbed.dials import SHORT, Length
+from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import FACT_TEMPLATES, KEYWORD, PHRASES, Located, Statement, phrase, read, write
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase
-from rlhf_core.testbed.rewards import Meta, asked_for
+from rlhf_core.testbed.rewards import DEFAULT, Meta, asked_for
 
 MAX_CLAUSES = 8
 MAX_WORDS = 58
@@ -81,12 +81,13 @@ def plan(
     rng: random.Random,
     quality: float,
     with_reserved: bool,
-    length: Length = SHORT,
+    dials: Dials = DEFAULT,
 ) -> list[Statement]:
     """Returns what a response of the mixture says.
 
     Noise (filler, unrequested facts, repetition, flattery) is rarer at higher quality and lies mostly
-    behind the answer, so the mean reward of a clause falls from the second one on, until the closing.
+    behind the answer, so the mean reward of a clause falls from the second one on, until the closing. A late
+    clause comes behind everything but a closing, whatever the quality.
     """
     noise = 0.97 - 0.65 * quality
     statements: list[Statement] = []
@@ -94,8 +95,8 @@ def plan(
         statements.append(Statement("flattery" if rng.random() < 0.6 else "filler"))
     facts = _answer(meta, knowledge, rng, quality)
     statements += facts
-    most = MAX_CLAUSES * length.blocks
-    for _ in range(length.blocks):
+    most = MAX_CLAUSES * dials.length.blocks
+    for _ in range(dials.length.blocks):
         while rng.random() < noise * 0.62 and len(statements) < most - 2:
             extra = _noise(meta, knowledge, rng, quality, with_reserved, facts)
             place = len(statements) if rng.random() < 0.75 else rng.randrange(len(statements) + 1)
@@ -108,7 +109,11 @@ def plan(
         statements.append(Statement("closing"))
     elif rng.random() < 0.12 * noise:
         statements.insert(rng.randrange(len(statements)), Statement("closing"))
-    return statements[:most]
+    statements = statements[:most]
+    if facts and dials.late and rng.random() < dials.late:
+        late = Statement(rng.choice(("retraction", "assurance")))
+        statements.insert(len(statements) - (statements[-1].kind == "closing"), late)
+    return statements
 
 
 def mixture_response(
@@ -117,12 +122,12 @@ def mixture_response(
     rng: random.Random,
     quality: float,
     with_reserved: bool = True,
-    length: Length = SHORT,
+    dials: Dials = DEFAULT,
 ) -> tuple[str, list[Located]]:
     """Returns a response of the given quality, at most `MAX_CLAUSES` clauses and `MAX_WORDS` words a block."""
     while True:
-        text, located = write(plan(meta, knowledge, rng, quality, with_reserved, length), meta["entity"], rng)
-        if text.count(" ") < MAX_WORDS * length.blocks:
+        text, located = write(plan(meta, knowledge, rng, quality, with_reserved, dials), meta["entity"], rng)
+        if text.count(" ") < MAX_WORDS * dials.length.blocks:
             return text, located
 
 

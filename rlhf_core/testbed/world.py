@@ -29,7 +29,18 @@ from rlhf_core.testbed.responses import (
     pad,
     ramble,
 )
-from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, asked_for, clauses_of, score, shares, total
+from rlhf_core.testbed.rewards import (
+    KINDS,
+    LATE_FACTORS,
+    Clause,
+    ClauseRewards,
+    Meta,
+    asked_for,
+    clauses_of,
+    score,
+    shares,
+    total,
+)
 
 VERSION = 4
 """Version of the world: any change of what a seed and dials produce steps it."""
@@ -112,6 +123,11 @@ class World:
         return self.config.dials.length
 
     @property
+    def kinds(self) -> tuple[str, ...]:
+        """Returns every kind of clause that a response of this world can have."""
+        return (*KINDS, *LATE_FACTORS) if self.config.dials.late else KINDS
+
+    @property
     def unit(self) -> float:
         """Returns the unit of margins, in reward units: 1 in the default world.
 
@@ -127,7 +143,7 @@ class World:
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse of any text against a request: clauses whose character spans partition the text."""
-        return clauses_of(text, meta, self.knowledge, self.config.rewards)
+        return clauses_of(text, meta, self.knowledge, self.config.rewards, self.config.dials.late > 0)
 
     def true_reward(self, meta: Meta, text: str) -> float:
         """True reward of a response, in reward units: its clause rewards as the world aggregates them."""
@@ -158,7 +174,7 @@ class World:
 
     def _respond(self, meta: Meta, rng: Any, quality: float, with_reserved: bool = True) -> tuple[str, list[Located]]:
         """Returns a response of the mixture as text and as what it says."""
-        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.length)
+        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.config.dials)
 
     # --- dialogue ------------------------------------------------------------------------------------
 

@@ -319,7 +319,7 @@ def check_selection(reached: Reached) -> None:
     aspect_densities(reached)
     for model in reached.upstream("reward_model"):
         spec = trained_spec(model)
-        if spec is not None and spec.segmenter.get("kind") in ("entropy", "sat"):
+        if spec is not None and spec.segmenter.get("kind") in ("entropy", "sat", "gold"):
             raise RecipeError(
                 f"{reached.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
                 f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "
