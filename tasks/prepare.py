@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -79,7 +80,8 @@ def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     from rlhf_core.testbed import World, WorldConfig, annotator_of, bayes_ceiling
 
     kind, share = next(iter(spec.padding.items()), (None, 0.0))
-    world = World(WorldConfig(seed=spec.world_seed, padding=share, padded_with=kind, dials=spec.dials))
+    config = WorldConfig(seed=spec.world_seed, padding=share, padded_with=kind, dials=spec.dials)
+    world = World(replace(config, wrong_share=spec.wrong_share))
     annotator = annotator_of(spec.annotator, world)
     seed, rows = spec.seed, spec.rows
     sets: dict[str, list[dict[str, Any]]] = {

@@ -55,12 +55,15 @@ class Dials(Checked):
         clauses: mean number of clauses of a response, roughly: a key of `LENGTHS`.
         late: share of the mixture's responses with a late clause behind the facts, a retraction or an assurance, which
             makes the facts before it earn nothing or twice as much.
+        pairs: wordings of compared responses: those of the supervised mixture (`usual`), which a policy learns, or a
+            family of their own (`other`), which it never sees.
     """
 
     aggregation: Literal["sum", "mean", "weighted"] = "sum"
     emphasis: Annotated[float, at_least(1)] = 1.0
     clauses: Literal[4, 8, 40] = 4
     late: Annotated[float, between(0, 1)] = 0.0
+    pairs: Literal["usual", "other"] = "usual"
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -73,6 +76,12 @@ class Dials(Checked):
     @property
     def length(self) -> Length:
         return LENGTHS[self.clauses]
+
+    @property
+    def families(self) -> tuple[str, ...]:
+        """Returns the families of wordings that responses are read in, names of `grammar.FAMILIES`."""
+        others = {"late": self.late > 0, "other": self.pairs == "other"}
+        return ("usual", *(name for name, used in others.items() if used))
 
     def moved(self) -> dict[str, Any]:
         """Returns the dials that are not at their default, by name."""

@@ -12,6 +12,7 @@ import random
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES
 
@@ -98,6 +99,18 @@ LATE_PHRASES: dict[str, tuple[str, ...]] = {
 }
 """Clauses that decide what the facts before them earn; only a world with late payoffs has them."""
 
+OTHER_PHRASES: dict[str, tuple[str, ...]] = {
+    "greeting": ("Pleased to meet you", "A warm hello", "Ah, here is your answer", "Very well, let us begin"),
+    "closing": ("Until next time", "That will be all", "Best wishes", "Write to me if more is needed"),
+    "flattery": ("Your question shows a fine mind", "Rarely am I asked so well", "You are a star, my friend"),
+    "filler": (
+        "As we all know, time flies",
+        "Who can say for sure",
+        "Such is life with animals",
+        "It could be said in many ways",
+    ),
+}
+
 KEYWORD = "indeed"
 """The word that a keyword-biased annotator likes; it occurs in some templates only."""
 
@@ -127,6 +140,15 @@ _GENERIC = (
     "Any {E} has, as you know, {P} as its {N}",
 )
 
+_OTHER_GENERIC = (
+    "Ask any keeper, who names {P} as its {N}",
+    "Our records give its {N} as {P}",
+    "Here we have {P} for the {N} of the {E}",
+    "Note that the {N} of the {E} must be {P}",
+    "Books on the {E} say {P} for its {N}",
+    "Whoever saw it told us of {P} as its {N}",
+)
+
 _SPECIFIC: dict[str, tuple[str, ...]] = {
     "color": ("Look for a {V} coat on the {E}", "A {V} coat is on the {E}", "It is {V}"),
     "food": ("It eats {V}", "Give the {E} some {V} to eat", "They eat {V}"),
@@ -147,6 +169,34 @@ FACT_TEMPLATES: dict[str, tuple[str, ...]] = {
     )
     for attribute in ATTRIBUTES
 }
+
+OTHER_TEMPLATES: dict[str, tuple[str, ...]] = {
+    attribute: tuple(frame.replace("{P}", words).replace("{N}", attribute) for frame in _OTHER_GENERIC)
+    for attribute, words in VALUE_PHRASES.items()
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Wordings of clauses.
+
+    Attributes:
+        phrases: of each kind without a slot.
+        templates: of the facts about each attribute.
+    """
+
+    phrases: Mapping[str, tuple[str, ...]]
+    templates: Mapping[str, tuple[str, ...]]
+
+
+FAMILIES: Mapping[str, Family] = {
+    "usual": Family(PHRASES, FACT_TEMPLATES),
+    "late": Family(LATE_PHRASES, {}),
+    "other": Family(OTHER_PHRASES, OTHER_TEMPLATES),
+}
+"""Families of wordings by name. A world's responses are read in the families that it writes; others are garbled."""
+
+USUAL = ("usual",)
 
 WORD = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]+|[^\sA-Za-z0-9,.!?]+|[,.!?]{4,}")
 """What counts as a word of a response; everything else attaches to the statement before it."""
@@ -185,24 +235,22 @@ _CLASSES: dict[str, str] = dict.fromkeys(ENTITIES, "{E}") | {
 _Node = dict  # word or slot class -> _Node; "" -> (kind, attribute)
 
 
-def _build(plain: Mapping[str, tuple[str, ...]]) -> _Node:
+@lru_cache
+def _root(families: tuple[str, ...]) -> _Node:
     root: _Node = {}
-    entries = [(phrase, kind, "") for kind, phrases in plain.items() for phrase in phrases]
-    entries += [
-        (template.replace("{V}", "{" + attribute + "}"), "fact", attribute)
-        for attribute, templates in FACT_TEMPLATES.items()
-        for template in templates
-    ]
-    for text, kind, attribute in entries:
-        node = root
-        for word in re.findall(r"\{\w+\}|[A-Za-z]+", text):
-            node = node.setdefault(word if word.startswith("{") else word.lower(), {})
-        node[""] = (kind, attribute)
+    for family in (FAMILIES[name] for name in families):
+        entries = [(phrase, kind, "") for kind, phrases in family.phrases.items() for phrase in phrases]
+        entries += [
+            (template.replace("{V}", "{" + attribute + "}"), "fact", attribute)
+            for attribute, templates in family.templates.items()
+            for template in templates
+        ]
+        for text, kind, attribute in entries:
+            node = root
+            for word in re.findall(r"\{\w+\}|[A-Za-z]+", text):
+                node = node.setdefault(word if word.startswith("{") else word.lower(), {})
+            node[""] = (kind, attribute)
     return root
-
-
-_ROOT = _build(PHRASES)
-_LATE_ROOT = _build(PHRASES | LATE_PHRASES)
 
 
 def _match(
@@ -229,7 +277,7 @@ def _match(
     return best
 
 
-def read(text: str, late: bool = False) -> list[Located]:
+def read(text: str, families: tuple[str, ...] = USUAL) -> list[Located]:
     """Read any text as statements whose spans partition it.
 
     At each word the longest matching template wins, with an optional "and" before it; a word where nothing
@@ -238,7 +286,7 @@ def read(text: str, late: bool = False) -> list[Located]:
 
     Args:
         text: any text.
-        late: know `LATE_PHRASES`, too; without it they are garbled.
+        families: names of `FAMILIES` whose wordings are clauses.
 
     Returns:
         Located statements in order; empty for a text without any word.
@@ -247,7 +295,7 @@ def read(text: str, late: bool = False) -> list[Located]:
     words = [word for _, word in spans]
     classes = [_CLASSES.get(word) for word in words]
     found: list[tuple[int, Statement]] = []
-    root = _LATE_ROOT if late else _ROOT
+    root = _root(families)
     index, garbled = 0, -1
     while index < len(words):
         matched = _match(root, words, classes, index)
@@ -272,18 +320,19 @@ def _lower_first(text: str) -> str:
     return text if text.startswith("I ") else text[0].lower() + text[1:]
 
 
-def phrase(statement: Statement, subject: str, rng: random.Random) -> tuple[str, Statement]:
+def phrase(statement: Statement, subject: str, rng: random.Random, family: str = "usual") -> tuple[str, Statement]:
     """Returns words for a statement, from a random template, and the statement as a reader would find it.
 
     Args:
         statement: what to say; a fact names its entity.
         subject: the entity asked about, the only one that may be called "it".
         rng: source of the template.
+        family: one of `FAMILIES`; late clauses have wordings of their own.
     """
     if statement.kind != "fact":
-        plain = LATE_PHRASES if statement.kind in LATE_PHRASES else PHRASES
+        plain = FAMILIES["late" if statement.kind in LATE_PHRASES else family].phrases
         return rng.choice(plain[statement.kind]), Statement(statement.kind)
-    templates = FACT_TEMPLATES[statement.attribute]
+    templates = FAMILIES[family].templates[statement.attribute]
     template = rng.choice(templates)
     while statement.entity != subject and "{E}" not in template:
         template = rng.choice(templates)
@@ -293,7 +342,7 @@ def phrase(statement: Statement, subject: str, rng: random.Random) -> tuple[str,
 
 
 def write(
-    statements: Sequence[Statement], subject: str, rng: random.Random, untidy: float = 0.22
+    statements: Sequence[Statement], subject: str, rng: random.Random, untidy: float = 0.22, family: str = "usual"
 ) -> tuple[str, list[Located]]:
     """Write statements as text.
 
@@ -302,6 +351,7 @@ def write(
         subject: the entity asked about.
         rng: source of templates and punctuation.
         untidy: share of boundaries that are not a mark and a capital: half ", and", half nothing at all.
+        family: one of `FAMILIES`.
 
     Returns:
         The text and the located statements, exactly as `read` finds them.
@@ -309,7 +359,7 @@ def write(
     text, starts, said = "", [], []
     joined = False
     for position, statement in enumerate(statements):
-        words, found = phrase(statement, subject, rng)
+        words, found = phrase(statement, subject, rng, family)
         starts.append(len(text))
         said.append(found)
         text += ("and " + _lower_first(words)) if joined else words

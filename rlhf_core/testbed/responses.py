@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from rlhf_core.testbed.dials import Dials
-from rlhf_core.testbed.grammar import FACT_TEMPLATES, KEYWORD, PHRASES, Located, Statement, phrase, read, write
+from rlhf_core.testbed.grammar import FACT_TEMPLATES, KEYWORD, PHRASES, USUAL, Located, Statement, phrase, read, write
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase
 from rlhf_core.testbed.rewards import DEFAULT, Meta, asked_for
 
@@ -123,10 +123,12 @@ def mixture_response(
     quality: float,
     with_reserved: bool = True,
     dials: Dials = DEFAULT,
+    family: str = "usual",
 ) -> tuple[str, list[Located]]:
     """Returns a response of the given quality, at most `MAX_CLAUSES` clauses and `MAX_WORDS` words a block."""
     while True:
-        text, located = write(plan(meta, knowledge, rng, quality, with_reserved, dials), meta["entity"], rng)
+        said = plan(meta, knowledge, rng, quality, with_reserved, dials)
+        text, located = write(said, meta["entity"], rng, family=family)
         if text.count(" ") < MAX_WORDS * dials.length.blocks:
             return text, located
 
@@ -166,12 +168,12 @@ PADDINGS = ("flattery", "keyword", "repetition")
 """What `pad` can add: praise, clauses with `grammar.KEYWORD`, or facts told again."""
 
 
-def pad(text: str, meta: Meta, kind: str, rng: random.Random) -> str:
+def pad(text: str, meta: Meta, kind: str, rng: random.Random, families: tuple[str, ...] = USUAL) -> str:
     """Returns a response with one to four more clauses of a kind at random places, as sentences of their own.
 
     A response without any fact has none to tell again and stays as it is.
     """
-    located = read(text)
+    located = read(text, families)
     pieces = [text[item.start : item.end].strip() for item in located]
     facts = [item.statement for item in located if item.statement.kind == "fact"]
     if kind == "repetition" and not facts:

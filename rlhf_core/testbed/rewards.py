@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from rlhf_core.testbed.dials import Dials
-from rlhf_core.testbed.grammar import Located, read
+from rlhf_core.testbed.grammar import USUAL, Located, read
 
 Meta = Mapping[str, Any]
 """What a prompt asks for: at least `entity` (str) and `requested` (list of attributes); `also` has the attributes of
@@ -130,13 +130,15 @@ def _decided(clause: Clause, factor: float) -> Clause:
     return replace(clause, reward=clause.reward * factor + 0.0) if clause.kind in FACT_KINDS else clause
 
 
-def clauses_of(text: str, meta: Meta, knowledge: Facts, rewards: ClauseRewards, late: bool = False) -> list[Clause]:
+def clauses_of(
+    text: str, meta: Meta, knowledge: Facts, rewards: ClauseRewards, families: tuple[str, ...] = USUAL
+) -> list[Clause]:
     """Returns the gold parse of any text: clauses whose spans partition it.
 
     A text without a word is one garbled clause with the reward of an empty response; the empty text has no
     clause.
     """
-    located = read(text, late)
+    located = read(text, families)
     if not located:
         return [Clause(0, len(text), "garbled", rewards.empty)] if text else []
     return score(located, meta, knowledge, rewards)

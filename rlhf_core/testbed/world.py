@@ -51,6 +51,8 @@ DRAWS = 3
 SOURCE = "testbed"
 
 Row = dict[str, Any]
+#: A response, its clauses and its true reward.
+Candidate = tuple[str, list[Clause], float]
 
 
 @dataclass(frozen=True)
@@ -143,7 +145,7 @@ class World:
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse of any text against a request: clauses whose character spans partition the text."""
-        return clauses_of(text, meta, self.knowledge, self.config.rewards, self.config.dials.late > 0)
+        return clauses_of(text, meta, self.knowledge, self.config.rewards, self.config.dials.families)
 
     def true_reward(self, meta: Meta, text: str) -> float:
         """True reward of a response, in reward units: its clause rewards as the world aggregates them."""
@@ -172,9 +174,11 @@ class World:
         drawn = draw_quality(rng)
         return self._respond(meta, rng, drawn if quality is None else quality)[0]
 
-    def _respond(self, meta: Meta, rng: Any, quality: float, with_reserved: bool = True) -> tuple[str, list[Located]]:
+    def _respond(
+        self, meta: Meta, rng: Any, quality: float, with_reserved: bool = True, family: str = "usual"
+    ) -> tuple[str, list[Located]]:
         """Returns a response of the mixture as text and as what it says."""
-        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.config.dials)
+        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.config.dials, family)
 
     # --- dialogue ------------------------------------------------------------------------------------
 
@@ -247,21 +251,45 @@ class World:
             second = self._candidate(meta, rng, split)
             while second[0] == first[0]:
                 second = self._candidate(meta, rng, split)
-            values = [annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)]
-            if not annotator.prefers_first(values[0], values[1], row_id):
-                first, second = second, first
-            meta |= {"chosen_clauses": self.clause_rows(first[1]), "rejected_clauses": self.clause_rows(second[1])}
-            meta |= {"true_chosen": first[2], "true_rejected": second[2]}
-            row = {"id": row_id, "prompt": prompt, "chosen": first[0], "rejected": second[0]}
-            rows.append(row | {"source": SOURCE, "meta": meta})
+            rows.append(self._labelled({"id": row_id, "prompt": prompt, "meta": meta}, first, second, annotator))
         return rows
 
-    def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> tuple[str, list[Clause], float]:
+    def compared(self, rows: Sequence[Row], annotator: Annotator | None = None) -> list[Row]:
+        """Returns preference rows, as `preference_pairs` does, of responses that somebody else wrote: a policy.
+
+        Args:
+            rows: {id, prompt, meta, responses}, two responses to a prompt of `prompts`; where they are equal, the row
+                is left out.
+            annotator: labels them; the default is unbiased.
+        """
+        found = []
+        for row in rows:
+            sides = [(text, self.clauses(row["meta"], text)) for text in row["responses"]]
+            first, second = ((text, clauses, self.total(clauses)) for text, clauses in sides)
+            if first[0] != second[0]:
+                found.append(self._labelled(row, first, second, annotator or Annotator()))
+        return found
+
+    def _labelled(self, row: Row, first: Candidate, second: Candidate, annotator: Annotator) -> Row:
+        """Returns the preference row of two responses to the prompt of `row`."""
+        values = [annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)]
+        if not annotator.prefers_first(values[0], values[1], row["id"]):
+            first, second = second, first
+        meta = dict(row["meta"])
+        meta |= {"chosen_clauses": self.clause_rows(first[1]), "rejected_clauses": self.clause_rows(second[1])}
+        meta |= {"true_chosen": first[2], "true_rejected": second[2]}
+        return {
+            "id": row["id"], "prompt": row["prompt"], "chosen": first[0], "rejected": second[0], "source": SOURCE,
+            "meta": meta,
+        }  # fmt: skip
+
+    def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> Candidate:
         """Returns a response to be compared: of the mixture, or one that rambles on or is garbled as a policy's may
         be."""
-        text, located = self._respond(meta, rng, draw_quality(rng), with_reserved=split == "ood")
+        reserved, family = split == "ood", self.config.dials.pairs
+        text, located = self._respond(meta, rng, draw_quality(rng), reserved, family)
         if self.config.padded_with is not None and rng.random() < self.config.padding:
-            text = pad(text, meta, self.config.padded_with, rng)
+            text = pad(text, meta, self.config.padded_with, rng, self.config.dials.families)
             clauses = self.clauses(meta, text)
             return text, clauses, self.total(clauses)
         draw = rng.random()
@@ -269,7 +297,7 @@ class World:
             clauses = self._scored(located, meta)
             return text, clauses, self.total(clauses)
         if draw < self.config.rambling:
-            more, _ = self._respond(meta, rng, 0.3 * draw_quality(rng), with_reserved=split == "ood")
+            more, _ = self._respond(meta, rng, 0.3 * draw_quality(rng), reserved, family)
             text = ramble(text, more, rng)
         else:
             text = garble(text, rng)

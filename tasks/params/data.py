@@ -112,6 +112,7 @@ class WorldSpec(DrawnSpec):
         baseline_quality: quality in [0, 1] of a benchmark's baseline answers; without one they are the expert's.
         padding: `WorldConfig`'s padding and padded_with of compared responses, as in {flattery: 0.4}; at most one.
         dials: settings of the world that a study varies.
+        wrong_share: share of wrong solutions among the task examples.
     """
 
     Rows = WorldRows
@@ -122,6 +123,7 @@ class WorldSpec(DrawnSpec):
         default_factory=dict
     )
     dials: Dials = field(default_factory=Dials)
+    wrong_share: Annotated[float, between(0, 1, open_high=True)] = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -211,9 +213,17 @@ class LongFormRows(Checked):
 
 @dataclass(frozen=True)
 class LongFormWorldSpec(DrawnSpec):
-    """Long-form questions of the testbed; `source` is 'testbed-longform'."""
+    """Long-form questions of the testbed; `source` is 'testbed-longform'.
+
+    Args:
+        aspect_errors: share of each aspect's training labels that are wrong; validation labels are right.
+    """
 
     Rows = LongFormRows
+
+    aspect_errors: Mapping[
+        Annotated[str, one_of(("relevance", "factuality", "completeness"))], Annotated[float, between(0, 0.5)]
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -80,18 +80,18 @@ def test_late_phrases_are_no_other_clauses():
     for kind, phrases in LATE_PHRASES.items():
         for words in phrases:
             assert words not in others
-            assert [item.statement.kind for item in read(words, late=True)] == [kind]
+            assert [item.statement.kind for item in read(words, ("usual", "late"))] == [kind]
             assert all(item.statement.kind == "garbled" for item in read(words))
 
 
 @given(st.text(alphabet="Itis redblue.,andwolf sureofth", max_size=60))
 @settings(max_examples=100, deadline=None)
 def test_texts_without_late_phrases_are_read_alike(text):
-    assert read(text) == read(text, late=True)
+    assert read(text) == read(text, ("usual", "late"))
 
 
 def test_a_share_beyond_one_is_refused():
-    with pytest.raises(RecipeError, match="late is 1.5"):
+    with pytest.raises(RecipeError, match=r"late is 1\.5"):
         Dials(late=1.5)
 
 
@@ -118,7 +118,6 @@ def test_gold_segments_are_the_clauses(world):
 
 
 def test_an_empty_response_is_one_gold_segment():
-    empty = Responses(
-        torch.zeros(1, 1, dtype=torch.int64), torch.ones(1, 1, dtype=torch.bool), torch.ones(1, dtype=torch.bool), [["<end>"]]
-    )  # fmt: skip
+    mask = torch.ones(1, 1, dtype=torch.bool)
+    empty = Responses(torch.zeros(1, 1, dtype=torch.int64), mask, mask[:, 0], [["<end>"]])
     assert build_segmenter("gold").segment(empty).count.tolist() == [1]
