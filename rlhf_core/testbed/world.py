@@ -137,9 +137,10 @@ class World:
         ceiling, both with the facts of seed 0. Thresholds and noise that a judge, a benchmark or an annotator's bias
         states for the default world are multiplied by it.
         """
-        if not self.config.dials.moved():
+        dials = replace(self.config.dials, pairs="usual")
+        if not dials.moved():
             return 1.0
-        return _unit(replace(self.config, seed=0, padding=0.0, padded_with=None))
+        return _unit(replace(self.config, seed=0, padding=0.0, padded_with=None, dials=dials))
 
     # --- gold ----------------------------------------------------------------------------------------
 

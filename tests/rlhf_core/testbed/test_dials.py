@@ -199,3 +199,37 @@ def test_the_benchmark_of_reward_models_is_drawn_at_every_setting(world):
 def test_a_moved_dial_is_version_4_and_the_default_version_3():
     assert WorldConfig().version == WorldConfig(seed=7, padding=0.4, padded_with="flattery").version == 3
     assert {world.config.version for world in MOVED.values()} == {4}
+
+
+def test_compared_responses_may_have_wordings_of_their_own():
+    other = World(WorldConfig(dials=Dials(pairs="other")))
+    assert other.sft_examples(50, 0) == SUM.sft_examples(50, 0)
+    for row in other.preference_pairs(100, 0):
+        for side in ("chosen", "rejected"):
+            clauses = other.clauses(row["meta"], row[side])
+            assert [[c.start, c.end, c.kind, c.reward] for c in clauses] == row["meta"][f"{side}_clauses"]
+            usual = [c.kind for c in SUM.clauses(row["meta"], row[side])]
+            assert not any(kind.startswith(("requested", "unrequested")) for kind in usual)
+
+
+def test_a_policys_own_samples_are_labelled_like_drawn_pairs():
+    annotator = Annotator(seed=3)
+    for row in SUM.preference_pairs(60, 0, annotator):
+        meta = {name: row["meta"][name] for name in ("entity", "requested", "split", "phrasing")}
+        asked = {"id": row["id"], "prompt": row["prompt"], "meta": meta}
+        orders = [[row["chosen"], row["rejected"]], [row["rejected"], row["chosen"]]]
+        assert row in [SUM.compared([{**asked, "responses": texts}], annotator)[0] for texts in orders]
+    assert SUM.compared([{**asked, "responses": ["It is red.", "It is red."]}]) == []
+
+
+def test_flipped_labels_lower_the_ceiling_and_nothing_else():
+    calm, flipped = (Annotator(flipped=share) for share in (0.0, 0.2))
+    pairs = SUM.preference_pairs(3000, 0, calm)
+    other = SUM.preference_pairs(3000, 0, flipped)
+    turned = mean(a["chosen"] != b["chosen"] for a, b in zip(pairs, other, strict=True))
+    low = bayes_ceiling(other, flipped)
+    assert low == pytest.approx(0.5 + 0.6 * (bayes_ceiling(pairs, calm) - 0.5), abs=1e-9)
+    assert 0.05 < turned < 0.25
+    assert calibrated_temperature(SUM, 0.83, flipped) == calibrated_temperature(SUM)
+    with pytest.raises(RecipeError, match="flipped"):
+        Annotator(flipped=0.6)

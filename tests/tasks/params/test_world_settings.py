@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+import re
+from dataclasses import asdict, fields
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.teachers.oracle import OracleTeacher
 from rlhf_core.testbed import Annotator, Dials, World
-from tasks.params.data import data_spec
+from rlhf_core.typed import typed
+from tasks.graph.stage_checks import check_segmenter
+from tasks.params.data import LongFormWorldSpec, data_spec
 from tasks.prepare import make_sets, prepare
 from tasks.running.loading import load_world
 
@@ -22,6 +27,13 @@ BASE = {
     "source": "testbed", "template": "plain", "limits": {"prompt": 160, "total": 288}, "world_seed": 0, "seed": 0,
     "annotator": {"temperature": 0.75}, "follow_up_share": 0.1, "baseline_quality": {}, "rows": ROWS,
 }  # fmt: skip
+LONG_FORM = {name: value for name, value in BASE.items() if name not in ("follow_up_share", "baseline_quality")}
+LONG_FORM |= {"source": "testbed-longform", "limits": {"prompt": 144, "total": 256}}
+LONG_FORM["rows"] = dict.fromkeys(
+    ("sft", "sft_validation", "prompts", "preference_train", "preference_validation", "preference_ood")
+    + ("labelled_train", "labelled_validation", "benchmark"),
+    60,
+)
 
 
 def spec(**changes):
@@ -110,3 +122,63 @@ def test_an_annotator_without_calibration_is_the_one_stated(tmp_path):
     expected = World().preference_pairs(40, 0, Annotator(length_bias=0.5))
     assert sets["preference.train"] == expected
     assert "annotator" not in facts
+
+
+def test_wrong_solutions_are_as_many_as_the_spec_says(tmp_path):
+    rows = {**ROWS, "tasks": 200}
+    for share in (0.0, 0.5):
+        made = make_sets(spec(wrong_share=share, rows=rows), tmp_path)[0]["sft"]
+        told = [row["meta"]["right"] for row in made if "right" in row["meta"]]
+        assert sum(told) / len(told) == pytest.approx(1 - share, abs=0.1)
+
+
+def test_labels_of_aspects_are_wrong_in_training_and_right_in_validation(tmp_path):
+    clean, wrong = (
+        make_sets(data_spec({**LONG_FORM, "aspect_errors": errors}, "data.yaml"), tmp_path)[0]
+        for errors in ({}, {"factuality": 0.4, "completeness": 0.4})
+    )
+    changed = {name for name in clean if clean[name] != wrong[name]}
+    assert changed == {"labelled.train", "completeness.train"}
+    for before, after in zip(clean["labelled.train"], wrong["labelled.train"], strict=True):
+        assert before["response"] == after["response"]
+        assert before["labels"]["relevance"] == after["labels"]["relevance"]
+    with pytest.raises(RecipeError, match="did you mean 'factuality'"):
+        data_spec({**LONG_FORM, "aspect_errors": {"factualty": 0.1}}, "data.yaml")
+
+
+def test_gold_boundaries_of_real_data_are_refused():
+    real = SimpleNamespace(has_world=False, data=SimpleNamespace(source="directory"), upstream=lambda name: [])
+    with pytest.raises(RecipeError, match=r"segmenter\.kind is 'gold'.*source is 'directory'"):
+        check_segmenter({"kind": "gold"}, real, "model.yaml")
+    known = SimpleNamespace(has_world=True, data=SimpleNamespace(source="testbed"), upstream=lambda name: [])
+    check_segmenter({"kind": "gold"}, known, "model.yaml")
+
+
+def documented_settings() -> list[tuple[str, dict]]:
+    """Settings of each dial in the table of docs/testbed.md, and the dial."""
+    text = (ROOT / "docs" / "testbed.md").read_text(encoding="utf-8")
+    table = text.partition("## Dials")[2].partition("\n## ")[0]
+    rows = [line.split("|")[1:3] for line in table.splitlines() if line.startswith("| ")]
+    return [(dial.strip(), yaml.safe_load(code)) for dial, cells in rows for code in re.findall(r"`(\w+: .*?)`", cells)]
+
+
+@pytest.mark.parametrize(("dial", "values"), documented_settings(), ids=str)
+def test_every_setting_in_the_documentation_is_accepted(dial, values):
+    if dial == "teacher":
+        assert OracleTeacher(**values["options"]).noise in (0.0, 0.5)
+    elif "difficulty" in values:
+        rows = {"sft": 5, "sft_validation": 2, "questions": 2, "test": 2}
+        limits = {"prompt": 96, "total": 176}
+        question = {"source": "testbed", "task": "mathematics", "template": "plain", "limits": limits, "rows": rows}
+        assert data_spec({**question, **values}, "data.yaml").difficulty == values["difficulty"]
+    elif "aspect_errors" in values:
+        assert typed(LongFormWorldSpec, {**LONG_FORM, **values}, "data.yaml").aspect_errors == values["aspect_errors"]
+    else:
+        found = spec(**values)
+        assert all(getattr(found, name) == value for name, value in values.items() if name != "dials")
+        assert found.dials.moved().items() <= values.get("dials", {}).items()
+
+
+def test_the_documentation_lists_every_dial():
+    stated = {name for _, values in documented_settings() for name in values.get("dials", {})}
+    assert stated == {field.name for field in fields(Dials)}
