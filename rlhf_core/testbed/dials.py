@@ -19,7 +19,7 @@ AGGREGATIONS = ("sum", "mean", "weighted")
 
 
 @dataclass(frozen=True)
-class Length:
+class DialogueLength:
     """Sizes of requests and responses.
 
     Attributes:
@@ -35,11 +35,11 @@ class Length:
     blocks: int
 
 
-#: Length by the mean number of clauses of a response, roughly.
-LENGTHS: Mapping[int, Length] = {
-    4: Length(animals=1, counts=(1, 2, 2, 3), hard_count=3, blocks=1),
-    8: Length(animals=2, counts=(2, 2, 3, 3), hard_count=3, blocks=3),
-    40: Length(animals=6, counts=(4,), hard_count=4, blocks=20),
+#: DialogueLength by the mean number of clauses of a response, roughly.
+LENGTHS: Mapping[int, DialogueLength] = {
+    4: DialogueLength(animals=1, counts=(1, 2, 2, 3), hard_count=3, blocks=1),
+    8: DialogueLength(animals=2, counts=(2, 2, 3, 3), hard_count=3, blocks=3),
+    40: DialogueLength(animals=6, counts=(4,), hard_count=4, blocks=20),
 }
 SHORT = LENGTHS[4]
 
@@ -74,7 +74,7 @@ class Dials(Checked):
             )
 
     @property
-    def length(self) -> Length:
+    def length(self) -> DialogueLength:
         return LENGTHS[self.clauses]
 
     @property

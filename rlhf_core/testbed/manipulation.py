@@ -39,7 +39,7 @@ ROWS = 1500
 
 
 @dataclass(frozen=True)
-class Finding:
+class DialMeasure:
     """One end of a dial and what was measured there.
 
     Attributes:
@@ -199,7 +199,7 @@ FLAWS: dict[str, dict[str, float]] = {
 }
 
 
-def findings(seed: int = 0, n: int = ROWS) -> list[Finding]:
+def findings(seed: int = 0, n: int = ROWS) -> list[DialMeasure]:
     """Returns the manipulation check of the worlds of one seed.
 
     Args:
@@ -214,53 +214,55 @@ def findings(seed: int = 0, n: int = ROWS) -> list[Finding]:
     return [*_of_dials(seed, n), *_of_labels(seed, n), *_of_aspects(seed, n), *_of_questions(seed, n)]
 
 
-def _of_dials(seed: int, n: int) -> Iterable[Finding]:
+def _of_dials(seed: int, n: int) -> Iterable[DialMeasure]:
     for dial, ends, measures in ENDS:
         for settings in ends:
             world = World(WorldConfig(seed=seed, dials=Dials(**settings)))
             setting = ", ".join(f"{name} {value}" for name, value in settings.items()) or "default"
-            yield from (Finding(dial, setting, each.__name__, each(world, seed, n)) for each in measures)
+            yield from (DialMeasure(dial, setting, each.__name__, each(world, seed, n)) for each in measures)
             annotator = Annotator(temperature=calibrated_temperature(world), seed=seed)
-            yield Finding(dial, setting, "ceiling", ceiling(world, seed, n, annotator))
+            yield DialMeasure(dial, setting, "ceiling", ceiling(world, seed, n, annotator))
     world = World(WorldConfig(seed=seed))
     for setting, cut in (("gold", gold_boundaries), ("sentence marks", sentence_boundaries)):
-        yield Finding("boundaries", setting, "boundary_agreement", boundary_agreement(world, seed, n, cut))
+        yield DialMeasure("boundaries", setting, "boundary_agreement", boundary_agreement(world, seed, n, cut))
 
 
-def _of_labels(seed: int, n: int) -> Iterable[Finding]:
+def _of_labels(seed: int, n: int) -> Iterable[DialMeasure]:
     world = World(WorldConfig(seed=seed))
     for flaw, biases in {"none": {}, **FLAWS}.items():
         temperature = calibrated_temperature(world, annotator=Annotator(**biases))
         annotator = Annotator(temperature=temperature, seed=seed, **biases)
-        yield Finding("flaw", flaw, "ceiling", ceiling(world, seed, n, annotator))
-        yield Finding("flaw", flaw, "label_accuracy", label_accuracy(world, seed, n, annotator))
+        yield DialMeasure("flaw", flaw, "ceiling", ceiling(world, seed, n, annotator))
+        yield DialMeasure("flaw", flaw, "label_accuracy", label_accuracy(world, seed, n, annotator))
     for target in (0.6, 0.95):
         annotator = Annotator(temperature=calibrated_temperature(world, target), seed=seed)
-        yield Finding("annotator's ceiling", f"{target:g}", "ceiling", ceiling(world, seed, n, annotator))
-        yield Finding("annotator's ceiling", f"{target:g}", "label_accuracy", label_accuracy(world, seed, n, annotator))
+        yield DialMeasure("annotator's ceiling", f"{target:g}", "ceiling", ceiling(world, seed, n, annotator))
+        yield DialMeasure(
+            "annotator's ceiling", f"{target:g}", "label_accuracy", label_accuracy(world, seed, n, annotator)
+        )
     for flipped in (0.0, 0.3):
         annotator = Annotator(temperature=calibrated_temperature(world), seed=seed, flipped=flipped)
-        yield Finding("flipped", f"{flipped:g}", "label_accuracy", label_accuracy(world, seed, n, annotator))
+        yield DialMeasure("flipped", f"{flipped:g}", "label_accuracy", label_accuracy(world, seed, n, annotator))
 
 
-def _of_aspects(seed: int, n: int) -> Iterable[Finding]:
+def _of_aspects(seed: int, n: int) -> Iterable[DialMeasure]:
     world = LongFormWorld(LongFormConfig(seed=seed))
     for aspect in ("relevance", "factuality", "completeness"):
         for error in (0.0, 0.4):
             accuracy = aspect_accuracy(world, seed, n, aspect, error)
-            yield Finding("aspect_errors", f"{aspect} {error:g}", "aspect_accuracy", accuracy)
+            yield DialMeasure("aspect_errors", f"{aspect} {error:g}", "aspect_accuracy", accuracy)
 
 
-def _of_questions(seed: int, n: int) -> Iterable[Finding]:
+def _of_questions(seed: int, n: int) -> Iterable[DialMeasure]:
     for slip in (0.0, 0.3):
         rows = Reasoning(ReasoningConfig(ArithmeticConfig(), slip=slip), seed).examples("mathematics", n, seed)
-        yield Finding("slip", f"{slip:g}", "solutions_right", mean(row["meta"]["right"] for row in rows))
+        yield DialMeasure("slip", f"{slip:g}", "solutions_right", mean(row["meta"]["right"] for row in rows))
     questions = Reasoning(ReasoningConfig(ArithmeticConfig()), seed).questions("mathematics", n, seed)
     for noise in (0.0, 0.5):
-        yield Finding("teacher's noise", f"{noise:g}", "rewrites_right", teacher_accuracy(questions, noise, seed))
+        yield DialMeasure("teacher's noise", f"{noise:g}", "rewrites_right", teacher_accuracy(questions, noise, seed))
     for share in (0.0, 0.5):
         tasks = World(WorldConfig(seed=seed, wrong_share=share)).task_examples(n, seed)
-        yield Finding("wrong_share", f"{share:g}", "solutions_right", mean(row["meta"]["right"] for row in tasks))
+        yield DialMeasure("wrong_share", f"{share:g}", "solutions_right", mean(row["meta"]["right"] for row in tasks))
 
 
 def teacher_accuracy(questions: Sequence[dict[str, Any]], noise: float, seed: int) -> float:

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed.dials import SHORT, Length
+from rlhf_core.testbed.dials import SHORT, DialogueLength
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase
 
 SPLITS: tuple[str, ...] = ("train", "test", "ood", "arena", "mtbench")
@@ -90,7 +90,7 @@ def _phrasings(split: str, attributes: Sequence[str], rng: random.Random, severa
 
 
 def _attributes(
-    split: str, entity: str, knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool, length: Length
+    split: str, entity: str, knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool, length: DialogueLength
 ) -> list[str]:
     """Returns the attributes of an animal that a request asks for."""
     reserved = [name for name in ATTRIBUTES if (entity, name) in knowledge.reserved]
@@ -103,7 +103,11 @@ def _attributes(
 
 
 def draw_request(
-    split: str, knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool = False, length: Length = SHORT
+    split: str,
+    knowledge: KnowledgeBase,
+    rng: random.Random,
+    with_reserved: bool = False,
+    length: DialogueLength = SHORT,
 ) -> tuple[str, dict[str, Any]]:
     """Returns a prompt and its meta.
 

@@ -16,7 +16,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import arithmetic, choices, functions
 from rlhf_core.testbed.annotator import Annotator
 from rlhf_core.testbed.calibration import calibrated_temperature
-from rlhf_core.testbed.dials import Dials, Length
+from rlhf_core.testbed.dials import DialogueLength, Dials
 from rlhf_core.testbed.grammar import Located
 from rlhf_core.testbed.knowledge import KnowledgeBase, stream
 from rlhf_core.testbed.prompts import draw_follow_up, draw_request
@@ -121,7 +121,7 @@ class World:
         return stream(DRAWS, self.config.seed, *names)
 
     @property
-    def length(self) -> Length:
+    def length(self) -> DialogueLength:
         return self.config.dials.length
 
     @property

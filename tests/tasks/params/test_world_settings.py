@@ -29,11 +29,8 @@ BASE = {
 }  # fmt: skip
 LONG_FORM = {name: value for name, value in BASE.items() if name not in ("follow_up_share", "baseline_quality")}
 LONG_FORM |= {"source": "testbed-longform", "limits": {"prompt": 144, "total": 256}}
-LONG_FORM["rows"] = dict.fromkeys(
-    ("sft", "sft_validation", "prompts", "preference_train", "preference_validation", "preference_ood")
-    + ("labelled_train", "labelled_validation", "benchmark"),
-    60,
-)
+LONG_FORM["rows"] = {name: 60 for name in ROWS if name.startswith(("sft", "prompts", "preference", "benchmark"))}
+LONG_FORM["rows"] |= {"labelled_train": 60, "labelled_validation": 60}
 
 
 def spec(**changes):
