@@ -85,13 +85,8 @@ def train_byte_level_bpe(
     )
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-    """Save into `folder`, which `load_tokenizer` reads back."""
-    tokenizer.save_pretrained(str(folder))
-
-
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
-    """Returns the load a tokenizer from a local folder, without network and without remote code.
+    """Loads a tokenizer from a local folder, without network and without remote code.
 
     Raises:
         DataError: no tokenizer there.

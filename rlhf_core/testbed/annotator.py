@@ -56,7 +56,7 @@ class Annotator:
             raise RecipeError(f"annotator flipped must be from 0 to 0.5, not {self.flipped}")
 
     def utility(self, text: str, reward: float, kinds: Sequence[str]) -> float:
-        """Returns what this annotator feels a response is worth, in reward units.
+        """Returns this annotator's value of a response, in reward units.
 
         Args:
             text: the response.
@@ -72,7 +72,7 @@ class Annotator:
         return value + self.repetition_bias * kinds.count("repetition")
 
     def probability(self, first: float, second: float) -> float:
-        """Returns the probability that the first is preferred, from two utilities."""
+        """Returns the probability that the first of two responses is preferred, from their utilities."""
         p = sigmoid((first - second) / self.temperature)
         return p + self.flipped * (1 - 2 * p) if self.flipped else p
 

@@ -199,7 +199,7 @@ FAMILIES: Mapping[str, Family] = {
 USUAL = ("usual",)
 
 WORD = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]+|[^\sA-Za-z0-9,.!?]+|[,.!?]{4,}")
-"""What counts as a word of a response; everything else attaches to the statement before it."""
+"""Words of a response; everything else belongs to the statement before it."""
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.grammar import USUAL, Located, read
 
 Meta = Mapping[str, Any]
-"""What a prompt asks for: at least `entity` (str) and `requested` (list of attributes); `also` has the attributes of
-every further animal."""
+"""Request of a prompt: at least `entity` (str) and `requested` (list of attributes); `also` has the attributes of every
+further animal."""
 
 DEFAULT = Dials()
 

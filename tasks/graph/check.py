@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from rlhf_core.errors import DataError, RecipeError, hint
+from rlhf_core.errors import DataError, RecipeError, hint, nearest
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import typed
 from tasks.graph.items import Item
@@ -76,7 +76,7 @@ class Check:
         self._scales: dict[str, Scale] = {}
 
     def named(self, scale: str, paper: str, names: Iterable[str]) -> dict[str, list[str]]:
-        """Returns what is wrong with rows of a paper at a scale by their names; valid rows have nothing."""
+        """Returns the problems of rows of a paper at a scale, by row; valid rows have an empty list."""
         found: dict[str, list[str]] = {}
         rows, wrong = read_rows(self.root, paper)
         for name in names:
@@ -92,7 +92,7 @@ class Check:
         return found
 
     def row(self, scale: str, row: RowSpec) -> list[str]:
-        """Returns what is wrong with a row at a scale; nothing where its backbone is not there."""
+        """Returns the problems of a row at a scale; none if the scale does not have its backbone."""
         here = self._scales.setdefault(scale, Scale(self.root, scale))
         try:
             items = here.row(row, 0) if here.has(row) else []
@@ -103,7 +103,7 @@ class Check:
         return list(dict.fromkeys(problem for item in stages.values() for problem in self._stage(item, above)))
 
     def _stage(self, item: Item, above: Mapping[str, Item]) -> list[str]:
-        """Returns what is wrong with a stage's settings, looked at once."""
+        """Returns the problems of a stage's settings, which are checked once."""
         if item.out not in self._checked:
             self._checked[item.out] = self._look(item, above)
         return self._checked[item.out]
@@ -120,7 +120,7 @@ class Check:
         return []
 
     def entry(self, make: Make, address: str) -> str | None:
-        """Returns what is wrong with the settings at an address, None where they are valid."""
+        """Returns the problem of the settings at an address, None if they are valid."""
         try:
             self.settings.get(make, address)
         except (RecipeError, DataError) as error:
@@ -129,7 +129,7 @@ class Check:
 
 
 def _entries(root: Path) -> Iterator[tuple[Make, str]]:
-    """Yields how each entry of every page is typed, and its address."""
+    """Yields the type and the address of each entry of every page."""
     for paper in sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales"):
         for kind in PAGES:
             for address in entries(root, paper_folder(paper), kind).values():
@@ -146,30 +146,26 @@ def _entries(root: Path) -> Iterator[tuple[Make, str]]:
 
 
 def _stage_type(name: str, address: Address) -> Make:
-    """Returns how settings of a scale's stage are typed: `<stage>`, or `<stage>-<name>` for those of one case.
+    """Returns the type of a scale's settings of a stage, from their name: `<stage>` or `<stage>-<name>`.
 
     Raises:
         RecipeError: no such stage.
     """
     stage = name.partition("-")[0]
     if stage not in STAGE_TYPES:
-        raise RecipeError(f"{address}: no stage '{stage}' has settings{hint(stage, STAGE_TYPES, more=3)}")
+        near = hint(name if nearest(name, STAGE_TYPES) else stage, STAGE_TYPES)
+        raise RecipeError(f"{address}: no stage '{stage}' has settings{near}")
     return STAGE_TYPES[stage]
 
 
 def refused(problems: Iterable[str]) -> RecipeError | None:
-    """Returns one error that lists every problem, None where there is none."""
+    """Returns one error that lists every problem, None without problems."""
     found = list(dict.fromkeys(problems))
     return RecipeError("\n".join(found)) if found else None
 
 
-def check_entry(root: Path, make: Make, address: str) -> str | None:
-    """Returns what is wrong with the settings at an address, None where they are valid."""
-    return Check(root).entry(make, address)
-
-
 def check_rows(root: Path, paper: str, rows: Iterable[str], scale: str) -> list[str]:
-    """Returns what is wrong with rows of a paper at a scale, all stages above them included; each problem once."""
+    """Returns the problems of rows of a paper and of all stages above them at a scale, each problem once."""
     found = Check(root).named(scale, paper, rows)
     return list(dict.fromkeys(problem for problems in found.values() for problem in problems))
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rlhf_core.errors import DataError, RecipeError, hint
-from rlhf_core.published import registry, row_map
+from rlhf_core.published import printed_tables, row_map
 from tasks.graph.items import SHARED, Graph, Item, Tables, result_of
 from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
@@ -37,7 +37,7 @@ def add_rows(
         graph.add(stages)
         names.add(row.name)
         needed |= table_inputs(stages)
-    if paper not in registry.PAPERS:
+    if paper not in printed_tables.PAPERS:
         return
     graph.tables[paper] = Tables(paper, tuple(sorted(names)), tuple(seeds), tuple(sorted(needed)), tables)
 
@@ -88,8 +88,8 @@ def build(root: Path) -> dict[Path, Graph]:
 
 
 def _printed_backbones(paper: str) -> set[str]:
-    """Backbones that a paper's tables have as rows, trained from or not."""
-    if paper not in registry.PAPERS:
+    """Returns the backbones that are rows of a paper's tables, whether or not a row is trained from them."""
+    if paper not in printed_tables.PAPERS:
         return set()
     return {row.name for row in row_map.rows_of_paper(paper) if row.kind == "sft"}
 

@@ -84,7 +84,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     where several papers have one.
 
     Raises:
-        RecipeError: there is none, with the nearest known ones; or there are several.
+        RecipeError: no match, with the nearest known names; or several matches.
     """
     folder = Path(model)
     if folder.is_dir():

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.aspects.aspect import Density
-from rlhf_core.aspects.registry import ASPECTS, build_aspect
+from rlhf_core.aspects.choices import ASPECTS, build_aspect
 from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
@@ -18,8 +18,9 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe
 from rlhf_core.rewards.preference_losses import build_loss
-from rlhf_core.shaping.registry import build_shaping
-from rlhf_core.shaping.specification import Scale as ShapingScale
+from rlhf_core.segmentation.segmenters import segmenter_needs
+from rlhf_core.shaping.choices import build_shaping
+from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import SignalType, Tokens
 from rlhf_core.typed import checked_arguments
 from tasks.graph.stage_checks import (
@@ -32,7 +33,7 @@ from tasks.graph.stage_checks import (
     trained_spec,
 )
 from tasks.graph.typed_settings import TYPES
-from tasks.params.aspects import AspectSpec, SelectionFile
+from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionFile
 from tasks.params.data import DrawnSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale, RewardTraining, reward_training
@@ -228,7 +229,7 @@ def _check_aspect(reached: Reached, recipe: Recipe, part: ComponentRecipe, where
 def _check_shaping(part: ComponentRecipe, signal: SignalType, where: str) -> None:
     if part.shaping is None:
         return
-    takes = build_shaping(part.shaping, ShapingScale(0.0, 1.0, 1.0)).takes
+    takes = build_shaping(part.shaping, SftUnits(0.0, 1.0, 1.0)).takes
     if signal not in takes:
         expected = " or ".join(kind.__name__ for kind in takes)
         raise RecipeError(f"{where}: the shaping takes {expected}, but the aspect gives {signal.__name__}")
@@ -238,7 +239,7 @@ def _check_shaping(part: ComponentRecipe, signal: SignalType, where: str) -> Non
 
 
 def aspect_densities(selection: Reached) -> dict[str, Density]:
-    """Returns the density of each aspect of a selection by name; that of a trained model stands with the model.
+    """Returns the density of each aspect of a selection by name; a trained model states the density of its aspect.
 
     Raises:
         RecipeError: an aspect that cannot be built.
@@ -260,8 +261,9 @@ def aspect_density(aspect: AspectSpec, models: Mapping[str, Reached], where: str
     Raises:
         RecipeError: an aspect that cannot be built, or a normaliser that its density has no use for.
     """
+    model: AspectModelSpec | None = None if aspect.model is None else models[aspect.model].own("spec")
     try:
-        density = _trained_density(aspect, models) if aspect.model is not None else _own_density(aspect)
+        density = _own_density(aspect) if model is None else _trained_density(aspect, model)
     except RecipeError as error:
         raise RecipeError(f"{where}: {error}") from None
     if aspect.normaliser != "none" and SIGNALS[density][0] is Tokens:
@@ -301,7 +303,7 @@ def _check_options(aspect: AspectSpec, provided: tuple[str, ...]) -> dict[str, A
     return checked_arguments(ASPECTS.named(kind), options, f"aspect '{kind}'")
 
 
-def _trained_density(aspect: AspectSpec, models: Mapping[str, Reached]) -> Density:
+def _trained_density(aspect: AspectSpec, model: AspectModelSpec) -> Density:
     """Returns the density that a trained model is of, after checking the aspect's own options."""
     kind = ASPECTS.kind_of(aspect.aspect)
     if ASPECTS.named(kind) is not TrainedAspect:
@@ -311,7 +313,7 @@ def _trained_density(aspect: AspectSpec, models: Mapping[str, Reached]) -> Densi
     right, wrong = (options.get(name, parameters[name].default) for name in ("right", "wrong"))
     if not right > wrong:
         raise RecipeError(f"aspect 'trained': right is {right} and wrong {wrong}; right must be above wrong")
-    return Density(models[str(aspect.model)].own("spec").density)
+    return Density(model.density)
 
 
 def check_selection(reached: Reached) -> None:
@@ -319,7 +321,8 @@ def check_selection(reached: Reached) -> None:
     aspect_densities(reached)
     for model in reached.upstream("reward_model"):
         spec = trained_spec(model)
-        if spec is not None and spec.segmenter.get("kind") in ("entropy", "sat", "gold"):
+        needs = None if spec is None else segmenter_needs(spec.segmenter)
+        if spec is not None and needs is not None and (needs.entropies or needs.spelling):
             raise RecipeError(
                 f"{reached.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
                 f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "

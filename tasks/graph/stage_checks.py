@@ -11,10 +11,11 @@ from typing import Any
 
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.evaluation.judges.registry import JUDGES
+from rlhf_core.evaluation.judges.choices import JUDGES
 from rlhf_core.rewards.preference_losses import build_loss
+from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.teachers.registry import TEACHERS
+from rlhf_core.teachers.choices import TEACHERS
 from tasks.graph.items import Argument, Item, result_of
 from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.aspects import AspectModelSpec
@@ -76,7 +77,7 @@ class Reached:
 
 
 def stated_settings(item: Item) -> Iterator[tuple[Make, str]]:
-    """Returns how each of a stage's settings is typed, and its address."""
+    """Yields the type and the address of each of a stage's settings."""
     for name, value in item.arguments.items():
         if (item.module, name) in TYPES:
             for address in value if isinstance(value, tuple) else (str(value),):
@@ -107,14 +108,13 @@ def check_segmenter(segmenter: Mapping[str, Any], reached: Reached, where: str) 
             f"segmenter.kind is 'gold', which reads the clauses of {' and '.join(GRAMMATICAL)} data, but the data's "
             f"source is '{reached.data.source}'; name another segmenter, such as entropy",
         )
-    if segmenter.get("kind") != "entropy":
-        return
-    for above in reached.upstream("entropies"):
+    stated = segmenter_needs(segmenter).cutoffs.items()
+    for above in reached.upstream("entropies") if stated else ():
         cutoffs = above.own("spec").cutoffs
-        name = str(segmenter.get("cutoff"))
-        if name not in cutoffs:
-            at = above.where("spec")
-            raise _refuse(where, f"segmenter.cutoff is '{name}', which {at} does not have{hint(name, cutoffs)}")
+        for option, name in stated:
+            if str(name) not in cutoffs:
+                near = f"which {above.where('spec')} does not have{hint(str(name), cutoffs)}"
+                raise _refuse(where, f"segmenter.{option} is '{name}', {near}")
 
 
 def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: str) -> None:
@@ -205,7 +205,7 @@ def _generative_reward_model(reached: Reached) -> None:
 
 
 def trained_spec(reached: Reached) -> RewardModelSpec | None:
-    """Returns the settings that a reward model was trained with; of an average, those of its first member."""
+    """Returns the settings that a reward model was trained with; for an average, the settings of its first member."""
     spec = reached.own("spec")
     if isinstance(spec, MergeSpec):
         return trained_spec(reached.upstream("reward_model")[0])

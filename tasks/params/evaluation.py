@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from rlhf_core.data.hub_set import HubSet
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.evaluation.judges.registry import JUDGES, check_stated_judge
+from rlhf_core.evaluation.judges.choices import JUDGES, check_stated_judge
 from rlhf_core.evaluation.judges.templates import TEMPLATES
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.typed import Checked, accepted_by, at_least, between, one_of
@@ -76,7 +76,7 @@ class EvaluationConfig(Checked):
         return self.only is None or part in self.only
 
     def dialogue_answers(self) -> dict[str, Any]:
-        """Returns what the answers to dialogue benchmarks depend on, beside model and items."""
+        """Returns the settings that answers to dialogue benchmarks depend on, beside model and items."""
         return {
             name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_p", "batch", "seed", "rows")
         }

@@ -11,7 +11,7 @@
       shaping: {kind: par}
       optimiser: {kind: grpo}
 
-An address names an entry as `params/par/rows.yaml:par-grpo`; a file without a key stands for its whole content.
+An address names an entry as `params/par/rows.yaml:par-grpo`; a file without a key means its whole content.
 
 How an entry is merged with the base:
     1. mappings are merged key by key, at every depth;
@@ -33,7 +33,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -137,7 +137,7 @@ class Page:
 
     @property
     def names(self) -> list[str]:
-        """Names of the entries, in the page's order."""
+        """Returns the names of the entries in the page's order."""
         return [f"{name}-{variant}" for name in self.each for variant in self.entries] if self.each else [*self.entries]
 
     def _part(self, key: str) -> tuple[str, str] | None:
@@ -194,8 +194,31 @@ def merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def replaced(base: Mapping[str, Any], own: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any, set[str]]]:
+    """Yields where an entry's `kind` replaces a mapping of the base: the place, the base's kind and the names lost."""
+    if "kind" in base and own.get("kind") not in (None, base["kind"]):
+        yield path, base["kind"], set(base) - set(own)
+        return
+    for name, value in own.items():
+        if isinstance(value, Mapping) and isinstance(inner := base.get(name), Mapping):
+            yield from replaced(inner, value, f"{path}.{name}" if path else name)
+
+
+def explained(problem: str, address: Address) -> str:
+    """Returns a message about an entry; where a setting is missing since the entry has another `kind`, it says so."""
+    page = read_page(address.file) if address.key is not None else None
+    part = page._part(str(address.key)) if page is not None else None
+    if page is None or part is None or not problem.endswith("missing"):
+        return problem
+    for path, kind, names in replaced(page.base, page.entries[part[1]]):
+        if any(f"{name}'" in problem for name in names):
+            whose = f"the base's {path}" if path else "the base"
+            return f"{problem}; {whose} is of kind '{kind}' and does not apply to another kind"
+    return problem
+
+
 def difference(base: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what an entry says beside a base: `merge(base, difference(base, whole)) == whole`.
+    """Returns the settings in which an entry differs from a base: `merge(base, difference(base, whole)) == whole`.
 
     Raises:
         RecipeError: a value null that the base sets otherwise: no entry can say that.

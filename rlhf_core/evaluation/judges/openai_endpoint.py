@@ -75,7 +75,7 @@ class EndpointConfig:
 
 
 @dataclass
-class Usage:
+class JudgeUsage:
     """Cost of a judge so far: calls that reached the endpoint, tokens as the endpoint reported them, money."""
 
     calls: int = 0
@@ -114,11 +114,11 @@ class EndpointJudge:
         self,
         config: EndpointConfig,
         *,
-        progress: Callable[[int, int, Usage], None] | None = None,
+        progress: Callable[[int, int, JudgeUsage], None] | None = None,
     ) -> None:
         self.config = config
         self.name = config.model
-        self.usage = Usage()
+        self.usage = JudgeUsage()
         self._progress = progress
         self._stop = threading.Event()
         self._lock = threading.Lock()

@@ -45,7 +45,7 @@ class Gold(Checked):
 
 
 @dataclass(frozen=True)
-class Endpoint(EndpointConfig):
+class JudgeEndpoint(EndpointConfig):
     """A language model behind an OpenAI-compatible endpoint."""
 
     needs_world: ClassVar[bool] = False
@@ -56,7 +56,9 @@ class Endpoint(EndpointConfig):
 
 
 #: Settings of each kind of judge, with `judge(world)`, and whether it knows true rewards (`needs_world`).
-JUDGES: Choices[type[Any]] = Choices("judge kind", {"gold": Gold, "endpoint": Endpoint}, needs=("judge", "needs_world"))
+JUDGES: Choices[type[Any]] = Choices(
+    "judge kind", {"gold": Gold, "endpoint": JudgeEndpoint}, needs=("judge", "needs_world")
+)
 
 
 def check_stated_judge(spec: Any) -> None:
