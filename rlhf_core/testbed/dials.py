@@ -35,7 +35,7 @@ class DialogueLength:
     blocks: int
 
 
-#: DialogueLength by the mean number of clauses of a response, roughly.
+#: Length by the mean number of clauses of a response, roughly.
 LENGTHS: Mapping[int, DialogueLength] = {
     4: DialogueLength(animals=1, counts=(1, 2, 2, 3), hard_count=3, blocks=1),
     8: DialogueLength(animals=2, counts=(2, 2, 3, 3), hard_count=3, blocks=3),

@@ -190,12 +190,13 @@ ENDS: tuple[tuple[str, tuple[dict[str, Any], ...], tuple[Measure, ...]], ...] = 
     ("pairs", ({"pairs": "usual"}, {"pairs": "other"}), (pairs_in_usual_wordings,)),
 )
 
-#: Flaws of the annotator at the strength of the laboratory of hacking.
-FLAWS: dict[str, dict[str, float]] = {
-    "length": {"length_bias": 2.0},
-    "flattery": {"flattery_bias": 3.0},
-    "keyword": {"keyword_bias": 6.0},
-    "repetition": {"repetition_bias": 3.0},
+#: Annotators without a flaw and with each of them at the strength of the laboratory of hacking.
+FLAWS: dict[str, Annotator] = {
+    "none": Annotator(),
+    "length": Annotator(length_bias=2.0),
+    "flattery": Annotator(flattery_bias=3.0),
+    "keyword": Annotator(keyword_bias=6.0),
+    "repetition": Annotator(repetition_bias=3.0),
 }
 
 
@@ -229,9 +230,8 @@ def _of_dials(seed: int, n: int) -> Iterable[DialMeasure]:
 
 def _of_labels(seed: int, n: int) -> Iterable[DialMeasure]:
     world = World(WorldConfig(seed=seed))
-    for flaw, biases in {"none": {}, **FLAWS}.items():
-        temperature = calibrated_temperature(world, annotator=Annotator(**biases))
-        annotator = Annotator(temperature=temperature, seed=seed, **biases)
+    for flaw, flawed in FLAWS.items():
+        annotator = replace(flawed, temperature=calibrated_temperature(world, annotator=flawed), seed=seed)
         yield DialMeasure("flaw", flaw, "ceiling", ceiling(world, seed, n, annotator))
         yield DialMeasure("flaw", flaw, "label_accuracy", label_accuracy(world, seed, n, annotator))
     for target in (0.6, 0.95):
