@@ -26,7 +26,7 @@ from rlhf_core.rewards.combinations import COMBINATIONS, Combination, WeightedSu
 from rlhf_core.rewards.function import GIVES
 from rlhf_core.rewards.reads import READS
 from rlhf_core.segmentation.segmenters import check_stated_segmenter
-from rlhf_core.shaping.choices import Chain, build_shaping, needs_references
+from rlhf_core.shaping.choices import Chain, build_shaping, needs_outcomes, needs_references
 from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import Sequence, SignalType, Tokens
 from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
@@ -308,6 +308,13 @@ class Recipe(Checked):
             raise RecipeError(
                 f"a generative reward model pays the tokens of fixed samples, but optimiser '{name}' samples from the "
                 "policy; use {kind: rlmec}, or source: fixed"
+            )
+        graded = [part for part in self.components if part.shaping is not None and needs_outcomes(part.shaping)]
+        if graded and not self.fixed_samples:
+            raise RecipeError(
+                f"component '{graded[0].name}': shaping is {graded[0].shaping}, which must know if a response is a "
+                f"right solution, but optimiser '{name}' samples from the policy, whose responses are not graded; use "
+                "{kind: rlmec}, or source: fixed, on data that has a 'task'"
             )
 
     @property

@@ -77,6 +77,10 @@ def other_than(number: float) -> Range:
     return Range(f"other than {number:g}", lambda value: value != number)
 
 
+#: Seeds of random generators.
+Seed = Annotated[int, at_least(0)]
+
+
 @dataclass(frozen=True)
 class MayBeInfinite:
     """Lets a number be infinite, which is refused otherwise."""

@@ -21,6 +21,9 @@ chi-square(n) / n, .61 to 1.48 for n = 40, and the Kolmogorov-Smirnov test of th
    whatever the differences are.
 4. `calibration` tests effects that have standard errors of their own, each from its own worlds, such as forty A/A
    tables; independence is the caller's.
+
+Runs that collapse make differences far from normal: then sound twins are refused, mostly by the p-values, although
+verdicts by worlds stay conservative.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from rlhf_core.shaping.specification import SftUnits, constant, in_units, steps_
 from rlhf_core.shaping.steps import (
     EVERY,
     Ceil,
+    Centered,
     Clip,
     Elementwise,
     LengthPenalty,
@@ -126,6 +127,17 @@ def shaping_class(kind: str) -> type[Elementwise]:
 def needs_references(shaping: Any) -> bool:
     """Returns whether cached reference responses are needed: to centre, or for the unit of a constant."""
     return any(shaping_class(step["kind"]).centred or any(map(in_units, step.values())) for step in steps_of(shaping))
+
+
+def needs_outcomes(shaping: Any) -> bool:
+    """Returns whether it must be known which responses are right solutions."""
+    return any(shaping_class(step["kind"]).needs_outcomes for step in steps_of(shaping))
+
+
+def references_needed(shaping: Any) -> int:
+    """Returns how many reference rewards of each prompt are compared with; 0 where none are."""
+    steps = build_shaping(shaping, SftUnits(0.0, 1.0, 1.0)).steps
+    return max((step.references for _, step in steps if isinstance(step, Centered)), default=0)
 
 
 def _step(spec: Mapping[str, Any], units: SftUnits | None) -> Elementwise:

@@ -9,6 +9,7 @@ on the training prompts, or both; with both, the experiment's scale says which h
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -76,14 +77,17 @@ def constant(
         return _number(name, stated)
     if not stated or not set(stated) <= {"value", unit}:
         raise RecipeError(f"shaping: {name} is {dict(stated)}; state a number, or {{value: ..., {unit}: ...}}")
-    if unit not in stated or ("value" in stated and (units is None or units.constants == "value")):
-        return _number(name, stated.get("value"))
+    numbers = {which: _number(name, number) for which, number in stated.items()}
+    if unit not in numbers or ("value" in numbers and (units is None or units.constants == "value")):
+        return numbers["value"]
     if units is None:
         raise RecipeError(f"shaping: {name} is stated in {unit}, which needs the SFT policy's reference rewards")
-    return float(resolve(units, _number(name, stated[unit])))
+    return float(resolve(units, numbers[unit]))
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RecipeError(f"shaping: {name} is {value!r}; it must be a number")
+    if not math.isfinite(value):
+        raise RecipeError(f"shaping: {name} is {value}; it must be a finite number")
     return float(value)

@@ -38,12 +38,14 @@ class Elementwise(Checked):
         affine: whether responses to one prompt are mapped by a*r + b with a > 0.
         constants: those on a reward or length scale, with their unit and what a number of it comes to.
         centred: whether it compares with cached reference rewards of the same prompt.
+        needs_outcomes: whether it asks if a response is a right solution, which is known of sampled solutions alone.
     """
 
     takes: ClassVar[tuple[SignalType, ...]] = EVERY
     order: ClassVar[Order] = "none"
     affine: ClassVar[bool] = False
     centred: ClassVar[bool] = False
+    needs_outcomes: ClassVar[bool] = False
     constants: ClassVar[Mapping[str, tuple[str, Callable[[SftUnits, float], float]]]] = {}
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:

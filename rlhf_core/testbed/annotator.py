@@ -11,6 +11,7 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.grammar import KEYWORD, WORD
 from rlhf_core.testbed.knowledge import stream
+from rlhf_core.typed import Seed
 
 _KEYWORD = re.compile(rf"\b{KEYWORD}\b", re.IGNORECASE)
 
@@ -47,7 +48,7 @@ class Annotator:
     keyword_bias: float = 0.0
     repetition_bias: float = 0.0
     flipped: float = 0.0
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):

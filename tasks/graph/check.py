@@ -27,10 +27,11 @@ from tasks.graph.scale import Scale
 from tasks.graph.stage_checks import CHECKS, Reached, by_result, stated_settings
 from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.evaluation import ReevaluationSettings
-from tasks.params.pages import Address, entries
+from tasks.params.pages import entries, read_settings, wrong_pages
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
 from tasks.params.row_kinds import row_settings
-from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_names
+from tasks.params.scales import KINDS as SCALE_PAGES
+from tasks.params.scales import RESOURCES, STAGES, extended, scale_entries, scale_folder, scale_names
 from tasks.params.stages import RUNS, RunSettings, stage_needs
 
 #: Where re-evaluation is set up, and which rows and seeds are run together.
@@ -130,32 +131,73 @@ class Check:
 
 def _entries(root: Path) -> Iterator[tuple[Make, str]]:
     """Yields the type and the address of each entry of every page."""
-    for paper in sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales"):
+    for paper in _paper_names(root):
         for kind in PAGES:
-            for address in entries(root, paper_folder(paper), kind).values():
+            for address in entries(root, paper_folder(paper), kind, readable=True).values():
                 yield PAPER_TYPES[kind], address
     for scale in scale_names(root):
         for kind, make in SCALE_TYPES.items():
-            for address in scale_entries(root, scale, kind).values():
+            for address in scale_entries(root, scale, kind, readable=True).values():
                 yield make, address
-        for name, address in scale_entries(root, scale, STAGES).items():
-            yield _stage_type(name, address), address
+        for name, address in scale_entries(root, scale, STAGES, readable=True).items():
+            if (stage := name.partition("-")[0]) in STAGE_TYPES:
+                yield STAGE_TYPES[stage], address
     for file, cls in ((REEVALUATION, ReevaluationSettings), (RUNS, RunSettings)):
         if (root / file).exists():
             yield partial(typed, cls), file
 
 
-def _stage_type(name: str, address: Address) -> Make:
-    """Returns the type of a scale's settings of a stage, from their name: `<stage>` or `<stage>-<name>`.
+def _paper_names(root: Path) -> list[str]:
+    """Returns the folders of papers in params/, those without rows included."""
+    return sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales")
 
-    Raises:
-        RecipeError: no such stage.
-    """
-    stage = name.partition("-")[0]
-    if stage not in STAGE_TYPES:
-        near = hint(name if nearest(name, STAGE_TYPES) else stage, STAGE_TYPES)
-        raise RecipeError(f"{address}: no stage '{stage}' has settings{near}")
-    return STAGE_TYPES[stage]
+
+def _wrong_pages(root: Path) -> list[str]:
+    """Returns what is wrong with pages that cannot be read."""
+    folders: list[tuple[Path, Iterable[str]]] = [(paper_folder(paper), PAGES) for paper in _paper_names(root)]
+    folders += [(scale_folder(scale), SCALE_PAGES) for scale in scale_names(root)]
+    return [problem for folder, kinds in folders for problem in wrong_pages(root, folder, kinds)]
+
+
+def _cases(root: Path, scale: str) -> dict[str, set[str]]:
+    """Returns what settings `<stage>-<name>` of a scale may be of, by the stage: backbones and data of the scale or of
+    one that extends it, papers, and the ways that reward models name to draw references."""
+    scales = [scale, *(name for name in scale_names(root) if name != scale and extended(root, name) == scale)]
+
+    def named(kind: str) -> set[str]:
+        return {name for one in scales for name in scale_entries(root, one, kind, readable=True)}
+
+    backbones, data, known = named("backbones"), named("data"), _paper_names(root)
+    of_papers = {*known, *(f"{paper}-{name}" for paper in known for name in data)}
+    models = (
+        read_settings(at.under(root))
+        for paper in known
+        for at in entries(root, paper_folder(paper), "reward_models", readable=True).values()
+    )
+    return {
+        **dict.fromkeys(("entropies", "samples", "teacher"), backbones),
+        **dict.fromkeys(("reward_model", "generative_reward_model"), of_papers),
+        "references": {str(model["references"]) for model in models if model.get("references") is not None},
+        "selection": data,
+    }
+
+
+def unread_stages(root: Path, scale: str) -> list[str]:
+    """Returns what is wrong with the names of a scale's own settings of stages that no stage reads."""
+    own = entries(root, scale_folder(scale), STAGES, readable=True)
+    cases = _cases(root, scale) if any("-" in name for name in own) else {}
+    problems = []
+    for name, address in own.items():
+        stage, dash, _ = name.partition("-")
+        known = [f"{stage}-{one}" for one in sorted(cases.get(stage, ()))]
+        if stage not in STAGE_TYPES:
+            near = hint(name if nearest(name, STAGE_TYPES) else stage, STAGE_TYPES)
+            problems.append(f"{address}: no stage '{stage}' has settings{near}")
+        elif dash and not known:
+            problems.append(f"{address}: stage '{stage}' has no settings of one case; write them as '{stage}'")
+        elif dash and name not in known:
+            problems.append(f"{address}: nothing reads '{name}'{hint(name, known, more=3)}")
+    return problems
 
 
 def refused(problems: Iterable[str]) -> RecipeError | None:
@@ -186,11 +228,12 @@ def check_all(root: Path) -> None:
     Raises:
         RecipeError: every problem, one a line.
     """
-    check, problems = Check(root), []
+    check, problems = Check(root), _wrong_pages(root)
     try:
         problems += [found for make, address in _entries(root) if (found := check.entry(make, address))]
-    except (RecipeError, DataError) as unreadable:
-        problems.append(str(unreadable))
+        problems += [found for scale in scale_names(root) for found in unread_stages(root, scale)]
+    except RecipeError as twice:  # an entry of two pages
+        problems.append(str(twice))
     for paper in papers(root):
         rows, wrong = read_rows(root, paper)
         problems += wrong.values()
@@ -220,6 +263,8 @@ def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -
         found = check.named(scale, paper, dict.fromkeys([*wanted, *known]))
         problems += [problem for name in wanted for problem in found[name]]
         others += [f"{paper}/{name}" for name in known if name not in wanted and found[name]]
+    for problem in (one for one in [*_wrong_pages(root), *unread_stages(root, scale)] if one not in problems):
+        print(f"warning: {problem}", file=sys.stderr)
     if others:
         names = ", ".join(others[:3]) + (" and more" if len(others) > 3 else "")
         noun = "row is" if len(others) == 1 else "rows are"

@@ -67,7 +67,7 @@ def build(root: Path) -> dict[Path, Graph]:
         if paper not in rows:
             raise RecipeError(f"{RUNS}: demo names '{paper}', a paper without rows{hint(paper, rows)}")
         wrong = set(row_addresses(root, paper)) - set(rows[paper])
-        chosen = [row_named(root, paper, name, rows[paper]) for name in part.rows if name not in wrong]
+        chosen = _of_demo(root, paper, [name for name in part.rows if name not in wrong], rows[paper])
         add_rows(demo, testbed, paper, chosen, part.seeds, f"results/{ROOT_SCALE}/{paper}/tables-demo")
     graphs = {Path(): demo}
     for scale_name in scale_names(root):
@@ -78,13 +78,32 @@ def build(root: Path) -> dict[Path, Graph]:
             raw = {row.backbone for row in found.values()} | named - set(found)
             raw |= _printed_backbones(paper)
             every = [*found.values(), *(raw_row(root, paper, name) for name in sorted(raw) if name not in found)]
-            here = [row for row in every if scale.has(row)]
+            here = [row for row in every if _is_here(scale, row)]
             if here:
                 full[paper], seeds = Graph(scale.name), suite_seeds(settings.suite, scale.name, paper)
                 add_rows(full[paper], scale, paper, here, seeds, f"results/{scale.name}/{paper}/tables")
         made = demo.outputs() if scale.name == ROOT_SCALE else set()
         graphs |= {Path("pipelines") / scale.name / name: graph for name, graph in _parted(full, made).items()}
     return graphs
+
+
+def _of_demo(root: Path, paper: str, names: Iterable[str], rows: Mapping[str, RowSpec]) -> list[RowSpec]:
+    """Returns rows of the demo by name, without those that may be on a page that cannot be read."""
+    found = []
+    for name in names:
+        try:
+            found.append(row_named(root, paper, name, rows))
+        except DataError:
+            continue
+    return found
+
+
+def _is_here(scale: Scale, row: RowSpec) -> bool:
+    """Returns whether a row is meant for a scale; not where the scale's own pages cannot be read."""
+    try:
+        return scale.has(row)
+    except DataError:
+        return False
 
 
 def _printed_backbones(paper: str) -> set[str]:

@@ -20,11 +20,11 @@ from rlhf_core.recipe import Recipe, referenced_models, reward_models
 from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from tasks.params.aspects import SelectionFile
-from tasks.params.pages import Address, entries, explained, page_files, read_settings
+from tasks.params.pages import Address, entries, explained, find_entry, page_files, read_settings
 from tasks.params.policy import needed_solutions
 from tasks.params.reward_model import GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
 from tasks.params.row_kinds import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
-from tasks.params.scales import scale_entries, scale_names
+from tasks.params.scales import scale_entries, scale_folder, scale_names
 from tasks.params.settings import ROOT_SCALE, typed
 from tasks.params.stages import run_settings
 
@@ -124,8 +124,19 @@ def paper_folder(paper: str) -> Path:
 
 
 def row_addresses(root: Path, paper: str) -> dict[str, Address]:
-    """Returns addresses of a paper's rows by name."""
-    return entries(root, paper_folder(paper), "rows")
+    """Returns addresses of a paper's rows by name; those of pages that cannot be read are left out."""
+    return entries(root, paper_folder(paper), "rows", readable=True)
+
+
+def refuse_wrong_pages(root: Path, folders: Iterable[Path], kinds: Collection[str]) -> None:
+    """Refuses pages that cannot be read, where a name is on no other page.
+
+    Raises:
+        DataError: names the first such page.
+    """
+    for folder in folders:
+        for kind in kinds:
+            entries(root, folder, kind)
 
 
 def refuse_old_tree(root: Path) -> None:
@@ -155,8 +166,8 @@ def papers(root: Path) -> tuple[str, ...]:
 
 
 def backbone_names(root: Path) -> set[str]:
-    """Returns the names of the backbones of all scales."""
-    return {name for scale in scale_names(root) for name in scale_entries(root, scale, "backbones")}
+    """Returns the names of the backbones of all scales, on pages that can be read."""
+    return {name for scale in scale_names(root) for name in scale_entries(root, scale, "backbones", readable=True)}
 
 
 def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
@@ -180,10 +191,10 @@ def _find_model(root: Path, row: str, paper: str, named: str, kind: str, field_:
     """
     owner, _, name = named.rpartition("/")
     owner = owner or paper
-    where = entries(root, paper_folder(owner), f"{kind}s").get(name)
+    where = find_entry(root, paper_folder(owner), f"{kind}s", name)
     if where is None:
         folders = (path.name for path in (root / "params").glob("*/"))
-        found = {folder: entries(root, paper_folder(folder), f"{kind}s") for folder in folders}
+        found = {folder: entries(root, paper_folder(folder), f"{kind}s", readable=True) for folder in folders}
         known = {one if of == paper else f"{of}/{one}" for of, names in found.items() for one in names}
         raise RecipeError(
             f"{row}: {field_ or kind} is '{named}', which no page has{hint(named, sorted(known), more=3)}"
@@ -256,10 +267,10 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
     Raises:
         RecipeError: no such selection, or one that is not valid.
     """
-    known = entries(root, paper_folder(paper), "selections")
-    if name not in known:
-        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, sorted(known), more=3)}")
-    own = known[name]
+    own = find_entry(root, paper_folder(paper), "selections", name)
+    if own is None:
+        known = sorted(entries(root, paper_folder(paper), "selections"))
+        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, known, more=3)}")
     spec = typed(SelectionFile, read_settings(own.under(root)), own)
     return SelectionSpec(
         paper, name, own, spec.backbone, load_model(root, own, paper, spec.holistic, "holistic"), spec.aspects
@@ -322,6 +333,7 @@ def load_row(root: Path, paper: str, where: Address, backbones: Collection[str] 
         raise RecipeError(explained(str(error), where.under(root))) from None
     known = backbone_names(root) if backbones is None else backbones
     if row.backbone not in known:
+        refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
         raise RecipeError(f"{where}: unknown backbone '{row.backbone}'{hint(row.backbone, sorted(known), more=3)}")
     if isinstance(row, RawRow):
         return RowSpec(paper, name, where, row.kind, row.backbone)
@@ -404,7 +416,7 @@ def _read_rows(
 
 def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
     """Returns the row of a backbone as it is, which its SFT stage measures."""
-    scales = (scale_entries(root, scale, "backbones") for scale in (ROOT_SCALE, *scale_names(root)))
+    scales = (scale_entries(root, scale, "backbones", readable=True) for scale in (ROOT_SCALE, *scale_names(root)))
     nowhere = Address(f"params/scales/{ROOT_SCALE}/backbones.yaml:{backbone}")
     where = next((found[backbone] for found in scales if backbone in found), nowhere)
     return RowSpec(paper, backbone, where, "raw", backbone)
@@ -419,4 +431,6 @@ def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) ->
     backbones = backbone_names(root)
     if name in backbones:
         return raw_row(root, paper, name)
+    refuse_wrong_pages(root, (paper_folder(paper),), ("rows",))
+    refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
     raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*rows, *backbones}), more=3)}")

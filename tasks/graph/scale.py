@@ -13,7 +13,7 @@ from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
 from tasks.params.aspects import AspectModelSpec
 from tasks.params.backbone import BackboneSpec
-from tasks.params.pages import Address, entries, page_files, read_settings
+from tasks.params.pages import Address, entries, find_entry, page_files, read_settings
 from tasks.params.row_kinds import ROW_KINDS
 from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names, scale_pages
 from tasks.params.settings import ROOT_SCALE, typed
@@ -254,6 +254,12 @@ class Scale:
 
     def comparing(self, row: RowSpec, seed: int) -> list[Item]:
         """Returns the stage that compares the policies of several rows, last, after everything that it needs."""
+        judged = row.policies[0]
+        if row.backbone != judged.backbone:
+            raise RecipeError(
+                f"{row.path}: backbone is '{row.backbone}', but policy '{judged.name}' is of '{judged.backbone}'; name "
+                "the same backbone"
+            )
         parts = [self.row(other, seed) for other in row.policies]
         for other, items in zip(row.policies, parts, strict=True):
             if items[0] != parts[0][0]:
@@ -311,10 +317,10 @@ class Scale:
         found = []
         for file, name in named:
             if name is not None:
-                known = entries(self.root, paper_folder(paper), "aspect_models")
-                if name not in known:
-                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, sorted(known), more=3)}")
-                spec = known[name]
+                spec = find_entry(self.root, paper_folder(paper), "aspect_models", str(name))
+                if spec is None:
+                    known = sorted(entries(self.root, paper_folder(paper), "aspect_models"))
+                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, known, more=3)}")
                 base = self.backbone(typed(AspectModelSpec, self._read(spec), spec).backbone, seed, spec)
                 made = {"data": result_of(base[0]), "sft": result_of(base[2])}
                 scale = self.stage_settings("aspect_model")

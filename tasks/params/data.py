@@ -19,7 +19,7 @@ from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
 from rlhf_core.testbed.calibration import check_annotator
 from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.responses import PADDINGS
-from rlhf_core.typed import Checked, accepted_by, between, one_of, typed
+from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
 from tasks.params.questions import QuestionsSpec, WorldNumber, seed_of_world
 from tasks.params.settings import Count, InnerShare, Share, Size
 
@@ -60,8 +60,8 @@ class DrawnSpec(Checked):
     source: str
     template: Template
     limits: Mapping[str, Any]
-    world_seed: int
-    seed: int
+    world_seed: Seed
+    seed: Seed
     annotator: Mapping[str, Any]
     rows: Mapping[str, int]
     world: WorldNumber | None = field(default=None, kw_only=True)

@@ -33,7 +33,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -293,18 +293,48 @@ def page_files(folder: Path, kind: str) -> list[Path]:
     return [*folder.glob(f"{kind}.yaml"), *sorted(folder.glob(f"{kind}_*.yaml"))]
 
 
-def entries(root: Path, folder: Path | str, kind: str) -> dict[str, Address]:
+def entries(root: Path, folder: Path | str, kind: str, *, readable: bool = False) -> dict[str, Address]:
     """Returns addresses of a kind's entries by name, over all its pages in a folder below the root; relative to the
     root.
 
+    Args:
+        readable: pages that cannot be read are left out, for who needs other pages.
+
     Raises:
+        DataError: a page that cannot be read.
         RecipeError: an entry of two pages.
     """
     found: dict[str, Address] = {}
     for file in page_files(root / folder, kind):
-        page, where = read_page(file), file.relative_to(root).as_posix()
+        try:
+            page, where = read_page(file), file.relative_to(root).as_posix()
+        except DataError:
+            if not readable:
+                raise
+            continue
         for name in page.names:
             if name in found:
                 raise RecipeError(f"{where}: '{name}' is in {found[name].file}, too; delete one")
             found[name] = Address(f"{where}:{name}")
     return found
+
+
+def find_entry(root: Path, folder: Path | str, kind: str, name: str) -> Address | None:
+    """Returns the address of an entry, None where no page has it; other pages of the kind may be unreadable.
+
+    Raises:
+        DataError: a page that cannot be read, which may have the entry.
+    """
+    found = entries(root, folder, kind, readable=True).get(name)
+    return entries(root, folder, kind).get(name) if found is None else found
+
+
+def wrong_pages(root: Path, folder: Path | str, kinds: Iterable[str]) -> list[str]:
+    """Returns what is wrong with the pages of some kinds in a folder that cannot be read."""
+    problems = []
+    for file in (file for kind in kinds for file in page_files(root / folder, kind)):
+        try:
+            read_page(file)
+        except DataError as error:
+            problems.append(str(error))
+    return problems

@@ -12,12 +12,13 @@ from rlhf_core.models.sampling import Sampling
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.reasoning.templates import TEMPLATES
+from rlhf_core.reasoning.token_rewards import RewardRanges
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_losses import build_loss
 from rlhf_core.segmentation.segmenters import check_stated_segmenter, segmenter_needs
 from rlhf_core.shaping.specification import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.typed import Checked, above, accepted_by, between, check_given, init_fields, one_of, typed
+from rlhf_core.typed import Checked, Seed, above, accepted_by, between, check_given, init_fields, one_of, typed
 from tasks.params.settings import Count, Share, overrides
 
 #: What a reward model learns from: pairs of the backbone's data, or of sampled solutions.
@@ -49,7 +50,7 @@ class RewardModelSpec(Checked):
     loss: Annotated[str | Mapping[str, Any], accepted_by(build_loss)]
     end_token: bool = False
     learning_rate_share: Annotated[float, above(0)] = 1.0
-    seed_offset: int = 0
+    seed_offset: Seed = 0
     data: str | None = None
     references: str | None = None
     pairs: Annotated[str, one_of((PREFERENCE, SAMPLES))] = PREFERENCE
@@ -215,10 +216,7 @@ class GenerativeModelScale(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         typed(TrainingConfig, self.training, "training")
-        for name in ("negative", "positive"):
-            low, high = getattr(self, name)
-            if low > high:
-                raise RecipeError(f"{name} is {[low, high]}; state the lower bound first")
+        RewardRanges(self.negative, self.positive)
 
     def training_config(self, model: GenerativeModelSpec, where: str) -> TrainingConfig:
         """Returns the training settings of a model."""

@@ -58,16 +58,21 @@ def extended(root: Path, scale: str) -> str | None:
     return str(other)
 
 
-def scale_entries(root: Path, scale: str, kind: str) -> dict[str, Address]:
+def scale_entries(root: Path, scale: str, kind: str, *, readable: bool = False) -> dict[str, Address]:
     """Returns addresses of a scale's entries of a kind by name, with those of the scale that it extends.
 
+    Args:
+        readable: as for `entries`.
+
     Raises:
+        DataError: a page that cannot be read.
         RecipeError: an entry of two pages, or a scale.yaml that names no scale.
     """
-    own, other = entries(root, scale_folder(scale), kind), extended(root, scale)
+    own, other = entries(root, scale_folder(scale), kind, readable=readable), extended(root, scale)
     if other is None or (own and kind != STAGES):
         return own
-    taken = {name: at for name, at in entries(root, scale_folder(other), kind).items() if name != RESOURCES}
+    of_other = entries(root, scale_folder(other), kind, readable=readable)
+    taken = {name: at for name, at in of_other.items() if name != RESOURCES}
     return {**taken, **own}
 
 

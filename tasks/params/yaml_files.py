@@ -33,7 +33,8 @@ class _NotText(yaml.YAMLError):
     """
 
     def __init__(self, node: yaml.Node, row: int) -> None:
-        kind = {yaml.SequenceNode: "a list", yaml.MappingNode: "a mapping"}.get(type(node))
+        kinds: dict[type[yaml.Node], str] = {yaml.SequenceNode: "a list", yaml.MappingNode: "a mapping"}
+        kind = kinds.get(type(node))
         self.name, self.row = None if kind or not node.value else str(node.value), row
         written = f"Write '{self.name}' in quotes" if self.name else "Write a name before the colon"
         self.remedy = f"It is {kind}; write one name before the colon" if kind else written

@@ -112,7 +112,7 @@ BROKEN: list[tuple[dict[str, dict[w.World, Any]], str]] = [
     ({"a": {1: [1.0], 2: [None]}, "b": {1: [1.0], 2: [2.0]}}, "row 'a' has the value None in world 2"),
     ({"a": {1: [1.0], 2: []}, "b": {1: [1.0], 2: [2.0]}}, "row 'a' has no value in world 2"),
     ({"a": {}, "b": {1: [1.0]}}, "row 'a' has no worlds"),
-    ({"a": {1: [1.0]}, "B": {1: [1.0]}}, "unknown row 'b'; known: a, B"),
+    ({"a": {1: [1.0]}, "B": {1: [1.0]}}, "unknown row 'b'; did you mean 'B'"),
 ]
 
 

@@ -11,7 +11,9 @@ import pytest
 import yaml
 
 from rlhf_core.errors import DataError, RecipeError, hint
-from tasks.graph.check import check_all
+from tasks.graph.check import check_all, unread_stages
+from tasks.params.pages import Address
+from tasks.params.scales import scale_names
 from tasks.params.yaml_files import parse_mapping
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -28,7 +30,17 @@ def tree(tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     for part in {"scales", "par" if folder == "scales" else folder}:
         shutil.copytree(ROOT / "params" / part, tmp_path / "params" / part)
     shutil.copyfile(ROOT / "params.yaml", tmp_path / "params.yaml")
+    _without_unread(tmp_path)
     return tmp_path
+
+
+def _without_unread(tree: Path) -> None:
+    """Drops settings of stages that only papers outside the tree read."""
+    for problem in (problem for scale in scale_names(tree) for problem in unread_stages(tree, scale)):
+        address = Address(problem.split(": ")[0])
+        content = yaml.safe_load((tree / address.file).read_text(encoding="utf-8"))
+        del content[address.key]
+        (tree / address.file).write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
 
 
 def change(tree: Path, page: str, entry: str, changed: Mapping[str, Any]) -> None:
