@@ -1,0 +1,167 @@
+"""The working tree of one world of a study: the project's pages with the study's rows, and a scale for each cell.
+
+A tree is a project of its own, outside the clone: `params/`, a dvc.yaml for each cell, DVC's cache. The scheduler runs
+it as it runs any other; it may be deleted once the world's record is written.
+
+    <tree>/params/scales/<cell>/*.yaml           the scale's pages, the study's settings and the cell's levels over them
+    <tree>/params/<paper>/rows_<study>.yaml      rows `<study>-<row>`, beside the row that each is like
+    <tree>/pipelines/<cell>/<paper>/dvc.yaml
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rlhf_core.errors import RecipeError, hint
+from tasks.graph import files as graph
+from tasks.graph.items import Graph, Item
+from tasks.graph.rows import PAGES, load_row, papers, row_addresses
+from tasks.graph.scale import Scale
+from tasks.params.pages import Address, entries, merge, read_settings
+from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
+from tasks.params.settings import ROOT_SCALE
+from tasks.params.stages import RUNS
+from tasks.params.studies import LIKE, ONLY, StudySpec
+
+#: Settings of data by which a world is drawn.
+WORLD_SEEDS = ("world_seed", "seed")
+
+
+@dataclass(frozen=True)
+class World:
+    """One world of a study in a tree.
+
+    Attributes:
+        study: its name.
+        spec: what it says.
+        number: the seed of everything in the world.
+        tree: the folder.
+    """
+
+    study: str
+    spec: StudySpec
+    number: int
+    tree: Path
+
+    def stages(self, cell: str) -> dict[str, Item]:
+        """Returns the last stage of every row of a cell, by the row's name."""
+        return {row: items[-1] for row, items in self._rows(cell).items()}
+
+    def items(self, cell: str) -> list[Item]:
+        """Returns every stage of a cell, each once."""
+        made = Graph(cell)
+        for items in self._rows(cell).values():
+            made.add(items)
+        return made.items()
+
+    def _rows(self, cell: str) -> dict[str, list[Item]]:
+        scale = Scale(self.tree, cell)
+        found = {}
+        for row in self.spec.rows_of(self.spec.cells[cell]):
+            paper, name = _paper(self.spec.rows[row]), row_name(self.study, row)
+            spec = load_row(self.tree, paper, row_addresses(self.tree, paper)[name])
+            found[row] = scale.row(spec, self.number)
+        return found
+
+    @property
+    def pipelines(self) -> list[str]:
+        """Returns the dvc.yaml files, relative to the tree."""
+        return [f"pipelines/{cell}/{self.study}/dvc.yaml" for cell in self.spec.cells]
+
+
+def row_name(study: str, row: str) -> str:
+    """Returns the name of a study's row on its page."""
+    return f"{study}-{row}"
+
+
+def _paper(row: Mapping[str, Any]) -> str:
+    return str(row[LIKE]).partition("/")[0]
+
+
+def write_tree(project: Path, world: World) -> None:
+    """Writes the pages and pipelines of a world; what the tree has of results stays.
+
+    Raises:
+        RecipeError: a row or setting of the study that does not exist or does not fit.
+    """
+    world.tree.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(world.tree / "params", ignore_errors=True)
+    for paper in papers(project):
+        shutil.copytree(project / "params" / paper, world.tree / "params" / paper)
+    (world.tree / RUNS).write_text(_yaml({"suite": {"seeds": [world.number], "scale_seeds": {"default": [0]}}}))
+    for cell, levels in world.spec.cells.items():
+        _write_scale(project, world, cell, world.spec.overlay(levels))
+    _write_rows(project, world)
+    for cell, file in zip(world.spec.cells, world.pipelines, strict=True):
+        made = Graph(cell)
+        made.add(world.items(cell))
+        content = graph.pipeline_file(world.tree, made, Path(file).parent)
+        (world.tree / file).parent.mkdir(parents=True, exist_ok=True)
+        (world.tree / file).write_text(graph.HEADER + _yaml(content), encoding="utf-8")
+    if not (world.tree / ".dvc").is_dir():
+        subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=world.tree, check=True)
+
+
+def _write_scale(project: Path, world: World, cell: str, overlay: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the pages of a cell: the testbed's entries, laid over and drawn by the world's number."""
+    folder = world.tree / "params" / "scales" / cell
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind in KINDS:
+        known = scale_entries(project, ROOT_SCALE, kind)
+        made = {name: read_settings(address.under(project)) for name, address in known.items()}
+        for name, values in overlay.get(kind, {}).items():
+            if name not in made:
+                raise RecipeError(f"study '{world.study}': {kind} has no entry '{name}'{hint(name, sorted(made))}")
+            made[name] = merge(made[name], values)
+        if kind == "data":
+            made = {name: _drawn(values, world.number) for name, values in made.items()}
+        if kind == STAGES:
+            made[RESOURCES] = graph.resources(project, ROOT_SCALE)
+        if made:
+            (folder / f"{kind}.yaml").write_text(_yaml(made), encoding="utf-8")
+
+
+def _drawn(values: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Returns settings of data drawn by the world's number: facts, rows and labels."""
+    made = {**values, **{name: number for name in WORLD_SEEDS if name in values}}
+    if isinstance(made.get("annotator"), Mapping):
+        made["annotator"] = {**made["annotator"], "seed": number}
+    return made
+
+
+def _write_rows(project: Path, world: World) -> None:
+    pages: dict[str, dict[str, Any]] = {}
+    for name, row in world.spec.rows.items():
+        paper, like = str(row[LIKE]).split("/")
+        known = entries(project, Path("params") / paper, PAGES[0]) if paper in papers(project) else {}
+        if like not in known:
+            near = hint(like, sorted(known), more=3) if known else hint(paper, papers(project), more=3)
+            raise RecipeError(f"study '{world.study}': rows.{name}: no row '{row[LIKE]}'{near}")
+        own = {field: value for field, value in row.items() if field not in (LIKE, ONLY)}
+        made = merge(read_settings(Address(known[like]).under(project)), own)
+        pages.setdefault(paper, {})[row_name(world.study, name)] = made
+    for paper, rows in pages.items():
+        file = world.tree / "params" / paper / f"rows_{world.study}.yaml"
+        file.write_text(_yaml(rows), encoding="utf-8")
+
+
+
+
+class _Plain(yaml.CSafeDumper):
+    """YAML without anchors, which DVC's parameters cannot follow."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def _yaml(content: Any) -> str:
+    return yaml.dump(deepcopy(content), Dumper=_Plain, sort_keys=False, width=110)
