@@ -113,6 +113,7 @@ def train_policy(
         print(f"note: {row_path}: {useless}", file=sys.stderr)
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
+    seed += recipe.seed_offset
     models = reward_model or (), normaliser or (), references or ()
     reward = RewardInputs(entropies, *models, sentences, selection, aspect_model or ())
     above = PolicyInputs(data, sft, reward, holistic, SolutionFolders(samples, teacher, token_rewards))
