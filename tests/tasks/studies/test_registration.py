@@ -104,7 +104,8 @@ def test_a_committed_line_of_the_log_stays(clone: Path, fault: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("number", "pilot"), [(0, False), (9, True), (1000, False), (1100, False), (150, False), (250, True), (999_999, False)]
+    ("number", "pilot"),
+    [(0, False), (9, True), (1000, False), (1100, False), (150, False), (250, True), (999_999, False)],
 )
 def test_a_seed_that_does_not_fit_its_use_is_refused(number: int, *, pilot: bool) -> None:
     with pytest.raises(RecipeError, match=f"seed {number}"):
