@@ -33,7 +33,7 @@ from tasks.studies.registration import (
     record_file,
     registration,
 )
-from tasks.studies.tree import World, write_tree
+from tasks.studies.tree import WorldTree, write_tree
 
 WORK = Path(".work") / "studies"
 
@@ -44,7 +44,7 @@ def run_world(root: Path, own: Registration, spec: StudySpec, number: int, *, pi
     Raises:
         RunFailed: a stage failed.
     """
-    log, world = get_run_logger(), World(own.study, spec, number, root / WORK / own.study / str(number))
+    log, world = get_run_logger(), WorldTree(own.study, spec, number, root / WORK / own.study / str(number))
     write_tree(root, world)
     summary = run_stale(world.tree, world.pipelines)
     log.info("world %d: %s", number, summary.line())

@@ -11,7 +11,7 @@ from rlhf_core.errors import RewardsmithError
 from tasks.params.studies import FOLDER, read_study, study_file
 from tasks.studies.records import read_record, read_records
 from tasks.studies.registration import RECORDS, check_log, check_unchanged, registration
-from tasks.studies.verdicts import Finding, StudyState, state_of
+from tasks.studies.verdicts import StudyFinding, StudyState, state_of
 
 
 def load(root: Path, name: str) -> StudyState:
@@ -83,7 +83,7 @@ def print_study(root: Path, name: str) -> None:
         print(_line(finding))
 
 
-def _line(finding: Finding) -> str:
+def _line(finding: StudyFinding) -> str:
     found, interval = finding.effect, finding.effect.interval()
     shown = "" if interval is None else f" [{interval.lower:+.1f}, {interval.upper:+.1f}]"
     p = "" if finding.p is None else f", p = {finding.p:.3g}"

@@ -18,7 +18,7 @@ from tasks.params.studies import StudySpec
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_jsonl
 from tasks.studies.registration import RECORDS, Registration, check_record, record_file
-from tasks.studies.tree import World
+from tasks.studies.tree import WorldTree
 
 #: Means over the second half of training that a record keeps, and the last value that it keeps.
 MEANS, LAST = ("clip_fraction", "explained_variance", "entropy"), ("kl",)
@@ -62,7 +62,7 @@ def _measured(tree: Path, item: Item) -> dict[str, Any]:
     return found | {"metrics": _finite(metrics)}
 
 
-def record_of(world: World, own: Registration, *, pilot: bool) -> dict[str, Any]:
+def record_of(world: WorldTree, own: Registration, *, pilot: bool) -> dict[str, Any]:
     """Returns the record of a world whose stages have all run."""
     cells: dict[str, Any] = {}
     machine: dict[str, Any] = {}

@@ -14,12 +14,9 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-
-import yaml
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph import files as graph
@@ -32,14 +29,14 @@ from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import RUNS
 from tasks.params.studies import LIKE, ONLY, StudySpec
+from tasks.params.yaml_files import yaml_text
 
+#: Pages of a paper's rows.
 ROWS = "rows"
-#: Settings of data by which a world is drawn.
-WORLD_SEEDS = ("world_seed", "seed")
 
 
 @dataclass(frozen=True)
-class World:
+class WorldTree:
     """One world of a study in a tree.
 
     Attributes:
@@ -89,7 +86,7 @@ def _paper(row: Mapping[str, Any]) -> str:
     return str(row[LIKE]).partition("/")[0]
 
 
-def write_tree(project: Path, world: World) -> None:
+def write_tree(project: Path, world: WorldTree) -> None:
     """Writes the pages and pipelines of a world; what the tree has of results stays.
 
     Raises:
@@ -101,7 +98,7 @@ def write_tree(project: Path, world: World) -> None:
         shutil.copytree(project / "params" / paper, world.tree / "params" / paper)
         for page in page_files(world.tree / "params" / paper, ROWS):
             page.unlink()  # a setting of the study that another row cannot have is not its concern
-    (world.tree / RUNS).write_text(_yaml({"suite": {"seeds": [world.number], "scale_seeds": {"default": [0]}}}))
+    (world.tree / RUNS).write_text(yaml_text({"suite": {"seeds": [world.number], "scale_seeds": {"default": [0]}}}))
     for cell, levels in world.spec.cells.items():
         _write_scale(project, world, cell, world.spec.overlay(levels))
     _write_rows(project, world)
@@ -111,12 +108,12 @@ def write_tree(project: Path, world: World) -> None:
         made.add(world.items(cell))
         content = graph.pipeline_file(world.tree, made, Path(file).parent)
         (world.tree / file).parent.mkdir(parents=True, exist_ok=True)
-        (world.tree / file).write_text(graph.HEADER + _yaml(content), encoding="utf-8")
+        (world.tree / file).write_text(graph.HEADER + yaml_text(content), encoding="utf-8")
     if not (world.tree / ".dvc").is_dir():
         subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=world.tree, check=True)
 
 
-def _check(world: World) -> None:
+def _check(world: WorldTree) -> None:
     """Refuses what a stage would refuse, naming the study beside the page."""
     problems = [
         problem
@@ -128,7 +125,7 @@ def _check(world: World) -> None:
         raise error
 
 
-def _write_scale(project: Path, world: World, cell: str, overlay: Mapping[str, Mapping[str, Any]]) -> None:
+def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[str, Mapping[str, Any]]) -> None:
     """Writes the pages of a cell: the testbed's entries, laid over and drawn by the world's number."""
     folder = world.tree / "params" / "scales" / cell
     folder.mkdir(parents=True, exist_ok=True)
@@ -144,18 +141,16 @@ def _write_scale(project: Path, world: World, cell: str, overlay: Mapping[str, M
         if kind == STAGES:
             made[RESOURCES] = graph.resources(project, ROOT_SCALE)
         if made:
-            (folder / f"{kind}.yaml").write_text(_yaml(made), encoding="utf-8")
+            (folder / f"{kind}.yaml").write_text(yaml_text(made), encoding="utf-8")
 
 
 def _drawn(values: Mapping[str, Any], number: int) -> dict[str, Any]:
-    """Returns settings of data drawn by the world's number: facts, rows and labels."""
-    made = {**values, **{name: number for name in WORLD_SEEDS if name in values}}
-    if isinstance(made.get("annotator"), Mapping):
-        made["annotator"] = {**made["annotator"], "seed": number}
-    return made
+    """Returns settings of generated data with the world's number, from which facts, rows and labels follow; others as
+    they are."""
+    return {**values, "world": number} if "seed" in values else dict(values)
 
 
-def _write_rows(project: Path, world: World) -> None:
+def _write_rows(project: Path, world: WorldTree) -> None:
     pages: dict[str, dict[str, Any]] = {}
     for name, row in world.spec.rows.items():
         paper, like = str(row[LIKE]).split("/")
@@ -168,15 +163,4 @@ def _write_rows(project: Path, world: World) -> None:
         pages.setdefault(paper, {})[row_name(world.study, name)] = made
     for paper, rows in pages.items():
         file = world.tree / "params" / paper / f"rows_{world.study}.yaml"
-        file.write_text(_yaml(rows), encoding="utf-8")
-
-
-class _Plain(yaml.CSafeDumper):
-    """YAML without anchors, which DVC's parameters cannot follow."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
-def _yaml(content: Any) -> str:
-    return yaml.dump(deepcopy(content), Dumper=_Plain, sort_keys=False, width=110)
+        file.write_text(yaml_text(rows), encoding="utf-8")

@@ -19,7 +19,7 @@ Records = Mapping[int, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
-class Finding:
+class StudyFinding:
     """A hypothesis with what its worlds say.
 
     Attributes:
@@ -60,7 +60,7 @@ class StudyState:
     own: Registration
     spec: StudySpec
     records: Records
-    findings: tuple[Finding, ...]
+    findings: tuple[StudyFinding, ...]
 
     @property
     def complete(self) -> bool:
@@ -77,7 +77,7 @@ def world_value(spec: StudySpec, hypothesis: Hypothesis, record: Mapping[str, An
     )
 
 
-def findings_of(spec: StudySpec, records: Records) -> tuple[Finding, ...]:
+def findings_of(spec: StudySpec, records: Records) -> tuple[StudyFinding, ...]:
     """Returns the findings of all hypotheses over some worlds.
 
     Raises:
@@ -102,7 +102,7 @@ def findings_of(spec: StudySpec, records: Records) -> tuple[Finding, ...]:
 
 def _finding(
     spec: StudySpec, name: str, effect: Effect, p: float, values: Mapping[int, float], *, count: int
-) -> Finding:
+) -> StudyFinding:
     hypothesis, primary = spec.hypotheses[name], name == next(iter(spec.hypotheses))
     word: Word = "undecided"
     if effect.reason is None and p < ALPHA:
@@ -111,7 +111,7 @@ def _finding(
         word = "equivalent"
     sees = effect.smallest_visible(ALPHA if primary else ALPHA / max(1, count))
     tested = None if effect.reason else p
-    return Finding(name, hypothesis.says, primary, effect, tested, word, sees, values)
+    return StudyFinding(name, hypothesis.says, primary, effect, tested, word, sees, values)
 
 
 def state_of(root: Path, own: Registration, spec: StudySpec) -> StudyState:
