@@ -103,6 +103,8 @@ class StudySpec(Checked):
         rows: by name: `like: <paper>/<row>`, settings of a row laid over it, and `only` the levels of dials in whose
             cells it is trained.
         main: the row that hypotheses compare with.
+        reward_models: of the study's own, by name: `like: <paper>/<reward model>` and settings laid over it; rows of
+            the same paper name them as their `reward_model`.
         hypotheses: by name; the first is the primary one, the others are corrected for their number (Holm).
         metric: of the rows' results, such as win_rate_vs_sft; larger is better.
         worlds: how many are run before anything is concluded.
@@ -124,6 +126,7 @@ class StudySpec(Checked):
     worlds: Annotated[Count, above(1)]
     dials: Mapping[str, Mapping[str, Overlay]] = field(default_factory=dict)
     settings: Overlay = field(default_factory=dict)
+    reward_models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     claim: PaperClaim | None = None
     margin: Annotated[float, above(0)] | None = None
     hours: Annotated[float, above(0)] | None = None
@@ -137,9 +140,11 @@ class StudySpec(Checked):
         for dial, levels in self.dials.items():
             if len(levels) < 2:
                 raise RecipeError(f"dials.{dial} has {len(levels)} level; a dial has at least two")
+        for group, entries in (("rows", self.rows), ("reward_models", self.reward_models)):
+            for name, entry in entries.items():
+                if not isinstance(entry.get(LIKE), str) or entry[LIKE].count("/") != 1:
+                    raise RecipeError(f"{group}.{name}: 'like' is {entry.get(LIKE)!r}; write it as <paper>/<name>")
         for name, row in self.rows.items():
-            if not isinstance(row.get(LIKE), str) or row[LIKE].count("/") != 1:
-                raise RecipeError(f"rows.{name}: 'like' is {row.get(LIKE)!r}; name a row as <paper>/<row>")
             self._check_levels(f"rows.{name}.{ONLY}", row.get(ONLY) or {})
         _named("main", self.main, self.rows)
         for name, hypothesis in self.hypotheses.items():
@@ -151,7 +156,12 @@ class StudySpec(Checked):
                 _named(where, page, KINDS)
 
     def _check_names(self) -> None:
-        groups = [("rows", self.rows), ("dials", self.dials), ("hypotheses", self.hypotheses)]
+        groups = [
+            ("rows", self.rows),
+            ("reward_models", self.reward_models),
+            ("dials", self.dials),
+            ("hypotheses", self.hypotheses),
+        ]
         groups += [(f"dials.{dial}", levels) for dial, levels in self.dials.items()]
         for group, names in groups:
             for name in names:

@@ -24,15 +24,15 @@ from tasks.graph.check import check_rows, refused
 from tasks.graph.items import Graph, Item
 from tasks.graph.rows import load_row, papers, row_addresses
 from tasks.graph.scale import Scale
-from tasks.params.pages import Address, entries, merge, page_files, read_settings
+from tasks.params.pages import entries, merge, page_files, read_settings
 from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import RUNS
 from tasks.params.studies import LIKE, ONLY, StudySpec
 from tasks.params.yaml_files import yaml_text
 
-#: Pages of a paper's rows.
-ROWS = "rows"
+#: Pages of a paper that a study adds to.
+ROWS, MODELS = "rows", "reward_models"
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class WorldTree:
         scale = Scale(self.tree, cell)
         found = {}
         for row in self.spec.rows_of(self.spec.cells[cell]):
-            paper, name = _paper(self.spec.rows[row]), row_name(self.study, row)
+            paper, name = _paper(self.spec.rows[row]), own_name(self.study, row)
             spec = load_row(self.tree, paper, row_addresses(self.tree, paper)[name])
             found[row] = scale.row(spec, self.number)
         return found
@@ -77,9 +77,9 @@ class WorldTree:
         return [f"pipelines/{cell}/{self.study}/dvc.yaml" for cell in self.spec.cells]
 
 
-def row_name(study: str, row: str) -> str:
-    """Returns the name of a study's row on its page."""
-    return f"{study}-{row}"
+def own_name(study: str, name: str) -> str:
+    """Returns the name of a study's row or reward model on its page."""
+    return f"{study}-{name}"
 
 
 def _paper(row: Mapping[str, Any]) -> str:
@@ -151,16 +151,28 @@ def _drawn(values: Mapping[str, Any], number: int) -> dict[str, Any]:
 
 
 def _write_rows(project: Path, world: WorldTree) -> None:
-    pages: dict[str, dict[str, Any]] = {}
-    for name, row in world.spec.rows.items():
-        paper, like = str(row[LIKE]).split("/")
-        known = entries(project, Path("params") / paper, ROWS) if paper in papers(project) else {}
-        if like not in known:
-            near = hint(like, sorted(known), more=3) if known else hint(paper, papers(project), more=3)
-            raise RecipeError(f"study '{world.study}': rows.{name}: no row '{row[LIKE]}'{near}")
-        own = {field: value for field, value in row.items() if field not in (LIKE, ONLY)}
-        made = merge(read_settings(Address(known[like]).under(project)), own)
-        pages.setdefault(paper, {})[row_name(world.study, name)] = made
-    for paper, rows in pages.items():
-        file = world.tree / "params" / paper / f"rows_{world.study}.yaml"
-        file.write_text(yaml_text(rows), encoding="utf-8")
+    """Writes the study's rows and reward models beside those that they are like."""
+    models, spec = world.spec.reward_models, world.spec
+    made = {name: _like(project, world.study, f"reward_models.{name}", model, MODELS) for name, model in models.items()}
+    rows = {name: _like(project, world.study, f"rows.{name}", row, ROWS) for name, row in spec.rows.items()}
+    for row in rows.values():
+        if row.get("reward_model") in models:
+            row["reward_model"] = own_name(world.study, row["reward_model"])
+    for kind, stated, entries_ in ((ROWS, spec.rows, rows), (MODELS, models, made)):
+        pages: dict[str, dict[str, Any]] = {}
+        for name, values in entries_.items():
+            pages.setdefault(_paper(stated[name]), {})[own_name(world.study, name)] = values
+        for paper, page in pages.items():
+            file = world.tree / "params" / paper / f"{kind}_{world.study}.yaml"
+            file.write_text(yaml_text(page), encoding="utf-8")
+
+
+def _like(project: Path, study: str, where: str, stated: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Returns the settings of an entry of the project with a study's own over them."""
+    paper, name = str(stated[LIKE]).split("/")
+    known = entries(project, Path("params") / paper, kind) if paper in papers(project) else {}
+    if name not in known:
+        near = hint(name, sorted(known), more=3) if known else hint(paper, papers(project), more=3)
+        raise RecipeError(f"study '{study}': {where}: like is '{stated[LIKE]}', which no page has{near}")
+    own = {field: value for field, value in stated.items() if field not in (LIKE, ONLY)}
+    return merge(read_settings(known[name].under(project)), own)

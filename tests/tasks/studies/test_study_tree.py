@@ -24,7 +24,9 @@ STUDY = {
         "vanilla": {"like": "par/vanilla", "evaluation": "hackability"},
         "segment": {"like": "segment/segment", "optimiser": {"kl_coef": 0.3}},
         "noisy": {"like": "par/par", "only": {"noise": "high"}},
+        "marked": {"like": "segment/segment", "reward_model": "marked"},
     },
+    "reward_models": {"marked": {"like": "segment/segment", "seed_offset": 7}},
     "dials": {"noise": {"low": {}, "high": {"data": {"dialogue": {"annotator": {"temperature": 1.5}}}}}},
     "settings": {"policy": {"ppo": {"optimiser": {"iterations": 3}}}},
     "hypotheses": {"a": {"says": "s", "row": "segment"}},
@@ -62,8 +64,11 @@ def test_everything_in_a_world_is_drawn_by_its_number(world: WorldTree) -> None:
 def test_rows_are_what_they_are_like_with_their_own_settings(world: WorldTree) -> None:
     rows = yaml.safe_load((world.tree / "params/segment/rows_noise.yaml").read_text())
     assert rows["noise-segment"]["optimiser"] == {"kind": "ppo", "value_clip": 0.25, "kl_coef": 0.3}
-    assert set(world.stages("low")) == {"vanilla", "segment"}
-    assert set(world.stages("high")) == {"vanilla", "segment", "noisy"}
+    assert rows["noise-marked"]["reward_model"] == "noise-marked"
+    models = yaml.safe_load((world.tree / "params/segment/reward_models_noise.yaml").read_text())
+    assert models["noise-marked"]["seed_offset"] == 7
+    assert set(world.stages("low")) == {"vanilla", "segment", "marked"}
+    assert set(world.stages("high")) == {"vanilla", "segment", "marked", "noisy"}
 
 
 def test_every_stage_is_in_the_pipeline_of_its_cell_once(world: WorldTree) -> None:
