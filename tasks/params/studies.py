@@ -113,6 +113,7 @@ class StudySpec(Checked):
         stage: the kind of stage whose metrics count.
         hours: of one core that the study is expected to take.
         shows: other metrics that its page shows.
+        tuned_at: cells in which the rows are tuned, every cell unless given.
     """
 
     title: str
@@ -128,6 +129,7 @@ class StudySpec(Checked):
     margin: Annotated[float, above(0)] | None = None
     hours: Annotated[float, above(0)] | None = None
     shows: tuple[str, ...] = ()
+    tuned_at: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -142,6 +144,8 @@ class StudySpec(Checked):
                 raise RecipeError(f"rows.{name}: 'like' is {row.get(LIKE)!r}; name a row as <paper>/<row>")
             self._check_levels(f"rows.{name}.{ONLY}", row.get(ONLY) or {})
         _named("main", self.main, self.rows)
+        for cell in self.tuned_at:
+            _named("tuned_at", cell, self.cells)
         for name, hypothesis in self.hypotheses.items():
             self._check_hypothesis(f"hypotheses.{name}", hypothesis)
         overlays = [("settings", self.settings)]

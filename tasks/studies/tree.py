@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import yaml
 
@@ -30,10 +30,24 @@ from tasks.params.pages import Address, entries, merge, read_settings
 from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import RUNS
-from tasks.params.studies import LIKE, ONLY, StudySpec
+from tasks.params.studies import LIKE, ONLY
 
 #: Settings of data by which a world is drawn.
 WORLD_SEEDS = ("world_seed", "seed")
+
+
+class Trainable(Protocol):
+    """Rows that are trained in the cells of a study: the study's own, or those of tuning."""
+
+    @property
+    def rows(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def cells(self) -> Mapping[str, Mapping[str, str]]: ...
+
+    def rows_of(self, cell: Mapping[str, str]) -> list[str]: ...
+
+    def overlay(self, cell: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -42,13 +56,13 @@ class World:
 
     Attributes:
         study: its name.
-        spec: what it says.
+        spec: its rows and cells.
         number: the seed of everything in the world.
         tree: the folder.
     """
 
     study: str
-    spec: StudySpec
+    spec: Trainable
     number: int
     tree: Path
 
