@@ -1,10 +1,10 @@
 """Search spaces of tuning: for each kind of optimiser the settings that are searched, and their ranges.
 
-    # params/tuning.yaml
-    scramble: 0
-    spaces:
-      ppo:
-        actor_lr: {low: 1.0e-4, high: 4.0e-3, log: true}
+# params/tuning.yaml
+scramble: 0
+spaces:
+  ppo:
+    actor_lr: {low: 1.0e-4, high: 4.0e-3, log: true}
 """
 
 from __future__ import annotations

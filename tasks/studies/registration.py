@@ -145,7 +145,9 @@ def check_number(number: int, *, pilot: bool) -> None:
     if pilot and number not in TUNING:
         raise RecipeError(f"seed {number} is not of tuning; pilots have seeds {TUNING.start} to {TUNING.stop - 1}")
     if not pilot and (number in TUNING or number < FIRST_NUMBER):
-        raise RecipeError(f"seed {number} is not one that a study draws; those of verdicts are at least {FIRST_NUMBER:,}")
+        raise RecipeError(
+            f"seed {number} is not one that a study draws; those of verdicts are at least {FIRST_NUMBER:,}"
+        )
 
 
 def record_file(study: str, number: int, *, pilot: bool = False) -> Path:
@@ -165,6 +167,8 @@ def check_record(root: Path, file: Path, record: Mapping[str, Any], own: Registr
         raise DataError(f"is of another version of {source}", file=name, field="digest")
     if blob_at(root, record["commit"], source) != own.blob:
         remedy = "A study is committed before its worlds run"
-        raise DataError(f"commit {record['commit'][:10]} does not have {source}", file=name, field="commit", remedy=remedy)
+        raise DataError(
+            f"commit {record['commit'][:10]} does not have {source}", file=name, field="commit", remedy=remedy
+        )
     if not is_ancestor(root, record["commit"], "HEAD"):
         raise DataError(f"commit {record['commit'][:10]} is not in this history", file=name, field="commit")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,8 +166,6 @@ def _write_rows(project: Path, world: World) -> None:
     for paper, rows in pages.items():
         file = world.tree / "params" / paper / f"rows_{world.study}.yaml"
         file.write_text(_yaml(rows), encoding="utf-8")
-
-
 
 
 class _Plain(yaml.CSafeDumper):
