@@ -71,7 +71,7 @@ def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: 
     problems = add_runs(record, world, digests, commit_of(root), failed, _spent(summary))
     write_tuning(root, record)
     if problems:
-        raise RunFailed(f"seed {seed}: {summary.line()}. " + "; ".join(problems))
+        raise RunFailed(f"seed {seed}: {summary.line()}. " + "; ".join(summary.failed.values() or problems))
 
 
 def _spent(summary: Summary) -> dict[str, float]:

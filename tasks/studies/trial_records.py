@@ -60,11 +60,13 @@ def continued(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Record:
         raise DataError(
             f"is {known['metric']}, the study has {plan.spec.metric}", file=file, field="metric", remedy=remedy
         )
-    rows: dict[str, Any] = known.get("rows", {})
-    for row, made in rows.items():
+    for row, made in known.get("rows", {}).items():
         _check_row(file, row, made, plan)
+    rows: dict[str, Any] = {}
     for row, kind in plan.kinds.items():
-        made = rows.setdefault(row, {"kind": kind, "cells": plan.cells_of(row), "trials": []})["trials"]
+        new = {"kind": kind, "cells": plan.cells_of(row), "trials": []}
+        rows[row] = known.get("rows", {}).get(row, new)
+        made = rows[row]["trials"]
         made += [{"point": point, "runs": {}} for point in plan.points[kind][len(made) :]]
     seeds = sorted({*known.get("seeds", []), *seeds})
     return {"study": plan.study, "metric": plan.spec.metric, "seeds": seeds, "rows": rows}
