@@ -119,8 +119,7 @@ def tune(name: str, trials: int = TRIALS, seeds: tuple[int, ...] = SEEDS, keep: 
     check_not_started(folder, plan.study)
     for seed, some in missing(record):
         run_trials(folder, plan, record, seed, some)
-    if not keep:
-        shutil.rmtree(folder / WORK / plan.study, ignore_errors=True)
+    _tidy(folder, plan, keep)
     return f"{plan.study}: {trials_of(record)} trials of {len(plan.kinds)} rows are in {tuning_file(plan.study)}"
 
 
@@ -140,7 +139,14 @@ def tune_study(root: Path, name: str, trials: int, seeds: Sequence[int], *, keep
     for seed in record["seeds"]:
         world = trial_world(root, plan, seed, [(row, 0) for row in plan.kinds])
         check_digests(record, seed, settings_digests(world, plan))
+    _tidy(root, plan, keep)
     return record
+
+
+def _tidy(root: Path, plan: TuningPlan, keep: bool) -> None:
+    """Removes the worlds' trees, unless they are to be kept."""
+    if not keep:
+        shutil.rmtree(root / WORK / plan.study, ignore_errors=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -162,7 +168,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if options.write:
             file = study_file(root, options.name)
             write_overrides(root, file, rows)
-            print(f"wrote the choices into {file}")
+            print(f"wrote the choices into {file.name}")
     except RunFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

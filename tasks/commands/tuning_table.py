@@ -14,6 +14,7 @@ from tasks.studies.tuned import TunedRow, overrides
 def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> None:
     """Prints the rows with their trials, choices and flags, then the choices as a study's file has them."""
     from rich.console import Console
+    from rich.measure import Measurement
     from rich.table import Table
 
     seeds = ", ".join(map(str, record["seeds"]))
@@ -32,7 +33,8 @@ def print_tuning(rows: Mapping[str, TunedRow], record: Mapping[str, Any]) -> Non
             clock(row.core_seconds),
         )
     console = Console()
-    console.print(table)
+    words = Measurement.get(console, console.options.update_width(1000), table).maximum
+    Console(width=max(console.width, words)).print(table, crop=False)
     for row in rows.values():
         for flag in row.flags:
             console.print(f"{row.row}: {flag}", markup=False, highlight=False, soft_wrap=True)

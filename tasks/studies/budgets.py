@@ -81,14 +81,16 @@ def _budget(row: str, runs: Sequence[Mapping[str, Any]], tuned: TunedRow | None)
         return fmean(known) if known else None
 
     return RowBudget(
-        row,
-        0 if tuned is None else tuned.trials,
-        *(of("training", name) for name in ("updates", "rollouts", "tokens")),
-        0.0 if tuned is None else tuned.core_seconds,
-        math.fsum(run["core_seconds"] for run in runs),
-        of("metrics", "kl"),
-        of("training", "clip_fraction"),
-        of("training", "explained_variance"),
+        row=row,
+        trials=0 if tuned is None else tuned.trials,
+        updates=of("training", "updates"),
+        rollouts=of("training", "rollouts"),
+        tokens=of("training", "tokens"),
+        tuning_seconds=0.0 if tuned is None else tuned.core_seconds,
+        final_seconds=math.fsum(run["core_seconds"] for run in runs),
+        kl=of("metrics", "kl"),
+        clip_fraction=of("training", "clip_fraction"),
+        explained_variance=of("training", "explained_variance"),
     )
 
 

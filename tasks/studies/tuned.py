@@ -65,7 +65,7 @@ class TunedRow:
     def flags(self) -> list[str]:
         """Returns what is to be known of the choice, in words."""
         if self.missing:
-            return [f"{self.missing} trials are missing"]
+            return [f"{self.missing} of {len(self.scores)} trials have not run"]
         found = [f"{name} is the {bound}est tried" for name, bound in self.edges.items()]
         if self.best is None:
             found.append("broken: no trial has a score")
@@ -173,33 +173,47 @@ def check_not_started(root: Path, study: str) -> None:
 
 
 def write_overrides(root: Path, file: Path, rows: Mapping[str, TunedRow]) -> None:
-    """Writes the chosen settings into a study's file; comments stay.
+    """Writes the chosen settings into the rows of a study's file; comments and all other parts stay.
 
     Raises:
         DataError: the file cannot be written so that it says what was chosen.
-        RecipeError: the study was started, or a row has trials that are missing or no trial with a score.
+        RecipeError: the study was started, or a row has trials that have not run or no trial with a score.
     """
-    from ruamel.yaml import YAML
-
     check_not_started(root, file.stem)
     for name, row in rows.items():
         if row.best is None:
             raise RecipeError(f"rows.{name} of study '{file.stem}' has no choice: {'; '.join(row.flags)}")
+    text = _with_points(file.read_text(encoding="utf-8"), rows)
+    spec = typed(StudySpec, parse_mapping(text, str(file)), str(file))
+    for name, row in rows.items():
+        if not as_tuned(spec, row):
+            raise DataError("cannot be written", file=str(file), field=f"rows.{name}", remedy="Write it by hand")
+    write_whole(file, text)
+
+
+def _with_points(text: str, rows: Mapping[str, TunedRow]) -> str:
+    """Returns a study's file with the chosen settings in its rows."""
+    from ruamel.yaml import YAML
+
     yaml = YAML()
     yaml.preserve_quotes, yaml.width = True, 120
-    content = yaml.load(file.read_text(encoding="utf-8"))
+    content, made = yaml.load(text), io.StringIO()
     for name, row in rows.items():
         own = content["rows"][name].setdefault(OPTIMISER, yaml.map())
         if not own:
             own.fa.set_flow_style()
         own.update(row.point)
-    text = io.StringIO()
-    yaml.dump(content, text)
-    spec = typed(StudySpec, parse_mapping(text.getvalue(), str(file)), str(file))
-    for name, row in rows.items():
-        if not as_tuned(spec, row):
-            raise DataError("cannot be written", file=str(file), field=f"rows.{name}", remedy="Write it by hand")
-    write_whole(file, text.getvalue())
+    yaml.dump(content, made)
+
+    def parts(whole: str) -> tuple[str, str, str]:
+        """Returns what is before the rows, the rows, and what is after them."""
+        keys, lines = yaml.load(whole), whole.splitlines(keepends=True)
+        begins = [*(keys.lc.key(key)[0] for key in keys), len(lines)]
+        first, last = begins[[*keys].index("rows") :][:2]
+        return "".join(lines[:first]), "".join(lines[first:last]), "".join(lines[last:])
+
+    before, _, after = parts(text)
+    return before + parts(made.getvalue())[1] + after
 
 
 def as_tuned(spec: StudySpec, row: TunedRow) -> bool:

@@ -237,7 +237,7 @@ def test_nothing_is_chosen_before_all_trials_have_run() -> None:
     del record["rows"]["segment"]["trials"][3]["runs"]["101"]
     row = tuned_rows(record)["segment"]
     assert (row.best, row.missing, row.trials, row.broken) == (None, 1, 3, False)
-    assert row.flags == ["1 trials are missing"]
+    assert row.flags == ["1 of 4 trials have not run"]
     assert "segment" not in overrides(tuned_rows(record))
 
 
@@ -290,8 +290,10 @@ rows:
   dpo:
     like: segment/dpo
     only: {noise: low}
+# The noise of the annotator
 dials:
-  noise: {low: {}, high: {data: {dialogue: {annotator: {temperature: 1.5}}}}}
+  noise: {low: {},
+          high: {data: {dialogue: {annotator: {temperature: 1.5}}}}}
 hypotheses:
   a: {says: s, row: segment}
 metric: win_rate_vs_sft
@@ -311,7 +313,9 @@ def test_choices_are_written_into_the_study_beside_what_it_says(file: Path, tmp_
     rows = tuned_rows(filled(METRICS))
     write_overrides(tmp_path, file, rows)
     text = file.read_text()
-    assert "# What this study is about" in text
+    before, after = TEXT.partition("rows:")[0], TEXT[TEXT.index("# The noise") :]
+    assert text.startswith(before)
+    assert text.endswith(after)
     assert "# as printed" in text
     spec = read_study(file)
     assert spec.rows["bandit"]["optimiser"] == {"value_clip": 0.3, **rows["bandit"].point}
@@ -337,6 +341,6 @@ def test_a_started_study_is_not_written(file: Path, tmp_path: Path) -> None:
 def test_an_unfinished_tuning_is_not_written(file: Path, tmp_path: Path) -> None:
     record = copy.deepcopy(filled(METRICS))
     del record["rows"]["segment"]["trials"][3]["runs"]["101"]
-    with pytest.raises(RecipeError, match=r"rows\.segment of study 'noise' has no choice: 1 trials are missing"):
+    with pytest.raises(RecipeError, match=r"rows\.segment of study 'noise' has no choice: 1 of 4 trials have not run"):
         write_overrides(tmp_path, file, tuned_rows(record))
     assert file.read_text() == TEXT
