@@ -26,6 +26,8 @@ TUNING = Path("reference") / "tuning"
 OVER_SFT, EVEN = "win_rate_vs_sft", 50.0
 #: What a failure's message says of numbers that are not finite.
 DIVERGED = re.compile(r"not finite|gradient norm is (nan|inf)|loss \S+, gradient norm \S+")
+#: What it says before the stage's own words.
+STAGE_FAILED = re.compile(r"^stage \S+ failed with exit code -?\d+: ")
 Record = dict[str, Any]
 
 
@@ -153,7 +155,10 @@ def add_runs(
             if message is None:
                 found.setdefault(trial, {})[cell] = made | _run(world.tree, item, record["metric"])
             elif DIVERGED.search(message):
-                found.setdefault(trial, {})[cell] = made | {"diverged": message, "core_seconds": spent[address]}
+                found.setdefault(trial, {})[cell] = made | {
+                    "diverged": STAGE_FAILED.sub("", message),
+                    "core_seconds": spent[address],
+                }
             else:
                 problems.setdefault(trial, []).append(message)
     for (row, number), cells in found.items():
