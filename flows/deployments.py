@@ -63,12 +63,12 @@ class Deployment:
 
     @property
     def entrypoint(self) -> str:
-        """Returns where prefect.yaml finds the flow."""
+        """Returns the entry point of the flow for prefect.yaml."""
         return f"flows/{self.flow}.py:{self.flow}"
 
     @property
     def module(self) -> str:
-        """Returns where a worker imports it from."""
+        """Returns the module from which a worker imports it."""
         return f"flows.{self.flow}.{self.flow}"
 
 
@@ -160,8 +160,7 @@ def apply(root: Path, client: Any) -> list[str]:
 
 
 def _wanted(one: Deployment, root: Path) -> dict[str, Any]:
-    """Returns what a server holds of a deployment of the tree's commit, beside limit, schedules and parameters'
-    schema."""
+    """Returns a deployment of the tree's commit as a server holds it, without limit, schedules and schema."""
     from prefect.client.schemas.objects import ConcurrencyLimitStrategy, ConcurrencyOptions
 
     commit, project = commit_of(root), str(Path(__file__).resolve().parents[1])

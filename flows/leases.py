@@ -80,7 +80,7 @@ class Leases:
         return lease
 
     def give_back(self, handle: UUID) -> None:
-        """Gives slots back; those of a server that cannot be reached come free by themselves."""
+        """Gives slots back. Slots of a server that cannot be reached become free by themselves."""
         import httpx
 
         with self._lock:

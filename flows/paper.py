@@ -13,7 +13,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from prefect import Flow, flow, get_run_logger, tags
@@ -23,14 +23,14 @@ from prefect.exceptions import Abort
 from flows.deployments import check_pinned
 from flows.follow_ups import Call, follow_ups
 from flows.run_notes import host_tag, noted
-from flows.scheduler import RunFailed, Summary, run_stale
+from flows.scheduler import RunFailed, RunSummary, run_stale
 from flows.several_machines import check_server
 from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from tasks.dvc import plan
 from tasks.dvc.ended_runs import Asked, code_at_work, ended_well
-from tasks.graph.names import SO_FAR, seeds_so_far
+from tasks.graph.names import SO_FAR, SUITE, seeds_so_far
 from tasks.tracking.searches import paper_runs
 
 
@@ -48,10 +48,10 @@ def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
         create(key=key, link=address, link_text=f"runs of {paper} in MLflow")
 
 
-def tables_so_far(root: Path, scale: str, paper: str, summary: Summary) -> list[Call]:
+def tables_so_far(root: Path, scale: str, paper: str, summary: RunSummary) -> list[Call]:
     """Returns the call that makes a paper's tables of what is there, where its tables stage, which waits for every row
     and seed, was not asked for or did not finish. A study that no paper published has no tables."""
-    if paper not in registry.PAPERS:
+    if paper not in printed_tables.PAPERS:
         return []
     stage, finished = f"tables-{paper}", {*summary.current, *summary.done}
     left = {*summary.failed, *summary.skipped}
@@ -68,29 +68,12 @@ def _named(stage: str, addresses: Collection[str]) -> bool:
     return any(address.rpartition(":")[2] == stage for address in addresses)
 
 
-def run_paper(
-    paper: str,
-    *,
-    full: bool,
-    rows: Sequence[str],
-    seeds: Sequence[int],
-    scale: str,
-    report: bool,
-    sync: bool,
-    root: str,
-    remote: str = "",
-    pull: bool = True,
-) -> str:
-    """Brings a paper's results up to date and reports them. Call it inside a flow.
+def run_asked(root: Path, asked: Asked, *, remote: str = "", pull: bool = True) -> str:
+    """Brings the results of a paper, or of the suite's papers, up to date and reports them. Call it inside a flow.
 
     Args:
-        paper: its key.
-        full: every row and seed of the paper instead of the demo-sized set.
-        rows, seeds: only these, with the models they need; none means all.
-        scale: testbed, hh, feedback, reasoning, small or paper.
-        report: write the report page afterwards (and, of some rows or seeds, the tables so far).
-        sync: mirror the results into MLflow afterwards.
         root: the repository.
+        asked: what is brought up to date, and what follows: report (with the tables so far), runs in MLflow.
         remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
         pull: bring the results of other machines here.
 
@@ -100,33 +83,45 @@ def run_paper(
     Raises:
         RunFailed: at least one stage failed, or what follows them.
     """
-    folder = Path(root).resolve()
-    with noted(folder):
+    with noted(root):
         log, code = get_run_logger(), code_at_work()
-        files = plan.pipeline_files(folder, paper, scale=scale, full=full, rows=rows, seeds=seeds)
-        summary = run_stale(folder, files, papers=[paper], rows=rows, seeds=seeds, remote=remote, pull=pull)
+        name, scale = asked.paper, asked.scale
+        papers = plan.asked_papers(root, name, scale=scale, full=asked.full)
+        files = plan.asked_files(root, name, scale=scale, full=asked.full, rows=asked.rows, seeds=asked.seeds)
+        summary = run_stale(root, files, papers=papers, rows=asked.rows, seeds=asked.seeds, remote=remote, pull=pull)
         log.info("%s", summary.line())
-        published, results = paper in registry.PAPERS, Path("results", scale)
         problems = list(summary.failed.values())
-        if report:
-            problems += follow_ups(folder, *tables_so_far(folder, scale, paper, summary))
-        if sync:  # before the report, which links what MLflow holds
-            problems += follow_ups(folder, ("tasks.tracking.mirror", ["--paper", paper, "--scale", scale]))
-            runs_link(create_link_artifact, folder, paper)
-        if report and not published and importlib.util.find_spec(f"tasks.report.{paper}") is None:
-            log.info("no report page of %s; `rewardsmith table %s` sets its rows side by side", paper, paper)
-        elif report:
-            module = "tasks.report" if published else f"tasks.report.{paper}"
-            problems += follow_ups(folder, (module, ["--results", str(results), "--out", "report"]))
-        summary.times.write(folder)
+        if asked.report:
+            problems += follow_ups(root, *(call for one in papers for call in tables_so_far(root, scale, one, summary)))
+        if asked.sync:  # before the report, which links what MLflow holds
+            problems += follow_ups(
+                root, *(("tasks.tracking.mirror", ["--paper", one, "--scale", scale]) for one in papers)
+            )
+            for one in papers:
+                runs_link(create_link_artifact, root, one)
+        module = "tasks.report" if name in (*printed_tables.PAPERS, SUITE) else f"tasks.report.{name}"
+        if asked.report and importlib.util.find_spec(module) is None:
+            log.info(
+                "no report page of %s; `rewardsmith table %s` sets its rows side by side", asked.paper, asked.paper
+            )
+        elif asked.report:
+            problems += follow_ups(root, (module, ["--results", f"results/{scale}", "--out", "report"]))
+        summary.times.write(root)
         if problems:
             raise RunFailed(f"{summary.line()}. " + "; ".join(problems))
-        ended_well(folder, Asked(paper, scale, full, tuple(rows), tuple(seeds), report, sync), files, code)
+        ended_well(root, asked, files, code)
         return summary.line()
 
 
+def begin(root: Path, asked: Asked, *, remote: str, pull: bool) -> str:
+    """Checks the tree's commit, links the run to the platform's page and runs what is asked for."""
+    check_pinned(root)
+    page_link(create_link_artifact)
+    return run_asked(root, asked, remote=remote, pull=pull)
+
+
 def paper_flow(paper: str, title: str) -> Flow[..., str]:
-    """Returns the Prefect flow of a paper: `run_paper` with typed parameters."""
+    """Returns the Prefect flow of a paper: `run_asked` with typed parameters."""
 
     what = f"{title}: trains and evaluates what is not up to date, and reports it."
 
@@ -155,20 +150,8 @@ def paper_flow(paper: str, title: str) -> Flow[..., str]:
             remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
             pull: bring the results of other machines here.
         """
-        check_pinned(Path(root))
-        page_link(create_link_artifact)
-        return run_paper(
-            paper,
-            full=full,
-            rows=rows or (),
-            seeds=seeds or (),
-            scale=scale,
-            report=report,
-            sync=sync,
-            root=root,
-            remote=remote,
-            pull=pull,
-        )
+        asked = Asked(paper, scale, full, tuple(rows or ()), tuple(seeds or ()), report, sync)
+        return begin(Path(root).resolve(), asked, remote=remote, pull=pull)
 
     return run
 

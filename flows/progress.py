@@ -23,7 +23,7 @@ class Silent:
         """A stage ended; `seconds_left` is what the run should still take."""
 
 
-class Lines(Silent):
+class StageLines(Silent):
     """One line per finished stage."""
 
     def __init__(self, total: int) -> None:
@@ -35,7 +35,7 @@ class Lines(Silent):
         print(f"[{self.done:>3}/{self.total}] {stage} {text}{left}", flush=True)
 
 
-class Bar(Lines):
+class Bar(StageLines):
     """A bar that names the running stages, with the finished ones above it."""
 
     def __init__(self, total: int, bar: Any) -> None:
@@ -66,7 +66,7 @@ def progress(total: int) -> Iterator[Silent]:
 
     console = Console()
     if not console.is_terminal:
-        yield Lines(total)
+        yield StageLines(total)
         return
     columns = (BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TextColumn("{task.description}"))
     with Progress(*columns, console=console, transient=True) as bar:

@@ -31,7 +31,7 @@ from rlhf_core.errors import RecipeError, RewardsmithError, hint
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.recipe import KINDS, parse_recipe
 from rlhf_core.rewards.reads import READS
-from rlhf_core.shaping.registry import SHAPINGS
+from rlhf_core.shaping.choices import SHAPINGS
 from tasks.dvc import stale
 from tasks.dvc.plan import ROOT_FILE
 from tasks.graph import files as graph

@@ -37,14 +37,14 @@ from tasks.graph.files import file_name, is_checkout, resources
 from tasks.params.evaluation import Watched
 from tasks.reevaluation.alerts import note_told, untold
 from tasks.reevaluation.evaluate import load_settings
-from tasks.reevaluation.records import RECORDS, bring_records, records_folder
+from tasks.reevaluation.history import RECORDS, bring_records, records_folder
 from tasks.running import machine
 from tasks.tracking.mirror import open_registry
 from tasks.tracking.models import Registered, Registry
 
 
 def needs_of(root: Path, model: Registered) -> dict[str, Any]:
-    """Returns what evaluating a model needs: what its scale, `results/<scale>/...`, declares for the stage `policy`."""
+    """Returns the resources for evaluating a model: its scale's resources of the stage `policy`."""
     return resources(root, Path(model.path).parts[1])["policy"]
 
 
@@ -178,7 +178,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     """Evaluates models again.
 
     Args:
-        models: only these, as name@alias; none means those of params/reevaluation.yaml.
+        models: limits the run to these, as name@alias; empty for the models of params/reevaluation.yaml.
         root: the repository.
     """
     log, tree = get_run_logger(), Path(root).resolve()

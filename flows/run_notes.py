@@ -22,8 +22,7 @@ ENGINE = "prefect."
 
 
 def notes_folder(root: Path) -> Path:
-    """Returns where the platform keeps the notes; a recipe's worktree notes in the tree that the platform belongs
-    to."""
+    """Returns the platform's folder of notes; the worktree of a recipe uses the folder of the platform's tree."""
     return Path(os.environ.get("REWARDSMITH_PLATFORM", root.resolve() / FOLDER)) / "flow-runs"
 
 

@@ -1,10 +1,11 @@
-"""The scheduler: asks DVC once what is stale, and runs that as Prefect tasks within the machine's slots.
+"""The scheduler: asks DVC once which stages are stale, and runs them as Prefect tasks within the machine's slots.
 
-1. One scheduler per working tree; what killed processes left behind is cleared first.
-2. Each stale stage, and each stage that reads from one, is one Prefect task which calls DVC for that stage.
-3. A stage starts when what it reads from is done and its cores, GPUs and memory are free; the stages with
-   the most work behind them go first.
-4. A stage that failed stops what reads from it; the others continue. A stage is tried again only where that can help.
+1. A working tree has one scheduler. It first removes the leftovers of killed processes.
+2. Each stale stage is one Prefect task, which calls DVC for the stage. Stages that read from a stale stage are stale.
+3. A stage starts when its inputs are done and its cores, GPUs and memory are free. The stage with the longest chain of
+   work after it goes first.
+4. When a stage fails, the stages that read from it are skipped and the others continue. Only errors that may pass are
+   retried.
 """
 
 from __future__ import annotations
@@ -42,12 +43,12 @@ BACKOFF_SECONDS = 2.0
 
 
 class RunFailed(RewardsmithError):
-    """A run of which at least one stage failed; its message lists them."""
+    """A run with failed stages; the message lists them."""
 
 
 @dataclass
-class Summary:
-    """Outcome of every requested stage; `stopped` has the reasons of results that stop a run."""
+class RunSummary:
+    """Outcomes of the requested stages; `stopped` has the reason of each stage whose result is a stop."""
 
     current: list[str] = field(default_factory=list)
     done: dict[str, StageDone] = field(default_factory=dict)
@@ -57,8 +58,7 @@ class Summary:
     times: RunTimes = field(default_factory=lambda: RunTimes(machine.cores()))
 
     def line(self) -> str:
-        """Returns one line: how many stages ran, came from cache, failed or were skipped, and how many results are a
-        stop."""
+        """Returns the number of stages by outcome, and the number of stopped results, as one line."""
         counts: dict[str, int] = {"current": len(self.current)}
         for done in self.done.values():
             counts[done.outcome] = counts.get(done.outcome, 0) + 1
@@ -66,7 +66,7 @@ class Summary:
         return ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "nothing to do"
 
     def rows(self) -> list[dict[str, Any]]:
-        """Returns one row per stage that was not current, for a table."""
+        """Returns a table with a row for each stage that was not current."""
         ran = [{"stage": d.address, "outcome": d.outcome, "seconds": d.seconds} for d in self.done.values()]
         for row in ran:
             row |= {"why": f"stopped: {self.stopped[row['stage']]}"} if row["stage"] in self.stopped else {}
@@ -76,7 +76,7 @@ class Summary:
 
 
 def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
-    """Tells Prefect whether to try again after a failure: only errors that may pass are retried."""
+    """Returns whether Prefect retries a failed stage: only errors that may pass are retried."""
     error = getattr(state, "data", None)
     return isinstance(error, StageFailed) and error.retry
 
@@ -101,7 +101,7 @@ def stage_task(
     running: RunningStages,
     call: Sequence[str] = (),
 ) -> StageDone:
-    """Runs one stage, its log streamed into Prefect's."""
+    """Runs one stage and streams its log into Prefect's log."""
     log = get_run_logger()
     return run_stage(
         root,
@@ -117,7 +117,7 @@ def stage_task(
 
 
 def weights(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
-    """Returns seconds (or stages, where no time is known) on the longest way from each stage to an end."""
+    """Returns the seconds of the longest chain of stages from each stage on; an unknown time counts as 1."""
     below: dict[str, list[str]] = {address: [] for address in stages}
     for address, stage in stages.items():
         for above in stage.upstream:
@@ -141,7 +141,7 @@ class _Run:
         expected: Mapping[str, float | None],
         show: Silent,
         machines: Machines | None = None,
-        summary: Summary | None = None,
+        summary: RunSummary | None = None,
     ) -> None:
         self.root, self.stale, self.slots, self.expected, self.show = root, stale, slots, expected, show
         self.machines = machines
@@ -152,13 +152,16 @@ class _Run:
         self.began: dict[str, float] = {}
         self.finished: queue.Queue[str] = queue.Queue()
         self.running = RunningStages()
-        self.summary = summary or Summary()
+        self.summary = summary or RunSummary()
         self.bar: Any = None
         if stale:
             self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages")
 
     def start_ready(self) -> bool:
-        """Starts what can start; returns whether results came from another machine, so that more may be ready."""
+        """Starts the stages that can start.
+
+        Returns True if results came from another machine, since more stages may be ready then.
+        """
         came = False
         ready = [a for a, left in self.waiting.items() if not left]
         for address in sorted(ready, key=lambda a: -self.order[a]):
@@ -192,7 +195,7 @@ class _Run:
         future.add_done_callback(partial(self.ended, address))
 
     def done(self, address: str, done: StageDone) -> None:
-        """A stage whose result is there, ran or not: what reads from it may start."""
+        """Notes that a stage has its result, so that stages that read from it may start."""
         self.summary.done[address] = done
         for left in self.waiting.values():
             left.discard(address)
@@ -204,7 +207,7 @@ class _Run:
         self.finished.put(address)
 
     def finish_one(self, log: Any) -> None:
-        """Waits for a stage to end, or for a moment in which another run may have given slots back."""
+        """Waits for a stage to end, for at most the time after which slots of other runs may be free."""
         try:
             address = self.finished.get(timeout=POLL_SECONDS)
         except queue.Empty:
@@ -230,7 +233,7 @@ class _Run:
                 self.summary.skipped[below] = f"reads from {address}, which failed"
 
     def _note(self, address: str, grant: Grant, outcome: str) -> None:
-        """Notes the times of a stage for the run's file."""
+        """Adds the times of a stage to the run's record of times."""
         times, began = self.summary.times, self.began[address]
         out, took = self.root / self.stale[address].out, times.elapsed() - began
         times.stages.append(
@@ -238,13 +241,13 @@ class _Run:
         )
 
     def _advance(self) -> None:
-        """The share of stages that ended, as Prefect's pages show it."""
+        """Updates the progress bar in Prefect's pages."""
         if self.bar is not None:
             left = len(self.waiting) + len(self.grants)
             update_progress_artifact(self.bar, progress=100.0 * (1 - left / len(self.stale)))
 
     def seconds_left(self) -> float | None:
-        """Returns what the waiting and running stages should still take, or None when no time is known for one."""
+        """Returns the expected seconds until the end, None if the time of a stage is unknown."""
         ahead = [self.expected.get(a) for a in (*self.waiting, *self.grants) if self.stale[a].state == "run"]
         known = [seconds for seconds in ahead if seconds is not None]
         return sum(known) / self.slots.cores if known and len(known) == len(ahead) else None
@@ -256,7 +259,7 @@ class _Run:
                 reached.add(name)
         return [name for name in self.stale if name in reached and name != address]
 
-    def run(self, log: Any) -> Summary:
+    def run(self, log: Any) -> RunSummary:
         try:
             while self.waiting or self.grants:
                 if not self.start_ready():
@@ -278,21 +281,21 @@ def run_stale(
     seeds: Sequence[int] = (),
     remote: str = "",
     pull: bool = True,
-) -> Summary:
+) -> RunSummary:
     """Brings the chosen stages up to date. Call it inside a flow.
 
     Args:
         root: the repository.
         files: dvc.yaml files relative to the root.
-        papers: whose stages; none means those of all papers in the files.
-        rows, seeds: only these rows and seeds, with everything they need; none means all.
-        remote: a DVC remote by which this machine shares the work with others; empty for this machine alone.
-        pull: bring the results of other machines here at the end.
+        papers: limits the stages to these papers; empty for all papers in the files.
+        rows, seeds: limits the stages to these rows and seeds and the stages that they need; empty for all.
+        remote: the DVC remote through which several machines share the work; empty for this machine alone.
+        pull: copies the results of other machines here at the end.
 
     Raises:
-        RewardsmithError: another scheduler is at work here, an unknown row or seed, or a remote that cannot be used.
+        RewardsmithError: another scheduler runs in this tree, a row or seed is unknown, or the remote cannot be used.
     """
-    log, summary = get_run_logger(), Summary()
+    log, summary = get_run_logger(), RunSummary()
     with only_scheduler(root):
         for line in tidy(root):
             log.warning("%s", line)

@@ -130,7 +130,7 @@ class Machines:
             able: whether this machine can run it now; else it is only looked for.
 
         Raises:
-            RemoteFailed: the remote has not answered for LOST_SECONDS, and nothing is at work here.
+            RemoteFailed: the remote has not answered for LOST_SECONDS, and no stage runs here.
         """
         if time.monotonic() < self._next_look.get(address, 0.0):
             return "elsewhere"

@@ -50,7 +50,7 @@ class Slots:
             )
 
     def take(self, needs: Mapping[str, float]) -> Grant | None:
-        """Returns what the stage needs, or None while it is not free. Cores and memory are capped at the machine's."""
+        """Returns a grant of the needs of a stage, at most the whole machine; None while they are not free."""
         cores = int(min(needs.get("cores", 1), self.cores))
         gpus, memory = int(needs.get("gpus", 0)), min(needs.get("memory_gb", 0), self.memory_gb)
         with self._lock:

@@ -14,7 +14,7 @@ entry, so that nothing else lists names.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import is_dataclass
 from functools import partial
 from typing import Any, Generic, TypeVar
@@ -27,7 +27,24 @@ C = TypeVar("C")
 
 
 class UnknownChoice(RecipeError, KeyError):
-    """A name that a table of choices does not have."""
+    """A name that a table of choices does not have.
+
+    Attributes:
+        name: what was given.
+        near: the end of a message: the nearest known names.
+    """
+
+    name: object = None
+    near: str = ""
+
+    @classmethod
+    def of(cls, noun: str, name: object, known: Iterable[str]) -> UnknownChoice:
+        """Returns the error of an unknown name; `noun` names the table's choices, as in 'shaping'."""
+        near = hint(name, known)
+        shown = repr(name) if isinstance(name, list | Mapping) else f"'{name}'"
+        error = cls(f"unknown {noun} {shown}{near}")
+        error.name, error.near = name, near
+        return error
 
     def __str__(self) -> str:
         return Exception.__str__(self)
@@ -51,7 +68,7 @@ class Choices(Mapping[str, C], Generic[C]):
             return self._entries[name]
         if isinstance(name, str) and ":" in name:
             return self._own(name)
-        raise UnknownChoice(f"unknown {self.noun} '{name}'{hint(name, self._entries)}")
+        raise UnknownChoice.of(self.noun, name, self._entries)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._entries)
@@ -63,7 +80,7 @@ class Choices(Mapping[str, C], Generic[C]):
         return isinstance(name, str) and name in self._entries
 
     def refusal(self, name: Any) -> str | None:
-        """Returns why a name is not one of these choices, as the end of a message, or None where it is."""
+        """Returns the problem of a name that is not one of these choices, as the end of a message; None if it is."""
         if isinstance(name, str) and ":" not in name:
             return None if name in self._entries else hint(name, self._entries).removeprefix("; ")
         if not isinstance(name, str):
@@ -111,7 +128,7 @@ class Choices(Mapping[str, C], Generic[C]):
         return tuple(name for name in names if name not in fixed)
 
     def build(self, spec: str | Mapping[str, Any], **provided: Any) -> Any:
-        """Returns what a specification describes: a name, or `{kind: name, option: value, ...}`.
+        """Returns the choice that a specification describes: a name, or `{kind: name, option: value, ...}`.
 
         Args:
             spec: of a file.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
 
 
@@ -74,8 +74,20 @@ class ToolError(RewardsmithError):
 
 
 def nearest(word: object, known: Iterable[object], *, more: int = 1, cutoff: float = 0.6) -> list[str]:
-    """Returns up to `more` known words that are like a given one, the most similar first."""
-    return get_close_matches(str(word), [str(name) for name in known], n=more, cutoff=cutoff)
+    """Returns up to `more` known words that are like a given one, the most similar first.
+
+    Capitals do not matter; words that differ in capitals, '-', '_' and spaces only are always alike.
+    """
+    names = [str(name) for name in known]
+    same = [name for name in names if _plain(name) == _plain(str(word))]
+    lowered = {name.lower(): name for name in names}
+    close = get_close_matches(str(word).lower(), list(lowered), n=more, cutoff=cutoff)
+    return list(dict.fromkeys([*same, *(lowered[name] for name in close)]))[:more]
+
+
+def _plain(word: str) -> str:
+    """Returns a word without capitals and separators."""
+    return "".join(letter for letter in word.lower() if letter not in "-_ ")
 
 
 def hint(word: object, known: Iterable[object], *, more: int = 1) -> str:
@@ -87,6 +99,8 @@ def hint(word: object, known: Iterable[object], *, more: int = 1) -> str:
         more: near ones to name.
     """
     names = [str(name) for name in known]
+    if isinstance(word, list | tuple | set | Mapping):
+        return f"; it must be text, one of {', '.join(names) or 'none'}"
     near = nearest(word, names, more=more)
     if near:
         return f"; did you mean {' or '.join(map(repr, near))}?"

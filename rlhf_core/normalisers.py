@@ -312,13 +312,13 @@ def calibrate(
     min_samples: int = 2,
     own: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Returns what every normaliser keeps of one reward model's calibration signals, as plain numbers.
+    """Returns the statistics of every normaliser, fitted to a reward model's calibration signals, as plain numbers.
 
     Args:
         signals: segment rewards of chosen and rejected responses, pooled.
         sequence_values: [responses] sequence evaluations e(x, y).
         floor_fraction, min_samples: of `fit_location_aware`.
-        own: normalisers beside those of the table, each `module:name`.
+        own: further normalisers, each `module:name`.
 
     Returns:
         `{"global": {mean, std}, "last": ..., "sequence": ..., "location_aware": {huber: {...}, ols: {...}},

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal
 
+from rlhf_core.choices import UnknownChoice
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings
@@ -25,8 +26,8 @@ from rlhf_core.rewards.combinations import COMBINATIONS, Combination, WeightedSu
 from rlhf_core.rewards.function import GIVES
 from rlhf_core.rewards.reads import READS
 from rlhf_core.segmentation.segmenters import check_stated_segmenter
-from rlhf_core.shaping.registry import Chain, build_shaping, needs_references
-from rlhf_core.shaping.specification import Scale
+from rlhf_core.shaping.choices import Chain, build_shaping, needs_outcomes, needs_references
+from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import Sequence, SignalType, Tokens
 from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
@@ -34,7 +35,7 @@ from rlhf_core.typed import Checked, above, accepted_by, check_given, init_field
 
 #: kinds of optimiser: those that learn from a reward, and supervised recipes
 KINDS = (*OPTIMISERS, *SUPERVISED)
-#: an aspect component that stands for what the selection stage chose
+#: an aspect component that means all aspects that the selection stage chose
 SELECTED = "selected"
 #: what a component may be scored by
 SOURCE_FIELDS = ("reward_model", "aspect", "generative_reward_model", "function")
@@ -42,7 +43,7 @@ SOURCE_FIELDS = ("reward_model", "aspect", "generative_reward_model", "function"
 
 def stated_shaping(shaping: Any) -> Chain | None:
     """Returns a shaping as a recipe states it, with constants in units resolved against a scale of 1."""
-    return None if shaping is None else build_shaping(shaping, Scale(0.0, 1.0, 1.0))
+    return None if shaping is None else build_shaping(shaping, SftUnits(0.0, 1.0, 1.0))
 
 
 @dataclass(frozen=True)
@@ -150,7 +151,7 @@ class ComponentRecipe(Checked):
         return self.shaping is not None and needs_references(self.shaping)
 
     def _source(self) -> str:
-        """Returns what scores, in words, after checking that exactly one thing does."""
+        """Returns the source of the score in words, after checking that there is exactly one."""
         given = [name for name in SOURCE_FIELDS if getattr(self, name) is not None]
         if len(given) != 1:
             raise RecipeError(
@@ -201,7 +202,7 @@ def check_kind(optimiser: Any) -> None:
         raise RecipeError("it must be a mapping, as in {kind: ppo}")
     kind = optimiser.get("kind")
     if kind not in OPTIMISERS and kind not in SUPERVISED and not (isinstance(kind, str) and ":" in kind):
-        raise RecipeError(f"unknown optimiser '{kind}'{hint(kind, KINDS)}")
+        raise UnknownChoice.of("optimiser", kind, KINDS)
 
 
 def check_settings(optimiser: Mapping[str, Any], *, supervised: bool) -> None:
@@ -228,7 +229,7 @@ def check_settings(optimiser: Mapping[str, Any], *, supervised: bool) -> None:
         times = value.get("times")
         number = times if isinstance(times, int | float) and not isinstance(times, bool) else math.nan
         if set(value) != {"times"} or not 0 <= number < math.inf:
-            raise RecipeError(f"{name} is {dict(value)}; state a number, or {{times: 2}} of the scale's")
+            raise RecipeError(f"optimiser.{name} is {dict(value)}; state a number, or {{times: 2}} of the scale's")
 
 
 @dataclass(frozen=True)
@@ -240,7 +241,7 @@ class Recipe(Checked):
         kind: 'reward' or 'supervised'.
         backbone: which SFT model it starts from.
         optimiser: settings that differ from the scale's, with `kind` one of `KINDS`.
-        settings: the scale's policy settings, by name; those of the optimiser's kind unless given.
+        settings: the scale's policy settings, by name; the optimiser's kind unless given.
         evaluation: the scale's evaluation, by name; the backbone's unless given.
         lora: where low-rank adapters are trained instead of the whole model.
         alarm: `AlarmSettings` that differ from the scale's, of the hacking alarm.
@@ -275,7 +276,11 @@ class Recipe(Checked):
         name = str(self.optimiser["kind"])
         known: Mapping[str, Any] = SUPERVISED if self.kind == "supervised" else OPTIMISERS
         if name in KINDS and name not in known:
-            raise RecipeError(f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'")
+            other = "reward" if self.kind == "supervised" else "supervised"
+            raise RecipeError(
+                f"optimiser '{name}' does not fit a recipe of kind '{self.kind}'; use kind '{other}', or one of "
+                f"{', '.join(known)}"
+            )
         known[name]
         check_settings(self.optimiser, supervised=self.kind == "supervised")
         if (self.kind == "reward") != bool(self.components):
@@ -304,6 +309,13 @@ class Recipe(Checked):
                 f"a generative reward model pays the tokens of fixed samples, but optimiser '{name}' samples from the "
                 "policy; use {kind: rlmec}, or source: fixed"
             )
+        graded = [part for part in self.components if part.shaping is not None and needs_outcomes(part.shaping)]
+        if graded and not self.fixed_samples:
+            raise RecipeError(
+                f"component '{graded[0].name}': shaping is {graded[0].shaping}, which must know if a response is a "
+                f"right solution, but optimiser '{name}' samples from the policy, whose responses are not graded; use "
+                "{kind: rlmec}, or source: fixed, on data that has a 'task'"
+            )
 
     @property
     def fixed_samples(self) -> bool:
@@ -315,18 +327,18 @@ class Recipe(Checked):
 
 
 def reward_models(recipe: Recipe) -> list[str]:
-    """Names of the reward models that a recipe's components read, each once, in order."""
+    """Returns the names of the reward models that a recipe's components read, each once, in order."""
     return list(dict.fromkeys(part.reward_model for part in recipe.components if part.reward_model is not None))
 
 
 def referenced_models(recipe: Recipe) -> list[str]:
-    """Names of the reward models whose reference rewards a recipe's components read, each once, in order."""
+    """Returns the names of the reward models whose reference rewards a recipe reads, each once, in order."""
     needed = {part.reward_model for part in recipe.components if part.needs_references}
     return [name for name in reward_models(recipe) if name in needed]
 
 
 def useless_shaping(recipe: Recipe) -> str | None:
-    """Returns why a recipe's optimiser learns the same without its shaping, None where it does not.
+    """Returns the reason why a recipe's shaping changes nothing for its optimiser, None if it matters.
 
     With several components what one of them is shaped to always matters; with several values per response it does, too,
     unless pairs are ordered by the raw proxy, as online DPO's.
@@ -340,7 +352,7 @@ def useless_shaping(recipe: Recipe) -> str | None:
     objective = {**OPTIMISERS.get(kind, {}), **recipe.optimiser}.get("objective", OptimiserConfig.objective)
     if part.signal is not Sequence and OBJECTIVES[objective].ignores_size is None:
         return None
-    return useless_combination(build_shaping(part.shaping, Scale(0.0, 1.0, 1.0)), recipe.optimiser)
+    return useless_combination(build_shaping(part.shaping, SftUnits(0.0, 1.0, 1.0)), recipe.optimiser)
 
 
 def _component(stated: Any, where: str) -> ComponentRecipe:
@@ -348,8 +360,10 @@ def _component(stated: Any, where: str) -> ComponentRecipe:
     if not isinstance(stated, Mapping):
         raise RecipeError(f"{where}: component '{stated}' must be a mapping with a reward_model and a readout")
     if "readout" in stated and not isinstance(stated["readout"], Mapping | None):
-        raise RecipeError(f"{where}: 'readout' must say the segmenter, as in {{segmenter: {{kind: bandit}}}}")
-    name = next((stated[source] for source in SOURCE_FIELDS if stated.get(source)), "")
+        raise RecipeError(
+            f"{where}: readout is {stated['readout']!r}; it must be a mapping, as in {{segmenter: {{kind: bandit}}}}"
+        )
+    name = next((stated[source] for source in SOURCE_FIELDS if isinstance(stated.get(source), str)), "")
     return typed(ComponentRecipe, {"name": name, **stated}, where)
 
 
@@ -367,7 +381,8 @@ def parse_recipe(values: Mapping[str, Any], where: str = "recipe") -> Recipe:
             raise RecipeError(f"{where}: unknown setting '{name}'{hint(name, known)}")
     flat = {name: row.pop(name) for name in own if name in row}
     if flat and "components" in row:
-        raise RecipeError(f"{where}: give either 'components' or {sorted(flat)} at the top level, not both")
+        names = ", ".join(map(repr, sorted(flat)))
+        raise RecipeError(f"{where}: give either 'components' or {names} at the top level, not both")
     stated = [flat] if flat else row.pop("components", [])
     if not isinstance(stated, list | tuple):
         raise RecipeError(f"{where}: components is {stated!r}; it must be a list of mappings")

@@ -24,7 +24,7 @@ class Stepper(Protocol):
     """One trained model. Losses are summed over ranks: each is divided by a count of the whole batch."""
 
     def forward(self, compute: Callable[[], T]) -> T:
-        """Returns what `compute` gives, which passes something through the model for a loss."""
+        """Returns the result of `compute`, which runs the model for a loss."""
 
     def backward(self, loss: Tensor) -> None:
         """Adds a loss's gradient."""
@@ -179,7 +179,7 @@ def use_deepspeed(config: Mapping[str, Any] | None) -> None:
 
 
 def deepspeed_config() -> Mapping[str, Any] | None:
-    """Returns what `use_deepspeed` set."""
+    """Returns the configuration that `use_deepspeed` set."""
     return _deepspeed
 
 

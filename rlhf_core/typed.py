@@ -32,7 +32,7 @@ class Constraint(Protocol):
     """A demand on a value beyond its type."""
 
     def problem(self, value: Any) -> str | None:
-        """Returns what is wrong, as the end of a message, or None."""
+        """Returns the problem of a value, as the end of a message, or None."""
 
 
 @dataclass(frozen=True)
@@ -77,6 +77,10 @@ def other_than(number: float) -> Range:
     return Range(f"other than {number:g}", lambda value: value != number)
 
 
+#: Seeds of random generators.
+Seed = Annotated[int, at_least(0)]
+
+
 @dataclass(frozen=True)
 class MayBeInfinite:
     """Lets a number be infinite, which is refused otherwise."""
@@ -115,6 +119,17 @@ class Accepted:
             self.by(value)
         except RecipeError as error:
             return str(error)
+        return None
+
+    def refusal(self, value: Any, path: str) -> str | None:
+        """Returns the whole message about a word that a table of choices does not have, None where that is not it."""
+        try:
+            self.by(value)
+        except RecipeError as error:
+            near = getattr(error, "near", None)
+            if near is not None:
+                at = f"{path}.kind" if isinstance(value, Mapping) else path
+                return f"{at} is {_shown(getattr(error, 'name', None))}{near}"
         return None
 
 
@@ -249,7 +264,8 @@ def _converted(value: Any, hint: Any, path: str) -> Any:
         for constraint in constraints:
             problem = constraint.problem(found) if hasattr(constraint, "problem") else None
             if problem is not None:
-                raise RecipeError(f"{path} is {_shown(value)}; {problem}")
+                whole = constraint.refusal(found, path) if isinstance(constraint, Accepted) else None
+                raise RecipeError(whole or f"{path} is {_shown(value)}; {problem}")
         return found
     if origin in (Union, UnionType):
         return _of_union(value, hint, path)
@@ -299,7 +315,7 @@ def _number(value: Any, hint: Any, path: str, *, finite: bool = True) -> Any:
 
 
 def _of_union(value: Any, hint: Any, path: str) -> Any:
-    """Returns the value as the first alternative that it fits; the error is that of the one it comes closest to."""
+    """Returns the value as the first alternative that it fits; the error is of the closest alternative."""
     closest: RecipeError | None = None
     alternatives = get_args(hint)
     for alternative in alternatives:
@@ -359,7 +375,7 @@ def _item(value: Any, hint: Any, path: str) -> Any:
 def _key(name: Any, hint: Any, path: str) -> Any:
     if hint is str and not isinstance(name, str):
         raise RecipeError(f"{path}: the key {name!r} is not text; write it in quotes")
-    return name if hint is Any else _converted(name, hint, f"{path}: the key {name!r}")
+    return name if hint is Any else _converted(name, hint, f"{path}: a key")
 
 
 _WORDS = {float: "a number", int: "a whole number", bool: "true or false", str: "text", NoneType: "null", None: "null"}

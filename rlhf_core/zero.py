@@ -245,7 +245,7 @@ def _on_cpu(optimiser: torch.optim.Optimizer) -> torch.optim.Optimizer:
 
 
 def import_deepspeed() -> Any:
-    """Returns the module, once nothing stands in its way.
+    """Returns the module, after checking that it can be used.
 
     Raises:
         RecipeError: it is not installed, or a killed process has left a lock that every compilation would wait for.
@@ -265,7 +265,7 @@ def import_deepspeed() -> Any:
 
 
 def extensions_folder() -> Path:
-    """Returns where torch keeps compiled extensions: TORCH_EXTENSIONS_DIR, else its default."""
+    """Returns the folder of torch's compiled extensions: TORCH_EXTENSIONS_DIR, else torch's default."""
     return Path(os.environ.get("TORCH_EXTENSIONS_DIR") or DEFAULT_EXTENSIONS)
 
 

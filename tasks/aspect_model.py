@@ -36,7 +36,7 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.aspects import AspectModelSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_json, read_jsonl, write_json, write_jsonl
+from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder
@@ -57,10 +57,8 @@ def train_aspect_model(
     sft: Path,
     seed: int,
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Trains the aspect model of a spec from the SFT model and measures it."""
-    check_version(STAGE, VERSION, version)
     join_processes()
     spec = typed(AspectModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(TrainingConfig, read_settings(scale_path), str(scale_path))

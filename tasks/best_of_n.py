@@ -15,12 +15,12 @@ from typing import Annotated, Any
 import torch
 
 from rlhf_core.evaluation.best_of_n import best_of_first, check_sizes
-from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
+from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_outcomes
 from rlhf_core.evaluation.reward_bench import check_independence
 from tasks.params.evaluation import BestOfNSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import PooledAnswers, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -56,7 +56,7 @@ def win_rates(
     for size, places in chosen.items():
         best = [row["samples"][place] for row, place in zip(rows, places, strict=True)]
         games = [
-            Comparison(row["id"], row["prompt"], text, row["greedy"], {"prompt": row["meta"]})
+            JudgedPair(row["id"], row["prompt"], text, row["greedy"], {"prompt": row["meta"]})
             for row, text in zip(rows, best, strict=True)
         ]
         for name, judge in judges.items():
@@ -85,15 +85,12 @@ def choose(
     reward_model: Path,
     pool: Annotated[Path, "result of `pool`"],
     out: Path,
-    version: int | None = None,
     sentences: Path | None = None,
 ) -> None:
     """Chooses by the reward model and compares with greedy answers."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(BestOfNSpec, read_settings(scale_path), str(scale_path))
-    inputs: list[Path | str] = [scale_path, data, sft, reward_model, pool]
-    inputs += [path for path in (entropies, sentences) if path is not None]
+    inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, pool, entropies, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         rows = read_rows(pool / "responses.jsonl", PooledAnswers)
         for row in rows:

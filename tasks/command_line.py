@@ -192,11 +192,11 @@ def table(
 
     The name of your own study (`params/my-study/rows.yaml`) sets its rows side by side: means over seeds.
     """
-    from rlhf_core.published import registry
+    from rlhf_core.published import printed_tables
     from tasks.graph.names import DEMO, FULL, made_tables
     from tasks.report.terminal import print_table
 
-    if name not in registry.PAPERS and page_files(Path("params", name), "rows"):
+    if name not in printed_tables.PAPERS and page_files(Path("params", name), "rows"):
         from tasks.commands.compare import print_comparison
 
         print_comparison(Path.cwd(), scale, name)
@@ -507,7 +507,8 @@ def app() -> None:
     try:
         commands()
     except (RewardsmithError, *PATH_ERRORS) as error:
-        print(f"error: {path_error(error) if isinstance(error, OSError) else error}", file=sys.stderr)
+        message = str(path_error(error) if isinstance(error, OSError) else error)
+        print(f"error: {message.replace(f'{Path.cwd()}/', '')}", file=sys.stderr)
         sys.exit(USER_ERROR)
 
 

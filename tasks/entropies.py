@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from tasks.params.backbone import EntropySpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.entropies import response_entropies
@@ -28,7 +28,7 @@ SPLITS = ("train", "validation", "ood")
 
 
 def resolve_cutoffs(spec: EntropySpec, entropies: torch.Tensor) -> dict[str, float]:
-    """Cutoffs in nats by name; quantiles are those of `entropies`."""
+    """Cutoffs in nats by name; quantiles are taken of `entropies`."""
     resolved = {}
     for name, rule in spec.cutoffs.items():
         if rule.nats is not None:
@@ -38,11 +38,8 @@ def resolve_cutoffs(spec: EntropySpec, entropies: torch.Tensor) -> dict[str, flo
     return resolved
 
 
-def measure(
-    spec_path: Annotated[Address, "cutoffs (YAML)"], sft: Path, data: Path, out: Path, version: int | None = None
-) -> None:
+def measure(spec_path: Annotated[Address, "cutoffs (YAML)"], sft: Path, data: Path, out: Path) -> None:
     """Writes entropies of every preference split and the cutoffs in nats."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(EntropySpec, read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, sft, data]) as result:

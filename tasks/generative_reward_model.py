@@ -37,7 +37,7 @@ from rlhf_core.testbed.oracle import first_error, minimal_edit
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import GenerativeModelScale, GenerativeModelSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import Stopped, check_version, write_json, write_jsonl
+from tasks.running.artifacts import Stopped, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite, read_rows
@@ -271,10 +271,8 @@ def train_generative_model(
     teacher: Annotated[Path, "result of `teacher`"],
     seed: int,
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Trains a generative reward model, has it correct the wrong samples, and scores the tokens of all."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(GenerativeModelSpec, read_settings(spec_path), str(spec_path))
     config = typed(GenerativeModelScale, read_settings(scale_path), str(scale_path))

@@ -23,7 +23,7 @@ from rlhf_core.signals import Segments
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import CalibrationSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, stage_output, write_json
+from tasks.running.artifacts import stage_output, write_json
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.result_rows import PreferencePair, read_rows
 from tasks.running.stage import command_line, device, run_stage, set_threads
@@ -47,20 +47,12 @@ def fit_normalisers(
     entropies: Path | None,
     reward_model: Path,
     out: Path,
-    version: int | None = None,
     sentences: Path | None = None,
 ) -> None:
     """Writes normaliser.json: coefficients, bins and counts of one reward model."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(CalibrationSpec, read_settings(scale_path), str(scale_path))
-    inputs: list[Path | str] = [
-        scale_path,
-        data,
-        sft,
-        *(path for path in (entropies, sentences) if path is not None),
-        reward_model,
-    ]
+    inputs: list[Path | str | None] = [scale_path, data, sft, entropies, sentences, reward_model]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         model, trained = ScalarModel.load(reward_model / "model")
         encoder = load_encoder(data, reward_model / "model")

@@ -29,12 +29,8 @@ from tasks.policy_run.given_texts import by_given_texts
 from tasks.policy_run.hacking_watch import HackingWatch, hindsight, scores_over_sft
 from tasks.policy_run.optimising import by_reward
 from tasks.policy_run.proxies import lost_after_peak, peak_evaluation
-from tasks.policy_run.reward import RewardInputs
 from tasks.policy_run.run import PolicyInputs, PolicyRun, RowTraining, start_run
-from tasks.policy_run.solutions import (
-    SolutionFolders,
-)
-from tasks.running.artifacts import check_version, record_folder, write_json, write_jsonl
+from tasks.running.artifacts import record_folder, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.result_rows import Metrics
@@ -57,8 +53,7 @@ PROXIES = (
 def _in_hindsight(
     run: PolicyRun, watch: HackingWatch, scale: PolicyScale, evaluation: Evaluation, summary: Metrics, result: Path
 ) -> Metrics:
-    """Returns what the last evaluation adds to those while training; writes the best weights' answers and
-    hacking.jsonl."""
+    """Returns the metrics of the last evaluation; writes the answers of the best weights and hacking.jsonl."""
     found: Metrics = {}
     last = int(run.history[-1]["step"])
     if scale.checkpoint_prompts and not watch.stops:
@@ -86,41 +81,22 @@ def train_policy(
     row_path: Annotated[Address, "row file (YAML)"],
     scale_path: Annotated[Address, "optimiser settings (YAML)"],
     evaluation_path: Address,
-    data: Path,
-    sft: Path,
-    entropies: Path | None,
-    reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model`, as many as the row names"],
-    normaliser: Annotated[tuple[Path, ...] | None, "results of `normaliser`, in the same order"],
-    references: Annotated[tuple[Path, ...] | None, "results of `references`, as many as the shapings need"],
+    above: PolicyInputs,
     seed: int,
     out: Path,
-    version: int | None = None,
-    sentences: Path | None = None,
-    selection: Annotated[Path | None, "result of `selection`, for rows with aspects"] = None,
-    holistic: Annotated[Path | None, "result of `reward_model` that the selection compares with"] = None,
-    aspect_model: Annotated[tuple[Path, ...] | None, "results of `aspect_model` that the aspects read"] = None,
-    samples: Annotated[Path | None, "result of `samples`, for rows that learn from sampled solutions"] = None,
-    teacher: Annotated[Path | None, "result of `teacher`, for rows that learn from its rewrites"] = None,
-    token_rewards: Annotated[
-        Path | None, "result of `generative_reward_model`, for rows that read its rewards or rewrites"
-    ] = None,
 ) -> None:
     """Trains a row's policy and evaluates it."""
-    check_version(STAGE, VERSION, version)
     join_processes()
     recipe = parse_recipe(read_settings(row_path), str(row_path))
     if useless := useless_shaping(recipe):
         print(f"note: {row_path}: {useless}", file=sys.stderr)
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
-    models = reward_model or (), normaliser or (), references or ()
-    reward = RewardInputs(entropies, *models, sentences, selection, aspect_model or ())
-    above = PolicyInputs(data, sft, reward, holistic, SolutionFolders(samples, teacher, token_rewards))
     row = RowTraining(recipe, scale, above, seed, f"{row_path} on {scale_path}")
     learn = by_reward(row) if recipe.kind == "reward" else by_given_texts(row)
     inputs: list[Path | str] = [row_path, scale_path, evaluation_path, *above.paths]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
-        run = start_run(data, sft, evaluation_spec, recipe.lora, seed)
+        run = start_run(above.data, above.sft, evaluation_spec, recipe.lora, seed)
         if scale.measure_hacking and not run.scored:
             raise RecipeError(f"{scale_path}: measure_hacking needs a judge, or data with true rewards")
         summary, watch = learn(run, checkpoints)
@@ -130,14 +106,25 @@ def train_policy(
         summary["kl"] = run.kl([row for row in evaluation.generations if row["benchmark"] in measured])
         if watch is not None:
             summary |= _in_hindsight(run, watch, scale, evaluation, summary, result)
-        if selection is not None and holistic is not None:
-            tests = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
-            longest = evaluation_spec.max_new_tokens
-            summary |= write_scores(result, tests, longest, run.encoder, selection, holistic, reward.aspect_models)
-            between = {"data": data.parent.name, "lower_is_better": lower_is_better(selection)}
-            told = {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
-            write_json(result / "judge.json", {**between, **told, **evaluation_spec.between_rows()})
+        summary |= _by_selection(result, run, evaluation, evaluation_spec, above)
         _write(result, run, evaluation, summary, [] if watch is None else watch.rows())
+
+
+def _by_selection(
+    result: Path, run: PolicyRun, evaluation: Evaluation, spec: EvaluationConfig, above: PolicyInputs
+) -> Metrics:
+    """Returns metrics of the test answers by the holistic reward and every aspect of the row's selection, if it has
+    one; writes scores.jsonl and judge.json."""
+    selection, holistic = above.reward.selection, above.holistic
+    if selection is None or holistic is None:
+        return {}
+    tests = [row for row in evaluation.generations if row["benchmark"] == "alpaca"]
+    models = above.reward.aspect_model
+    scores = write_scores(result, tests, spec.max_new_tokens, run.encoder, selection, holistic, models)
+    between = {"data": above.data.parent.name, "lower_is_better": lower_is_better(selection)}
+    told = {"instruction": run.evaluator.instruction} if run.evaluator.instruction else {}
+    write_json(result / "judge.json", {**between, **told, **spec.between_rows()})
+    return scores
 
 
 def _write(

@@ -15,7 +15,7 @@ from tasks.evaluating.answering import answer
 from tasks.params.evaluation import PoolSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import BenchmarkItem, PooledAnswers, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -30,10 +30,8 @@ def draw_pool(
     sft: Path,
     seed: int,
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Answers the benchmarks' prompts greedily and by sampling."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(PoolSpec, read_settings(scale_path), str(scale_path))
     sampling = spec.sampling

@@ -20,15 +20,15 @@ from typing import Annotated, Any
 
 from rlhf_core.data.schemas import record_type
 from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Screening
-from rlhf_core.errors import DataError
 from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS
 from tasks.data_specs.data_sets import (
     Sets,
     alpaca_calibration,
     benchmark_row,
-    data_directory,
-    file_digests,
-    screened,
+    drawn_pairs,
+    open_directory,
+    source_facts,
+    split_off,
     together,
 )
 from tasks.data_specs.long_form import long_form_directory_sets, long_form_world_sets
@@ -47,16 +47,15 @@ from tasks.params.data import (
 )
 from tasks.params.pages import Address, read_settings
 from tasks.params.questions import QuestionsSpec
-from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.stage import command_line, run_stage
 
 VERSION = 3
 STAGE = "prepare"
 
 
-def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path, version: int | None = None) -> None:
+def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path) -> None:
     """Writes the data sets that a data spec describes."""
-    check_version(STAGE, VERSION, version)
     spec = data_spec(read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path]) as result:
         quarantine = out / "quarantine"
@@ -75,12 +74,12 @@ def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path, versio
 def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that the testbed draws, and facts about them for data.json."""
     from rlhf_core.testbed import VERSION as WORLD_VERSION
-    from rlhf_core.testbed import Annotator, World, WorldConfig, bayes_ceiling
+    from rlhf_core.testbed import World, WorldConfig
 
     kind, share = next(iter(spec.padding.items()), (None, 0.0))
     world = World(WorldConfig(seed=spec.world_seed, padding=share, padded_with=kind))
-    annotator = Annotator(**spec.annotator)
     seed, rows = spec.seed, spec.rows
+    pairs, ceilings = drawn_pairs(world, spec)
     sets: dict[str, list[dict[str, Any]]] = {
         "sft": [
             *world.sft_examples(rows["sft"], seed, spec.follow_up_share),
@@ -90,11 +89,8 @@ def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
         "prompts": world.prompts(rows["prompts"], seed, "train"),
         "arithmetic.seen": world.arithmetic(rows["arithmetic"], seed + 1, "seen"),
         "arithmetic.unseen": world.arithmetic(rows["arithmetic"], seed + 1, "unseen"),
+        **pairs,
     }
-    for split, draw, offset in (("train", "train", 0), ("validation", "train", 1), ("ood", "ood", 2)):
-        sets[f"preference.{split}"] = world.preference_pairs(
-            rows[f"preference_{split}"], seed + offset, annotator, draw
-        )
     for name, split in (("alpaca", "test"), ("arena", "arena"), ("ood", "ood"), ("mtbench", "mtbench")):
         items = []
         for row in world.prompts(rows["benchmark"], seed + 1, split):
@@ -112,13 +108,7 @@ def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
         sets[f"functions.{name}"] = world.functions(rows["functions"], seed + 1, split)
     sets["examples"] = _testbed_examples(sets["preference.validation"], sets["functions.mbpp_base"])
     sets["alpaca_calibration"] = _gamed_baselines(world, sets["benchmarks/alpaca"], seed)
-    facts = {
-        "world": {"version": WORLD_VERSION, "seed": spec.world_seed},
-        "bayes_ceiling": {
-            split: bayes_ceiling(sets[f"preference.{split}"], annotator) for split in ("train", "validation", "ood")
-        },
-    }
-    return sets, facts
+    return sets, {"world": {"version": WORLD_VERSION, "seed": spec.world_seed}, "bayes_ceiling": ceilings}
 
 
 #: Responses of each kind that reward models colour, the same for all of them.
@@ -148,13 +138,13 @@ def _testbed_examples(pairs: list[dict[str, Any]], functions: list[dict[str, Any
 def _gamed_baselines(world: Any, items: list[dict[str, Any]], seed: int) -> list[dict[str, Any]]:
     """Returns the calibration rows of the length-controlled win rate: a verbose and a concise variant of the baseline,
     judged against the baseline itself (preference in [1, 2], 2 = the variant wins)."""
-    from rlhf_core.evaluation.judges.games import Comparison, play_games
+    from rlhf_core.evaluation.judges.games import JudgedPair, play_games
     from rlhf_core.testbed.judge import GoldJudge
 
     rows = []
     for variant in ("verbose", "concise"):
         comparisons = [
-            Comparison(
+            JudgedPair(
                 item["id"],
                 item["turns"][0],
                 _variant(item["baseline"][0], variant, world.mixture_answer(item["metas"][0], seed, 0.0)),
@@ -186,10 +176,9 @@ def _variant(answer: str, variant: str, padding: str) -> str:
 
 
 def _source(spec: RealSpec, quarantine: Path) -> DirectorySource | HuggingFaceSource:
-    screening = Screening(quarantine, spec.max_bad_share)
     if spec.source == "huggingface":
-        return HuggingFaceSource(spec.sets, screening)
-    return DirectorySource(data_directory(spec.directory), screening)
+        return HuggingFaceSource(spec.sets, Screening(quarantine, spec.max_bad_share))
+    return open_directory(spec.directory, quarantine, spec.max_bad_share)
 
 
 def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
@@ -200,14 +189,7 @@ def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     removed: dict[str, dict[str, int]] = {}
     if spec.filters is not None:
         train, test, removed = _filtered(spec, spec.filters, train, test)
-    held_out = max(1, round(spec.validation_share * len(train)))
-    if held_out >= len(train):
-        raise DataError(
-            f"{len(train)} training pairs leave none for training besides {held_out} for validation",
-            file=", ".join(spec.preference),
-            remedy="Give more pairs or a smaller validation_share",
-        )
-    fitted, validation = train[:-held_out], train[-held_out:]
+    fitted, validation = split_off(train, spec.validation_share, ", ".join(spec.preference))
     prompts = [row for name in spec.prompts for row in source.load(name, "train", record_type("prompt").name)]
     benchmarks = {
         f"benchmarks/{benchmark}": source.load(name, "test", record_type("sft").name)
@@ -230,13 +212,8 @@ def real_sets(spec: RealSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
     if spec.alpaca_calibration:
         first = 1 if spec.source == "huggingface" else 0  # a hub's rows are numbered from 1
         sets["alpaca_calibration"] = alpaca_calibration(spec.alpaca_calibration, sets["benchmarks/alpaca"], first)
-    facts: dict[str, Any] = {
-        "quarantine": [screened(summary) for summary in source.summaries],
-        "sets": [*spec.preference, *spec.prompts, *spec.benchmarks.values()],
-    }
+    facts = source_facts(source, [*spec.preference, *spec.prompts, *spec.benchmarks.values()])
     facts |= {"filtered": removed} if spec.filters is not None else {}
-    if isinstance(source, DirectorySource):
-        facts["digests"] = file_digests(Path(source.root), facts["sets"])
     return sets, facts
 
 

@@ -27,7 +27,7 @@ from rlhf_core.segmentation import build_segmenter
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import ReferencesSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.progress import progress
 from tasks.running.stage import command_line, device, run_stage, set_threads
@@ -60,7 +60,7 @@ def sample(
     """Returns the flat tensors over all responses, prompt by prompt: tokens, entropies, head values, and each one's
     length.
 
-    Prompts are batched by length; responses lie in the order of the rows.
+    Prompts are batched by length; responses are in the order of the rows.
     """
     policy = load_policy(sft / "model", encoder)
     policy.model.eval()
@@ -99,14 +99,12 @@ def make_references(
     reward_model: Path,
     seed: int,
     out: Path,
-    version: int | None = None,
     sentences: Path | None = None,
 ) -> None:
     """Writes the SFT model's reference responses and a reward model's values at their tokens."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(ReferencesSpec, read_settings(scale_path), str(scale_path))
-    inputs: list[Path | str] = [scale_path, data, sft, reward_model, *([sentences] if sentences else [])]
+    inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, sentences]
     with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         encoder = load_encoder(data, sft / "model")
         if spec.prompt_limit is not None:
@@ -134,10 +132,10 @@ def make_references(
             {
                 "prompts": float(len(names)),
                 "responses": float(rewards.numel()),
-                "reward_mean": found.scale.mean,
-                "reward_std": found.scale.deviation,
+                "reward_mean": found.units.mean,
+                "reward_std": found.units.deviation,
                 "reward_std_within_prompts": float(within),
-                "length": found.scale.length,
+                "length": found.units.length,
                 "truncated": float((~stored["ended"]).double().mean()),
             },
         )

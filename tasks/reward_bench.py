@@ -17,7 +17,7 @@ from rlhf_core.evaluation.reward_bench import ScoredPair, reward_bench_scores, s
 from tasks.params.evaluation import RewardBenchSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_world
 from tasks.running.result_rows import BenchmarkPair
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -73,17 +73,13 @@ def bench(
     entropies: Path | None,
     reward_model: Path,
     out: Path,
-    version: int | None = None,
     sentences: Path | None = None,
 ) -> None:
     """Measures a reward model on the benchmark."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(RewardBenchSpec, read_settings(scale_path), str(scale_path))
-    given = [path for path in (entropies, sentences) if path is not None]
-    with stage_output(
-        out, stage=STAGE, version=VERSION, inputs=[scale_path, data, sft, reward_model, *given]
-    ) as result:
+    inputs: list[Path | str | None] = [scale_path, data, sft, reward_model, entropies, sentences]
+    with stage_output(out, stage=STAGE, version=VERSION, inputs=inputs) as result:
         scorer = TrainedScorer.load(reward_model, RewardModelInputs(data, sft, sentences, entropies))
         rows = benchmark_pairs(spec, data)
         pairs = score_pairs(scorer, rows, spec.batch)

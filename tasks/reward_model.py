@@ -1,10 +1,10 @@
 """Stage `reward_model`: training on preference pairs with aggregated segment rewards, and its measures.
 
-A spec with `merge` trains nothing: it averages the weights of the reward models that it names, given as
-`--reward-model`. Source: WARM, as in PAR §4.1.
+A spec with `merge` is not trained: it averages the weights of the reward models that `--reward-model` gives. Source:
+WARM, as in PAR §4.1.
 
-Reports pairwise accuracy (strict), calibration, the annotator's Bayes ceiling, and, where true clause rewards are
-known, credit-assignment fidelity: how well the reward paid to each clause agrees with the clause's true reward.
+The stage reports pairwise accuracy (strict), calibration and the annotator's Bayes ceiling. On data with true clause
+rewards it also reports credit-assignment fidelity: how well the reward paid to a clause agrees with its true reward.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from rlhf_core.supervised.config import TrainingConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.reward_model import MergeSpec, RewardModelSpec
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_json, write_json, write_jsonl
+from tasks.running.artifacts import read_json, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
@@ -61,12 +61,10 @@ def train_reward_model(
     entropies: Path | None,
     seed: int,
     out: Path,
-    version: int | None = None,
     sentences: Path | None = None,
     reward_model: Annotated[tuple[Path, ...] | None, "results of `reward_model` that a merge averages"] = None,
 ) -> None:
-    """Trains the reward model of a spec from the SFT model, or averages those that it merges, and measures it."""
-    check_version(STAGE, VERSION, version)
+    """Trains the reward model of a spec, or averages the reward models that it merges, and measures the result."""
     join_processes()
     values, members = read_settings(spec_path), reward_model or ()
     merge = typed(MergeSpec, values, str(spec_path)) if "merge" in values else None
@@ -80,14 +78,7 @@ def train_reward_model(
             f"{scale_path}: microbatch is {config.microbatch}, but the loss of {spec_path} compares the responses of "
             f"one microbatch with each other; it needs at least {loss.least_pairs} pairs"
         )
-    inputs: list[Path | str] = [
-        spec_path,
-        scale_path,
-        data,
-        sft,
-        *(path for path in (entropies, sentences) if path is not None),
-    ]
-    inputs += members
+    inputs: list[Path | str | None] = [spec_path, scale_path, data, sft, entropies, sentences, *members]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, sft / "model")
         segmenter_spec = resolve_segmenter(spec.segmenter, entropies)
@@ -147,10 +138,10 @@ def train_reward_model(
 
 
 def _merged_spec(merge: MergeSpec, members: Sequence[Path], where: Address) -> RewardModelSpec:
-    """Returns what the merged models were trained on.
+    """Returns the spec that all merged models were trained with.
 
     Raises:
-        RecipeError: another number of models than the spec names, or models of different segmentations or heads.
+        RecipeError: the number of models differs from the spec's, or the models differ in segmentation or heads.
     """
     if len(members) != len(merge.merge):
         raise RecipeError(
@@ -179,7 +170,7 @@ def fit(
     checkpoints: RunCheckpoints,
     preference: PreferenceLoss = BRADLEY_TERRY,
 ) -> list[dict[str, float]]:
-    """Trains on the pairs; returns the history."""
+    """Trains a reward model on preference pairs and returns the history of the training."""
     chosen, rejected = pairs.sequences[: pairs.pairs], pairs.sequences[pairs.pairs :]
     lengths = [max(len(a.sequence), len(b.sequence)) for a, b in zip(chosen, rejected, strict=True)]
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
@@ -196,7 +187,7 @@ def fit(
 
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
-    """Returns the accuracy, loss, calibration and, where true clauses are known, fidelity of a head on a split."""
+    """Returns the accuracy, loss, calibration and (if true clauses are known) fidelity of a head on a split."""
     e, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
     good, bad = e[: pairs.pairs], e[pairs.pairs :]
     accuracy = pairwise_accuracy(good, bad)
@@ -235,7 +226,7 @@ _FIDELITY = ("pearson", "spearman", "within_pearson", "within_spearman")
 
 
 def _text_start(text: str, position: int) -> int:
-    """Returns the position of the first character that is not white space, from `position` on."""
+    """Returns the first position, from `position` on, that is not white space."""
     while position < len(text) and text[position].isspace():
         position += 1
     return position
@@ -251,8 +242,10 @@ def scored_examples(
     end_token: int | None = None,
     head: str = "reward",
 ) -> list[ColouredExample]:
-    """Returns responses with the reward of every token and segment, for pictures; with weights where the model has
-    them."""
+    """Returns responses with the reward of every token and segment, for the report's coloured texts.
+
+    The segments have weights where the model's aggregation has weights.
+    """
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
     sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token)
     _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)

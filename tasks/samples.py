@@ -23,7 +23,7 @@ from rlhf_core.reasoning.steps import split_steps
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import SamplesSpec
-from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution, read_rows
@@ -107,10 +107,8 @@ def make_samples(
     sft: Path,
     seed: int,
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Draws and grades solutions of the training questions."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(SamplesSpec, read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data, sft]) as result:

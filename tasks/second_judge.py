@@ -1,4 +1,4 @@
-"""Stage `second_judge`: one policy's answers against those of others, by a judge of its own.
+"""Stage `second_judge`: one policy's answers against other policies' answers, by a judge of its own.
 
 Writes metrics.json (`second/<opponent>`: win rate of the first policy in percent, ties half, both orders; with its
 standard error and the number of unparsable verdicts) and judgements.jsonl. Source: Sentence, appendix C.1, Figure 8.
@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Annotated
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games, win_rate_of_outcomes
+from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games, win_rate_of_outcomes
 from tasks.params.evaluation import SecondJudgeSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.loading import load_judge, load_world
 from tasks.running.result_rows import Generation, OpponentJudgement, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -43,10 +43,8 @@ def judge_policies(
     data: Path,
     policies: Annotated[tuple[Path, ...], "results of `policy`: the one that is judged, then its opponents"],
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Compares the first policy with each of the others."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     row = read_settings(row_path)
     spec = typed(SecondJudgeSpec, read_settings(scale_path), str(scale_path))
@@ -63,7 +61,7 @@ def judge_policies(
         for name, folder in zip(names, policies[1:], strict=True):
             others = answers_of(folder, spec.benchmark)
             comparisons = [
-                Comparison(key, mine["prompt"], mine["response"], others[key]["response"], {"prompt": mine["meta"]})
+                JudgedPair(key, mine["prompt"], mine["response"], others[key]["response"], {"prompt": mine["meta"]})
                 for key, mine in own.items()
                 if key in others
             ]

@@ -25,7 +25,7 @@ from tasks.data_specs.data_sets import DATA_VARIABLE
 from tasks.params.backbone import SegmenterSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.progress import progress
 from tasks.running.stage import command_line, device, run_stage, set_threads
 
@@ -61,11 +61,8 @@ def gold_texts(name: str, split: str, data: Path) -> list[GoldText]:
     return found
 
 
-def make_segmenter(
-    spec_path: Annotated[Address, "segmenter spec (YAML)"], data: Path, out: Path, version: int | None = None
-) -> None:
+def make_segmenter(spec_path: Annotated[Address, "segmenter spec (YAML)"], data: Path, out: Path) -> None:
     """Trains or loads a SaT model and finds the sentences of all responses."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(SegmenterSpec, read_settings(spec_path), str(spec_path))
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:

@@ -21,10 +21,10 @@ from rlhf_core.evaluation.consistency import Consistency, Pairs, consistency
 from rlhf_core.models.sampling import Sampling
 from tasks.evaluating.answering import answer
 from tasks.evaluating.aspects import LoadedAspect, holistic_values, read_aspects
-from tasks.params.aspects import SelectionFile, SelectionScale
+from tasks.params.aspects import NORMALISERS, SelectionFile, SelectionScale
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -92,7 +92,7 @@ def _compare(
     pairs = Pairs.of(rates["greedy"], rates["sampled"], aspect.aspect.higher_is_better)
     found = consistency(holistic, pairs, rounds=scale.rounds, level=scale.level, seed=seed)
     statistics = _statistics([value for one in sampled for value in one.values], f"aspect '{aspect.name}'")
-    if aspect.spec.normaliser == "mean":
+    if NORMALISERS[aspect.spec.normaliser].needs_training_answers:
         known = aspect.score(training, [row["response"] for row in training])
         statistics["training_mean"] = _statistics([v for one in known for v in one.values], aspect.name)["mean"]
     means = {f"{kind}_mean": _statistics(values, aspect.name)["mean"] for kind, values in rates.items()}
@@ -110,10 +110,8 @@ def select(
     aspect_model: Annotated[tuple[Path, ...] | None, "results of `aspect_model` that the aspects read"],
     seed: int,
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Writes which aspects are most consistent with the holistic reward, and by what."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(SelectionFile, read_settings(spec_path), str(spec_path))
     scale = typed(SelectionScale, read_settings(scale_path), str(scale_path))

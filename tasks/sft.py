@@ -30,7 +30,7 @@ from tasks.params.backbone import BackboneSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_jsonl, write_json, write_jsonl
+from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
@@ -48,10 +48,8 @@ def fine_tune(
     tokenizer: Path,
     seed: int,
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Trains or loads the backbone of a spec, evaluates it, and writes model, metrics, history and generations."""
-    check_version(STAGE, VERSION, version)
     join_processes()
     spec = typed(BackboneSpec, read_settings(spec_path), str(spec_path))
     config = spec.training

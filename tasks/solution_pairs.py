@@ -14,7 +14,7 @@ from typing import Annotated, Any
 from rlhf_core.data.solutions import Sample, pairs, read_samples
 from rlhf_core.errors import DataError
 from tasks.policy_run.solutions import SAMPLES_FILE
-from tasks.running.artifacts import check_version, read_json, read_jsonl, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.stage import command_line, run_stage
 
 VERSION = 1
@@ -52,10 +52,8 @@ def pair_solutions(
     data: Path,
     samples: Annotated[Path, "result of `samples`"],
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Pairs sampled solutions."""
-    check_version(STAGE, VERSION, version)
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[data, samples]) as result:
         file = samples / SAMPLES_FILE
         drawn = read_samples(read_jsonl(file), str(file))

@@ -16,13 +16,13 @@ import importlib.util
 from pathlib import Path
 from typing import Annotated, Any
 
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import rows_of_paper
 from tasks.graph.matrix import results_of_rows
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.measurements import JOINT_METRICS
 from tasks.report.outputs import ResultTree
-from tasks.running.artifacts import check_version, stage_output, write_json
+from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
 VERSION = 8
@@ -39,7 +39,7 @@ CURVE_METRICS = (
 
 def paper_tables(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
     """Returns all tables of a paper with their measured cells."""
-    return [measured_table(table, tree) for table in registry.paper(paper_key).tables]
+    return [measured_table(table, tree) for table in printed_tables.paper(paper_key).tables]
 
 
 def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
@@ -100,12 +100,12 @@ def build(
 
     Args:
         results: the scale's results, such as `results/testbed`.
-        paper_key: a paper of the registry.
+        paper_key: a paper with printed tables.
         seeds: the seeds to average over.
         out: the stage's output directory.
         allowed: `result` folders that may be read, None for all that exist.
     """
-    paper = registry.paper(paper_key)
+    paper = printed_tables.paper(paper_key)
     tree = ResultTree(results, seeds, allowed)
     inputs = list(tree.stage_folders(rows_of_paper(paper.key)))
     with stage_output(out, stage="tables", version=VERSION, inputs=inputs) as folder:
@@ -119,14 +119,12 @@ def build(
 
 def make_tables(
     results: Annotated[Path, "results of one scale"],
-    paper: Annotated[str, "paper of the registry: segment, sentence, ..."],
+    paper: Annotated[str, "paper with printed tables: segment, sentence, ..."],
     seeds: Annotated[tuple[int, ...], "seeds to average over"],
     out: Path,
     rows: Annotated[tuple[str, ...], "rows whose results, and what they were made from, alone are read"] = (),
-    version: int | None = None,
 ) -> None:
     """Writes a paper's tables, metrics, curves and figures beside what was published."""
-    check_version("tables", VERSION, version)
     build(results, paper, seeds, out, declared_inputs(results, paper, rows, seeds) if rows else None)
 
 

@@ -17,12 +17,12 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.minimum_editing import edit_distance
 from rlhf_core.reasoning.rewriting import REASONS, Teacher, WrongSolution
 from rlhf_core.reasoning.steps import parse_located
-from rlhf_core.teachers.registry import TEACHERS
+from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.testbed.oracle import first_error
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.solutions import TeacherSpec
-from tasks.running.artifacts import check_version, record_folder, stage_output, write_json, write_jsonl
+from tasks.running.artifacts import record_folder, stage_output, write_json, write_jsonl
 from tasks.running.loading import expanded, load_encoder, load_policy
 from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
@@ -48,7 +48,7 @@ def build_teacher(spec: TeacherSpec, where: str) -> Teacher:
 
 
 def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution]) -> dict[str, float]:
-    """Returns how many rewrites are accepted, why others are not, edit distances, and the share of true first steps."""
+    """Returns counts of accepted and refused rewrites, edit distances, and the share of true first steps."""
     accepted = [row for row in rows if row["accepted"]]
     metrics = {
         "wrong": float(len(rows)),
@@ -70,7 +70,7 @@ def rewrite_metrics(rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSoluti
 def ground_truth_distance(
     rows: Sequence[VerifiedRewrite], wrong: Sequence[WrongSolution], encoder: Encoder
 ) -> dict[str, float]:
-    """Returns how far the true solutions lie from the predictions whose rewrite is accepted, in tokens (Figure 4)."""
+    """Returns the edit distances in tokens from accepted predictions to the true solutions (Figure 4)."""
 
     def tokens(text: str) -> list[int]:
         ids: list[int] = encoder.tokenizer.encode(text, add_special_tokens=False)
@@ -94,10 +94,8 @@ def make_rewrites(
     sft: Path,
     samples: Annotated[Path, "result of `samples`"],
     out: Path,
-    version: int | None = None,
 ) -> None:
     """Has the wrong samples corrected and verifies the corrections."""
-    check_version(STAGE, VERSION, version)
     set_threads()
     spec = typed(TeacherSpec, read_settings(spec_path), str(spec_path))
     teacher = build_teacher(spec, str(spec_path))

@@ -11,18 +11,15 @@ from rlhf_core.models.loading import load_tokenizer
 from tasks.params.backbone import TokenizerSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
-from tasks.running.artifacts import check_version, read_json, read_jsonl, stage_output, write_json
+from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
 VERSION = 1
 STAGE = "tokenizer"
 
 
-def make_tokenizer(
-    spec_path: Annotated[Address, "tokenizer spec (YAML)"], data: Path, out: Path, version: int | None = None
-) -> None:
+def make_tokenizer(spec_path: Annotated[Address, "tokenizer spec (YAML)"], data: Path, out: Path) -> None:
     """Trains or loads the tokenizer that a spec describes and checks it against the chat template."""
-    check_version(STAGE, VERSION, version)
     spec = typed(TokenizerSpec, read_settings(spec_path), str(spec_path))
     template = chat_template(read_json(data / "data.json")["template"])
     with stage_output(out, stage=STAGE, version=VERSION, inputs=[spec_path, data]) as result:

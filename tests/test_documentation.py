@@ -18,7 +18,7 @@ import yaml
 from dvc.cli.parser import get_main_parser
 from typer.testing import CliRunner
 
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from rlhf_core.recipe import parse_recipe
 from tasks.command_line import commands
 from tasks.graph.names import split_names
@@ -110,7 +110,7 @@ def test_rewardsmith_command_takes_its_arguments(command: Command) -> None:
     if names := [row for row in given.get("names") or [] if row not in EXAMPLES]:
         split_names(ROOT, names)
     if name == "table" and arguments and arguments[0] not in {*EXAMPLES, *papers(ROOT)}:
-        assert registry.table(arguments[0])
+        assert printed_tables.table(arguments[0])
 
 
 @pytest.mark.parametrize("name", sorted(GROUP.commands))

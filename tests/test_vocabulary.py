@@ -14,11 +14,6 @@ PACKAGES = ("rlhf_core", "tasks", "flows")
 SETTLED = {
     "record", "scale", "benchmark", "hack", "model registry", "template", "solution", "run", "comparison", "outcome"
 }  # fmt: skip
-#: Names that several classes still have, with their number. An entry goes when its classes are renamed; none is added.
-REMAINING = {
-    "Clause": 2, "Compared": 2, "Comparison": 2, "Endpoint": 2, "Limits": 2, "Lines": 2, "Located": 2, "Outcome": 2,
-    "Part": 2, "Piece": 2, "Scale": 2, "Stateful": 2, "Summary": 2, "Usage": 2, "Verdict": 2,
-}  # fmt: skip
 
 
 def defined_words(text: str) -> list[str]:
@@ -54,14 +49,8 @@ def test_every_line_of_the_page_has_a_word_and_a_meaning() -> None:
 
 
 def test_no_two_classes_share_a_name() -> None:
-    more = {name: found for name, found in shared_names().items() if len(found) > REMAINING.get(name, 1)}
-    assert not more, f"classes of one name: {more}; rename one, by the words of docs/vocabulary.md"
-
-
-def test_the_list_of_shared_names_only_shrinks() -> None:
-    found = {name: len(places) for name, places in shared_names().items()}
-    settled = {name: found.get(name, 1) for name, count in REMAINING.items() if found.get(name, 1) != count}
-    assert not settled, f"lower these in REMAINING, and drop those of 1: {settled}"
+    shared = shared_names()
+    assert not shared, f"classes of one name: {shared}; rename one, by the words of docs/vocabulary.md"
 
 
 def test_nested_and_private_classes_are_told_apart() -> None:

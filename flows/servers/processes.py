@@ -62,7 +62,7 @@ def start(settings: Settings, name: str) -> subprocess.Popen[bytes]:
 
 
 def project() -> str:
-    """Returns where the packages tasks and flows lie."""
+    """Returns the folder of the packages tasks and flows."""
     return str(Path(__file__).resolve().parents[2])
 
 

@@ -149,7 +149,7 @@ def _age(path: Path) -> float:
 
 
 def _end_stages(root: Path) -> list[str]:
-    """Ends the stages of killed flows in a tree, and tidies it unless it is gone or a scheduler is at work there."""
+    """Ends the stages of killed flows in a tree, and tidies the tree unless it is gone or a scheduler runs there."""
     if not root.is_dir():
         return []
     ended = end_orphans(root)

@@ -70,7 +70,7 @@ class Settings:
         return f"{socket.gethostname()}-{self.root.name}"
 
     def url(self, name: str) -> str:
-        """Returns where clients on this machine find a server."""
+        """Returns the address of a server for clients on this machine."""
         host = LOOPBACK if self.host == EVERYWHERE else self.host
         return f"http://{host}:{self.ports[name]}"
 
@@ -83,7 +83,7 @@ class Settings:
         return urlunsplit(parts._replace(path=f"{parts.path.rstrip('/') or '/rewardsmith'}_{name}"))
 
     def shown_database(self, name: str) -> str:
-        """Returns where the database is, without user and password."""
+        """Returns the address of the database, without user and password."""
         if self.database is None:
             return self.database_of(name).removeprefix("sqlite:///")
         parts = urlsplit(self.database_of(name))
@@ -147,7 +147,7 @@ class Settings:
         return {**client, **common, **own.get(name, {})}
 
     def commands(self) -> dict[str, list[str]]:
-        """Returns how each process is started, in the order of starting."""
+        """Returns the command of each process, in the order of starting."""
         python = sys.executable
         where = ["--host", self.host, "--port"]
         mlflow = [python, "-m", "mlflow", "server", *where, str(self.ports["mlflow"]), "--workers", "1"]
@@ -166,7 +166,7 @@ class Settings:
 
 
 def inherited(name: str, environment: Mapping[str, str]) -> dict[str, str]:
-    """Returns what a process of the platform gets of the caller's environment: no secrets but those that it needs."""
+    """Returns the caller's environment for a process of the platform, with only the secrets that it needs."""
     if name == "worker":
         return dict(environment)
     needed = NEEDED.get(name)
@@ -178,7 +178,7 @@ def inherited(name: str, environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def slots_name() -> str:
-    """Returns what the names of this machine's limits begin with."""
+    """Returns the prefix of the names of this machine's limits."""
     return socket.gethostname()
 
 
@@ -233,7 +233,7 @@ def choose_port(host: str, name: str, asked: int | None, before: int | None, oth
     """Returns the port asked for, else the one used before, else the usual one, else a free one.
 
     Args:
-        others: ports of the other servers, which these may not have bound yet; one that is asked for is none of them.
+        others: ports of the other servers, which may not be bound yet; a requested port must differ from them.
 
     Raises:
         RewardsmithError: the port asked for is taken.

@@ -23,7 +23,7 @@ CHECK = "rewardsmith-check"
 
 
 def _places(settings: Settings) -> dict[str, str]:
-    """Returns where both stores are, without user and password."""
+    """Returns the addresses of both stores, without user and password."""
     database = settings.shown_database("mlflow").removesuffix("_mlflow") if settings.database else "SQLite"
     return {"database": database, "artifacts": settings.artifacts}
 

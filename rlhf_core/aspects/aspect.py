@@ -47,7 +47,7 @@ class Aspect(Protocol):
     """One respect in which responses are scored.
 
     Values are rewards: more is always better. An aspect that asks a tool may also have `prefetch(responses)`, which
-    starts asking and returns at once, and `usage` (`tool_client.Usage`), what the tool was asked so far.
+    starts asking and returns at once, and `usage` (`tool_client.ToolUsage`), what the tool was asked so far.
 
     Attributes:
         name: as shown in tables.
@@ -138,7 +138,7 @@ def _several_within_a_slice(text: str, spans: Sequence[Span], density: Density) 
 
 
 def checked_scores(aspect: Aspect, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
-    """Returns what an aspect says of responses, validated; see `validated`."""
+    """Returns an aspect's scores of responses, checked by `validated`."""
     if len(records) != len(responses):
         raise RecipeError(f"aspect '{aspect.name}': {len(records)} records for {len(responses)} responses")
     return validated(aspect, responses, aspect.score(records, responses))

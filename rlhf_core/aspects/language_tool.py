@@ -19,7 +19,7 @@ import httpx
 
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
-from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig, Usage
+from rlhf_core.aspects.tool_client import Failure, ToolClient, ToolConfig, ToolUsage
 from rlhf_core.errors import RecipeError, ToolError
 
 Spans = list[tuple[int, int]]
@@ -65,8 +65,8 @@ class LanguageToolGrammar:
         self.client: ToolClient[Spans] = ToolClient(f"LanguageTool at {url}", identity, ask, spans_of, config)
 
     @property
-    def usage(self) -> Usage:
-        """Returns what the server was asked so far."""
+    def usage(self) -> ToolUsage:
+        """Returns the counts of requests to the server so far."""
         return self.client.usage
 
     def prefetch(self, responses: Sequence[str]) -> None:

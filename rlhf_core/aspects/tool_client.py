@@ -57,7 +57,7 @@ class Failure(Exception):
 
 
 @dataclass
-class Usage:
+class ToolUsage:
     """Requests to a tool so far, and the seconds that `answers` waited for them."""
 
     calls: int = 0
@@ -87,7 +87,7 @@ class ToolClient(Generic[A]):
         read: Callable[[Any, str], A],
         config: ToolConfig | None = None,
     ) -> None:
-        self.name, self.config, self.usage = name, config or ToolConfig(), Usage()
+        self.name, self.config, self.usage = name, config or ToolConfig(), ToolUsage()
         self._identity, self._ask, self._read = identity, ask, read
         self._cache = AnswerCache(self.config.cache_path) if self.config.cache_path is not None else None
         self._known: dict[str, A] = {}

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
 from rlhf_core.aspects.aspect import Density, Scored
 from rlhf_core.aspects.tokens import Offsets, marked, words
@@ -16,7 +16,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.testbed.knowledge import stream
 from rlhf_core.testbed.longform import LongFormWorld, Slice
 from rlhf_core.testbed.translation_grammar import grammar_errors
-from rlhf_core.typed import Checked, between
+from rlhf_core.typed import Checked, Seed, between
 
 _WORLD = LongFormWorld()
 #: Share of slices or words that are told wrong.
@@ -44,8 +44,9 @@ class _SliceTruth(Checked):
     right: float
     wrong: float
     noise: Noise
-    seed: int
+    seed: Seed
     higher_is_better: bool = True
+    needs_facts: ClassVar[bool] = True
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         return [self._one(record, text) for record, text in zip(records, responses, strict=True)]
@@ -59,12 +60,12 @@ class _SliceTruth(Checked):
         return Scored(tuple((s.start, s.end) for s in slices), values)
 
 
-def true_relevance(right: float = 0.3, wrong: float = -0.3, noise: Noise = 0.0, seed: int = 0) -> _SliceTruth:
+def true_relevance(right: float = 0.3, wrong: float = -0.3, noise: Noise = 0.0, seed: Seed = 0) -> _SliceTruth:
     """Returns the relevance of each sub-sentence (ALARM, Appendix A.3: +-.3)."""
     return _SliceTruth("relevance", Density.SPAN, _WORLD.relevance, right, wrong, noise, seed)
 
 
-def true_factuality(right: float = 0.5, wrong: float = -0.5, noise: Noise = 0.0, seed: int = 0) -> _SliceTruth:
+def true_factuality(right: float = 0.5, wrong: float = -0.5, noise: Noise = 0.0, seed: Seed = 0) -> _SliceTruth:
     """Returns the factuality of each sentence (ALARM, Appendix A.1: +-.5)."""
     return _SliceTruth("factuality", Density.SENTENCE, _WORLD.factuality, right, wrong, noise, seed)
 
@@ -79,10 +80,11 @@ class TrueCompleteness(Checked):
     """
 
     noise: Annotated[float, between(0, 10)] = 0.0
-    seed: int = 0
+    seed: Seed = 0
     name: str = "completeness"
     density: Density = Density.SEQUENCE
     higher_is_better: bool = True
+    needs_facts: ClassVar[bool] = True
 
     def score(self, records: Sequence[Mapping[str, Any]], responses: Sequence[str]) -> list[Scored]:
         scored = []
@@ -106,7 +108,7 @@ class TrueGrammar(Checked):
 
     offsets: Offsets | None = None
     noise: Noise = 0.0
-    seed: int = 0
+    seed: Seed = 0
     name: str = "grammar"
     density: Density = Density.TOKEN
     higher_is_better: bool = False

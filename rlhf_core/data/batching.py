@@ -1,17 +1,13 @@
-"""Length-bucketed batches that are the same for the same seed and can be resumed, and padding."""
+"""Length-bucketed batches that are the same for the same seed and can be resumed."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from rlhf_core.errors import DataError, RecipeError
-
-if TYPE_CHECKING:
-    import torch
 
 _SHUFFLE_STREAM = 7019  # keeps batch order apart from other draws with the same seed
 
@@ -101,7 +97,7 @@ class LengthBucketedBatches:
             self.position = Position(self.position.epoch + 1, 0)
 
     def state_dict(self) -> dict[str, int]:
-        """Returns where the iteration stands: the batch that comes next."""
+        """Returns the position of the iteration: the number of the next batch."""
         return {"epoch": self.position.epoch, "index": self.position.index}
 
     def load_state_dict(self, state: Mapping[str, int]) -> None:
@@ -141,41 +137,3 @@ def padding_waste(lengths: Sequence[int], batches: Iterable[Sequence[int]]) -> f
         cells += max(sizes, default=0) * len(sizes)
         real += sum(sizes)
     return 1 - real / cells if cells else 0.0
-
-
-def left_pad(rows: Sequence[Sequence[int]], pad_id: int, width: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns rows padded on the left, as prompts are for generation.
-
-    Returns:
-        ids int64 [batch, width] and mask bool [batch, width], True on real tokens; width defaults to the
-        longest row.
-
-    Raises:
-        ValueError: a row longer than `width`.
-    """
-    return _pad(rows, pad_id, width, left=True)
-
-
-def right_pad(
-    rows: Sequence[Sequence[int]], pad_id: int, width: int | None = None
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Returns rows padded on the right, as responses are; otherwise as `left_pad`."""
-    return _pad(rows, pad_id, width, left=False)
-
-
-def _pad(
-    rows: Sequence[Sequence[int]], pad_id: int, width: int | None, *, left: bool
-) -> tuple[torch.Tensor, torch.Tensor]:
-    import torch
-
-    longest = max((len(row) for row in rows), default=0)
-    width = longest if width is None else width
-    if longest > width:
-        raise ValueError(f"a row of {longest} tokens does not fit a width of {width}")
-    ids = torch.full((len(rows), width), pad_id, dtype=torch.int64)
-    mask = torch.zeros((len(rows), width), dtype=torch.bool)
-    for number, row in enumerate(rows):
-        place = slice(width - len(row), width) if left else slice(0, len(row))
-        ids[number, place] = torch.tensor(row, dtype=torch.int64)
-        mask[number, place] = True
-    return ids, mask

@@ -25,7 +25,7 @@ _NAMED_ROWS = 3
 
 
 @dataclass(frozen=True)
-class Summary:
+class QuarantineSummary:
     """Number of a file's rows that were quarantined, by reason.
 
     Args:
@@ -56,7 +56,7 @@ class Screened:
     """Good rows in file order, and the summary of the others."""
 
     rows: list[Record]
-    summary: Summary
+    summary: QuarantineSummary
 
 
 def find_faults(rows: Sequence[tuple[int, Record]], kind: RecordType) -> list[BadRow]:
@@ -118,7 +118,7 @@ def screen(
     total = len(lines.rows) + len(lines.broken)
     path = _write(lines.file, bad, quarantine_dir)
     counts = Counter(f"{item.field}: {item.reason}" if item.field else item.reason for item in bad)
-    summary = Summary(lines.file, total, dict(counts.most_common()), str(path) if path else None)
+    summary = QuarantineSummary(lines.file, total, dict(counts.most_common()), str(path) if path else None)
     if bad:
         _LOG.warning("%s", summary)
     bad_rows = {item.row for item in bad}

@@ -345,17 +345,3 @@ def infer_record_type(rows: Sequence[Mapping[str, Any]], *, file: str | None = N
         file=file,
         remedy=f"Name the record type, one of: {', '.join(RECORD_TYPES)}",
     )
-
-
-def reference_answers(record: Mapping[str, Any]) -> list[str]:
-    """Returns the reference answers of a benchmark item, one a turn; real sets store a text, a list or null."""
-    reference = record.get("reference")
-    if reference is None:
-        return []
-    return [reference] if isinstance(reference, str) else list(reference)
-
-
-def code_tests(record: Mapping[str, Any]) -> list[str]:
-    """Returns the unit tests of a code item as a list (HumanEval stores one text)."""
-    tests = record["tests"]
-    return [tests] if isinstance(tests, str) else list(tests)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from rlhf_core.data.dialogue import parse_dialogue, render_dialogue
 from rlhf_core.data.hub_set import HubSet
 from rlhf_core.data.jsonl import Lines, read_jsonl, read_lines
-from rlhf_core.data.quarantine import Summary, screen
+from rlhf_core.data.quarantine import QuarantineSummary, screen
 from rlhf_core.data.schemas import Record, RecordType, infer_record_type, record_type
 from rlhf_core.errors import DataError, nearest
 
@@ -31,7 +31,7 @@ _SLICE = re.compile(r"(-?\d*):(-?\d*)")
 class Source(Protocol):
     """Source of records."""
 
-    summaries: list[Summary]
+    summaries: list[QuarantineSummary]
 
     def available(self) -> dict[str, list[str]]:
         """{set name: its splits}."""
@@ -61,7 +61,7 @@ class Screening:
     quarantine_dir: str | Path | None = None
     max_bad_share: float = 0.1
 
-    def apply(self, lines: Lines, kind: str | None, summaries: list[Summary]) -> list[Record]:
+    def apply(self, lines: Lines, kind: str | None, summaries: list[QuarantineSummary]) -> list[Record]:
         chosen = record_type(kind) if kind else _inferred(lines)
         screened = screen(lines, chosen, quarantine_dir=self.quarantine_dir, max_bad_share=self.max_bad_share)
         summaries.append(screened.summary)
@@ -74,7 +74,7 @@ class DirectorySource:
 
     root: str | Path
     screening: Screening = field(default_factory=Screening)
-    summaries: list[Summary] = field(default_factory=list)
+    summaries: list[QuarantineSummary] = field(default_factory=list)
 
     def available(self) -> dict[str, list[str]]:
         root = Path(self.root)
@@ -103,7 +103,7 @@ class HuggingFaceSource:
 
     sets: Mapping[str, HubSet]
     screening: Screening = field(default_factory=Screening)
-    summaries: list[Summary] = field(default_factory=list)
+    summaries: list[QuarantineSummary] = field(default_factory=list)
 
     def available(self) -> dict[str, list[str]]:
         return {name: sorted(hub_set.splits) for name, hub_set in self.sets.items()}
@@ -145,7 +145,7 @@ class TestbedSource:
     seed: int = 0
     annotator: Any = None
     screening: Screening = field(default_factory=Screening)
-    summaries: list[Summary] = field(default_factory=list)
+    summaries: list[QuarantineSummary] = field(default_factory=list)
 
     def available(self) -> dict[str, list[str]]:
         return {

@@ -18,12 +18,19 @@ if TYPE_CHECKING:
 Span = tuple[int, int]
 
 PAD, UNKNOWN = "<pad>", "<unk>"
+#: Markers of the chat template of trained tokenizers.
+SPECIAL = ("<|user|>", "<|assistant|>", "<|end|>")
+
+
+def least_vocabulary(*, full_byte_alphabet: bool) -> int:
+    """Returns the fewest tokens of a trained tokenizer: special ones and all bytes, or one where few are known."""
+    return len((PAD, UNKNOWN, *SPECIAL)) + (256 if full_byte_alphabet else 1)
 
 
 def train_byte_level_bpe(
     texts: Iterable[str],
     vocab_size: int,
-    special_tokens: Sequence[str] = ("<|user|>", "<|assistant|>", "<|end|>"),
+    special_tokens: Sequence[str] = SPECIAL,
     *,
     eos_token: str = "<|end|>",
     bos_token: str | None = None,
@@ -85,13 +92,8 @@ def train_byte_level_bpe(
     )
 
 
-def save_tokenizer(tokenizer: PreTrainedTokenizerBase, folder: str | Path) -> None:
-    """Save into `folder`, which `load_tokenizer` reads back."""
-    tokenizer.save_pretrained(str(folder))
-
-
 def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
-    """Returns the load a tokenizer from a local folder, without network and without remote code.
+    """Loads a tokenizer from a local folder, without network and without remote code.
 
     Raises:
         DataError: no tokenizer there.

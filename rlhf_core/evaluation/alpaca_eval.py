@@ -103,7 +103,7 @@ def length_controlled_win_rate(
         preferences: [n] in [1, 2], 2 = model wins.
         len_model, len_baseline: [n] output lengths in characters.
         difficulty: [n] per-instruction difficulties aligned with the rows, or a mapping (dict or Series) by
-            instruction id, which needs `instruction_ids`; None: those of the calibration rows (official).
+            instruction id, which needs `instruction_ids`; None: the ids of the calibration rows (official).
         calibration_rows: rows of gamed baselines (`read_calibration_rows`, `make_calibration_rows`) or None.
         instruction_ids: [n] ids for the lookup.
         calibration_weight: weight of each calibration row; model rows weigh 1.
@@ -229,11 +229,6 @@ def fit_difficulty(
     gamma = fit.coef_[0][2 * len(models) :]
     gamma = gamma - gamma.mean()
     return {id_: float(value) for id_, value in zip(instructions, gamma, strict=True)}
-
-
-def _one_hot(column: NDArray[np.int64], value: Floats, width: int) -> sparse.csr_matrix:
-    """Returns [n, width] with value[i] in column[i] of row i."""
-    return sparse.csr_matrix((value, (np.arange(len(column)), column)), (len(column), width))
 
 
 def _calibration_design(rows: pd.DataFrame, weight: float) -> tuple[Floats, Floats, Floats]:

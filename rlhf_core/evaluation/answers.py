@@ -167,8 +167,8 @@ def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = No
     """0-based index of the chosen answer in a generated multiple-choice solution, or None.
 
     Looks after the last `The answer is` or `####`, else in the whole text, for, in this order: a letter in
-    parentheses; a letter that stands alone before punctuation or the line's end; the text of exactly one
-    choice; any capital letter that stands alone. After a trigger the first hit counts, else the last; but what
+    parentheses; a single letter before punctuation or the line's end; the text of exactly one
+    choice; any single capital letter. After a trigger the first hit counts, else the last; but what
     follows the trigger at once, the longest choice's text or else a letter, comes before all of these.
 
     Args:

@@ -113,25 +113,3 @@ def weighted_win_rate(
         interval = bootstrap_interval(prompts, rate, rounds=rounds, level=level, seed=seed)
     result["lower"], result["upper"] = 100.0 * interval.lower, 100.0 * interval.upper
     return result
-
-
-def bradley_terry_win_rate(scores: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
-    """Returns the win rate in percent from the Bradley-Terry likelihood by Newton's method (one model, one baseline).
-
-    Kept as the reference for the closed form in `weighted_win_rate`. Diverges (returns 0 or 100) when all
-    battles have one outcome.
-    """
-    valid = weights > 0
-    score, weight = scores[valid], weights[valid]
-    if not len(score):
-        return math.nan
-    if (score == 0).all() or (score == 1).all():
-        return 100.0 * float(score[0])
-    strength = 0.0
-    for _ in range(100):
-        p = 1.0 / (1.0 + math.exp(-strength))
-        step = float(((score - p) * weight).sum()) / (p * (1.0 - p) * float(weight.sum()))
-        strength += max(-2.0, min(2.0, step))
-        if abs(step) < 1e-12:
-            break
-    return 100.0 / (1.0 + math.exp(-strength))

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 
 from rlhf_core.errors import DataError
-from rlhf_core.evaluation.sandbox import Limits, Program, ProgramResult, run_programs
+from rlhf_core.evaluation.sandbox import Program, ProgramLimits, ProgramResult, run_programs
 
 _FENCE = re.compile(r"```(?:[A-Za-z0-9_+-]*)[ \t]*\n(.*?)(?:```|\Z)", re.DOTALL)
 
@@ -38,7 +38,7 @@ def judge_samples(
     tests: Sequence[Sequence[str]],
     *,
     setups: Sequence[str] | None = None,
-    limits: Limits | None = None,
+    limits: ProgramLimits | None = None,
     workers: int = 1,
 ) -> list[list[ProgramResult]]:
     """Run every sample of every problem against the problem's tests.

@@ -137,7 +137,7 @@ def pairs(evaluations: int) -> int:
 
 
 def find_fall(points: Sequence[Evaluated], settings: AlarmSettings, evaluations: int) -> Alarm | None:
-    """Returns an alarm when the last evaluation stands below an earlier one although the proxy rose in between.
+    """Returns an alarm if the last evaluation is below an earlier one although the proxy rose in between.
 
     Args:
         points: evaluations so far, the start among them.

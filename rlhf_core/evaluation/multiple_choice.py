@@ -69,11 +69,6 @@ def choice_lengths(choices: Sequence[str], normalise: Normalisation, n_tokens: S
     return list(n_tokens)
 
 
-def mc1(log_probabilities: ArrayLike, gold: int = 0) -> float:
-    """1 if the true answer has the largest log-probability (TruthfulQA lists it first), else 0."""
-    return float(choose(log_probabilities) == gold)
-
-
 def mc2(log_probabilities: ArrayLike, labels: Sequence[bool]) -> float:
     """Returns the probability mass on the true answers, normalised over all answers (computed in log space).
 

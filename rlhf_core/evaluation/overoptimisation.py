@@ -40,7 +40,7 @@ class Overoptimisation:
             several noisy numbers is above what that policy would score again.
         final_win_rate: of the last evaluation.
         loss_after_peak: peak less final, at least 0.
-        proxy_gain: mean proxy reward of the last rollouts less that of the SFT policy's.
+        proxy_gain: mean proxy reward of the last rollouts minus the mean of the SFT policy's.
         rank_correlation: Spearman's rho of proxy and win rate over the evaluations; NaN with fewer than three, or where
             one of them never changes.
         onset: None where the win rate never fell beyond noise under a rising proxy.
@@ -159,7 +159,7 @@ def clause_use(responses: Iterable[Sequence[str]], kinds: Sequence[str]) -> Clau
         kinds: every type there is, in the order wanted.
 
     Raises:
-        DataError: a type that is none of them.
+        DataError: an unknown type.
     """
     counts: Counter[str] = Counter()
     number = 0

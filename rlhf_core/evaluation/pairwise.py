@@ -57,7 +57,7 @@ def compared(own: Mapping[str, float], other: Mapping[str, float], *, higher_is_
 
 
 @dataclass(frozen=True)
-class Outcome:
+class PairedTestResult:
     """Result of a significance test: win, tie or loss, and the p-value."""
 
     word: Word
@@ -69,17 +69,19 @@ class Outcome:
         return "Tie" if self.word == "Tie" else f"{self.word} ({self.p_value:.0e})"
 
 
-def _outcome(better: float, p_value: float) -> Outcome:
+def _outcome(better: float, p_value: float) -> PairedTestResult:
     word: Word = "Tie" if p_value > ALPHA or better == 0 else "Win" if better > 0 else "Lose"
-    return Outcome(word, p_value)
+    return PairedTestResult(word, p_value)
 
 
-def outcome_of_wins(record: Record) -> Outcome:
+def outcome_of_wins(record: Record) -> PairedTestResult:
     """Returns the binomial test of a record."""
     return _outcome(record.wins - record.losses, record.p_value)
 
 
-def outcome_of_means(own: Sequence[float], other: Sequence[float], *, higher_is_better: bool = True) -> Outcome:
+def outcome_of_means(
+    own: Sequence[float], other: Sequence[float], *, higher_is_better: bool = True
+) -> PairedTestResult:
     """Returns the paired t-test of values of the same prompts and seeds."""
     found = paired_t_test(own, other)
     return _outcome(found.statistic if higher_is_better else -found.statistic, found.p_value)

@@ -40,7 +40,7 @@ def change(before: Mapping[str, float], now: Mapping[str, float], *, benchmarks:
         level: of all intervals together.
 
     Returns:
-        a regression where the whole interval lies below 0.
+        a regression if the whole interval is below 0.
 
     Raises:
         DataError: a level outside (0, 1), no benchmark, or a score that is not finite.

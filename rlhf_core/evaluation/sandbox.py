@@ -43,7 +43,7 @@ class SandboxError(RewardsmithError):
 
 
 @dataclass(frozen=True)
-class Limits:
+class ProgramLimits:
     """Limits of one program.
 
     Attributes:
@@ -101,8 +101,8 @@ class ProgramResult:
 class Sandbox:
     """One isolated runner process that serves programs one after the other; a context manager."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.limits = limits or Limits()
+    def __init__(self, limits: ProgramLimits | None = None) -> None:
+        self.limits = limits or ProgramLimits()
         self._process: subprocess.Popen[bytes] | None = None
         self._root: str | None = None
         self._buffer = b""
@@ -222,7 +222,9 @@ class Sandbox:
         return value if isinstance(value, dict) else None
 
 
-def run_programs(programs: Sequence[Program], limits: Limits | None = None, *, workers: int = 1) -> list[ProgramResult]:
+def run_programs(
+    programs: Sequence[Program], limits: ProgramLimits | None = None, *, workers: int = 1
+) -> list[ProgramResult]:
     """Run programs, each in its own limited child, and return their results in order.
 
     Args:
@@ -250,12 +252,3 @@ def run_programs(programs: Sequence[Program], limits: Limits | None = None, *, w
             for future in [pool.submit(serve, range(w, len(programs), workers)) for w in range(workers)]:
                 future.result()
     return [result for result in results if result is not None]
-
-
-def isolation_problem() -> str | None:
-    """Returns why generated code cannot be isolated here, or None if it can (starts one sandbox to see)."""
-    try:
-        with Sandbox():
-            return None
-    except SandboxError as error:
-        return str(error)

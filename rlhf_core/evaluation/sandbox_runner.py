@@ -52,7 +52,7 @@ def limit_child(memory_mb: int, file_kb: int, cpu_seconds: int) -> None:
 
 
 def broken_isolation() -> str | None:
-    """Returns what, seen from the inside, is not isolated; None when everything holds."""
+    """Returns what is not isolated as seen from the inside, None if everything is."""
     if os.getpid() != 1:
         return "not in a process namespace of its own"
     if 0 in os.getresuid():

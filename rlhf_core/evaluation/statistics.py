@@ -14,6 +14,8 @@ from rlhf_core.errors import DataError
 
 Floats = NDArray[np.float64]
 Direction = Literal["confirmed", "contradicted", "undecided"]
+#: Deviation of differences below which they are equal, as a share of the largest value: rounding of the values.
+ROUNDING = 1e-12
 
 
 @dataclass(frozen=True)
@@ -90,8 +92,8 @@ def paired_t_test(a: ArrayLike, b: ArrayLike) -> TestResult:
     """Returns the two-sided paired t-test of mean(a - b) = 0.
 
     Returns:
-        statistic = mean difference. Fewer than two pairs: p-value 1. All differences equal: p-value 1 if they
-        are 0, else 0.
+        statistic = mean difference. The p-value is 1 where there is no test: fewer than two pairs, or differences
+        that are all equal and so do not say how much they vary.
     """
     from scipy import stats
 
@@ -103,9 +105,10 @@ def paired_t_test(a: ArrayLike, b: ArrayLike) -> TestResult:
     mean = float(difference.mean())
     if n == 1:
         return TestResult(mean, 1.0, 1)
-    error = float(difference.std(ddof=1)) / math.sqrt(n)
-    if error <= 1e-15 * max(1.0, abs(mean)):
-        return TestResult(mean, 1.0 if mean == 0.0 else 0.0, n)
+    deviation = float(difference.std(ddof=1))
+    if deviation <= ROUNDING * float(np.abs([left, right]).max()):
+        return TestResult(mean, 1.0, n)
+    error = deviation / math.sqrt(n)
     return TestResult(mean, float(2.0 * stats.t.sf(abs(mean / error), n - 1)), n)
 
 

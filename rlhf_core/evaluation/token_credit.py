@@ -10,7 +10,7 @@ from rlhf_core.errors import DataError
 
 
 def negative_credit(credits: Sequence[Sequence[float]], mistaken: Sequence[Sequence[bool]]) -> dict[str, float]:
-    """Returns how well credit below 0 tells mistaken tokens from others, in wrong responses.
+    """Returns precision, recall and the like of credit below 0 as a sign of mistaken tokens in wrong responses.
 
     Args:
         credits: per response the credit of each token.

@@ -45,7 +45,7 @@ def policy_run(
     """Returns the policy optimisation over a number of sampled responses.
 
     Args:
-        policy, critic: trained parameters; critic 0 where there is none.
+        policy, critic: trained parameters; 0 without a critic.
         frozen: parameters of the reference and the reward models together.
         responses: sampled in the whole run.
         epochs: passes over each.

@@ -186,7 +186,7 @@ def decoder_of(model: PreTrainedModel) -> nn.Module:
 
 
 def backbone_of(model: PreTrainedModel) -> nn.Module:
-    """Returns what a head is put on: the decoder, or encoder and decoder together (sharing the model's weights)."""
+    """Returns the body under a head: the decoder, or encoder and decoder, which share the model's weights."""
     if not model.config.is_encoder_decoder:
         return decoder_of(model)
     whole = AutoModel.from_config(model.config, dtype=model.dtype).to(model.device)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
+from rlhf_core.errors import RecipeError
 from rlhf_core.typed import Checked, above, at_least, between
 
 
@@ -25,3 +26,8 @@ class LoraSettings(Checked):
     alpha: Annotated[float, above(0)] = 32.0
     dropout: Annotated[float, between(0, 1, open_high=True)] = 0.05
     targets: str | tuple[str, ...] = "all-linear"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.targets:
+            raise RecipeError("targets is empty; name layers, or 'all-linear'")

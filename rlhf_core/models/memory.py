@@ -13,15 +13,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
-from importlib import resources
 from typing import Any
 
 import torch
-import yaml
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM, PreTrainedConfig, PreTrainedModel
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.architecture import known_models
 from rlhf_core.models.reward_model import ScalarModel
 
 GIB = 2**30
@@ -83,25 +81,19 @@ class Sharding:
         return 2.0 * self.bytes * int(config.num_hidden_layers) * heads * size * tokens
 
 
-@cache
-def _known() -> dict[str, dict[str, Any]]:
-    text = resources.files("rlhf_core.models").joinpath("architectures.yaml").read_text(encoding="utf-8")
-    known: dict[str, dict[str, Any]] = yaml.safe_load(text)
-    return known
-
-
 def known_configuration(source: str) -> PreTrainedConfig:
     """Returns the configuration of a model that a scale loads, without a network.
 
     Raises:
         RecipeError: it is not in architectures.yaml.
     """
-    if source not in _known():
+    known = known_models()
+    if source not in known:
         raise RecipeError(
             f"the sizes of '{source}' are not known; add its configuration's fields to "
-            f"rlhf_core/models/architectures.yaml (there: {', '.join(_known())})"
+            f"rlhf_core/models/architectures.yaml (there: {', '.join(known)})"
         )
-    options = dict(_known()[source])
+    options = dict(known[source])
     special = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
     return AutoConfig.for_model(options.pop("model_type"), **special, **options)
 

@@ -116,8 +116,10 @@ def response_states(
 
 
 def _decoder_states(model: Any, prompt_ids: Tensor, prompt_mask: Tensor, response_ids: Tensor) -> Tensor:
-    """Returns the same of an encoder-decoder; right padding needs no mask, since no real token attends to what
-    follows."""
+    """Returns the hidden states of an encoder-decoder's response.
+
+    Right padding needs no mask, since no token attends to later ones.
+    """
     encoded = model.get_encoder()(input_ids=prompt_ids, attention_mask=prompt_mask.long()).last_hidden_state
     start = response_ids.new_full((response_ids.shape[0], 1), start_token(model.config))
     hidden: Tensor = model.get_decoder()(
@@ -142,25 +144,6 @@ def start_token(config: object) -> int:
     raise RecipeError("the encoder-decoder's configuration names neither decoder_start_token_id nor pad_token_id")
 
 
-def _spread(
-    states: Tensor,
-    response_ids: Tensor,
-    response_mask: Tensor,
-    output: torch.nn.Module,
-    softcap: float | None,
-    with_entropy: bool,
-) -> TokenStatistics:
-    """Returns statistics at the real tokens, from the states [batch, response_len, hidden] that predict them."""
-    flat, entropy = token_statistics(
-        states[response_mask], response_ids[response_mask], output, softcap=softcap, with_entropy=with_entropy
-    )
-    logprobs = torch.zeros(response_ids.shape, dtype=torch.float32, device=states.device)
-    entropies = torch.zeros_like(logprobs)
-    return TokenStatistics(
-        logprobs.masked_scatter(response_mask, flat), entropies.masked_scatter(response_mask, entropy)
-    )
-
-
 class DecoderPolicy:
     """A decoder-only language model as a policy; see `Policy`."""
 
@@ -183,42 +166,42 @@ class DecoderPolicy:
         *,
         with_entropy: bool = True,
     ) -> TokenStatistics:
-        states = response_states(decoder_of(self.model), prompt_ids, prompt_mask, response_ids, response_mask)
-        output = self.model.get_output_embeddings()
-        return _spread(states[:, :-1], response_ids, response_mask, output, self.softcap, with_entropy)
+        states = self.states(prompt_ids, prompt_mask, response_ids, response_mask)
+        flat, entropy = token_statistics(
+            states[response_mask],
+            response_ids[response_mask],
+            self.model.get_output_embeddings(),
+            softcap=self.softcap,
+            with_entropy=with_entropy,
+        )
+        logprobs = torch.zeros(response_ids.shape, dtype=torch.float32, device=states.device)
+        entropies = torch.zeros_like(logprobs)
+        return TokenStatistics(
+            logprobs.masked_scatter(response_mask, flat), entropies.masked_scatter(response_mask, entropy)
+        )
+
+    def states(self, *sequences: Tensor) -> Tensor:
+        """Returns [batch, response_len, hidden]: the states that predict the tokens of responses; see
+        `response_states`."""
+        return response_states(decoder_of(self.model), *sequences)[:, :-1]
 
     def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
         return DecoderDecoding(self.model, self.softcap, prompt_ids, prompt_mask)
 
 
-class EncoderDecoderPolicy:
+class EncoderDecoderPolicy(DecoderPolicy):
     """An encoder-decoder (T5, mT5) as a policy; see `Policy`. The prompt is what the encoder reads."""
 
     def __init__(self, model: PreTrainedModel, *, pad_id: int, eos_id: int) -> None:
-        self.model = model
-        self.pad_id = pad_id
-        self.eos_id = eos_id
+        super().__init__(model, pad_id=pad_id, eos_id=eos_id)
+        self.softcap = None
         self.start_id = start_token(model.config)
         #: T5 with tied embeddings scales its states before the projection.
         scaled = getattr(model.config, "scale_decoder_outputs", False)
         self.scale: float = float(model.config.d_model) ** -0.5 if scaled else 1.0
 
-    @property
-    def device(self) -> torch.device:
-        return next(self.model.parameters()).device
-
-    def statistics(
-        self,
-        prompt_ids: Tensor,
-        prompt_mask: Tensor,
-        response_ids: Tensor,
-        response_mask: Tensor,
-        *,
-        with_entropy: bool = True,
-    ) -> TokenStatistics:
-        states = response_states(self.model, prompt_ids, prompt_mask, response_ids, response_mask)
-        output = self.model.get_output_embeddings()
-        return _spread(self.scale * states[:, :-1], response_ids, response_mask, output, None, with_entropy)
+    def states(self, *sequences: Tensor) -> Tensor:
+        return self.scale * response_states(self.model, *sequences)[:, :-1]
 
     def decoding(self, prompt_ids: Tensor, prompt_mask: Tensor) -> Decoding:
         return EncoderDecoderDecoding(self.model, self.start_id, self.scale, prompt_ids, prompt_mask)

@@ -53,7 +53,7 @@ class SegmentStates:
 
 
 def read_head(head: nn.Module, states: Tensor) -> Tensor:
-    """Returns what a head says of states, float32; a head in float32 reads states of fewer bits."""
+    """Returns a head's values of states in float32; a head in float32 also reads states of fewer bits."""
     said: Tensor = head(states.to(head.weight.dtype))  # type: ignore[arg-type]
     return said.float()
 
@@ -171,7 +171,7 @@ class ScalarModel(nn.Module):
         *,
         head: str = "reward",
     ) -> SegmentStates:
-        """Returns what the model says at segment ends and at the prompt's last token, in one forward pass.
+        """Returns the model's values at segment ends and at the prompt's last token, in one forward pass.
 
         Args:
             prompt_ids, prompt_mask: [batch, prompt_len], left-padded; prompts are not empty.
@@ -205,7 +205,7 @@ class ScalarModel(nn.Module):
 
     @staticmethod
     def trained_on(folder: Path) -> dict[str, Any]:
-        """Returns what a saved model was trained on, and its heads."""
+        """Returns the settings that a saved model was trained with, and its heads."""
         if not (folder / CONFIG_FILE).is_file():
             raise DataError(
                 f"no {CONFIG_FILE}: this is not a saved reward model",

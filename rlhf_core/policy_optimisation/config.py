@@ -230,7 +230,7 @@ OPTIMISERS: Choices[Mapping[str, Any]] = Choices(
 
 
 def _unread(setting: str, made: Mapping[str, Any]) -> str | None:
-    """Returns why a composition never reads a setting, by what its choices declare; None where it does."""
+    """Returns the reason why a composition never reads a setting, as its choices declare; None if it does."""
     readers = [
         field
         for field, table in TABLES.items()

@@ -207,7 +207,7 @@ class Experience:
     scores: Tensor
 
     def packed(self) -> dict[str, Any]:
-        """Returns what an update reads, as tensors, for a buffer or a checkpoint; texts and records stay behind."""
+        """Returns the tensors that an update reads, for a buffer or a checkpoint, without texts and records."""
         assert self.batch.logprobs is not None
         assert self.batch.reference_logprobs is not None
         return {

@@ -17,7 +17,7 @@ from rlhf_core.policy_optimisation.auxiliary import AuxiliaryLoss
 from rlhf_core.policy_optimisation.config import OptimiserConfig
 from rlhf_core.policy_optimisation.experience import Experience, inputs_of
 from rlhf_core.policy_optimisation.kl import kl_tokens
-from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES, Compared, value_loss
+from rlhf_core.policy_optimisation.objectives import LOSS_AVERAGES, OBJECTIVES, ObjectiveInputs, value_loss
 from rlhf_core.stepper import Stepper, stepper_of
 
 #: Mean and largest absolute change of a token's log-probability since its rollout.
@@ -166,7 +166,7 @@ class Learner:
         assert batch.reference_logprobs is not None
         old, reference = batch.logprobs[rows, :width], batch.reference_logprobs[rows, :width]
         logprobs = self.actor.forward(lambda: self.policy.statistics(*inputs, with_entropy=False).logprobs)
-        terms = self.objective.loss(Compared(logprobs, old, reference, advantages[rows, :width], mask), config)
+        terms = self.objective.loss(ObjectiveInputs(logprobs, old, reference, advantages[rows, :width], mask), config)
         loss, clipped = terms.total, terms.clipped
         sums = {"policy_loss": loss.detach(), **terms.measures}
         if config.kl_in_loss:

@@ -165,7 +165,7 @@ LOSS_AVERAGES = Choices(
 
 
 @dataclass(frozen=True)
-class Compared:
+class ObjectiveInputs:
     """Inputs of an objective for some responses, [batch, response_len].
 
     Attributes:
@@ -208,7 +208,7 @@ class TokenObjective:
         divide_by: (advantages, mask) of a minibatch -> scalar, in the place of what `loss_average` divides by.
     """
 
-    token_loss: Callable[[Compared, OptimiserConfig], TokenLoss]
+    token_loss: Callable[[ObjectiveInputs, OptimiserConfig], TokenLoss]
     reads: tuple[str, ...] = ()
     check: Callable[[OptimiserConfig], None] = lambda config: None
     divide_by: Callable[[Tensor, Tensor], Tensor] | None = None
@@ -220,12 +220,12 @@ class TokenObjective:
         """Returns [units, k] int64 rows that stay together in a minibatch: single responses."""
         return torch.arange(len(groups), device=groups.device)[:, None]
 
-    def loss(self, seen: Compared, config: OptimiserConfig) -> Loss:
+    def loss(self, seen: ObjectiveInputs, config: OptimiserConfig) -> Loss:
         terms = self.token_loss(seen, config)
         return Loss(LOSS_AVERAGES[config.loss_average].total(terms.losses, seen.mask), terms.clipped)
 
     def divisor(self, advantages: Tensor, mask: Tensor, units: int, tokens: Tensor, config: OptimiserConfig) -> Tensor:
-        """Returns what the loss sum of a whole minibatch of `units` is divided by, a scalar."""
+        """Returns the divisor of the loss sum of a whole minibatch of `units`, a scalar."""
         if self.divide_by is not None:
             return self.divide_by(advantages, mask)
         return tokens.new_tensor(units) if LOSS_AVERAGES[config.loss_average].by_response else tokens
@@ -263,7 +263,7 @@ class PairObjective:
         """Returns [pairs, 2] int64: rows (better, worse)."""
         return ordered_pairs(scores, groups, config.dpo_min_margin)
 
-    def loss(self, seen: Compared, config: OptimiserConfig) -> Loss:
+    def loss(self, seen: ObjectiveInputs, config: OptimiserConfig) -> Loss:
         logratios = torch.where(seen.mask, seen.logprobs - seen.reference, 0.0).sum(dim=1).view(-1, 2)
         losses, margins = preference_loss(logratios, config.dpo_beta)
         measures = {"accuracy": (margins > 0).sum(), "margin": margins.sum()}
@@ -274,15 +274,15 @@ class PairObjective:
         return tokens.new_tensor(units)
 
 
-def _clipped_surrogate(seen: Compared, config: OptimiserConfig) -> TokenLoss:
+def _clipped_surrogate(seen: ObjectiveInputs, config: OptimiserConfig) -> TokenLoss:
     return clipped_surrogate(seen.logprobs, seen.old, seen.advantages, seen.mask, config.clip)
 
 
-def _policy_gradient(seen: Compared, config: OptimiserConfig) -> TokenLoss:
+def _policy_gradient(seen: ObjectiveInputs, config: OptimiserConfig) -> TokenLoss:
     return policy_gradient(seen.logprobs, seen.advantages, seen.mask)
 
 
-def _rlmec(seen: Compared, config: OptimiserConfig) -> TokenLoss:
+def _rlmec(seen: ObjectiveInputs, config: OptimiserConfig) -> TokenLoss:
     return rlmec_objective(seen.logprobs, seen.reference, seen.advantages, seen.mask, config.clip)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -36,20 +36,12 @@ from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.policy_optimisation.phases import PhaseClock
 from rlhf_core.policy_optimisation.replay import ReplayBuffer
 from rlhf_core.policy_optimisation.sources import RolloutSource
+from rlhf_core.rewards.composition import Stateful
 from rlhf_core.rollout import RolloutBatch, microbatches, trimmed
 from rlhf_core.schedule import rate_share
 
 #: step from 1, metrics, what was rolled out; True ends the training
 OnStep = Callable[[int, dict[str, float], Experience], bool | None]
-
-
-@runtime_checkable
-class Stateful(Protocol):
-    """Object with a state that training changes, such as a reward."""
-
-    def state_dict(self) -> dict[str, Any]: ...
-
-    def load_state_dict(self, state: dict[str, Any]) -> None: ...
 
 
 class PolicyOptimiser:

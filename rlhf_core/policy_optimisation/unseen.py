@@ -9,12 +9,12 @@ from typing import Any
 from rlhf_core.policy_optimisation.advantages import ADVANTAGES
 from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
 from rlhf_core.policy_optimisation.objectives import OBJECTIVES
-from rlhf_core.shaping.registry import Chain
+from rlhf_core.shaping.choices import Chain
 from rlhf_core.shaping.steps import Elementwise
 
 
 def useless_combination(shaping: Chain | None, optimiser: str | Mapping[str, Any]) -> str | None:
-    """Returns why an optimiser learns the same without a shaping, or without its last steps; None where it does not.
+    """Returns the reason why a shaping, or its last steps, change nothing for an optimiser; None if they matter.
 
     GRPO normalises a reward of one value per response within its group; online DPO orders its pairs by the raw proxy,
     so that no step of any shaping reaches it. Source: PAR, §5 and §11.

@@ -1,1 +1,1 @@
-"""Published results of the papers (`registry`) and the rows of this project behind them (`row_map`)."""
+"""Published results of the papers (`printed_tables`) and the rows of this project behind them (`row_map`)."""

@@ -48,7 +48,7 @@ def extract_answer(prediction: str, question: Mapping[str, Any]) -> str | None:
     Args:
         prediction: a solution.
         question: `answer`; with `choices` the answer is the text of one of them, otherwise a number (a fraction in
-            LaTeX is one), or an expression where the gold answer is no number.
+            LaTeX is one), or an expression where the gold answer is not a number.
     """
     choices = question.get("choices")
     if choices:

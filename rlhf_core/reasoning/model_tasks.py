@@ -44,7 +44,7 @@ class ModelTasks:
         return self._prompt(asked, REWRITTEN)
 
     def _prompt(self, asked: str, opening: str = "") -> list[int]:
-        """Returns ids of a prompt with the opening of its answer; a whole prompt stands behind BOS alone."""
+        """Returns ids of a prompt with the opening of its answer; a whole prompt follows BOS only."""
         tokenizer = self.encoder.tokenizer
         if not self.template.whole:
             return [*self.encoder.prompt({"prompt": asked}), *encode_text(tokenizer, opening)]
@@ -72,7 +72,7 @@ LOCATING_TOKENS = 16
 
 
 def locate(policy: Policy, tasks: ModelTasks, wrong: Sequence[WrongSolution], *, batch: int) -> list[str]:
-    """Returns what the model says is the first wrong step of each prediction, greedily."""
+    """Returns the first wrong step of each prediction according to the model, decoded greedily."""
     return _texts(policy, tasks, [tasks.locating_prompt(each) for each in wrong], LOCATING_TOKENS, batch)
 
 

@@ -70,7 +70,7 @@ class RewriteLimits(Checked):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class RewriteCheck:
     """Acceptance or rejection of a rewrite, with the reason and the edit distance in tokens."""
 
     accepted: bool
@@ -80,7 +80,7 @@ class Verdict:
 
 def judged(
     wrong: WrongSolution, rewrite: str, encode: Callable[[str], Sequence[int]], limits: RewriteLimits
-) -> Verdict:
+) -> RewriteCheck:
     """Verifies a rewrite: it says something else than the prediction, is right, and near enough.
 
     Args:
@@ -102,7 +102,7 @@ def judged(
         (distance > limits.most_edits * max(len(before), len(after)), "too many edits"),
     )
     reason = next((reason for found, reason in problems if found), "")
-    return Verdict(not reason, reason, distance)
+    return RewriteCheck(not reason, reason, distance)
 
 
 REASONS = ("empty", "same text", "too long", "too many steps", "no answer", "wrong answer", "too many edits")

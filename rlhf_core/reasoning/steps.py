@@ -47,7 +47,7 @@ def labelled(text: str) -> str:
 
 
 def kept_before(text: str, step: int) -> str:
-    """Returns what stands before a step, the break included; behind the last step, all of the text and a break."""
+    """Returns the text before a step, with the break; after the last step, the whole text and a break."""
     spans = step_spans(text)
     if step < len(spans):
         return text[: spans[step][0]]
@@ -58,7 +58,7 @@ def kept_before(text: str, step: int) -> str:
 
 
 @dataclass(frozen=True)
-class Located:
+class FirstWrongStep:
     """A model's answer about the first wrong step of a prediction.
 
     Attributes:
@@ -75,11 +75,11 @@ def locating_target(step: int | None) -> str:
     return CORRECT if step is None else f"The first error step is [{step}]"
 
 
-def parse_located(text: str) -> Located:
+def parse_located(text: str) -> FirstWrongStep:
     """Reads `correct`, a bare label, or the only label in brackets; labels are whole numbers, `[10]` is not `[1]`."""
     answer = text.strip()
     if answer.rstrip(".").casefold() == CORRECT:
-        return Located(valid=True)
+        return FirstWrongStep(valid=True)
     bare = _BARE_LABEL.fullmatch(answer)
     found = {int(bare[1])} if bare else {int(label) for label in _LABEL.findall(answer)}
-    return Located(valid=True, step=found.pop()) if len(found) == 1 else Located(valid=False)
+    return FirstWrongStep(valid=True, step=found.pop()) if len(found) == 1 else FirstWrongStep(valid=False)

@@ -26,7 +26,15 @@ class RewardRanges:
         for name in ("negative", "positive"):
             low, high = getattr(self, name)
             if low > high:
-                raise RecipeError(f"{name} is [{low}, {high}]; the lower end comes first")
+                raise RecipeError(f"{name} is [{low}, {high}]; state the lower bound first")
+        if self.negative[1] > 0:
+            raise RecipeError(
+                f"negative is {[*self.negative]}; its upper bound must be at most 0: wrong solutions earn nothing"
+            )
+        if self.positive[0] < 0:
+            raise RecipeError(
+                f"positive is {[*self.positive]}; its lower bound must be at least 0: right solutions are not punished"
+            )
 
 
 def token_rewards(probabilities: Sequence[float], correct: bool, ranges: RewardRanges | None = None) -> list[float]:

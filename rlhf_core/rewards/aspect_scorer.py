@@ -47,7 +47,7 @@ def slice_tokens(tokens: Several[tuple[int, int]], spans: Several[tuple[int, int
 
 
 def token_values(tokens: Several[tuple[int, int]], scored: Scored) -> list[float]:
-    """Returns each token's value: of the spans that it overlaps the one furthest from 0, 0 where there is none."""
+    """Returns each token's value: the value furthest from 0 of the spans that it overlaps, 0 without a span."""
     values = [0.0] * len(tokens)
     place = 0
     for i, (start, end) in enumerate(tokens):
@@ -140,8 +140,7 @@ class ToolClock:
 
 
 def prefetching(reward: Reward) -> Callable[[Generated], None] | None:
-    """Returns what lets the tools behind a reward's aspects start on responses as they are sampled; None without such
-    tools."""
+    """Returns a function that starts the tools of a reward's aspects on sampled responses; None without such tools."""
     asking = [scorer for scorer in _aspects(reward) if hasattr(scorer.aspect, "prefetch")]
     if not asking:
         return None

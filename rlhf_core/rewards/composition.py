@@ -42,7 +42,7 @@ class Shaping(Protocol):
 
 @runtime_checkable
 class Stateful(Protocol):
-    """A part of a reward that changes while a policy trains: running statistics, counters."""
+    """A reward, or a part of one, that changes while a policy trains: running statistics, counters."""
 
     def state_dict(self) -> dict[str, Any]: ...
 

@@ -52,7 +52,7 @@ class HierarchicalGate:
         return paid >= least.to(paid.device)
 
     def __call__(self, parts: Mapping[str, Part], batch: RolloutBatch) -> dict[str, Tensor]:
-        """Returns what each component pays, [batch, response_len] float32 by name.
+        """Returns the token rewards of each component, [batch, response_len] float32 by name.
 
         Raises:
             NumericsError: a component pays less than 0 above the gate, which would break the hierarchy.
@@ -106,7 +106,7 @@ def resolve_threshold(stated: float | Mapping[str, float], holistic: Tensor | No
 
 
 def gate_metrics(reward: RewardOutput, gate: HierarchicalGate, penalty: Tensor) -> dict[str, float]:
-    """Returns how often the gate was open, and what KL did to the order.
+    """Returns the share of open gates, and of orders that KL changed.
 
     Args:
         reward: of a rollout batch.

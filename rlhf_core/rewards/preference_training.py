@@ -68,17 +68,6 @@ def can_share_prompts(model: ScalarModel, longest: int) -> bool:
     return not config.is_encoder_decoder and attention in ("sdpa", "eager") and longest <= window
 
 
-def pair_evaluations(
-    model: ScalarModel,
-    chosen: Sequence[SegmentedSequence],
-    rejected: Sequence[SegmentedSequence],
-    pad_id: int,
-    aggregation: Aggregation = MEAN,
-) -> tuple[Tensor, Tensor]:
-    """Returns the sequence evaluations by the head 'reward' ([pairs] of the chosen, [pairs] of the rejected)."""
-    return head_evaluations(model, chosen, rejected, pad_id, aggregation)["reward"]
-
-
 def head_evaluations(
     model: ScalarModel,
     chosen: Sequence[SegmentedSequence],
@@ -163,8 +152,7 @@ def _states(
     side: Sequence[SegmentedSequence],
     start: Tensor,
 ) -> SegmentStates:
-    """Returns what the model says at the segment ends of responses that start at [pairs] positions behind shared
-    prompts.
+    """Returns the model's values at the segment ends of responses that start at [pairs] positions after shared prompts.
 
     Args:
         hidden, values: [pairs, length, hidden] and a head of them [pairs, length].
@@ -199,7 +187,7 @@ def pair_loss(
 ) -> tuple[Tensor, float, dict[str, float]]:
     """(sum of the loss over pairs, number of pairs, sums of accuracy and margin); one forward pass for both sides.
 
-    Accuracy and margin are those of the loss's first head.
+    Accuracy and margin are of the loss's first head.
     """
     evaluated = head_evaluations(model, chosen, rejected, pad_id, aggregation, loss.heads)
     good, bad = evaluated[loss.heads[0]]

@@ -47,7 +47,7 @@ def _values(states: SegmentStates, aggregation: Aggregation, base: str) -> Aggre
 
 
 def _differences(states: SegmentStates, aggregation: Aggregation, base: str) -> Aggregated:
-    """Returns what each segment adds to the value before it, with weight 1."""
+    """Returns the difference of each segment's value from the value before, with weight 1."""
     rewards = differences(states.values, states.mask, BASES[base](states))
     return Aggregated(rewards.sum(dim=1), rewards, states.mask.float())
 

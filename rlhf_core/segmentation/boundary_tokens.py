@@ -15,7 +15,7 @@ END = "<END>"
 
 
 def closing_positions(text: str, ends: Sequence[int]) -> list[int]:
-    """Returns where sentences end for the sake of tokens: behind the last character that is not white space.
+    """Returns the ends of sentences for tokens: after the last character that is not white space.
 
     Segmenters leave the white space after a sentence with it, byte-level tokenizers put it into the next word's
     token; without it, the token that closes a sentence is the sentence's own. The last sentence ends with the text.

@@ -59,7 +59,7 @@ def split_long(sentence: str, limit: int, markers: Sequence[str] = SPLIT_MARKERS
 
 
 def _marker_ends(sentence: str, marker: str) -> list[int]:
-    """Returns where a marker's occurrences end, the white space behind them included."""
+    """Returns the ends of a marker's occurrences, after the white space that follows them."""
     ends, place = [], sentence.find(marker)
     while place >= 0:
         end = place + len(marker)
@@ -105,7 +105,7 @@ class SaT(Checked):
         """Returns the segmenter that a `segmenter` stage made, with the sentences that it has found.
 
         Raises:
-            DataError: a folder that is none.
+            DataError: the folder does not exist.
         """
         settings = folder / "model" / SETTINGS_FILE
         if not settings.is_file():

@@ -6,9 +6,9 @@ Each is a small frozen dataclass with `segment(responses) -> Segmentation`. EOS 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Protocol
+from typing import Annotated, Any, ClassVar, Protocol, runtime_checkable
 
 from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
@@ -29,6 +29,13 @@ class Segmenter(Protocol):
     needs_spelling: ClassVar[bool]
 
     def segment(self, responses: Responses) -> Segmentation: ...
+
+
+@runtime_checkable
+class SentenceSegmenter(Segmenter, Protocol):
+    """Cuts responses into sentences, behind each of which a reward model can read a token of its own."""
+
+    def sentence_ends(self, texts: Sequence[str]) -> list[list[int]]: ...
 
 
 @dataclass(frozen=True)
@@ -108,6 +115,7 @@ class Entropy(Checked):
     needs_entropies: ClassVar[bool] = True
     needs_spelling: ClassVar[bool] = False
     stated: ClassVar[type[Any]] = StatedEntropy
+    cutoffs: ClassVar[tuple[str, ...]] = ("cutoff",)
 
     def segment(self, responses: Responses) -> Segmentation:
         if responses.entropies is None:
@@ -137,6 +145,42 @@ def build_segmenter(spec: str | Mapping[str, Any]) -> Segmenter:
     """
     segmenter: Segmenter = SEGMENTERS.build(spec)
     return segmenter
+
+
+@dataclass(frozen=True)
+class SegmenterNeeds:
+    """Parts of the pipeline that a segmenter reads, by the attributes of its class.
+
+    Attributes:
+        entropies, spelling: the class's `needs_entropies` and `needs_spelling`.
+        cutoffs: by option, the name of a cutoff of the scale, which a stage replaces by nats; the class lists such
+            options in `cutoffs`.
+        of_stage: whether the stage `segmenter` makes its model: the class has a method `of_stage(folder)`.
+        sentences: whether its segments are sentences: the class has a method `sentence_ends(texts)`.
+    """
+
+    entropies: bool
+    spelling: bool
+    cutoffs: Mapping[str, Any]
+    of_stage: bool
+    sentences: bool
+
+
+def segmenter_needs(spec: str | Mapping[str, Any]) -> SegmenterNeeds:
+    """Returns the needs of a segmenter as a file states it.
+
+    Raises:
+        RecipeError: an unknown kind.
+    """
+    found = SEGMENTERS[SEGMENTERS.kind_of(spec)]
+    options = {} if isinstance(spec, str) else spec
+    return SegmenterNeeds(
+        found.needs_entropies,
+        found.needs_spelling,
+        {name: options[name] for name in getattr(found, "cutoffs", ()) if name in options},
+        hasattr(found, "of_stage"),
+        hasattr(found, "sentence_ends"),
+    )
 
 
 def check_stated_segmenter(spec: Any) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, ClassVar
 
 from rlhf_core.errors import DataError
 from rlhf_core.lazy import torch
@@ -28,6 +28,7 @@ class OutcomeProbability(Elementwise):
 
     low: Annotated[float, between(-0.5, 0)] = -0.1
     high: Annotated[float, between(0, 0.5)] = 0.5
+    needs_outcomes: ClassVar[bool] = True
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
         outcomes = [record.get("correct") for record in batch.records]

@@ -4,11 +4,12 @@
     shaping: [{kind: length_penalty}, {kind: ceil, ceiling: {value: 5.0, sft_deviations: 2.0}}]
 
 A constant on a reward or length scale is a number, or is stated in units of the SFT policy's own rewards and lengths
-on the training prompts, or both; with both, the scale says which holds.
+on the training prompts, or both; with both, the experiment's scale says which holds.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +23,7 @@ CONSTANTS = ("value", "sft")
 
 
 @dataclass(frozen=True)
-class Scale:
+class SftUnits:
     """The SFT policy's own rewards and lengths, which constants may be stated in.
 
     Args:
@@ -57,15 +58,17 @@ def in_units(value: Any) -> bool:
     return isinstance(value, Mapping) and any(unit in value for unit in UNITS)
 
 
-def constant(name: str, stated: Any, unit: str, resolve: Callable[[Scale, float], float], scale: Scale | None) -> float:
+def constant(
+    name: str, stated: Any, unit: str, resolve: Callable[[SftUnits, float], float], units: SftUnits | None
+) -> float:
     """Returns the number that a constant comes to.
 
     Args:
         name: the constant's, for errors.
         stated: a number, or `{value: number, <unit>: number}` with at least one of the two.
         unit: the unit in which it may be stated.
-        resolve: (scale, number of units) -> number.
-        scale: None where only numbers can be resolved.
+        resolve: (units, how many of them) -> number.
+        units: None where only numbers can be resolved.
 
     Raises:
         RecipeError: anything else, or units without the SFT policy's rewards.
@@ -74,14 +77,17 @@ def constant(name: str, stated: Any, unit: str, resolve: Callable[[Scale, float]
         return _number(name, stated)
     if not stated or not set(stated) <= {"value", unit}:
         raise RecipeError(f"shaping: {name} is {dict(stated)}; state a number, or {{value: ..., {unit}: ...}}")
-    if unit not in stated or ("value" in stated and (scale is None or scale.constants == "value")):
-        return _number(name, stated.get("value"))
-    if scale is None:
+    numbers = {which: _number(name, number) for which, number in stated.items()}
+    if unit not in numbers or ("value" in numbers and (units is None or units.constants == "value")):
+        return numbers["value"]
+    if units is None:
         raise RecipeError(f"shaping: {name} is stated in {unit}, which needs the SFT policy's reference rewards")
-    return float(resolve(scale, _number(name, stated[unit])))
+    return float(resolve(units, numbers[unit]))
 
 
 def _number(name: str, value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise RecipeError(f"shaping: {name} is {value!r}; it must be a number")
+    if not math.isfinite(value):
+        raise RecipeError(f"shaping: {name} is {value}; it must be a finite number")
     return float(value)

@@ -14,7 +14,7 @@ from rlhf_core.errors import DataError, NumericsError, RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping import functions
-from rlhf_core.shaping.specification import Scale
+from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.shaping.statistics import RunningStatistics
 from rlhf_core.signals import Segments, Sequence, Signal, SignalType, Tokens
 from rlhf_core.typed import Checked, above, at_least, between
@@ -38,13 +38,15 @@ class Elementwise(Checked):
         affine: whether responses to one prompt are mapped by a*r + b with a > 0.
         constants: those on a reward or length scale, with their unit and what a number of it comes to.
         centred: whether it compares with cached reference rewards of the same prompt.
+        needs_outcomes: whether it asks if a response is a right solution, which is known of sampled solutions alone.
     """
 
     takes: ClassVar[tuple[SignalType, ...]] = EVERY
     order: ClassVar[Order] = "none"
     affine: ClassVar[bool] = False
     centred: ClassVar[bool] = False
-    constants: ClassVar[Mapping[str, tuple[str, Callable[[Scale, float], float]]]] = {}
+    needs_outcomes: ClassVar[bool] = False
+    constants: ClassVar[Mapping[str, tuple[str, Callable[[SftUnits, float], float]]]] = {}
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
         """Returns [batch, n] float32 from values and the mask of those that are rewards."""
@@ -158,7 +160,7 @@ class SgFc(Centered):
 
     shift: float = 3.0
     k: Annotated[float, above(0)] = 3.0
-    constants = {"shift": ("sft_deviations", lambda scale, n: n * scale.deviation)}  # noqa: RUF012
+    constants = {"shift": ("sft_deviations", lambda units, n: n * units.deviation)}  # noqa: RUF012
 
     def against(self, values: Tensor, references: Tensor) -> Tensor:
         return functions.sgfc(values, references, self.shift, self.k)
@@ -234,8 +236,8 @@ class LengthPenalty(Elementwise):
     per_token: Annotated[float, at_least(0)] = 0.01
     takes: ClassVar[tuple[SignalType, ...]] = BY_RESPONSE
     constants = {  # noqa: RUF012
-        "beyond": ("sft_lengths", lambda scale, n: n * scale.length),
-        "per_token": ("sft_deviations", lambda scale, n: n * scale.deviation / scale.length),
+        "beyond": ("sft_lengths", lambda units, n: n * units.length),
+        "per_token": ("sft_deviations", lambda units, n: n * units.deviation / units.length),
     }
 
     def shape(self, values: Tensor, mask: Tensor, batch: RolloutBatch, update: bool) -> Tensor:
@@ -319,7 +321,7 @@ class Ceil(Running):
     ceiling: float
     order: ClassVar[Order] = "weak"
     affine: ClassVar[bool] = False
-    constants = {"ceiling": ("sft_deviations", lambda scale, n: scale.mean + n * scale.deviation)}  # noqa: RUF012
+    constants = {"ceiling": ("sft_deviations", lambda units, n: units.mean + n * units.deviation)}  # noqa: RUF012
 
     def by(self, values: Tensor, statistics: RunningStatistics) -> Tensor:
         """Raises RecipeError when the ceiling is below every reward: all responses would be paid alike."""

@@ -19,7 +19,7 @@ class Objective(Protocol):
     """A loss over rows of a fixed data set.
 
     Attributes:
-        lengths: tokens of each row, of a pair those of its longer side.
+        lengths: tokens of each row; of a pair, tokens of its longer side.
         every: steps between two rows of the history.
     """
 
@@ -30,7 +30,7 @@ class Objective(Protocol):
         """(sum of the loss, what it is divided by, further sums to report)."""
 
     def weight(self, rows: Sequence[int]) -> float:
-        """Returns what a batch's loss sum is divided by."""
+        """Returns the divisor of a batch's loss sum."""
 
 
 class WeightedLikelihood:

@@ -1,4 +1,4 @@
-"""Supervised recipes over sampled solutions: what each learns from. `RECIPES` is their registry.
+"""Supervised recipes over sampled solutions: what each learns from. `RECIPES` lists them.
 
 A recipe builds weighted sequences (a likelihood is raised, or lowered where a weight is negative) or pairs of a better
 and a worse response (DPO); `rlhf_core.supervised.objectives` has the loss of each. Imports nothing heavy: the graph
@@ -91,14 +91,14 @@ class SupervisedRecipe(Protocol):
 
     @property
     def needs(self) -> tuple[str, ...]:
-        """Returns what of `Sources` it reads."""
+        """Returns the names of the `Sources` that it reads."""
 
     @property
     def opening(self) -> str:
         """Returns the text that the trained policy's answers begin with, '' for none."""
 
     def examples(self, sources: Sources, encoder: Encoder) -> Weighted | Preferences:
-        """Returns what is learned."""
+        """Returns the examples to learn from."""
 
 
 def _asked(item: Sample | Rewrite) -> ROW:
@@ -307,7 +307,7 @@ RECIPES: Choices[type[Any]] = Choices(
 
 
 def needs_of(kind: str, options: Mapping[str, Any]) -> tuple[str, ...]:
-    """Returns what a recipe with these options reads; numbers that are missing, or wrong, do not matter.
+    """Returns the sources that a recipe with these options reads; missing or wrong numbers are ignored.
 
     Raises:
         RecipeError: an option that says what is read and is unknown.

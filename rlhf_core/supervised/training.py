@@ -103,7 +103,7 @@ def train(
 
 
 def accumulate(stepper: Stepper, loss: Loss, rows: Sequence[int], total: float, microbatch: int) -> dict[str, float]:
-    """Adds the gradient of a batch's loss, each rank that of its rows; returns means over the whole batch.
+    """Adds the gradient of a batch's loss, each rank for its rows, and returns means over the whole batch.
 
     Args:
         stepper: of the model.

@@ -12,7 +12,7 @@ from rlhf_core.errors import DataError
 from rlhf_core.reasoning.rewriting import Correction, WrongSolution
 from rlhf_core.reasoning.steps import locating_target
 from rlhf_core.testbed.oracle import first_error, minimal_edit
-from rlhf_core.typed import Checked, between
+from rlhf_core.typed import Checked, Seed, between
 
 PROSE = "I cannot find a mistake in this."
 
@@ -28,7 +28,7 @@ class OracleTeacher(Checked):
     """
 
     noise: Annotated[float, between(0, 1)] = 0.0
-    seed: int = 0
+    seed: Seed = 0
     name: str = "oracle"
 
     def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:

@@ -35,11 +35,11 @@ def exemplars(task: str) -> list[Mapping[str, Any]]:
 
 
 def teacher_prompt(kind: str, wrong: WrongSolution) -> str:
-    """Returns what a teacher is sent: solved exemplars, then the question in the same form.
+    """Returns the prompt of a teacher: solved exemplars, then the question in the same form.
 
     Args:
         kind: `LOCATE` or `REWRITE`.
-        wrong: the prediction; exemplars are those of its task.
+        wrong: the prediction; its task selects the exemplars.
     """
     fill = TEACHER.locating if kind == LOCATE else TEACHER.rewriting
     task = "multiple_choice" if wrong.question.get("choices") else "mathematics"
@@ -53,7 +53,7 @@ def teacher_prompt(kind: str, wrong: WrongSolution) -> str:
 
 
 def _answer(kind: str, item: Mapping[str, Any]) -> str | None:
-    """Returns what an exemplar's prediction is answered with; None where it is correct and was to be rewritten."""
+    """Returns the answer to an exemplar's prediction; None if the prediction is correct but was to be rewritten."""
     if kind == REWRITE:
         return item.get("rewrite")
     return f"[{item['step']}]" if "step" in item else CORRECT

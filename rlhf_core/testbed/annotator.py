@@ -11,6 +11,7 @@ from typing import Any
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.grammar import KEYWORD, WORD
 from rlhf_core.testbed.knowledge import stream
+from rlhf_core.typed import Seed
 
 _KEYWORD = re.compile(rf"\b{KEYWORD}\b", re.IGNORECASE)
 
@@ -45,14 +46,14 @@ class Annotator:
     flattery_bias: float = 0.0
     keyword_bias: float = 0.0
     repetition_bias: float = 0.0
-    seed: int = 0
+    seed: Seed = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise RecipeError(f"annotator temperature must be positive and finite, not {self.temperature}")
 
     def utility(self, text: str, reward: float, kinds: Sequence[str]) -> float:
-        """Returns what this annotator feels a response is worth, in reward units.
+        """Returns this annotator's value of a response, in reward units.
 
         Args:
             text: the response.
@@ -68,7 +69,7 @@ class Annotator:
         return value + self.repetition_bias * kinds.count("repetition")
 
     def probability(self, first: float, second: float) -> float:
-        """Returns the p(first preferred) from two utilities."""
+        """Returns the probability that the first of two responses is preferred, from their utilities."""
         return sigmoid((first - second) / self.temperature)
 
     def prefers_first(self, first: float, second: float, pair: str) -> bool:

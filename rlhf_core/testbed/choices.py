@@ -81,8 +81,7 @@ def _winograd(knowledge: KnowledgeBase, rng: random.Random) -> Item:
 
 
 def _hellaswag(knowledge: KnowledgeBase, rng: random.Random) -> Item:
-    """Returns what follows in an answer: the fact still owed, against its usual mistake, another wrong value, another
-    fact."""
+    """Returns an item on the continuation of an answer: the missing fact against two wrong values and another fact."""
     entity = rng.choice(ENTITIES)
     said, owed, other = rng.sample(ATTRIBUTES, 3)
     facts = knowledge.facts

@@ -129,7 +129,7 @@ FACT_TEMPLATES: dict[str, tuple[str, ...]] = {
 }
 
 WORD = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]+|[^\sA-Za-z0-9,.!?]+|[,.!?]{4,}")
-"""What counts as a word of a response; everything else attaches to the statement before it."""
+"""Words of a response; everything else belongs to the statement before it."""
 
 
 @dataclass(frozen=True)

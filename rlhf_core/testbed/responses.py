@@ -58,7 +58,7 @@ def _answer(meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: f
 def plan(
     meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: float, with_reserved: bool
 ) -> list[Statement]:
-    """Returns what a response of the mixture says.
+    """Returns the content of a response of the mixture.
 
     Noise (filler, unrequested facts, repetition, flattery) is rarer at higher quality and lies mostly
     behind the answer, so the mean reward of a clause falls from the second one on, until the closing.
@@ -133,7 +133,7 @@ def garble(text: str, rng: random.Random) -> str:
 
 
 PADDINGS = ("flattery", "keyword", "repetition")
-"""What `pad` can add: praise, clauses with `grammar.KEYWORD`, or facts told again."""
+"""Clauses that `pad` can add: praise, clauses with `grammar.KEYWORD`, or facts told again."""
 
 
 def pad(text: str, meta: Meta, kind: str, rng: random.Random) -> str:

@@ -14,7 +14,7 @@
 
 A subset with `-ood` asks what preference data never asks: for reserved facts, by phrasings of their own; for word
 problems with other names, for functions with other constants. No response of `safety` or `reasoning` is of the kind
-that preference data compares. Labels are those of the true reward, without an annotator's noise.
+that preference data compares. Labels follow the true reward, without an annotator's noise.
 """
 
 from __future__ import annotations

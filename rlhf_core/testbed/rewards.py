@@ -9,7 +9,7 @@ from typing import Any, Protocol
 from rlhf_core.testbed.grammar import Located, read
 
 Meta = Mapping[str, Any]
-"""What a prompt asks for: at least `entity` (str) and `requested` (list of attributes)."""
+"""Request of a prompt: at least `entity` (str) and `requested` (list of attributes)."""
 
 
 class Facts(Protocol):

@@ -1,7 +1,7 @@
 """Spanish-to-English translation of the testbed: the true reward of every word of a translation is known.
 
 A translation earns what it says of the source (words in order, their number and tense) and loses for every error of
-English grammar. Two readers may differ in taste (ALARM, §4): the annotator's noise stands for that.
+English grammar. Two readers may differ in taste (ALARM, §4): the annotator's noise models that.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class TranslationWorld:
         return rows
 
     def sft_examples(self, n: int, seed: int) -> list[Row]:
-        """Returns the supervised rows of mixed quality: those of `prompts` with `response`."""
+        """Returns the supervised rows of mixed quality: rows of `prompts` with `response`."""
         rows = []
         for index in range(n):
             rng = self._stream("sft", seed, index)

@@ -16,7 +16,7 @@ from itertools import pairwise
 
 @dataclass(frozen=True)
 class Noun:
-    """A noun in both languages; `gender` is that of the Spanish one."""
+    """A noun in both languages; `gender` is the Spanish gender."""
 
     spanish: tuple[str, str]
     gender: str
@@ -96,7 +96,7 @@ class Phrase:
 
 
 @dataclass(frozen=True)
-class Clause:
+class ClauseMeaning:
     """Subject, verb, tense (0 present, 1 past), object and adverb (-1 for none)."""
 
     subject: Phrase
@@ -109,7 +109,7 @@ class Clause:
 NOUNS = BEINGS + THINGS
 
 
-def draw_clauses(rng: random.Random, second: float) -> list[Clause]:
+def draw_clauses(rng: random.Random, second: float) -> list[ClauseMeaning]:
     """Returns one clause, or two with probability `second`."""
 
     def noun_phrase(nouns: range) -> Phrase:
@@ -117,7 +117,7 @@ def draw_clauses(rng: random.Random, second: float) -> list[Clause]:
         return Phrase(rng.randrange(len(DETERMINERS)), rng.choice(nouns), adjective, int(rng.random() < 0.45))
 
     return [
-        Clause(
+        ClauseMeaning(
             noun_phrase(range(len(BEINGS))),
             rng.randrange(len(VERBS)),
             int(rng.random() < 0.35),
@@ -135,7 +135,7 @@ def _spanish_phrase(part: Phrase) -> list[str]:
     return words if part.adjective < 0 else [*words, ADJECTIVES[part.adjective][form]]
 
 
-def spanish(clauses: Sequence[Clause]) -> str:
+def spanish(clauses: Sequence[ClauseMeaning]) -> str:
     """Returns the sentence in Spanish."""
     parts = []
     for clause in clauses:
@@ -159,7 +159,7 @@ def article(determiner: str, following: str) -> str:
     return "an" if determiner == "a" and following[0] in "aeiou" else determiner
 
 
-def english_words(clauses: Sequence[Clause]) -> list[str]:
+def english_words(clauses: Sequence[ClauseMeaning]) -> list[str]:
     """Returns the words of the sentence in English, small letters."""
     words: list[str] = []
     for clause in clauses:
@@ -176,7 +176,7 @@ def written(words: Sequence[str]) -> str:
     return text[:1].upper() + text[1:] + "." if words else "."
 
 
-def english(clauses: Sequence[Clause]) -> str:
+def english(clauses: Sequence[ClauseMeaning]) -> str:
     """Returns the sentence in English."""
     return written(english_words(clauses))
 
@@ -221,7 +221,7 @@ FORMS: dict[str, Form] = _forms()
 """Every English word of the language."""
 
 WORD = re.compile(r"[^\W\d_]+|\d+|[^\w\s]")
-"""What counts as a word or mark of a text."""
+"""Words and marks of a text."""
 
 
 @dataclass(frozen=True)

@@ -58,7 +58,7 @@ def load_set(name: str, directory: Path | None, rows: int | None) -> list[dict[s
     Args:
         name: of `<name>.test.jsonl` or `.jsonl.gz`.
         directory: where it lies, None for the folder that REWARDSMITH_DATA names.
-        rows: the most pairs, evenly spaced, those of one `group_id` together; None for all.
+        rows: the most pairs, evenly spaced; pairs of one `group_id` stay together. None for all.
 
     Raises:
         DataError: no folder, no such set, too many rows that are no preference pairs.

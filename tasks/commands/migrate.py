@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -83,12 +83,8 @@ def _is_old_scale(folder: Path) -> bool:
     return any((folder / kind).is_dir() for kind in (*OF_SCALE, *VARIANTS_OF_STAGE))
 
 
-def migrate(root: Path, topic: Callable[[OldFile], str] | None = None) -> Migrated:
+def migrate(root: Path) -> Migrated:
     """Converts the tree in place.
-
-    Args:
-        root: the repository.
-        topic: of the page of an entry, '' for the kind's own; pages that would be long are divided without it.
 
     Raises:
         DataError: a page has an entry of the same name that says something else.
@@ -100,7 +96,7 @@ def migrate(root: Path, topic: Callable[[OldFile], str] | None = None) -> Migrat
         if not _is_known(root, file, renamed):
             groups.setdefault((file.folder, file.kind), []).append(file)
     for (folder, kind), group in groups.items():
-        for name, part in _pages(root, kind, group, topic, renamed):
+        for name, part in _pages(root, kind, group, renamed):
             target = _free(root / folder, name)
             target.write_text(_text(root, part, renamed), encoding="utf-8")
             done.pages.append(target.relative_to(root))
@@ -138,25 +134,18 @@ def _free(folder: Path, name: str) -> Path:
 
 
 def _pages(
-    root: Path,
-    kind: str,
-    files: list[OldFile],
-    topic: Callable[[OldFile], str] | None,
-    renamed: Mapping[str, str],
+    root: Path, kind: str, files: list[OldFile], renamed: Mapping[str, str]
 ) -> Iterator[tuple[str, list[OldFile]]]:
-    """Pages by name, with their entries: one, or one for each topic where it would be long."""
+    """Yields pages by name, with their entries: one, or one for each first word of the names where it would be long."""
     files = sorted(files, key=lambda file: _natural(file.name))
-    fits = len(files) <= ENTRIES and len(_text(root, files, renamed).splitlines()) <= LINES
-    if topic is None and fits:
+    if len(files) <= ENTRIES and len(_text(root, files, renamed).splitlines()) <= LINES:
         yield kind, files
         return
-    of = topic or (lambda file: re.split(r"[-_.]", file.name)[0])
     parts: dict[str, list[OldFile]] = {}
     for file in files:
-        parts.setdefault(of(file), []).append(file)
-    if topic is None:
-        few = {name for name, part in parts.items() if len(part) < 4}
-        parts = {"": [f for n in few for f in parts[n]]} | {n: part for n, part in parts.items() if n not in few}
+        parts.setdefault(re.split(r"[-_.]", file.name)[0], []).append(file)
+    few = {name for name, part in parts.items() if len(part) < 4}
+    parts = {"": [f for n in few for f in parts[n]]} | {n: part for n, part in parts.items() if n not in few}
     for name, part in parts.items():
         for number in range(0, len(part), ENTRIES):
             page = "_".join([kind, *filter(None, [name]), *([str(number // ENTRIES + 1)] if number else [])])

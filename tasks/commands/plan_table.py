@@ -6,10 +6,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError
-from tasks.dvc.plan import suite_papers
+from tasks.dvc.plan import asked_papers
 from tasks.dvc.stale import asked_for
 from tasks.graph.expected import clock, expected_bytes, expected_seconds
-from tasks.graph.names import SUITE
 from tasks.graph.stages import Stage
 from tasks.running import machine
 
@@ -31,7 +30,7 @@ def print_plan(
     _print_table(stages, seconds, all_stages)
     print(_summary(root, stages, seconds))
     if _most(stages, "gpus"):
-        for name in suite_papers(root, scale=scale, full=full) if paper == SUITE else [paper]:
+        for name in asked_papers(root, paper, scale=scale, full=full):
             _print_costs(root, scale, name)
 
 
@@ -60,15 +59,14 @@ def _most(stages: Mapping[str, Stage], need: str) -> int:
 
 
 def _side_by_side(stages: Mapping[str, Stage]) -> int:
-    """Returns how many of the stages that run this machine holds at once: by its GPUs where one needs some, else by
-    cores."""
+    """Returns the number of stages that fit this machine at once: by GPUs if a stage needs one, else by cores."""
     if gpus := _most(stages, "gpus"):
         return max(1, len(machine.gpus()) // gpus)
     return max(1, machine.cores() // max(1, _most(stages, "cores")))
 
 
 def _summary(root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, float | None]) -> str:
-    """Returns how many stages of each state; expected time and disk of those that run."""
+    """Returns the number of stages by state, and expected time and disk of the stages that run."""
     counts = {state: sum(stage.state == state for stage in stages.values()) for state in WORDS}
     line = ", ".join(f"{counts[state]} {WORDS[state]}" for state in WORDS if counts[state])
     times = [seconds[a] for a, stage in stages.items() if stage.state == "run"]

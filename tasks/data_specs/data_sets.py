@@ -8,9 +8,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.data.quarantine import Summary
-from rlhf_core.data.sources import DirectorySource, Screening, Source
+from rlhf_core.data.quarantine import QuarantineSummary
+from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Screening, Source
 from rlhf_core.errors import DataError
+from tasks.params.data import DrawnSpec
 from tasks.running.artifacts import digest
 
 #: Directory that a `directory` source reads when its spec names none.
@@ -24,6 +25,39 @@ def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str],
     """Returns one benchmark item: user turns, the baseline's answer per turn, and what the gold judge knows of each."""
     history = {"messages": row["messages"]} if "messages" in row else {}
     return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
+
+
+def pair_example(row: Mapping[str, Any], clauses: Sequence[Any] = ()) -> dict[str, Any]:
+    """Returns a pair's chosen response as an example that reward models colour, with its true clauses where known."""
+    kept = {"id": row["id"], "prompt": row["prompt"], "response": row["chosen"]}
+    return kept | {"kind": "normal", "true_clauses": list(clauses)}
+
+
+def drawn_pairs(world: Any, spec: DrawnSpec) -> tuple[Sets, dict[str, float]]:
+    """Returns the preference sets that a testbed's world draws, and the Bayes ceiling of each split."""
+    from rlhf_core.testbed import Annotator, bayes_ceiling
+
+    annotator = Annotator(**spec.annotator)
+    pairs = {
+        split: world.preference_pairs(spec.rows[f"preference_{split}"], spec.seed + offset, annotator, draw)
+        for split, draw, offset in (("train", "train", 0), ("validation", "train", 1), ("ood", "ood", 2))
+    }
+    ceilings = {split: bayes_ceiling(rows, annotator) for split, rows in pairs.items()}
+    return {f"preference.{split}": rows for split, rows in pairs.items()}, ceilings
+
+
+def drawn_sets(world: Any, spec: DrawnSpec, version: int) -> tuple[Sets, dict[str, Any]]:
+    """Returns the sets that every world of the testbed draws alike, and facts about them for data.json."""
+    seed, rows = spec.seed, spec.rows
+    pairs, ceilings = drawn_pairs(world, spec)
+    sets = {
+        "sft": world.sft_examples(rows["sft"], seed),
+        "sft.validation": world.sft_examples(rows["sft_validation"], seed + 1),
+        "prompts": world.prompts(rows["prompts"], seed, "train"),
+        **pairs,
+        "examples": [pair_example(r, r["meta"]["chosen_clauses"]) for r in pairs["preference.validation"][:8]],
+    }
+    return sets, {"world": {"version": version, "seed": spec.world_seed}, "bayes_ceiling": ceilings}
 
 
 def alpaca_calibration(file: str, items: Sequence[Mapping[str, Any]], first: int) -> list[dict[str, Any]]:
@@ -80,8 +114,8 @@ def open_directory(named: str | None, quarantine: Path, max_bad_share: float) ->
     return DirectorySource(data_directory(named), Screening(quarantine, max_bad_share))
 
 
-def screened(summary: Summary) -> dict[str, Any]:
-    """Returns what screening found in a file, without machine paths."""
+def screened(summary: QuarantineSummary) -> dict[str, Any]:
+    """Returns the findings of screening a file, without paths of this machine."""
     path = summary.quarantine_file
     places = {"file": Path(summary.file).name, "quarantine_file": f"quarantine/{Path(path).name}" if path else None}
     return {**asdict(summary), **places, "quarantined": summary.quarantined}
@@ -92,13 +126,10 @@ def file_digests(root: Path, sets: Collection[str]) -> dict[str, str]:
     return {path.name: digest(path) for path in sorted(root.iterdir()) if path.name.split(".")[0] in sets}
 
 
-def directory_facts(source: DirectorySource, sets: Sequence[str]) -> dict[str, Any]:
-    """Returns facts of data.json about sets read from a folder."""
-    return {
-        "quarantine": [screened(summary) for summary in source.summaries],
-        "sets": list(sets),
-        "digests": file_digests(Path(source.root), sets),
-    }
+def source_facts(source: DirectorySource | HuggingFaceSource, sets: Sequence[str]) -> dict[str, Any]:
+    """Returns facts of data.json about sets read from a folder or a hub."""
+    digests = {"digests": file_digests(Path(source.root), sets)} if isinstance(source, DirectorySource) else {}
+    return {"quarantine": [screened(summary) for summary in source.summaries], "sets": list(sets), **digests}
 
 
 def split_off(rows: list[dict[str, Any]], share: float, what: str) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:

@@ -17,7 +17,15 @@ from typing import Any
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.data.slices import sentences, sub_sentences
 from rlhf_core.errors import DataError
-from tasks.data_specs.data_sets import Sets, benchmark_row, directory_facts, open_directory, split_off
+from tasks.data_specs.data_sets import (
+    Sets,
+    benchmark_row,
+    drawn_sets,
+    open_directory,
+    pair_example,
+    source_facts,
+    split_off,
+)
 from tasks.params.data import LongFormDirectorySpec, LongFormWorldSpec
 
 #: Kinds of error of QA-Feedback that each aspect is about (Wu et al. 2023, §4.2).
@@ -30,42 +38,20 @@ SLICERS = {"relevance": sub_sentences, "factuality": sentences}
 
 def long_form_world_sets(spec: LongFormWorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that the testbed draws, and facts about them for data.json."""
-    from rlhf_core.testbed import Annotator, bayes_ceiling
     from rlhf_core.testbed.longform import VERSION, LongFormConfig, LongFormWorld
 
     world = LongFormWorld(LongFormConfig(seed=spec.world_seed))
-    annotator = Annotator(**spec.annotator)
     seed, rows = spec.seed, spec.rows
-    sets: Sets = {
-        "sft": world.sft_examples(rows["sft"], seed),
-        "sft.validation": world.sft_examples(rows["sft_validation"], seed + 1),
-        "prompts": world.prompts(rows["prompts"], seed, "train"),
-    }
-    for split, draw, offset in (("train", "train", 0), ("validation", "train", 1), ("ood", "ood", 2)):
-        sets[f"preference.{split}"] = world.preference_pairs(
-            rows[f"preference_{split}"], seed + offset, annotator, draw
-        )
+    sets, facts = drawn_sets(world, spec, VERSION)
     for split, offset in (("train", 0), ("validation", 1)):
         count = rows[f"labelled_{split}"]
         sets[f"labelled.{split}"] = world.labelled_answers(count, seed + offset)
         sets[f"completeness.{split}"] = world.preference_pairs(count, seed + offset, aspect="completeness")
     sets["benchmarks/alpaca"] = [
-        {**benchmark_row(row, [row["prompt"]], [world.expert_answer(row["meta"], seed)], [row["meta"]])}
+        benchmark_row(row, [row["prompt"]], [world.expert_answer(row["meta"], seed)], [row["meta"]])
         for row in world.prompts(rows["benchmark"], seed + 1, "test")
     ]
-    sets["examples"] = [
-        {"id": r["id"], "prompt": r["prompt"], "response": r["chosen"], "true_clauses": r["meta"]["chosen_clauses"]}
-        | {"kind": "normal"}
-        for r in sets["preference.validation"][:8]
-    ]
-    ceilings = {
-        split: bayes_ceiling(sets[f"preference.{split}"], annotator) for split in ("train", "validation", "ood")
-    }
-    return sets, {
-        "task": "long_form",
-        "world": {"version": VERSION, "seed": spec.world_seed},
-        "bayes_ceiling": ceilings,
-    }
+    return sets, {"task": "long_form", **facts}
 
 
 # --- QA-Feedback -------------------------------------------------------------------------------------------------
@@ -155,12 +141,9 @@ def long_form_directory_sets(spec: LongFormDirectorySpec, quarantine: Path) -> t
             for row in questions["test"][: spec.benchmark_rows]
             if row["gold_answer"]
         ],
-        "examples": [
-            {"id": r["id"], "prompt": r["prompt"], "response": r["chosen"], "kind": "normal", "true_clauses": []}
-            for r in validation_pairs[:8]
-        ],
+        "examples": [pair_example(row) for row in validation_pairs[:8]],
     }
-    return sets, {"task": "long_form", **directory_facts(source, [spec.questions, spec.preference])}
+    return sets, {"task": "long_form", **source_facts(source, [spec.questions, spec.preference])}
 
 
 def _question(row: Record, context_chars: int) -> Record:

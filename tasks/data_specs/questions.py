@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.data.schemas import Record, record_type
-from rlhf_core.data.sources import DirectorySource, Screening
 from rlhf_core.errors import DataError
 from rlhf_core.reasoning.grading import question_prompt, with_answer
 from rlhf_core.reasoning.templates import SHORT, template_words
 from rlhf_core.testbed.reasoning import TESTS, VERSION
-from tasks.data_specs.data_sets import Sets, data_directory, file_digests, screened
+from tasks.data_specs.data_sets import Sets, file_digests, open_directory, screened
 from tasks.params.questions import QuestionsSpec
 
 
@@ -47,8 +46,7 @@ def _generated(spec: QuestionsSpec) -> tuple[Sets, dict[str, Any]]:
 
 
 def _read(spec: QuestionsSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
-    root, sizes = data_directory(spec.directory), spec.rows
-    source = DirectorySource(root, Screening(quarantine, spec.max_bad_share))
+    source, sizes = open_directory(spec.directory, quarantine, spec.max_bad_share), spec.rows
     kind = record_type("question").name
     found = [row for name in spec.train for row in source.load(name, "train", kind)]
     learnt = [row for row in _asked(found) if _has_steps(row)]
@@ -74,7 +72,7 @@ def _read(spec: QuestionsSpec, quarantine: Path) -> tuple[Sets, dict[str, Any]]:
         "tests": {spec.columns.get(name, name): split for name, split in spec.tests.items()},
         "without_steps": len(found) - len(learnt),
         "quarantine": [screened(summary) for summary in source.summaries],
-        "digests": file_digests(root, {*spec.train, *spec.tests}),
+        "digests": file_digests(Path(source.root), {*spec.train, *spec.tests}),
     }
     return sets, facts
 

@@ -14,7 +14,15 @@ from typing import Any
 
 from rlhf_core.data.schemas import Record, record_type
 from rlhf_core.errors import DataError
-from tasks.data_specs.data_sets import Sets, benchmark_row, directory_facts, open_directory, split_off
+from tasks.data_specs.data_sets import (
+    Sets,
+    benchmark_row,
+    drawn_sets,
+    open_directory,
+    pair_example,
+    source_facts,
+    split_off,
+)
 from tasks.params.data import TranslationDirectorySpec, TranslationWorldSpec
 
 #: Languages as a judge's instruction names them; others go by their code.
@@ -23,37 +31,15 @@ LANGUAGES = {"de": "German", "en": "English", "es": "Spanish", "fr": "French", "
 
 def translation_world_sets(spec: TranslationWorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that the testbed draws, and facts about them for data.json."""
-    from rlhf_core.testbed import Annotator, bayes_ceiling
     from rlhf_core.testbed.translation import VERSION, TranslationConfig, TranslationWorld
 
     world = TranslationWorld(TranslationConfig(seed=spec.world_seed))
-    annotator = Annotator(**spec.annotator)
-    seed, rows = spec.seed, spec.rows
-    sets: Sets = {
-        "sft": world.sft_examples(rows["sft"], seed),
-        "sft.validation": world.sft_examples(rows["sft_validation"], seed + 1),
-        "prompts": world.prompts(rows["prompts"], seed, "train"),
-    }
-    for split, draw, offset in (("train", "train", 0), ("validation", "train", 1), ("ood", "ood", 2)):
-        sets[f"preference.{split}"] = world.preference_pairs(
-            rows[f"preference_{split}"], seed + offset, annotator, draw
-        )
+    size = spec.rows["benchmark"]
+    sets, facts = drawn_sets(world, spec, VERSION)
     trained = {row["prompt"] for row in (*sets["sft"], *sets["prompts"])}
-    held_out = [row for row in world.prompts(2 * rows["benchmark"], seed + 1, "test") if row["prompt"] not in trained]
-    sets["benchmarks/alpaca"] = [_benchmark(row, [row["meta"]]) for row in held_out[: rows["benchmark"]]]
-    sets["examples"] = [
-        {"id": r["id"], "prompt": r["prompt"], "response": r["chosen"], "true_clauses": r["meta"]["chosen_clauses"]}
-        | {"kind": "normal"}
-        for r in sets["preference.validation"][:8]
-    ]
-    ceilings = {
-        split: bayes_ceiling(sets[f"preference.{split}"], annotator) for split in ("train", "validation", "ood")
-    }
-    return sets, {
-        "task": "translation",
-        "world": {"version": VERSION, "seed": spec.world_seed},
-        "bayes_ceiling": ceilings,
-    }
+    held_out = [row for row in world.prompts(2 * size, spec.seed + 1, "test") if row["prompt"] not in trained]
+    sets["benchmarks/alpaca"] = [_benchmark(row, [row["meta"]]) for row in held_out[:size]]
+    return sets, {"task": "translation", **facts}
 
 
 def _benchmark(row: Record, metas: list[Any]) -> Record:
@@ -86,17 +72,14 @@ def translation_directory_sets(spec: TranslationDirectorySpec, quarantine: Path)
         "prompts": list({row["prompt"]: row for row in fitted}.values()),
         **{f"preference.{split}": rows for split, rows in damaged.items()},
         "benchmarks/alpaca": [_benchmark(row, [{}]) for row in test[: spec.benchmark_rows]],
-        "examples": [
-            {"id": r["id"], "prompt": r["prompt"], "response": r["chosen"], "kind": "normal", "true_clauses": []}
-            for r in damaged["validation"][:8]
-        ],
+        "examples": [pair_example(row) for row in damaged["validation"][:8]],
     }
     facts = {"task": "translation", "instruction": _instruction(spec), "too_long": left_out}
-    return sets, {**facts, **directory_facts(source, spec.sets)}
+    return sets, {**facts, **source_facts(source, spec.sets)}
 
 
 def _instruction(spec: TranslationDirectorySpec) -> str:
-    """Returns what a judge is told before the bare sentence that policies see."""
+    """Returns the instruction that a judge reads before the sentence."""
     source, target = (LANGUAGES.get(code, f"'{code}'") for code in (spec.source_lang, spec.target_lang))
     return f"Translate this {source} sentence into {target}: "
 

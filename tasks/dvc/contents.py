@@ -55,7 +55,7 @@ def damaged(outs: Iterable[Any]) -> list[Any]:
 
 
 def forget(repo: Any, out: Any) -> None:
-    """Removes an output and those of its files in DVC's cache that are damaged."""
+    """Removes an output and its damaged files in DVC's cache."""
     from dvc_data.hashfile.tree import Tree
 
     cache = repo.cache.local

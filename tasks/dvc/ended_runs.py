@@ -41,7 +41,7 @@ class Asked:
     sync: bool
 
     def note(self, root: Path) -> Path:
-        """Returns where its note lies."""
+        """Returns the path of its note."""
         name = hashlib.sha256(json.dumps(asdict(self)).encode()).hexdigest()[:16]
         return root / FOLDER / f"{name}.json"
 
@@ -66,8 +66,7 @@ def ended_well(root: Path, asked: Asked, files: Sequence[str], code: str) -> Non
 
 
 def nothing_to_do(root: Path, asked: Asked) -> str | None:
-    """Returns how many stages are current, where all are and what follows them is there, in a line; None where a run
-    has to look."""
+    """Returns a line with the number of stages if all are current and followed up; None if a run must check."""
     noted = read_private(asked.note(root))
     if not noted or noted["digest"] != _digest(root, asked, noted["files"], code_at_work()):
         return None

@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from tasks.graph import files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
@@ -32,10 +32,12 @@ def pipeline_files(
     rows: Collection[str] = (),
     seeds: Collection[int] = (),
 ) -> list[str]:
-    """Returns the dvc.yaml files of a paper: the root's, and the full matrix's when asked for, at another scale, or
-    where the demo has no rows of the paper, or not the chosen rows (or, of chosen rows, not the chosen seeds).
+    """Returns the dvc.yaml files of a paper: the root's, and the matrix's if the root's is not enough.
 
-    What params/ no longer gives as it stands in them is written anew, a matrix asked for the first time too.
+    The matrix is needed if it is asked for, at other scales than the testbed, and for rows or seeds that the demo does
+    not have.
+
+    Files that differ from params/ are written again; so is a matrix that is asked for the first time.
 
     Raises:
         RecipeError: not a repository of this project, or a paper without rows at the scale.
@@ -66,20 +68,34 @@ def refuse_asked(root: Path, paper: str, rows: Collection[str], *, scale: str, f
     """
     if not (root / "params.yaml").exists() or not (root / "params" / "scales" / scale).is_dir():
         return
-    chosen = suite_papers(root, scale=scale, full=full) if paper == SUITE else (paper,)
+    chosen = asked_papers(root, paper, scale=scale, full=full)
     refuse_rows(root, scale, {name: rows or _demo_rows(root, name, scale, full=full) for name in chosen})
 
 
 def _demo_rows(root: Path, paper: str, scale: str, *, full: bool) -> Collection[str]:
-    """Returns the rows of a paper's part of the demo, where a run is of the demo; none stand for all of the paper's."""
+    """Returns a paper's rows of the demo, if the demo is run; empty for all rows of the paper."""
     demo = run_settings(root).demo.get(paper)
     return () if demo is None or full or scale != ROOT_SCALE else demo.rows
+
+
+def asked_papers(root: Path, paper: str, *, scale: str, full: bool) -> tuple[str, ...]:
+    """Returns the papers that a run of one, or of the suite (SUITE), is about."""
+    return suite_papers(root, scale=scale, full=full) if paper == SUITE else (paper,)
+
+
+def asked_files(
+    root: Path, paper: str, *, scale: str, full: bool, rows: Collection[str] = (), seeds: Collection[int] = ()
+) -> list[str]:
+    """Returns the dvc.yaml files that a run of a paper's rows and seeds, or of the suite (SUITE), reads."""
+    if paper == SUITE:
+        return suite_files(root, scale=scale, full=full)
+    return pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
 
 
 def suite_papers(root: Path, *, scale: str = ROOT_SCALE, full: bool) -> tuple[str, ...]:
     """Returns the papers of the suite: the demo's; in full or at another scale, the five. Others run by name."""
     if full or scale != ROOT_SCALE:
-        return tuple(paper for paper in registry.PAPERS if page_files(root / "params" / paper, "rows"))
+        return tuple(paper for paper in printed_tables.PAPERS if page_files(root / "params" / paper, "rows"))
     return tuple(run_settings(root).demo)
 
 

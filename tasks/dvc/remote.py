@@ -37,7 +37,7 @@ def locked_stages(root: Path, file: str) -> dict[str, dict[str, Any]]:
 
 
 def locked_stage(root: Path, address: str) -> dict[str, Any]:
-    """Returns a stage's entry in its dvc.lock; empty when there is none."""
+    """Returns a stage's entry in its dvc.lock; empty without an entry."""
     file, _, name = address.rpartition(":")
     return dict(locked_stages(root, file or ROOT_FILE).get(name) or {})
 

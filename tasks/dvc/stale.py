@@ -13,10 +13,9 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RewardsmithError
-from tasks.dvc.plan import ROOT_FILE, pipeline_files, suite_files, suite_papers
+from tasks.dvc.plan import ROOT_FILE, asked_files, asked_papers
 from tasks.dvc.unofficial import newest_run, open_repo, run_key
 from tasks.graph.files import CPU
-from tasks.graph.names import SUITE
 from tasks.graph.stages import Stage, declared_stages, in_order, is_of_seeds, seeds_of, select
 
 
@@ -45,11 +44,8 @@ def asked_for(
     root: Path, paper: str, rows: Sequence[str], seeds: Sequence[int], *, scale: str, full: bool
 ) -> dict[str, Stage]:
     """Returns the stages of what a run is asked for with their state: a paper's, or the suite's (SUITE)."""
-    if paper != SUITE:
-        files = pipeline_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
-        return read_state(root, files, rows, seeds, [paper])
-    files = suite_files(root, scale=scale, full=full)
-    return read_state(root, files, seeds=seeds, papers=suite_papers(root, scale=scale, full=full))
+    files = asked_files(root, paper, scale=scale, full=full, rows=rows, seeds=seeds)
+    return read_state(root, files, rows, seeds, asked_papers(root, paper, scale=scale, full=full))
 
 
 def read_state(
@@ -86,7 +82,7 @@ def read_state(
 
 
 def _stages(root: Path, loaded: Mapping[str, Any], declared: Mapping[str, Mapping[str, Any]]) -> dict[str, Stage]:
-    """Returns what the files say of every stage, in an order that runs, as if each were to run.
+    """Returns every stage of the files in an order in which they can run, each as if it were to run.
 
     Args:
         declared: `meta` of each stage.
@@ -146,7 +142,7 @@ class Look:
 
         Args:
             stage: DVC's stage; the ones that it reads from were looked at before.
-            above: addresses of those of them that are not current.
+            above: addresses of the stages above that are not current.
             constant: whether its outputs will be what they are when it runs.
         """
         reasons = self.reasons(stage)
@@ -159,7 +155,7 @@ class Look:
         return state, reasons
 
     def reasons(self, stage: Any) -> tuple[str, ...]:
-        """Returns what changed since a stage ran, in words."""
+        """Returns the changes since a stage ran, in words."""
         if not any(out.hash_info for out in stage.outs):
             return ("it has not run here",)
         inputs = [word for dep in stage.deps for word in self._changes("input", dep)]
@@ -169,7 +165,7 @@ class Look:
         return (*inputs, *outputs, *always, *command)
 
     def _changes(self, noun: str, part: Any) -> list[str]:
-        """Returns how an input or output differs from what dvc.lock says."""
+        """Returns the difference of an input or output from dvc.lock, in words."""
         from dvc.dependency import ParamsDependency
 
         if isinstance(part, ParamsDependency):

@@ -22,7 +22,7 @@ from rlhf_core.rewards.preference_training import score_all
 from rlhf_core.segmentation import build_segmenter
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.signals import Tokens
-from tasks.params.aspects import AspectSpec
+from tasks.params.aspects import NORMALISERS, AspectSpec
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json, write_jsonl
@@ -46,7 +46,7 @@ class LoadedAspect:
         return [unit * rate(self.aspect, one) for one in scored]
 
     def facts(self) -> dict[str, Any]:
-        """Returns what a selection records, so that a policy stage builds the same aspect."""
+        """Returns the record of an aspect from which a policy stage builds the same aspect."""
         aspect = self.aspect
         return {
             "spec": asdict(self.spec),
@@ -73,7 +73,7 @@ def load_aspect(
             raise RecipeError(f"aspect '{name}' reads the model '{spec.model}': give its result by --aspect-model")
         options |= {"folder": str(models[spec.model] / "model"), "device": str(device())}
     aspect = build_aspect(options, offsets=partial(response_offsets, tokenizer))
-    if spec.normaliser != "none" and SIGNALS[aspect.density][0] is Tokens:
+    if NORMALISERS[spec.normaliser].std is not None and SIGNALS[aspect.density][0] is Tokens:
         raise RecipeError(
             f"aspect '{name}' is of density '{aspect.density.value}', and its values are not normalised; use 'none'"
         )
@@ -115,13 +115,12 @@ def aspect_normaliser(aspect: LoadedAspect, facts: Mapping[str, Any]) -> Normali
     Raises:
         RecipeError: a constant aspect, which has no deviation to divide by.
     """
-    if aspect.spec.normaliser == "none":
+    choice = NORMALISERS[aspect.spec.normaliser]
+    if choice.std is None:
         return NoNormaliser()
-    z = aspect.spec.normaliser == "z"
-    mean, std = (facts["mean"], facts["std"]) if z else (0.0, facts["training_mean"])
+    mean, std = 0.0 if choice.mean is None else facts[choice.mean], facts[choice.std]
     if not std > 0:
-        what = "constant over the initial policy's samples" if z else "0 on average over the training answers"
-        raise RecipeError(f"aspect '{aspect.name}' is {what}: it has nothing to normalise by; leave it out")
+        raise RecipeError(f"aspect '{aspect.name}' is {choice.refusal}: it has nothing to normalise by; leave it out")
     return Scalar(float(mean), float(std))
 
 

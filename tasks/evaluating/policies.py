@@ -22,7 +22,7 @@ from rlhf_core.evaluation.arena_hard import arena_win_rate
 from rlhf_core.evaluation.benchmark_names import CHOICE_TASKS, DIALOGUE_BENCHMARKS
 from rlhf_core.evaluation.bleu import corpus_bleu
 from rlhf_core.evaluation.code import judge_samples, summarise_passes
-from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
+from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
 from rlhf_core.evaluation.mt_bench import mt_bench_scores
 from rlhf_core.evaluation.multiple_choice import ChoiceItem, score_items, summarise_choices
 from rlhf_core.evaluation.statistics import binomial_test
@@ -307,17 +307,17 @@ def win_rates_over_reference(generations: Sequence[Generation], reference: Seque
     return metrics
 
 
-def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[Comparison]:
+def comparisons(rows: Sequence[Generation], instruction: str = "") -> list[JudgedPair]:
     """Returns each answer against its row's `baseline`; `instruction` says the task where prompts alone do not
     (data.json)."""
     return [
-        Comparison(row["id"], instruction + row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]})
+        JudgedPair(row["id"], instruction + row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]})
         for row in rows
     ]
 
 
 def so_far(row: Generation, first: Mapping[str, Generation]) -> str:
-    """Returns what a judge of one turn is shown as the prompt: a second turn with the first before it."""
+    """Returns the prompt that a judge of one turn sees: a second turn comes with the first before it."""
     if row["turn"] == 1:
         return str(row["prompt"])
     before = first[row["id"]]

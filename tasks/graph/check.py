@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
-from rlhf_core.errors import DataError, RecipeError, hint
+from rlhf_core.errors import DataError, RecipeError, hint, nearest
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.typed import typed
 from tasks.graph.items import Item
@@ -27,10 +27,11 @@ from tasks.graph.scale import Scale
 from tasks.graph.stage_checks import CHECKS, Reached, by_result, stated_settings
 from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.evaluation import ReevaluationSettings
-from tasks.params.pages import Address, entries
+from tasks.params.pages import entries, read_settings, wrong_pages
 from tasks.params.reward_model import GenerativeModelSpec, reward_model_spec
 from tasks.params.row_kinds import row_settings
-from tasks.params.scales import RESOURCES, STAGES, scale_entries, scale_names
+from tasks.params.scales import KINDS as SCALE_PAGES
+from tasks.params.scales import RESOURCES, STAGES, extended, scale_entries, scale_folder, scale_names
 from tasks.params.stages import RUNS, RunSettings, stage_needs
 
 #: Where re-evaluation is set up, and which rows and seeds are run together.
@@ -76,7 +77,7 @@ class Check:
         self._scales: dict[str, Scale] = {}
 
     def named(self, scale: str, paper: str, names: Iterable[str]) -> dict[str, list[str]]:
-        """Returns what is wrong with rows of a paper at a scale by their names; valid rows have nothing."""
+        """Returns the problems of rows of a paper at a scale, by row; valid rows have an empty list."""
         found: dict[str, list[str]] = {}
         rows, wrong = read_rows(self.root, paper)
         for name in names:
@@ -92,7 +93,7 @@ class Check:
         return found
 
     def row(self, scale: str, row: RowSpec) -> list[str]:
-        """Returns what is wrong with a row at a scale; nothing where its backbone is not there."""
+        """Returns the problems of a row at a scale; none if the scale does not have its backbone."""
         here = self._scales.setdefault(scale, Scale(self.root, scale))
         try:
             items = here.row(row, 0) if here.has(row) else []
@@ -103,7 +104,7 @@ class Check:
         return list(dict.fromkeys(problem for item in stages.values() for problem in self._stage(item, above)))
 
     def _stage(self, item: Item, above: Mapping[str, Item]) -> list[str]:
-        """Returns what is wrong with a stage's settings, looked at once."""
+        """Returns the problems of a stage's settings, which are checked once."""
         if item.out not in self._checked:
             self._checked[item.out] = self._look(item, above)
         return self._checked[item.out]
@@ -120,7 +121,7 @@ class Check:
         return []
 
     def entry(self, make: Make, address: str) -> str | None:
-        """Returns what is wrong with the settings at an address, None where they are valid."""
+        """Returns the problem of the settings at an address, None if they are valid."""
         try:
             self.settings.get(make, address)
         except (RecipeError, DataError) as error:
@@ -129,47 +130,84 @@ class Check:
 
 
 def _entries(root: Path) -> Iterator[tuple[Make, str]]:
-    """Yields how each entry of every page is typed, and its address."""
-    for paper in sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales"):
+    """Yields the type and the address of each entry of every page."""
+    for paper in _paper_names(root):
         for kind in PAGES:
-            for address in entries(root, paper_folder(paper), kind).values():
+            for address in entries(root, paper_folder(paper), kind, readable=True).values():
                 yield PAPER_TYPES[kind], address
     for scale in scale_names(root):
         for kind, make in SCALE_TYPES.items():
-            for address in scale_entries(root, scale, kind).values():
+            for address in scale_entries(root, scale, kind, readable=True).values():
                 yield make, address
-        for name, address in scale_entries(root, scale, STAGES).items():
-            yield _stage_type(name, address), address
+        for name, address in scale_entries(root, scale, STAGES, readable=True).items():
+            if (stage := name.partition("-")[0]) in STAGE_TYPES:
+                yield STAGE_TYPES[stage], address
     for file, cls in ((REEVALUATION, ReevaluationSettings), (RUNS, RunSettings)):
         if (root / file).exists():
             yield partial(typed, cls), file
 
 
-def _stage_type(name: str, address: Address) -> Make:
-    """Returns how settings of a scale's stage are typed: `<stage>`, or `<stage>-<name>` for those of one case.
+def _paper_names(root: Path) -> list[str]:
+    """Returns the folders of papers in params/, those without rows included."""
+    return sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales")
 
-    Raises:
-        RecipeError: no such stage.
-    """
-    stage = name.partition("-")[0]
-    if stage not in STAGE_TYPES:
-        raise RecipeError(f"{address}: no stage '{stage}' has settings{hint(stage, STAGE_TYPES, more=3)}")
-    return STAGE_TYPES[stage]
+
+def _wrong_pages(root: Path) -> list[str]:
+    """Returns what is wrong with pages that cannot be read."""
+    folders: list[tuple[Path, Iterable[str]]] = [(paper_folder(paper), PAGES) for paper in _paper_names(root)]
+    folders += [(scale_folder(scale), SCALE_PAGES) for scale in scale_names(root)]
+    return [problem for folder, kinds in folders for problem in wrong_pages(root, folder, kinds)]
+
+
+def _cases(root: Path, scale: str) -> dict[str, set[str]]:
+    """Returns what settings `<stage>-<name>` of a scale may be of, by the stage: backbones and data of the scale or of
+    one that extends it, papers, and the ways that reward models name to draw references."""
+    scales = [scale, *(name for name in scale_names(root) if name != scale and extended(root, name) == scale)]
+
+    def named(kind: str) -> set[str]:
+        return {name for one in scales for name in scale_entries(root, one, kind, readable=True)}
+
+    backbones, data, known = named("backbones"), named("data"), _paper_names(root)
+    of_papers = {*known, *(f"{paper}-{name}" for paper in known for name in data)}
+    models = (
+        read_settings(at.under(root))
+        for paper in known
+        for at in entries(root, paper_folder(paper), "reward_models", readable=True).values()
+    )
+    return {
+        **dict.fromkeys(("entropies", "samples", "teacher"), backbones),
+        **dict.fromkeys(("reward_model", "generative_reward_model"), of_papers),
+        "references": {str(model["references"]) for model in models if model.get("references") is not None},
+        "selection": data,
+    }
+
+
+def unread_stages(root: Path, scale: str) -> list[str]:
+    """Returns what is wrong with the names of a scale's own settings of stages that no stage reads."""
+    own = entries(root, scale_folder(scale), STAGES, readable=True)
+    cases = _cases(root, scale) if any("-" in name for name in own) else {}
+    problems = []
+    for name, address in own.items():
+        stage, dash, _ = name.partition("-")
+        known = [f"{stage}-{one}" for one in sorted(cases.get(stage, ()))]
+        if stage not in STAGE_TYPES:
+            near = hint(name if nearest(name, STAGE_TYPES) else stage, STAGE_TYPES)
+            problems.append(f"{address}: no stage '{stage}' has settings{near}")
+        elif dash and not known:
+            problems.append(f"{address}: stage '{stage}' has no settings of one case; write them as '{stage}'")
+        elif dash and name not in known:
+            problems.append(f"{address}: nothing reads '{name}'{hint(name, known, more=3)}")
+    return problems
 
 
 def refused(problems: Iterable[str]) -> RecipeError | None:
-    """Returns one error that lists every problem, None where there is none."""
+    """Returns one error that lists every problem, None without problems."""
     found = list(dict.fromkeys(problems))
     return RecipeError("\n".join(found)) if found else None
 
 
-def check_entry(root: Path, make: Make, address: str) -> str | None:
-    """Returns what is wrong with the settings at an address, None where they are valid."""
-    return Check(root).entry(make, address)
-
-
 def check_rows(root: Path, paper: str, rows: Iterable[str], scale: str) -> list[str]:
-    """Returns what is wrong with rows of a paper at a scale, all stages above them included; each problem once."""
+    """Returns the problems of rows of a paper and of all stages above them at a scale, each problem once."""
     found = Check(root).named(scale, paper, rows)
     return list(dict.fromkeys(problem for problems in found.values() for problem in problems))
 
@@ -190,11 +228,12 @@ def check_all(root: Path) -> None:
     Raises:
         RecipeError: every problem, one a line.
     """
-    check, problems = Check(root), []
+    check, problems = Check(root), _wrong_pages(root)
     try:
         problems += [found for make, address in _entries(root) if (found := check.entry(make, address))]
-    except (RecipeError, DataError) as unreadable:
-        problems.append(str(unreadable))
+        problems += [found for scale in scale_names(root) for found in unread_stages(root, scale)]
+    except RecipeError as twice:  # an entry of two pages
+        problems.append(str(twice))
     for paper in papers(root):
         rows, wrong = read_rows(root, paper)
         problems += wrong.values()
@@ -224,6 +263,8 @@ def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -
         found = check.named(scale, paper, dict.fromkeys([*wanted, *known]))
         problems += [problem for name in wanted for problem in found[name]]
         others += [f"{paper}/{name}" for name in known if name not in wanted and found[name]]
+    for problem in (one for one in [*_wrong_pages(root), *unread_stages(root, scale)] if one not in problems):
+        print(f"warning: {problem}", file=sys.stderr)
     if others:
         names = ", ".join(others[:3]) + (" and more" if len(others) > 3 else "")
         noun = "row is" if len(others) == 1 else "rows are"

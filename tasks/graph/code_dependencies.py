@@ -40,7 +40,7 @@ class Reads:
     versions: tuple[str, ...] = ()
 
     def __or__(self, other: Reads) -> Reads:
-        """Returns what both name, each once and in order."""
+        """Returns the names of both, each once and in order."""
         files, versions = {*self.files, *other.files}, {*self.versions, *other.versions}
         return Reads(tuple(sorted(files)), tuple(sorted(versions)))
 

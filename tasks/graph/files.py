@@ -101,7 +101,7 @@ def stage_version(root: Path, stage: str) -> int | str:
 
 
 def resources(root: Path, scale: str) -> dict[str, dict[str, Any]]:
-    """Returns what each stage needs while it runs at a scale: cores, gpus and memory_gb (GiB) by the stage's name.
+    """Returns the resources of each stage at a scale: cores, gpus and memory_gb (GiB), by the stage's name.
 
     Raises:
         RecipeError: `resources` of params/scales/<scale>/stages.yaml names an unknown stage.
@@ -198,7 +198,7 @@ class _Plain(yaml.CSafeDumper):
 
 
 def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
-    """Returns where a paper's matrix at a scale stands: what it shares with others, and its own."""
+    """Returns the folders of a paper's matrix at a scale: the folder shared with other papers, and its own."""
     return tuple(Path("pipelines") / scale / name for name in (SHARED, paper))
 
 

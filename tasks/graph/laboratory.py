@@ -57,7 +57,7 @@ class RewardRows:
 
     Attributes:
         rows: name of the row by mitigation.
-        left_out: why there is none, by mitigation.
+        left_out: the reason why a row is missing, by mitigation.
     """
 
     reward: str

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rlhf_core.errors import DataError, RecipeError, hint
-from rlhf_core.published import registry, row_map
+from rlhf_core.published import printed_tables, row_map
 from tasks.graph.items import SHARED, Graph, Item, Tables, result_of
 from tasks.graph.rows import RowSpec, papers, raw_row, read_rows, row_addresses, row_named
 from tasks.graph.scale import Scale
@@ -37,7 +37,7 @@ def add_rows(
         graph.add(stages)
         names.add(row.name)
         needed |= table_inputs(stages)
-    if paper not in registry.PAPERS:
+    if paper not in printed_tables.PAPERS:
         return
     graph.tables[paper] = Tables(paper, tuple(sorted(names)), tuple(seeds), tuple(sorted(needed)), tables)
 
@@ -67,7 +67,7 @@ def build(root: Path) -> dict[Path, Graph]:
         if paper not in rows:
             raise RecipeError(f"{RUNS}: demo names '{paper}', a paper without rows{hint(paper, rows)}")
         wrong = set(row_addresses(root, paper)) - set(rows[paper])
-        chosen = [row_named(root, paper, name, rows[paper]) for name in part.rows if name not in wrong]
+        chosen = _of_demo(root, paper, [name for name in part.rows if name not in wrong], rows[paper])
         add_rows(demo, testbed, paper, chosen, part.seeds, f"results/{ROOT_SCALE}/{paper}/tables-demo")
     graphs = {Path(): demo}
     for scale_name in scale_names(root):
@@ -78,7 +78,7 @@ def build(root: Path) -> dict[Path, Graph]:
             raw = {row.backbone for row in found.values()} | named - set(found)
             raw |= _printed_backbones(paper)
             every = [*found.values(), *(raw_row(root, paper, name) for name in sorted(raw) if name not in found)]
-            here = [row for row in every if scale.has(row)]
+            here = [row for row in every if _is_here(scale, row)]
             if here:
                 full[paper], seeds = Graph(scale.name), suite_seeds(settings.suite, scale.name, paper)
                 add_rows(full[paper], scale, paper, here, seeds, f"results/{scale.name}/{paper}/tables")
@@ -87,9 +87,28 @@ def build(root: Path) -> dict[Path, Graph]:
     return graphs
 
 
+def _of_demo(root: Path, paper: str, names: Iterable[str], rows: Mapping[str, RowSpec]) -> list[RowSpec]:
+    """Returns rows of the demo by name, without those that may be on a page that cannot be read."""
+    found = []
+    for name in names:
+        try:
+            found.append(row_named(root, paper, name, rows))
+        except DataError:
+            continue
+    return found
+
+
+def _is_here(scale: Scale, row: RowSpec) -> bool:
+    """Returns whether a row is meant for a scale; not where the scale's own pages cannot be read."""
+    try:
+        return scale.has(row)
+    except DataError:
+        return False
+
+
 def _printed_backbones(paper: str) -> set[str]:
-    """Backbones that a paper's tables have as rows, trained from or not."""
-    if paper not in registry.PAPERS:
+    """Returns the backbones that are rows of a paper's tables, whether or not a row is trained from them."""
+    if paper not in printed_tables.PAPERS:
         return set()
     return {row.name for row in row_map.rows_of_paper(paper) if row.kind == "sft"}
 

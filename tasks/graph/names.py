@@ -48,7 +48,7 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
     Raises:
         RecipeError: a name that is neither, with the nearest known ones; or rows of several papers.
     """
-    from tasks.graph.rows import backbone_names, row_addresses
+    from tasks.graph.rows import backbone_names, paper_folder, refuse_wrong_pages, row_addresses
 
     known_papers = papers_here(root)
     if not names or names == [ALL]:
@@ -62,6 +62,8 @@ def split_names(root: Path, names: list[str]) -> tuple[str, list[str]]:
         candidates = names[:1] if first_is_paper else known_papers
         owners = [paper for paper in candidates if name in rows[paper] | backbones]
         if not owners:
+            for paper in known_papers:
+                refuse_wrong_pages(root, (paper_folder(paper),), ("rows",))
             known = {*known_papers, *backbones, *(row for found in rows.values() for row in found)}
             raise RecipeError(f"unknown paper or row '{name}'{hint(name, sorted(known), more=3)}")
         owned.add(next((paper for paper in owners if paper in owned), owners[0]))
@@ -84,7 +86,7 @@ def trained_reward_model(model: str, seed: int, scale: str) -> Path:
     where several papers have one.
 
     Raises:
-        RecipeError: there is none, with the nearest known ones; or there are several.
+        RecipeError: no match, with the nearest known names; or several matches.
     """
     folder = Path(model)
     if folder.is_dir():

@@ -10,21 +10,27 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.aspects.aspect import Density
-from rlhf_core.aspects.registry import ASPECTS, build_aspect
+from rlhf_core.aspects.choices import ASPECTS, build_aspect
 from rlhf_core.aspects.signals import SIGNALS
 from rlhf_core.aspects.trained import TrainedAspect
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError, hint
+from rlhf_core.models.architecture import WIDTH, architecture_of, field, linear_layers, unknown_targets
 from rlhf_core.normalisers import NORMALISERS
-from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe
+from rlhf_core.policy_optimisation.config import OPTIMISERS, OptimiserConfig
+from rlhf_core.recipe import SELECTED, ComponentRecipe, Recipe, referenced_models, reward_models
 from rlhf_core.rewards.preference_losses import build_loss
-from rlhf_core.shaping.registry import build_shaping
-from rlhf_core.shaping.specification import Scale as ShapingScale
+from rlhf_core.segmentation.segmenters import segmenter_needs
+from rlhf_core.shaping.choices import build_shaping, references_needed
+from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import SignalType, Tokens
+from rlhf_core.supervised.recipes import PREFERENCE
 from rlhf_core.typed import checked_arguments
 from tasks.graph.stage_checks import (
     Reached,
-    check_judge_world,
+    check_answers,
+    check_evaluation,
+    check_pairs,
     check_positions,
     check_segmenter,
     has_judge_or_world,
@@ -32,13 +38,11 @@ from tasks.graph.stage_checks import (
     trained_spec,
 )
 from tasks.graph.typed_settings import TYPES
-from tasks.params.aspects import AspectSpec, SelectionFile
-from tasks.params.data import DrawnSpec
+from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionFile
+from tasks.params.data import DrawnSpec, LongFormWorldSpec
 from tasks.params.evaluation import EvaluationConfig
 from tasks.params.policy import PolicyScale, RewardTraining, reward_training
 
-#: What architectures call the width of their layers.
-WIDTHS = ("hidden_size", "d_model", "n_embd")
 #: The highest rank of adapters where a model's width is not known before it is loaded.
 MOST_RANK = 16384
 
@@ -52,29 +56,40 @@ def check_policy(reached: Reached) -> None:
     recipe, scale = reached.own("row"), reached.own("scale")
     where = f"{reached.where('row')} on {reached.where('scale')}"
     evaluation: EvaluationConfig = reached.own("evaluation")
-    check_judge_world(evaluation.judge, reached, reached.where("evaluation"))
+    check_evaluation(reached)
     _check_adapters(reached, recipe)
     if recipe.kind == "supervised":
-        scale.supervised_config(recipe.optimiser, where)
+        _, learned = scale.supervised_config(recipe.optimiser, where)
+        if PREFERENCE in learned.needs:
+            check_pairs(reached, reached.where("row"), f"optimiser '{recipe.optimiser['kind']}'")
         return
     training = reward_training(recipe, scale, where)
     _check_measuring(reached, scale, evaluation, training)
     _check_lengths(reached, scale, training)
-    _check_referenced(reached, scale)
-    models = {one.item.name: one for one in reached.upstream("reward_model")}
+    _check_sources(reached, recipe, training)
+    _check_referenced(reached, recipe, scale)
+    models = _models(reached, recipe)
     for part in recipe.components:
         _check_component(reached, recipe, part, models)
 
 
 def _check_adapters(reached: Reached, recipe: Recipe) -> None:
-    """Refuses adapters of a higher rank than the layers of a model that is built here have."""
+    """Refuses adapters of a higher rank than the model's layers have, or of layers that it does not have."""
     for sft in reached.upstream("sft"):
-        sizes = sft.own("spec").architecture or {}
-        width = next((sizes[name] for name in WIDTHS if isinstance(sizes.get(name), int)), MOST_RANK)
+        spec = sft.own("spec")
+        sizes = architecture_of(spec.source, spec.architecture)
+        width = field(sizes, WIDTH) or MOST_RANK
         if recipe.lora is not None and recipe.lora.rank > width:
             raise RecipeError(
                 f"{reached.where('row')}: lora.rank is {recipe.lora.rank}; it must be at most {width}, the width of "
                 f"the model's layers ({sft.where('spec')})"
+            )
+        layers = [] if recipe.lora is None else linear_layers(sizes)
+        if recipe.lora is not None and layers and (unknown := unknown_targets(recipe.lora.targets, layers)):
+            names = list(dict.fromkeys(layer.rpartition(".")[2] for layer in layers))
+            raise RecipeError(
+                f"{reached.where('row')}: lora.targets names '{unknown[0]}', which is no linear layer of "
+                f"{sizes['model_type']}, the model of {sft.where('spec')}{hint(unknown[0], names)}"
             )
 
 
@@ -109,14 +124,43 @@ def _check_lengths(reached: Reached, scale: PolicyScale, training: RewardTrainin
         check_positions(reached, longest, f"prompts and rollouts of {reached.where('scale')}")
 
 
-def _check_referenced(reached: Reached, scale: PolicyScale) -> None:
-    """Refuses more training prompts than have reference rewards."""
+def _models(reached: Reached, recipe: Recipe) -> dict[str, Reached]:
+    """Returns the trained reward models by the names that a recipe's components have for them."""
+    results = reached.item.arguments.get("reward_model", ())
+    named = zip(reward_models(recipe), results if isinstance(results, tuple) else (str(results),), strict=False)
+    above = ((name, reached.stage_of(result)) for name, result in named)
+    return {name: model for name, model in above if model is not None}
+
+
+def _check_sources(reached: Reached, recipe: Recipe, training: RewardTraining) -> None:
+    """Refuses a scale that lets an optimiser learn from other responses than its row says."""
+    if training.optimiser.fixed_samples != recipe.fixed_samples:
+        said = OPTIMISERS[str(recipe.optimiser["kind"])].get("source", OptimiserConfig.source)
+        raise RecipeError(
+            f"{reached.where('scale')}: optimiser.source is '{training.optimiser.source}', but the optimiser of "
+            f"{reached.where('row')} learns from '{recipe.optimiser.get('source', said)}'; state 'source' in the row"
+        )
+
+
+def _check_referenced(reached: Reached, recipe: Recipe, scale: PolicyScale) -> None:
+    """Refuses more training prompts than have reference rewards, and more reference rewards than a prompt has."""
+    drawn = dict(zip(referenced_models(recipe), reached.upstream("references"), strict=False))
+    for part in recipe.components:
+        if part.reward_model in drawn and part.shaping is not None:
+            stage = drawn[part.reward_model]
+            asked, made = references_needed(part.shaping), stage.own("scale").responses
+            if asked > made:
+                raise RecipeError(
+                    f"{reached.where('row')}: component '{part.name}': shaping is {part.shaping}, which compares with "
+                    f"{asked} reference rewards of each prompt, but {stage.where('scale')} draws {made}; set the "
+                    f"shaping's 'references' to at most {made}, or raise 'responses' there"
+                )
     data = reached.data
     known = data.rows["prompts"] if isinstance(data, DrawnSpec) else None
-    asked = min((n for n in (scale.prompts, known) if n is not None), default=None)
+    used = min((n for n in (scale.prompts, known) if n is not None), default=None)
     for references in reached.upstream("references"):
         cached = references.own("scale").prompts
-        if cached is not None and asked is not None and asked > cached:
+        if cached is not None and used is not None and used > cached:
             raise RecipeError(
                 f"{reached.where('scale')}: prompts is {scale.prompts}, but {references.where('scale')} caches "
                 f"reference rewards of {cached} prompts; let 'prompts' of both agree"
@@ -134,7 +178,7 @@ def _check_component(reached: Reached, recipe: Recipe, part: ComponentRecipe, mo
     if part.readout is None or part.reward_model is None:
         return
     check_segmenter(part.readout.segmenter, reached, where)
-    model = models.get(part.reward_model.rpartition("/")[2])
+    model = models.get(part.reward_model)
     spec = None if model is None else trained_spec(model)
     if model is None or spec is None:
         return
@@ -228,7 +272,7 @@ def _check_aspect(reached: Reached, recipe: Recipe, part: ComponentRecipe, where
 def _check_shaping(part: ComponentRecipe, signal: SignalType, where: str) -> None:
     if part.shaping is None:
         return
-    takes = build_shaping(part.shaping, ShapingScale(0.0, 1.0, 1.0)).takes
+    takes = build_shaping(part.shaping, SftUnits(0.0, 1.0, 1.0)).takes
     if signal not in takes:
         expected = " or ".join(kind.__name__ for kind in takes)
         raise RecipeError(f"{where}: the shaping takes {expected}, but the aspect gives {signal.__name__}")
@@ -238,7 +282,7 @@ def _check_shaping(part: ComponentRecipe, signal: SignalType, where: str) -> Non
 
 
 def aspect_densities(selection: Reached) -> dict[str, Density]:
-    """Returns the density of each aspect of a selection by name; that of a trained model stands with the model.
+    """Returns the density of each aspect of a selection by name; a trained model states the density of its aspect.
 
     Raises:
         RecipeError: an aspect that cannot be built.
@@ -251,6 +295,12 @@ def aspect_densities(selection: Reached) -> dict[str, Density]:
     for name, address in zip(spec.aspects, addresses, strict=True):
         aspect: AspectSpec = selection.settings.get(TYPES["selection", "aspect"], address)
         found[name] = aspect_density(aspect, models, address)
+        if aspect.model is None and _needs_facts(aspect) and not isinstance(selection.data, LongFormWorldSpec):
+            raise RecipeError(
+                f"{selection.where('spec')}: aspects names '{name}', of kind '{aspect.aspect['kind']}' ({address}), "
+                "which reads the facts of the testbed's long-form questions, but the data's source is "
+                f"'{selection.data.source}'; name another aspect"
+            )
     return found
 
 
@@ -260,8 +310,9 @@ def aspect_density(aspect: AspectSpec, models: Mapping[str, Reached], where: str
     Raises:
         RecipeError: an aspect that cannot be built, or a normaliser that its density has no use for.
     """
+    model: AspectModelSpec | None = None if aspect.model is None else models[aspect.model].own("spec")
     try:
-        density = _trained_density(aspect, models) if aspect.model is not None else _own_density(aspect)
+        density = _own_density(aspect) if model is None else _trained_density(aspect, model)
     except RecipeError as error:
         raise RecipeError(f"{where}: {error}") from None
     if aspect.normaliser != "none" and SIGNALS[density][0] is Tokens:
@@ -285,6 +336,13 @@ def _own_density(aspect: AspectSpec) -> Density:
     return declared
 
 
+def _needs_facts(aspect: AspectSpec) -> bool:
+    """Returns whether an aspect reads the facts behind a question, which the testbed's long-form data alone has."""
+    target = ASPECTS.named(ASPECTS.kind_of(aspect.aspect))
+    declares = target if isinstance(target, type) else build_aspect(aspect.aspect, offsets=lambda _: [])
+    return bool(getattr(declares, "needs_facts", False))
+
+
 def _check_options(aspect: AspectSpec, provided: tuple[str, ...]) -> dict[str, Any]:
     """Returns the options of an aspect, each known and of the right type.
 
@@ -301,7 +359,7 @@ def _check_options(aspect: AspectSpec, provided: tuple[str, ...]) -> dict[str, A
     return checked_arguments(ASPECTS.named(kind), options, f"aspect '{kind}'")
 
 
-def _trained_density(aspect: AspectSpec, models: Mapping[str, Reached]) -> Density:
+def _trained_density(aspect: AspectSpec, model: AspectModelSpec) -> Density:
     """Returns the density that a trained model is of, after checking the aspect's own options."""
     kind = ASPECTS.kind_of(aspect.aspect)
     if ASPECTS.named(kind) is not TrainedAspect:
@@ -311,15 +369,17 @@ def _trained_density(aspect: AspectSpec, models: Mapping[str, Reached]) -> Densi
     right, wrong = (options.get(name, parameters[name].default) for name in ("right", "wrong"))
     if not right > wrong:
         raise RecipeError(f"aspect 'trained': right is {right} and wrong {wrong}; right must be above wrong")
-    return Density(models[str(aspect.model)].own("spec").density)
+    return Density(model.density)
 
 
 def check_selection(reached: Reached) -> None:
     """Refuses aspects that cannot be built, and a holistic reward model that is not read at the response's end."""
     aspect_densities(reached)
+    check_answers(reached, reached.own("scale").max_new_tokens, reached.where("scale"))
     for model in reached.upstream("reward_model"):
         spec = trained_spec(model)
-        if spec is not None and spec.segmenter.get("kind") in ("entropy", "sat"):
+        needs = None if spec is None else segmenter_needs(spec.segmenter)
+        if spec is not None and needs is not None and (needs.entropies or needs.spelling):
             raise RecipeError(
                 f"{reached.where('spec')}: holistic is '{model.item.name}', whose segmenter is "
                 f"'{spec.segmenter['kind']}'; a holistic reward model is read at the response's end: "

@@ -17,14 +17,14 @@ from typing import Any
 
 from rlhf_core.errors import DataError, RecipeError, hint
 from rlhf_core.recipe import Recipe, referenced_models, reward_models
-from rlhf_core.segmentation.segmenters import SEGMENTERS
+from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.recipes import GENERATED, PREFERENCE, SAMPLES, TEACHER, needs_of
 from tasks.params.aspects import SelectionFile
-from tasks.params.pages import Address, entries, page_files, read_settings
+from tasks.params.pages import Address, entries, explained, find_entry, page_files, read_settings
 from tasks.params.policy import needed_solutions
-from tasks.params.reward_model import SAT, GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
+from tasks.params.reward_model import GenerativeModelSpec, GivenSpec, MergeSpec, reward_model_spec
 from tasks.params.row_kinds import COMPARING, MEASURING, TRAINING, ComparingRow, MeasuringRow, RawRow, row_settings
-from tasks.params.scales import scale_entries, scale_names
+from tasks.params.scales import scale_entries, scale_folder, scale_names
 from tasks.params.settings import ROOT_SCALE, typed
 from tasks.params.stages import run_settings
 
@@ -119,13 +119,24 @@ PAGES = ("rows", "reward_models", "generative_reward_models", "selections", "asp
 
 
 def paper_folder(paper: str) -> Path:
-    """Returns where a paper's pages are, relative to the root."""
+    """Returns the folder of a paper's pages, relative to the root."""
     return Path("params") / paper
 
 
 def row_addresses(root: Path, paper: str) -> dict[str, Address]:
-    """Returns addresses of a paper's rows by name."""
-    return entries(root, paper_folder(paper), "rows")
+    """Returns addresses of a paper's rows by name; those of pages that cannot be read are left out."""
+    return entries(root, paper_folder(paper), "rows", readable=True)
+
+
+def refuse_wrong_pages(root: Path, folders: Iterable[Path], kinds: Collection[str]) -> None:
+    """Refuses pages that cannot be read, where a name is on no other page.
+
+    Raises:
+        DataError: names the first such page.
+    """
+    for folder in folders:
+        for kind in kinds:
+            entries(root, folder, kind)
 
 
 def refuse_old_tree(root: Path) -> None:
@@ -155,8 +166,8 @@ def papers(root: Path) -> tuple[str, ...]:
 
 
 def backbone_names(root: Path) -> set[str]:
-    """Backbones of any scale."""
-    return {name for scale in scale_names(root) for name in scale_entries(root, scale, "backbones")}
+    """Returns the names of the backbones of all scales, on pages that can be read."""
+    return {name for scale in scale_names(root) for name in scale_entries(root, scale, "backbones", readable=True)}
 
 
 def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
@@ -168,11 +179,11 @@ def _one_sat_model(names: Iterable[str | None], where: str) -> str | None:
 
 def _cuts(segmenter: Mapping[str, Any]) -> tuple[bool, str | None]:
     """Returns whether a segmenter cuts by entropies, and the SaT model behind its sentences."""
-    kind = SEGMENTERS.kind_of(segmenter)
-    return SEGMENTERS[kind].needs_entropies, str(segmenter["model"]) if kind == SAT else None
+    needs = segmenter_needs(segmenter)
+    return needs.entropies, str(segmenter["model"]) if needs.of_stage else None
 
 
-def _find_model(root: Path, row: str, paper: str, named: str, kind: str) -> tuple[str, Address]:
+def _find_model(root: Path, row: str, paper: str, named: str, kind: str, field_: str = "") -> tuple[str, Address]:
     """Returns the owner and the address of a reward model that a row names.
 
     Raises:
@@ -180,18 +191,20 @@ def _find_model(root: Path, row: str, paper: str, named: str, kind: str) -> tupl
     """
     owner, _, name = named.rpartition("/")
     owner = owner or paper
-    where = entries(root, paper_folder(owner), f"{kind}s").get(name)
+    where = find_entry(root, paper_folder(owner), f"{kind}s", name)
     if where is None:
         folders = (path.name for path in (root / "params").glob("*/"))
-        found = {folder: entries(root, paper_folder(folder), f"{kind}s") for folder in folders}
+        found = {folder: entries(root, paper_folder(folder), f"{kind}s", readable=True) for folder in folders}
         known = {one if of == paper else f"{of}/{one}" for of, names in found.items() for one in names}
-        raise RecipeError(f"{row}: unknown {kind} '{named}'{hint(named, sorted(known), more=3)}")
+        raise RecipeError(
+            f"{row}: {field_ or kind} is '{named}', which no page has{hint(named, sorted(known), more=3)}"
+        )
     return owner, where
 
 
-def load_model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
-    """Returns the reward model that a row names."""
-    owner, where = _find_model(root, row, paper, named, "reward_model")
+def load_model(root: Path, row: str, paper: str, named: str, field_: str = "reward_model") -> ModelSpec:
+    """Returns the reward model that a row, or another entry, names in a field."""
+    owner, where = _find_model(root, row, paper, named, "reward_model", field_)
     spec = reward_model_spec(read_settings(where.under(root)), where)
     if isinstance(spec, MergeSpec):
         return _merge(root, where, owner, spec)
@@ -203,9 +216,9 @@ def load_model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
     return replace(known, entropies=entropies, segmenter=segmenter, samples=spec.pairs == SAMPLES)
 
 
-def _generative_model(root: Path, row: str, paper: str, named: str) -> ModelSpec:
-    """Returns the generative reward model that a row names."""
-    owner, where = _find_model(root, row, paper, named, "generative_reward_model")
+def _generative_model(root: Path, row: str, paper: str, named: str, field_: str) -> ModelSpec:
+    """Returns the generative reward model that a row names in a field."""
+    owner, where = _find_model(root, row, paper, named, "generative_reward_model", field_)
     spec = typed(GenerativeModelSpec, read_settings(where.under(root)), where)
     return ModelSpec(owner, where.name, where, spec.backbone, entropies=False)
 
@@ -213,8 +226,8 @@ def _generative_model(root: Path, row: str, paper: str, named: str) -> ModelSpec
 def _merge(root: Path, where: Address, owner: str, spec: MergeSpec) -> ModelSpec:
     """Returns a reward model that averages others of its backbone and data, which are trained themselves."""
     members = []
-    for name in spec.merge:
-        _, at = _find_model(root, where, owner, name, "reward_model")
+    for place, name in enumerate(spec.merge):
+        _, at = _find_model(root, where, owner, name, "reward_model", f"merge[{place}]")
         if "merge" in read_settings(at.under(root)):
             raise RecipeError(f"{where}: merge: '{name}' is a merge itself; name the reward models that it averages")
         members.append(load_model(root, where, owner, name))
@@ -254,12 +267,14 @@ def load_selection(root: Path, where: str, paper: str, name: str) -> SelectionSp
     Raises:
         RecipeError: no such selection, or one that is not valid.
     """
-    known = entries(root, paper_folder(paper), "selections")
-    if name not in known:
-        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, sorted(known), more=3)}")
-    own = known[name]
+    own = find_entry(root, paper_folder(paper), "selections", name)
+    if own is None:
+        known = sorted(entries(root, paper_folder(paper), "selections"))
+        raise RecipeError(f"{where}: unknown selection '{name}'{hint(name, known, more=3)}")
     spec = typed(SelectionFile, read_settings(own.under(root)), own)
-    return SelectionSpec(paper, name, own, spec.backbone, load_model(root, own, paper, spec.holistic), spec.aspects)
+    return SelectionSpec(
+        paper, name, own, spec.backbone, load_model(root, own, paper, spec.holistic, "holistic"), spec.aspects
+    )
 
 
 def _compared(root: Path, paper: str, where: str, row: ComparingRow) -> tuple[RowSpec, ...]:
@@ -279,12 +294,13 @@ def _compared(root: Path, paper: str, where: str, row: ComparingRow) -> tuple[Ro
 def _solutions(
     root: Path, where: str, paper: str, recipe: Recipe, models: tuple[ModelSpec, ...]
 ) -> tuple[tuple[str, ...], ModelSpec | None]:
-    """Returns what a row reads of sampled solutions, and its generative reward model."""
+    """Returns the kinds of sampled solutions that a row reads, and its generative reward model."""
     optimiser = dict(recipe.optimiser)
     kind = str(optimiser.pop("kind"))
     named = [recipe.rewrites, *(part.generative_reward_model for part in recipe.components)]
     name = next((name for name in named if name is not None), None)
-    generative = None if name is None else _generative_model(root, where, paper, name)
+    field_ = "generative_reward_model" if recipe.rewrites is None else "rewrites"
+    generative = None if name is None else _generative_model(root, where, paper, name, field_)
     if recipe.kind == "supervised":
         needed = set(needs_of(kind, optimiser)) - {PREFERENCE}
     else:
@@ -311,9 +327,13 @@ def load_row(root: Path, paper: str, where: Address, backbones: Collection[str] 
     Raises:
         RecipeError: a setting that is not valid, or a name that is not known.
     """
-    row, name = row_settings(read_settings(where.under(root)), where), where.name
+    try:
+        row, name = row_settings(read_settings(where.under(root)), where), where.name
+    except RecipeError as error:
+        raise RecipeError(explained(str(error), where.under(root))) from None
     known = backbone_names(root) if backbones is None else backbones
     if row.backbone not in known:
+        refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
         raise RecipeError(f"{where}: unknown backbone '{row.backbone}'{hint(row.backbone, sorted(known), more=3)}")
     if isinstance(row, RawRow):
         return RowSpec(paper, name, where, row.kind, row.backbone)
@@ -334,10 +354,13 @@ def _training_row(root: Path, paper: str, where: Address, recipe: Recipe) -> Row
     selection = None
     if recipe.selection is not None:
         selection = load_selection(root, where, paper, recipe.selection)
+        if selection.backbone not in (known := backbone_names(root)):
+            near = hint(selection.backbone, sorted(known), more=3)
+            raise RecipeError(f"{selection.path}: backbone is '{selection.backbone}', which no scale has{near}")
         if selection.backbone != recipe.backbone:
             raise RecipeError(
                 f"{where}: backbone is '{recipe.backbone}' but selection '{selection.name}' is of "
-                f"'{selection.backbone}'"
+                f"'{selection.backbone}'; name the same backbone"
             )
     solutions, generative = _solutions(root, where, paper, recipe, models)
     referenced = set(referenced_models(recipe))
@@ -393,14 +416,14 @@ def _read_rows(
 
 def raw_row(root: Path, paper: str, backbone: str) -> RowSpec:
     """Returns the row of a backbone as it is, which its SFT stage measures."""
-    scales = (scale_entries(root, scale, "backbones") for scale in (ROOT_SCALE, *scale_names(root)))
+    scales = (scale_entries(root, scale, "backbones", readable=True) for scale in (ROOT_SCALE, *scale_names(root)))
     nowhere = Address(f"params/scales/{ROOT_SCALE}/backbones.yaml:{backbone}")
     where = next((found[backbone] for found in scales if backbone in found), nowhere)
     return RowSpec(paper, backbone, where, "raw", backbone)
 
 
 def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) -> RowSpec:
-    """Returns a row by name; a backbone's name stands for the raw backbone."""
+    """Returns a row by name; the name of a backbone means the raw backbone."""
     if name in rows:
         return rows[name]
     if name in (known := row_addresses(root, paper)):
@@ -408,4 +431,6 @@ def row_named(root: Path, paper: str, name: str, rows: Mapping[str, RowSpec]) ->
     backbones = backbone_names(root)
     if name in backbones:
         return raw_row(root, paper, name)
+    refuse_wrong_pages(root, (paper_folder(paper),), ("rows",))
+    refuse_wrong_pages(root, (scale_folder(scale) for scale in scale_names(root)), ("backbones",))
     raise RecipeError(f"unknown row '{name}' of {paper}{hint(name, sorted({*rows, *backbones}), more=3)}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,10 +11,12 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.supervised.recipes import TEACHER
 from tasks.graph.items import SHARED, Argument, Item, result_of
 from tasks.graph.rows import PAGES, ModelSpec, RowSpec, SelectionSpec, paper_folder, read_rows
-from tasks.params.pages import Address, entries, page_files, read_settings
-from tasks.params.row_kinds import COMPARING, MEASURING
-from tasks.params.scales import STAGES, scale_entries, scale_pages
-from tasks.params.settings import ROOT_SCALE
+from tasks.params.aspects import AspectModelSpec
+from tasks.params.backbone import BackboneSpec
+from tasks.params.pages import Address, entries, find_entry, page_files, read_settings
+from tasks.params.row_kinds import ROW_KINDS
+from tasks.params.scales import STAGES, scale_entries, scale_folder, scale_names, scale_pages
+from tasks.params.settings import ROOT_SCALE, typed
 
 
 class Scale:
@@ -49,40 +51,51 @@ class Scale:
         wanted = [("backbones", row.backbone), *((kind, name) for kind, name in named if name is not None)]
         return all(name in self._of(kind) for kind, name in wanted)
 
-    def _chosen(self, kind: str, name: str, what: str, where: str) -> Address:
-        """Returns the scale's entry that a row or reward model names."""
+    def _chosen(self, kind: str, name: str, field_: str, where: str, *, prefix: str = "") -> Address:
+        """Returns the scale's entry that an entry of a page names.
+
+        Args:
+            kind: of the scale's entries.
+            name: as it is named.
+            field_: where it is named, for messages.
+            where: address of what names it.
+            prefix: of the names that may be given, which leave it out.
+
+        Raises:
+            RecipeError: no scale has such an entry, or this one has not.
+        """
         known = self._of(kind)
-        if name not in known:
-            near = hint(name, sorted(known), more=3) if known else f"; the scale has no {kind}.yaml"
-            raise RecipeError(f"{where}: no {what} '{name}' at scale {self.name}{near}")
-        return known[name]
+        if prefix + name in known:
+            return known[prefix + name]
+        at = {scale: scale_entries(self.root, scale, kind) for scale in scale_names(self.root)}
+        others = [scale for scale, names in at.items() if prefix + name in names]
+        fitting = known if others else {one for names in at.values() for one in names}
+        near = hint(name, sorted(one.removeprefix(prefix) for one in fitting if one.startswith(prefix)), more=3)
+        lacks = f"scale {self.name} does not have (scale {others[0]} has)" if others else "no scale has"
+        raise RecipeError(f"{where}: {field_} is '{name}', which {lacks}{near if known else f'; add a {kind}.yaml'}")
 
     def _named(self, backbone: str, field_: str, kind: str) -> tuple[str, Address]:
         """Returns the name and address of what a backbone names in a field."""
-        spec = self._backbone(backbone)
-        name, known = str(self._read(spec).get(field_)), self._of(kind)
+        spec, known = self._of("backbones")[backbone], self._of(kind)
+        name = str(self._read(spec).get(field_))
         if name not in known:
+            typed(BackboneSpec, self._read(spec), spec)  # says what is wrong where it is not text
             raise RecipeError(f"{spec}: {field_} is '{name}'{hint(name, sorted(known), more=3)}")
         return name, known[name]
 
-    def _backbone(self, name: str) -> Address:
-        known = self._of("backbones")
-        if name not in known:
-            raise RecipeError(f"scale {self.name} has no backbone '{name}'{hint(name, sorted(known), more=3)}")
-        return known[name]
-
-    def stage_settings(self, stage: str, where: str, *names: str) -> Address:
+    def stage_settings(self, stage: str, *names: str) -> Address:
         """Returns a stage's settings: of the first name that has its own (`<stage>-<name>`), else everybody's
         (`<stage>`).
 
         Raises:
-            RecipeError: the scale has none, with the row or model that needs them.
+            RecipeError: the scale has none.
         """
         known = self._of(STAGES)
         found = next((known[name] for name in (*(f"{stage}-{own}" for own in names), stage) if name in known), None)
         if found is None:
             raise RecipeError(
-                f"{where}: scale {self.name} has no settings '{stage}' in {STAGES}.yaml, which gives its size"
+                f"{scale_folder(self.name) / STAGES}.yaml: '{stage}' is missing; it sets the sizes of that stage, "
+                "which rows at this scale need"
             )
         return found
 
@@ -91,8 +104,9 @@ class Scale:
         out = f"{self.results}/{owner}/{kind}/{name}" + ("" if seed is None else f"/{seed}")
         return Item(module, name, arguments, out, owner, seed)
 
-    def backbone(self, name: str, seed: int) -> list[Item]:
-        """Returns the data, tokenizer and the SFT model."""
+    def backbone(self, name: str, seed: int, where: str) -> list[Item]:
+        """Returns the data, tokenizer and the SFT model of a backbone, which the entry at `where` names."""
+        spec = self._chosen("backbones", name, "backbone", where)
         (data, data_spec), (tokenizer, tokenizer_spec), (_, evaluation) = (
             self._named(name, field_, folder)
             for field_, folder in (("data", "data"), ("tokenizer", "tokenizers"), ("evaluation", "evaluation"))
@@ -101,24 +115,23 @@ class Scale:
         made = {"data": result_of(prepare)}
         tokens = self._item("tokenizer", tokenizer, None, spec=tokenizer_spec, **made)
         made["tokenizer"] = result_of(tokens)
-        spec = self._backbone(name)
         sft = self._item("sft", name, seed, spec=spec, evaluation=evaluation, **made, seed=seed)
         return [prepare, tokens, sft]
 
     def entropies(self, base: list[Item], seed: int) -> Item:
         """Returns the SFT model's entropies on the data."""
         prepare, _, sft = base
-        spec = self.stage_settings("entropies", sft.name)
+        spec = self.stage_settings("entropies")
         return self._item("entropies", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft))
 
     def segmenter(self, base: list[Item], name: str, where: str) -> Item:
         """Returns a SaT model, with the sentences that it finds in the data."""
-        spec = self._chosen("segmenters", name, "SaT model", where)
+        spec = self._chosen("segmenters", name, "segmenter.model", where)
         return self._item("segmenter", f"{name}-{base[0].name}", None, spec=spec, data=result_of(base[0]))
 
     def reward_model(self, spec: ModelSpec, seed: int) -> list[Item]:
         """Returns a reward model and its normalisers, after everything that they need."""
-        base = self.backbone(spec.backbone, seed)
+        base = self.backbone(spec.backbone, seed, spec.path)
         above = [*base, *self._own_data(spec)]
         made: dict[str, Argument] = {"data": result_of(base[0] if spec.data is None else above[-1])}
         made["sft"] = result_of(base[2])
@@ -138,13 +151,13 @@ class Scale:
         if spec.given is None:
             above.append(self._trained(spec, seed, settings, made | averaged))
         made["reward_model"] = spec.given or result_of(above[-1])
-        calibration = self.stage_settings("normaliser", spec.path)
+        calibration = self.stage_settings("normaliser")
         fitted = self._item("normaliser", spec.name, seed, spec.paper, scale=calibration, **made)
         return [*above, fitted]
 
     def _settings(self, module: str, spec: ModelSpec, data: str) -> Address:
-        """Returns how a paper's reward models are trained: those on one data set, all of its own, else everybody's."""
-        return self.stage_settings(module, spec.path, f"{spec.paper}-{data}", spec.paper)
+        """Returns training settings: of a paper's reward models on the data, else of the paper, else of the scale."""
+        return self.stage_settings(module, f"{spec.paper}-{data}", spec.paper)
 
     def _trained(self, spec: ModelSpec, seed: int, settings: Address, made: Mapping[str, Argument]) -> Item:
         """Returns the stage of one reward model, from what is made for it."""
@@ -158,9 +171,9 @@ class Scale:
         return [self._item("prepare", spec.data, None, spec=self._chosen("data", spec.data, "data", spec.path))]
 
     def samples(self, base: list[Item], seed: int) -> Item:
-        """Solutions that the SFT model draws."""
+        """Returns the stage that draws solutions from the SFT model."""
         prepare, _, sft = base
-        spec = self.stage_settings("samples", sft.name)
+        spec = self.stage_settings("samples")
         return self._item("samples", sft.name, seed, spec=spec, data=result_of(prepare), sft=result_of(sft), seed=seed)
 
     def solution_pairs(self, base: list[Item], seed: int) -> list[Item]:
@@ -172,7 +185,7 @@ class Scale:
     def teacher(self, base: list[Item], seed: int) -> list[Item]:
         """Returns a teacher's rewrites of wrong solutions, after the samples."""
         prepare, _, sft = base
-        drawn, spec = self.samples(base, seed), self.stage_settings("teacher", sft.name)
+        drawn, spec = self.samples(base, seed), self.stage_settings("teacher")
         made = {"data": result_of(prepare), "sft": result_of(sft), "samples": result_of(drawn)}
         return [drawn, self._item("teacher", sft.name, seed, spec=spec, **made)]
 
@@ -181,7 +194,7 @@ class Scale:
 
         It starts from its own backbone and learns from the teacher of the one whose samples it scores.
         """
-        own, taught = self.backbone(spec.backbone, seed), self.teacher(base, seed)
+        own, taught = self.backbone(spec.backbone, seed, spec.path), self.teacher(base, seed)
         name = spec.name if spec.backbone == base[2].name else f"{spec.name}-for-{base[2].name}"
         made = {"data": result_of(own[0]), "sft": result_of(own[2])}
         made |= {"samples": result_of(taught[0]), "teacher": result_of(taught[1])}
@@ -192,7 +205,7 @@ class Scale:
         return [*own, *taught, model]
 
     def solutions(self, row: RowSpec, base: list[Item], seed: int) -> tuple[list[Item], dict[str, Argument]]:
-        """Returns what a row reads of sampled solutions: the stages, and the arguments of its own stage."""
+        """Returns the stages of the sampled solutions that a row reads, and the arguments that name their results."""
         above: list[Item] = []
         made: dict[str, Argument] = {}
         if row.solutions:
@@ -210,17 +223,20 @@ class Scale:
         made["reward_model"] = above[-1].arguments["reward_model"]
         if spec.segmenter is not None:
             made["sentences"] = above[-1].arguments["sentences"]
-        scale = self.stage_settings("references", spec.path)
+        scale = self.stage_settings("references")
         if spec.references is not None:
-            scale = self._chosen(STAGES, f"references-{spec.references}", "settings", spec.path)
+            scale = self._chosen(STAGES, spec.references, "references", spec.path, prefix="references-")
         return [*above, self._item("references", spec.name, seed, spec.paper, scale=scale, **made, seed=seed)]
 
     def measuring(self, row: RowSpec, seed: int) -> list[Item]:
-        """Returns what measures a row's reward model, last: a benchmark, or the best of N of the row's backbone's
-        responses."""
+        """Returns the stage that measures a row's reward model, last, after everything that it needs.
+
+        It is a benchmark, or the best of N responses of the row's backbone.
+        """
         (spec,) = row.reward_models
-        settings = self.stage_settings(row.kind, row.path)
-        if row.kind != "best_of_n" and spec.backbone != row.backbone:
+        settings = self.stage_settings(row.kind)
+        drawn = ROW_KINDS[row.kind].needs_pool
+        if not drawn and spec.backbone != row.backbone:
             raise RecipeError(
                 f"{row.path}: backbone is '{row.backbone}', but reward model '{spec.name}' is of '{spec.backbone}', on "
                 "whose data it is measured; name the same backbone"
@@ -230,14 +246,20 @@ class Scale:
         made: dict[str, Argument] = {"scale": settings, "data": result_of(above[0]), "sft": result_of(above[2])}
         made |= {name: model.arguments[name] for name in ("entropies", "sentences") if name in model.arguments}
         made["reward_model"] = result_of(model)
-        if row.kind == "best_of_n":
+        if drawn:
             self._check_models(row)
             above = [*above, *self.pool(row, seed)]
             made["pool"] = result_of(above[-1])
         return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
 
     def comparing(self, row: RowSpec, seed: int) -> list[Item]:
-        """Returns what compares the policies of several rows, last."""
+        """Returns the stage that compares the policies of several rows, last, after everything that it needs."""
+        judged = row.policies[0]
+        if row.backbone != judged.backbone:
+            raise RecipeError(
+                f"{row.path}: backbone is '{row.backbone}', but policy '{judged.name}' is of '{judged.backbone}'; name "
+                "the same backbone"
+            )
         parts = [self.row(other, seed) for other in row.policies]
         for other, items in zip(row.policies, parts, strict=True):
             if items[0] != parts[0][0]:
@@ -245,35 +267,40 @@ class Scale:
                     f"{row.path}: '{other.name}' answers the prompts of data '{items[0].name}', but "
                     f"'{row.policies[0].name}' those of '{parts[0][0].name}'; compare policies on the same data"
                 )
-        made: dict[str, Argument] = {"row": row.path, "scale": self.stage_settings(row.kind, row.path)}
+        made: dict[str, Argument] = {"row": row.path, "scale": self.stage_settings(row.kind)}
         made |= {"data": result_of(parts[0][0]), "policies": tuple(result_of(items[-1]) for items in parts)}
         above = [item for items in parts for item in items]
         return [*above, self._item(row.kind, row.name, seed, row.paper, **made)]
 
     def pool(self, row: RowSpec, seed: int) -> list[Item]:
         """Returns the greedy and sampled responses of a row's backbone, after the backbone."""
-        base = self.backbone(row.backbone, seed)
-        made: dict[str, Argument] = {"scale": self.stage_settings("pool", row.path), "data": result_of(base[0])}
+        base = self.backbone(row.backbone, seed, row.path)
+        made: dict[str, Argument] = {"scale": self.stage_settings("pool"), "data": result_of(base[0])}
         return [*base, self._item("pool", row.backbone, seed, **made, sft=result_of(base[2]), seed=seed)]
 
     def policy_settings(self, row: RowSpec, data: str) -> Address:
         """Returns sizes of a row's optimiser: those for one data set, else everybody's."""
         of_data = f"{row.settings}-{data}"
-        return self._chosen("policy", of_data if of_data in self._of("policy") else row.settings, "settings", row.path)
+        if of_data in self._of("policy"):
+            return self._of("policy")[of_data]
+        stated = "settings" in self._read(row.path)
+        return self._chosen("policy", row.settings, "settings" if stated else "optimiser.kind", row.path)
 
     def aspects(self, spec: SelectionSpec) -> tuple[Address, ...]:
         """Returns addresses of a selection's aspects at this scale."""
-        return tuple(self._chosen("aspects", name, "aspect", spec.path) for name in spec.aspects)
+        return tuple(
+            self._chosen("aspects", name, f"aspects[{place}]", spec.path) for place, name in enumerate(spec.aspects)
+        )
 
     def selection(self, spec: SelectionSpec, seed: int) -> list[Item]:
         """Returns a selection of aspects, after everything that it needs."""
-        base = self.backbone(spec.backbone, seed)
+        base = self.backbone(spec.backbone, seed, spec.path)
         files = self.aspects(spec)
         holistic = self.reward_model(spec.holistic, seed)
         models = self.aspect_models(spec.paper, files, seed)
         made: dict[str, Argument] = {
             "spec": spec.path,
-            "scale": self.stage_settings("selection", spec.path, base[0].name),
+            "scale": self.stage_settings("selection", base[0].name),
             "aspect": files,
             "data": result_of(base[0]),
             "sft": result_of(base[2]),
@@ -290,26 +317,27 @@ class Scale:
         found = []
         for file, name in named:
             if name is not None:
-                known = entries(self.root, paper_folder(paper), "aspect_models")
-                if name not in known:
-                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, sorted(known), more=3)}")
-                spec = known[name]
-                base = self.backbone(str(self._read(spec).get("backbone")), seed)
+                spec = find_entry(self.root, paper_folder(paper), "aspect_models", str(name))
+                if spec is None:
+                    known = sorted(entries(self.root, paper_folder(paper), "aspect_models"))
+                    raise RecipeError(f"{file}: unknown aspect model '{name}'{hint(name, known, more=3)}")
+                base = self.backbone(typed(AspectModelSpec, self._read(spec), spec).backbone, seed, spec)
                 made = {"data": result_of(base[0]), "sft": result_of(base[2])}
-                scale = self.stage_settings("aspect_model", spec)
+                scale = self.stage_settings("aspect_model")
                 item = self._item("aspect_model", str(name), seed, paper, spec=spec, scale=scale, **made, seed=seed)
                 found.append([*base, item])
         return found
 
-    def _words(self, backbone: str) -> str:
-        """Returns what tells a backbone's tokenizer from others: where it is loaded from, else its name."""
+    def _words(self, backbone: str, where: str) -> str:
+        """Returns what identifies a backbone's tokenizer: the source that it is loaded from, else its name."""
+        self._chosen("backbones", backbone, "backbone", where)
         name, file = self._named(backbone, "tokenizer", "tokenizers")
         return str(self._read(file).get("source", name))
 
     def _check_models(self, row: RowSpec) -> None:
         """Refuses reward models that do not read the row's tokens, or whose references another model wrote."""
         for spec in row.reward_models:
-            names = [self._words(name) for name in (row.backbone, spec.backbone)]
+            names = [self._words(own.backbone, own.path) for own in (row, spec)]
             other = f"{row.path}: backbone is '{row.backbone}' but reward model '{spec.name}' is of '{spec.backbone}'"
             if names[0] != names[1]:
                 words = " and ".join(map(repr, names))
@@ -332,20 +360,15 @@ class Scale:
 
     def row(self, row: RowSpec, seed: int) -> list[Item]:
         """Returns a row's stage of one seed, last, and everything above it."""
-        items = self._row(row, seed)
-        if row.kind == "raw":
+        items = _STAGES[ROW_KINDS[row.kind].work](self, row, seed)
+        if ROW_KINDS[row.kind].work == "name":
             return items
         check = self.check(row.paper)
         return [*items[:-1], check, replace(items[-1], after=(result_of(check),))]
 
-    def _row(self, row: RowSpec, seed: int) -> list[Item]:
-        above = base = self.backbone(row.backbone, seed)
-        if row.kind == "raw":
-            return base
-        if row.kind in MEASURING:
-            return self.measuring(row, seed)
-        if row.kind in COMPARING:
-            return self.comparing(row, seed)
+    def training(self, row: RowSpec, seed: int) -> list[Item]:
+        """Returns the stage that trains a row's policy, last, after everything that it needs."""
+        above = base = self.backbone(row.backbone, seed, row.path)
         prepare, _, sft = base
         settings = self.policy_settings(row, prepare.name)
         self._check_models(row)
@@ -357,15 +380,16 @@ class Scale:
             "data": result_of(prepare),
             "sft": result_of(sft),
         }
+        models = [self.reward_model(spec, seed) for spec in row.reward_models]
         if row.entropies:
             above = [*above, self.entropies(base, seed)]
             made["entropies"] = result_of(above[-1])
         if row.segmenter is not None:
-            scored = self.backbone(row.reward_models[0].backbone, seed)
+            scorer = row.reward_models[0]
+            scored = self.backbone(scorer.backbone, seed, scorer.path)
             above = [*above, *scored, self.segmenter(scored, row.segmenter, row.path)]
             made["sentences"] = result_of(above[-1])
         if row.reward_models:
-            models = [self.reward_model(spec, seed) for spec in row.reward_models]
             above = [*above, *(item for items in models for item in items)]
             made["reward_model"] = tuple(str(items[-1].arguments["reward_model"]) for items in models)
             made["normaliser"] = tuple(result_of(items[-1]) for items in models)
@@ -384,3 +408,12 @@ class Scale:
         above, made = [*above, *further], made | arguments
         policy = self._item("policy", row.name, seed, row.paper, **made, seed=seed)
         return [*above, policy if row.selection is None else replace(policy, reads=self.aspects(row.selection))]
+
+
+#: Stages behind a row, by the work of its kind.
+_STAGES: dict[str, Callable[[Scale, RowSpec, int], list[Item]]] = {
+    "train": Scale.training,
+    "measure": Scale.measuring,
+    "compare": Scale.comparing,
+    "name": lambda scale, row, seed: scale.backbone(row.backbone, seed, row.path),
+}

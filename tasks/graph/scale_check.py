@@ -113,7 +113,7 @@ def check_scale(root: Path, scale: str, sharding: Sharding, paper: str = "segmen
         if training is not None:
             found.append(_supervised(backbone, "sft", training, pairs))
         if any(row.reward_models for row in own):
-            where = here.stage_settings("reward_model", path, f"{paper}-{spec.data}", paper)
+            where = here.stage_settings("reward_model", f"{paper}-{spec.data}", paper)
             training = typed(TrainingConfig, read_settings(where.under(root)), str(where))
             found.append(_supervised(backbone, "reward_model", training, pairs))
         stages = [_policy(root, here, row, backbone) for row in own]

@@ -11,10 +11,12 @@ from typing import Any
 
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
-from rlhf_core.evaluation.judges.registry import JUDGES
+from rlhf_core.evaluation.judges.choices import JUDGES
+from rlhf_core.models.architecture import POSITIONS, architecture_of, field
 from rlhf_core.rewards.preference_losses import build_loss
+from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.teachers.registry import TEACHERS
+from rlhf_core.teachers.choices import TEACHERS
 from tasks.graph.items import Argument, Item, result_of
 from tasks.graph.typed_settings import TYPES, Make, TypedSettings
 from tasks.params.aspects import AspectModelSpec
@@ -58,7 +60,11 @@ class Reached:
         """Returns the stages whose results are given as an argument; a given reward model has none."""
         value: Argument = self.item.arguments.get(argument, ())
         results = value if isinstance(value, tuple) else (str(value),)
-        return [Reached(self.above[one], self.above, self.settings) for one in results if one in self.above]
+        return [stage for one in results if (stage := self.stage_of(one)) is not None]
+
+    def stage_of(self, result: str) -> Reached | None:
+        """Returns the stage that makes a result; None for what is given."""
+        return Reached(self.above[result], self.above, self.settings) if result in self.above else None
 
     @property
     def data(self) -> Any:
@@ -69,6 +75,11 @@ class Reached:
         return reached.own("spec")
 
     @property
+    def has_pairs(self) -> bool:
+        """Returns whether the stage's data has preference pairs: of the data set, or of sampled solutions."""
+        return self.upstream("data")[0].item.module != "prepare" or not isinstance(self.data, QuestionsSpec)
+
+    @property
     def has_world(self) -> bool:
         """Returns whether true rewards are known of the stage's data."""
         data = self.data
@@ -76,7 +87,7 @@ class Reached:
 
 
 def stated_settings(item: Item) -> Iterator[tuple[Make, str]]:
-    """Returns how each of a stage's settings is typed, and its address."""
+    """Yields the type and the address of each of a stage's settings."""
     for name, value in item.arguments.items():
         if (item.module, name) in TYPES:
             for address in value if isinstance(value, tuple) else (str(value),):
@@ -97,14 +108,13 @@ def _refuse(where: str, problem: str) -> RecipeError:
 
 def check_segmenter(segmenter: Mapping[str, Any], reached: Reached, where: str) -> None:
     """Refuses an entropy cutoff that the scale does not have."""
-    if segmenter.get("kind") != "entropy":
-        return
-    for above in reached.upstream("entropies"):
+    stated = segmenter_needs(segmenter).cutoffs.items()
+    for above in reached.upstream("entropies") if stated else ():
         cutoffs = above.own("spec").cutoffs
-        name = str(segmenter.get("cutoff"))
-        if name not in cutoffs:
-            at = above.where("spec")
-            raise _refuse(where, f"segmenter.cutoff is '{name}', which {at} does not have{hint(name, cutoffs)}")
+        for option, name in stated:
+            if str(name) not in cutoffs:
+                near = f"which {above.where('spec')} does not have{hint(str(name), cutoffs)}"
+                raise _refuse(where, f"segmenter.{option} is '{name}', {near}")
 
 
 def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: str) -> None:
@@ -117,6 +127,17 @@ def check_judge_world(judge: Mapping[str, Any] | None, reached: Reached, where: 
             where,
             f"judge.kind is '{kind}', which works on the testbed only, but the data's source is "
             f"'{reached.data.source}'; name an endpoint, or null for none",
+        )
+
+
+def check_pairs(reached: Reached, where: str, what: str) -> None:
+    """Refuses what learns from preference pairs where the data has none."""
+    if not reached.has_pairs:
+        at = reached.upstream("data")[0].where("spec")
+        raise _refuse(
+            where,
+            f"{what} learns from preference pairs, but {at} has questions and no pairs; set pairs: samples, or take a "
+            "backbone whose data has pairs",
         )
 
 
@@ -140,27 +161,41 @@ def prompt_limits(limit: int | None, reached: Reached, where: str) -> Limits:
 
 
 def check_positions(reached: Reached, tokens: int, what: str) -> None:
-    """Refuses sequences beyond the positions of a backbone that is built here."""
-    for sft in reached.upstream("sft"):
+    """Refuses sequences beyond the positions of a stage's backbone, where these are known."""
+    for sft in [reached] if reached.item.module == "sft" else reached.upstream("sft"):
         spec: BackboneSpec = sft.own("spec")
-        places = (spec.architecture or {}).get("max_position_embeddings")
-        if isinstance(places, int) and tokens > places:
+        places = field(architecture_of(spec.source, spec.architecture), POSITIONS)
+        if places is not None and tokens > places:
             raise _refuse(
-                sft.where("spec"), f"architecture.max_position_embeddings is {places}, but {what} have {tokens} tokens"
+                sft.where("spec"),
+                f"architecture.max_position_embeddings is {places}, but {what} have {tokens} tokens; shorten them, or "
+                "take a model with more positions",
             )
 
 
+def check_answers(reached: Reached, tokens: int, where: str) -> None:
+    """Refuses answers that, after the data's longest prompts, are beyond the positions of the backbone."""
+    limits = typed(Limits, reached.data.limits, where)
+    check_positions(reached, limits.prompt + tokens, f"prompts and answers of {where}")
+
+
+def check_data_length(reached: Reached) -> None:
+    """Refuses rows of the data that are beyond the positions of the backbone."""
+    data = reached.data
+    total = typed(Limits, data.limits, "limits").total
+    check_positions(reached, total, "rows of the data, by its limits.total,")
+
+
+def check_evaluation(reached: Reached) -> None:
+    """Refuses an evaluation whose answers are too long, or whose judge knows what the data does not have."""
+    evaluation, where = reached.own("evaluation"), reached.where("evaluation")
+    check_judge_world(evaluation.judge, reached, where)
+    check_answers(reached, max(evaluation.max_new_tokens, evaluation.task_tokens), where)
+
+
 def _sft(reached: Reached) -> None:
-    judge = reached.own("evaluation").judge
-    check_judge_world(judge, reached, reached.where("evaluation"))
-    spec: BackboneSpec = reached.own("spec")
-    places = (spec.architecture or {}).get("max_position_embeddings")
-    total = typed(Limits, reached.data.limits, reached.where("spec")).total
-    if isinstance(places, int) and total > places:
-        raise _refuse(
-            reached.where("spec"),
-            f"architecture.max_position_embeddings is {places}, but the data's limits.total is {total}",
-        )
+    check_data_length(reached)
+    check_evaluation(reached)
 
 
 def _segmenter(reached: Reached) -> None:
@@ -182,6 +217,11 @@ def _questions(reached: Reached) -> None:
         )
 
 
+def _samples(reached: Reached) -> None:
+    _questions(reached)
+    check_answers(reached, reached.own("spec").sampling.max_new_tokens, reached.where("spec"))
+
+
 def _teacher(reached: Reached) -> None:
     _questions(reached)
     kind = reached.own("spec").kind
@@ -191,11 +231,14 @@ def _teacher(reached: Reached) -> None:
 
 def _generative_reward_model(reached: Reached) -> None:
     scale: GenerativeModelScale = reached.own("scale")
-    scale.training_config(reached.own("spec"), f"{reached.where('scale')}, {reached.where('spec')}")
+    where = reached.where("scale")
+    scale.training_config(reached.own("spec"), f"{where}, {reached.where('spec')}")
+    check_positions(reached, scale.limits.total, f"rows of {where}, by its limits.total,")
+    check_positions(reached, scale.limits.prompt + scale.max_new_tokens, f"prompts and rewrites of {where}")
 
 
 def trained_spec(reached: Reached) -> RewardModelSpec | None:
-    """Returns the settings that a reward model was trained with; of an average, those of its first member."""
+    """Returns the settings that a reward model was trained with; for an average, the settings of its first member."""
     spec = reached.own("spec")
     if isinstance(spec, MergeSpec):
         return trained_spec(reached.upstream("reward_model")[0])
@@ -208,8 +251,8 @@ def _reward_model(reached: Reached) -> None:
     if isinstance(spec, MergeSpec):
         _merge(reached, where)
         return
-    if not isinstance(spec, RewardModelSpec):
-        return
+    check_pairs(reached, where, f"pairs is '{spec.pairs}': a reward model")
+    check_data_length(reached)
     loss = build_loss(spec.loss)
     if config.microbatch < loss.least_pairs:
         raise _refuse(
@@ -218,6 +261,12 @@ def _reward_model(reached: Reached) -> None:
             f"each other; it needs at least {loss.least_pairs} pairs",
         )
     check_segmenter(spec.segmenter, reached, where)
+
+
+def _normaliser(reached: Reached) -> None:
+    """Refuses to calibrate a given reward model on data without pairs; one that is trained here says so itself."""
+    if not reached.upstream("reward_model"):
+        check_pairs(reached, reached.where("scale"), "the normaliser of a given reward model")
 
 
 def _merge(reached: Reached, where: str) -> None:
@@ -280,6 +329,7 @@ def _benchmarks(data: Any) -> tuple[str, ...]:
 
 def _pool(reached: Reached) -> None:
     known = _benchmarks(reached.data)
+    check_answers(reached, reached.own("scale").sampling.max_new_tokens, reached.where("scale"))
     for name in reached.own("scale").benchmarks:
         if name not in known:
             raise _refuse(
@@ -324,10 +374,11 @@ def _second_judge(reached: Reached) -> None:
 CHECKS: Mapping[str, Callable[[Reached], None]] = {
     "sft": _sft,
     "segmenter": _segmenter,
-    "samples": _questions,
+    "samples": _samples,
     "teacher": _teacher,
     "generative_reward_model": _generative_reward_model,
     "reward_model": _reward_model,
+    "normaliser": _normaliser,
     "references": _references,
     "aspect_model": _aspect_model,
     "pool": _pool,

@@ -53,7 +53,7 @@ class Stage:
 
 
 def declared_stages(file: Path) -> dict[str, Mapping[str, Any]]:
-    """Returns what a dvc.yaml says of its stages in `meta`, by DVC's name of each within the file.
+    """Returns the `meta` of each stage of a dvc.yaml, by the stage's name within the file.
 
     Raises:
         RewardsmithError: a stage without it, which `rewardsmith graph` did not write.
@@ -141,6 +141,6 @@ def closure(states: Mapping[str, Stage], addresses: Iterable[str]) -> dict[str, 
 
 
 def stopped_stages(root: Path, stages: Iterable[Stage]) -> dict[str, str]:
-    """Returns why stages stopped, by address, of those whose results say so (`tasks.running.artifacts.Stopped`)."""
+    """Returns the reason of each stage that stopped (`tasks.running.artifacts.Stopped`), by address."""
     reasons = {stage.address: stopped(root / stage.out / "result") for stage in stages}
     return {address: reason for address, reason in reasons.items() if reason is not None}

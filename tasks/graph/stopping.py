@@ -11,6 +11,6 @@ STOPPED_FILE = "stopped.json"
 
 
 def stopped(result: Path) -> str | None:
-    """Returns why the stage of a result stopped; None of any other."""
+    """Returns the reason why the stage of a result stopped, None if it did not stop."""
     path = result / STOPPED_FILE
     return str(read_mapping(path)["reason"]) if path.exists() else None

@@ -47,7 +47,7 @@ class KindTime:
 
 
 def by_kind(results: Path, group: str | None = None) -> list[KindTime]:
-    """Returns where the seconds of finished stages went, the longest kind first.
+    """Returns the seconds of finished stages by kind of stage, the longest kind first.
 
     Args:
         results: of a scale, `results/<scale>`.
@@ -68,7 +68,7 @@ def by_kind(results: Path, group: str | None = None) -> list[KindTime]:
 
 
 def _record(out: Path) -> dict[str, Any]:
-    """Returns a stage's record; empty where there is none that can be read."""
+    """Returns a stage's record; empty if it is missing or cannot be read."""
     try:
         value = json.loads((out / "record" / "record.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):

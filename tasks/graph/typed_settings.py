@@ -14,7 +14,7 @@ from tasks.params.aspects import AspectModelSpec, AspectSpec, SelectionFile, Sel
 from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
 from tasks.params.data import data_spec
 from tasks.params.evaluation import BestOfNSpec, EvaluationConfig, PoolSpec, RewardBenchSpec, SecondJudgeSpec
-from tasks.params.pages import read_settings
+from tasks.params.pages import Address, explained, read_settings
 from tasks.params.policy import PolicyScale
 from tasks.params.reward_model import (
     CalibrationSpec,
@@ -85,9 +85,12 @@ class TypedSettings:
         if key not in self.made:
             try:
                 self.made[key] = make(read_settings(self.root / address), address)
-            except (RecipeError, DataError) as error:
+            except RecipeError as error:
+                self.made[key] = RecipeError(explained(str(error), Address(self.root / address)))
+            except DataError as error:
                 self.made[key] = error
-                self.problems.add(str(error))
+            if isinstance(self.made[key], RewardsmithError):
+                self.problems.add(str(self.made[key]))
         found = self.made[key]
         if isinstance(found, RewardsmithError):
             raise found

@@ -1,7 +1,7 @@
 """Settings of aspects, of the models behind them, and of selections.
 
 params/scales/<scale>/aspects.yaml, an entry for each aspect
-    aspect: {kind: length}      a kind of `rlhf_core.aspects.registry.ASPECTS` with its options
+    aspect: {kind: length}      a kind of `rlhf_core.aspects.choices.ASPECTS` with its options
     normaliser: mean            none, z over the initial policy's pure samples, or mean of the training answers
     positive: true              whether its rewards are above 0 already, so that the gate leaves them as they are
     model: factuality           the trained model behind it, if any: an entry of params/<paper>/aspect_models.yaml
@@ -14,13 +14,40 @@ from dataclasses import dataclass, field
 from typing import Annotated, Any
 
 from rlhf_core.aspects.aspect import SLICERS, Density
+from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.consistency import SelectionRule
 from rlhf_core.typed import Checked, above, between, one_of
 from tasks.params.settings import Count
 
-#: How an aspect's values may be normalised.
-NORMALISERS = ("none", "mean", "z")
+
+@dataclass(frozen=True)
+class AspectNormaliser:
+    """A way to normalise an aspect's values by statistics that the selection records.
+
+    Attributes:
+        mean, std: names of the statistics that are subtracted and divided by; without `std` values stay as they are.
+        needs_training_answers: whether the selection scores the answers of the training data too (`training_mean`).
+        refusal: why values whose `std` is 0 cannot be normalised.
+    """
+
+    mean: str | None = None
+    std: str | None = None
+    needs_training_answers: bool = False
+    refusal: str = "constant"
+
+
+NORMALISERS: Choices[AspectNormaliser] = Choices(
+    "aspect normaliser",
+    {
+        "none": AspectNormaliser(),
+        "mean": AspectNormaliser(
+            std="training_mean", needs_training_answers=True, refusal="0 on average over the training answers"
+        ),
+        "z": AspectNormaliser("mean", "std", refusal="constant over the initial policy's samples"),
+    },
+    needs=("mean", "std", "needs_training_answers", "refusal"),
+)
 
 
 @dataclass(frozen=True)

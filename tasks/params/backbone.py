@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
+from rlhf_core.data.tokenizers import least_vocabulary
 from rlhf_core.errors import RecipeError
+from rlhf_core.models.architecture import check_architecture
 from rlhf_core.segmentation.tagger_config import TaggerConfig
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.typed import Checked, at_least, between, one_of
+from rlhf_core.typed import Checked, Seed, at_least, between, one_of
 from tasks.params.settings import Count, Share
 
 #: Number formats of a backbone's weights.
@@ -44,6 +46,8 @@ class BackboneSpec(Checked):
         super().__post_init__()
         if (self.source is None) == (self.architecture is None):
             raise RecipeError("give either 'source' (a model to load) or 'architecture' (one to build)")
+        if self.attention == "flash_attention_2" and self.precision == "float32":
+            raise RecipeError("attention is 'flash_attention_2', which computes in 16 bits; set precision: bf16")
         if self.source is None and self.training is None:
             raise RecipeError("a backbone built from 'architecture' needs 'training'")
         if self.architecture is not None and not isinstance(self.architecture.get("model_type"), str):
@@ -51,6 +55,11 @@ class BackboneSpec(Checked):
                 f"architecture: model_type is {self.architecture.get('model_type')!r}; it must be the name of a "
                 "transformers model, as in {model_type: llama}"
             )
+        if self.architecture is not None:
+            try:
+                check_architecture(self.architecture)
+            except RecipeError as error:
+                raise RecipeError(f"architecture: {error}") from None
 
 
 @dataclass(frozen=True)
@@ -71,6 +80,13 @@ class TokenizerSpec(Checked):
         super().__post_init__()
         if (self.source is None) == (self.vocabulary is None):
             raise RecipeError("give either 'source' (a tokenizer to load) or 'vocabulary' (one to train)")
+        least = least_vocabulary(full_byte_alphabet=self.full_byte_alphabet)
+        if self.vocabulary is not None and self.vocabulary < least:
+            remedy = ", or full_byte_alphabet: false" if self.full_byte_alphabet else ""
+            raise RecipeError(
+                f"vocabulary is {self.vocabulary}; special tokens and bytes alone are {least}: give at least {least}"
+                f"{remedy}"
+            )
 
 
 @dataclass(frozen=True)
@@ -117,7 +133,7 @@ class SegmenterSpec(Checked):
     tagger: TaggerConfig = field(default_factory=TaggerConfig)
     training: TrainingConfig | None = None
     texts: Count = 4000
-    seed: int = 0
+    seed: Seed = 0
     max_sentence_chars: Count = 256
     threshold: Annotated[float, between(0, 1)] | None = None
 

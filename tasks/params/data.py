@@ -18,7 +18,7 @@ from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
 from rlhf_core.testbed.annotator import Annotator
 from rlhf_core.testbed.responses import PADDINGS
-from rlhf_core.typed import Checked, accepted_by, between, one_of, typed
+from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
 from tasks.params.questions import QuestionsSpec
 from tasks.params.settings import Count, InnerShare, Share, Size
 
@@ -57,8 +57,8 @@ class DrawnSpec(Checked):
     source: str
     template: Template
     limits: Mapping[str, Any]
-    world_seed: int
-    seed: int
+    world_seed: Seed
+    seed: Seed
     annotator: Mapping[str, Any]
     rows: Mapping[str, int]
 
@@ -70,17 +70,23 @@ class DrawnSpec(Checked):
 
 
 @dataclass(frozen=True)
-class WorldRows(Checked):
-    """Rows of each set that the testbed generates; `benchmark`, `choices` and `functions` for each of several."""
+class DrawnRows(Checked):
+    """Rows of each set that the testbed generates for every kind of data."""
 
     sft: Count
     sft_validation: Count
-    tasks: Size
     prompts: Count
     preference_train: Count
     preference_validation: Count
     preference_ood: Count
     benchmark: Count
+
+
+@dataclass(frozen=True)
+class WorldRows(DrawnRows):
+    """Rows of each set of dialogues and tasks; `benchmark`, `choices` and `functions` for each of several."""
+
+    tasks: Size
     choices: Size
     arithmetic: Size
     functions: Size
@@ -122,45 +128,57 @@ class Filters(PreferenceFilter):
             raise RecipeError("'tokenizer' is missing; name the one that counts tokens, by hub id or folder")
 
 
-@dataclass(frozen=True)
-class RealSpec(Checked):
-    """Real data from a folder or from Hugging Face.
+@dataclass(frozen=True, kw_only=True)
+class ReadSpec(Checked):
+    """Settings that specs of real data share.
 
     Args:
-        source: 'directory' or 'huggingface'.
+        source: names the kind.
         template: chat template.
         limits: `Limits` in tokens.
-        preference: names of the preference sets; their splits `train` and `test` are read.
-        validation_share: share of the training pairs, from the end, that is kept for validation.
-        benchmark_rows: the most items of a benchmark.
-        prompts: names of prompt sets for policy training; without one, the training pairs' prompts.
-        benchmarks: {benchmark: name of a set whose split `test` holds prompts with the baseline's responses};
-            without one, `alpaca` is made of held-out prompts and their chosen responses.
-        directory: folder of a `directory` source; without one, the environment variable REWARDSMITH_DATA names it.
-        sets: of a `huggingface` source, by name.
+        validation_share: share of the training rows (of dialogues, of the pairs), from the end, kept for validation.
+        benchmark_rows: the most held-out items of a benchmark.
+        directory: folder of the data; without one, the environment variable REWARDSMITH_DATA names it.
         max_bad_share: the largest tolerated share of bad rows of a file.
-        filters: of the pairs, and the `tokenizer` (hub id or folder) that counts their tokens.
-        alpaca_calibration: AlpacaEval's published `df_gamed.csv`, a path or hub address, where the benchmark `alpaca`
-            is the published one against its baseline; without it, difficulties are fitted to the runs of a table.
     """
 
     source: str
     template: Template
     limits: Mapping[str, Any]
-    preference: tuple[str, ...]
     validation_share: InnerShare
     benchmark_rows: Count
+    directory: str | None = None
+    max_bad_share: BadShare = 0.1
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        typed(Limits, self.limits, "limits")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RealSpec(ReadSpec):
+    """Real data from a folder or from Hugging Face; `source` is 'directory' or 'huggingface'.
+
+    Args:
+        preference: names of the preference sets; their splits `train` and `test` are read.
+        prompts: names of prompt sets for policy training; without one, the training pairs' prompts.
+        benchmarks: {benchmark: name of a set whose split `test` holds prompts with the baseline's responses};
+            without one, `alpaca` is made of held-out prompts and their chosen responses.
+        sets: of a `huggingface` source, by name.
+        filters: of the pairs, and the `tokenizer` (hub id or folder) that counts their tokens.
+        alpaca_calibration: AlpacaEval's published `df_gamed.csv`, a path or hub address, where the benchmark `alpaca`
+            is the published one against its baseline; without it, difficulties are fitted to the runs of a table.
+    """
+
+    preference: tuple[str, ...]
     prompts: tuple[str, ...] = ()
     benchmarks: Mapping[Annotated[str, one_of(DIALOGUE_BENCHMARKS)], str] = field(default_factory=dict)
-    directory: str | None = None
     sets: Mapping[str, HubSet] = field(default_factory=dict)
-    max_bad_share: BadShare = 0.1
     filters: Filters | None = None
     alpaca_calibration: str | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        typed(Limits, self.limits, "limits")
         if self.alpaca_calibration and "alpaca" not in self.benchmarks:
             raise RecipeError("'alpaca_calibration' needs the benchmark 'alpaca', which 'benchmarks' does not name")
         if (self.source == "huggingface") != bool(self.sets):
@@ -176,18 +194,11 @@ class RealSpec(Checked):
 
 
 @dataclass(frozen=True)
-class LongFormRows(Checked):
+class LongFormRows(DrawnRows):
     """Rows of each set of long-form questions that the testbed generates."""
 
-    sft: Count
-    sft_validation: Count
-    prompts: Count
-    preference_train: Count
-    preference_validation: Count
-    preference_ood: Count
     labelled_train: Count
     labelled_validation: Count
-    benchmark: Count
 
 
 @dataclass(frozen=True)
@@ -197,93 +208,48 @@ class LongFormWorldSpec(DrawnSpec):
     Rows = LongFormRows
 
 
-@dataclass(frozen=True)
-class LongFormDirectorySpec(Checked):
-    """QA-Feedback from a folder.
+@dataclass(frozen=True, kw_only=True)
+class LongFormDirectorySpec(ReadSpec):
+    """QA-Feedback from a folder; `source` is 'directory-longform'.
 
     Args:
-        source: 'directory-longform'.
-        template: chat template.
-        limits: `Limits` in tokens.
         questions: name of the set of kind long_form with `predictions` and `feedback`.
         preference: name of its preference set.
-        validation_share: share of the training rows, from the end, kept for validation.
-        benchmark_rows: the most held-out questions of the benchmark.
         context_chars: passages are cut at a sentence so that the context has at most so many characters.
-        directory: folder; without one, the environment variable REWARDSMITH_DATA names it.
-        max_bad_share: the largest tolerated share of bad rows of a file.
     """
 
-    source: str
-    template: Template
-    limits: Mapping[str, Any]
     questions: str
     preference: str
-    validation_share: InnerShare
-    benchmark_rows: Count
     context_chars: Count
-    directory: str | None = None
-    max_bad_share: BadShare = 0.1
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        typed(Limits, self.limits, "limits")
-
-
-@dataclass(frozen=True)
-class TranslationRows(Checked):
-    """Rows of each set of translations that the testbed generates."""
-
-    sft: Count
-    sft_validation: Count
-    prompts: Count
-    preference_train: Count
-    preference_validation: Count
-    preference_ood: Count
-    benchmark: Count
 
 
 @dataclass(frozen=True)
 class TranslationWorldSpec(DrawnSpec):
     """Translation of the testbed; `source` is 'testbed-translation'."""
 
-    Rows = TranslationRows
+    Rows = DrawnRows
 
 
-@dataclass(frozen=True)
-class TranslationDirectorySpec(Checked):
-    """Parallel sentences from a folder.
+@dataclass(frozen=True, kw_only=True)
+class TranslationDirectorySpec(ReadSpec):
+    """Parallel sentences from a folder; `source` is 'directory-translation', bad rows are also those of another
+    language.
 
     Args:
-        source: 'directory-translation'.
-        template: chat template.
-        limits: `Limits` in tokens.
         sets: names of the sets; their splits `train` and `test` are read.
-        validation_share: share of the training rows, from the end, kept for validation.
-        benchmark_rows: the most held-out sentences of the benchmark.
         preference_pairs: damaged copies of training references that stand in for preferences.
         source_lang, target_lang: every row must be of this direction.
         max_chars: longer sentences, on either side, are left out and counted.
-        directory: folder; without one, the environment variable REWARDSMITH_DATA names it.
-        max_bad_share: the largest tolerated share of bad rows of a file, those of another language included.
     """
 
-    source: str
-    template: Template
-    limits: Mapping[str, Any]
     sets: tuple[str, ...]
-    validation_share: InnerShare
-    benchmark_rows: Count
     preference_pairs: Count
     source_lang: str = "es"
     target_lang: str = "en"
     max_chars: Count = 400
-    directory: str | None = None
-    max_bad_share: BadShare = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        typed(Limits, self.limits, "limits")
         if not self.sets:
             raise RecipeError("'sets' names no set")
 
@@ -310,6 +276,6 @@ def data_spec(values: Mapping[str, Any], where: str) -> DataSpec:
         return typed(QuestionsSpec, values, where)
     source = values.get("source")
     if not isinstance(source, str) or source not in DATA_SPECS:
-        raise RecipeError(f"{where}: source is '{source}'{hint(source, DATA_SPECS)}")
+        raise RecipeError(f"{where}: source is {source!r}{hint(source, DATA_SPECS)}")
     spec: DataSpec = typed(DATA_SPECS[source], values, where)
     return spec

@@ -11,10 +11,10 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 from rlhf_core.data.hub_set import HubSet
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.evaluation.judges.registry import JUDGES, check_stated_judge
+from rlhf_core.evaluation.judges.choices import JUDGES, check_stated_judge
 from rlhf_core.evaluation.judges.templates import TEMPLATES
-from rlhf_core.models.sampling import Sampling
-from rlhf_core.typed import Checked, accepted_by, at_least, between, one_of
+from rlhf_core.models.sampling import Sampling, Temperature
+from rlhf_core.typed import Checked, Seed, accepted_by, at_least, between, one_of
 from tasks.params.settings import Count, InnerShare, check_stated
 
 #: What an evaluation consists of: dialogue benchmarks, and tasks with right answers.
@@ -60,10 +60,10 @@ class EvaluationConfig(Checked):
 
     max_new_tokens: Count
     task_tokens: Count
-    temperature: Annotated[float, at_least(0)] = 1.0
+    temperature: Temperature = 1.0
     top_p: Annotated[float, between(0, 1, open_low=True)] = 1.0
     batch: Count = 128
-    seed: int = 7
+    seed: Seed = 7
     rows: Count | None = None
     judge: Judge | None = None
     isolated_code: bool = True
@@ -76,7 +76,7 @@ class EvaluationConfig(Checked):
         return self.only is None or part in self.only
 
     def dialogue_answers(self) -> dict[str, Any]:
-        """Returns what the answers to dialogue benchmarks depend on, beside model and items."""
+        """Returns the settings that answers to dialogue benchmarks depend on, beside model and items."""
         return {
             name: getattr(self, name) for name in ("max_new_tokens", "temperature", "top_p", "batch", "seed", "rows")
         }
@@ -148,7 +148,7 @@ class RewardBenchSpec(Checked):
 
     source: Annotated[str, one_of(("testbed", "huggingface"))]
     pairs: Count = 100
-    seed: int = 0
+    seed: Seed = 0
     sets: Mapping[str, HubSet] = field(default_factory=dict)
     batch: Count = 64
 

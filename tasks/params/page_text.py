@@ -145,7 +145,7 @@ _MISSING = object()
 
 
 def _at(values: Any, path: Sequence[str]) -> Any:
-    """Returns the value at a path, `_MISSING` where there is none."""
+    """Returns the value at a path, `_MISSING` without a value."""
     for name in path:
         values = values.get(name, _MISSING) if isinstance(values, Mapping) else _MISSING
     return values

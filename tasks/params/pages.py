@@ -11,7 +11,7 @@
       shaping: {kind: par}
       optimiser: {kind: grpo}
 
-An address names an entry as `params/par/rows.yaml:par-grpo`; a file without a key stands for its whole content.
+An address names an entry as `params/par/rows.yaml:par-grpo`; a file without a key means its whole content.
 
 How an entry is merged with the base:
     1. mappings are merged key by key, at every depth;
@@ -33,7 +33,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import lru_cache
@@ -137,7 +137,7 @@ class Page:
 
     @property
     def names(self) -> list[str]:
-        """Names of the entries, in the page's order."""
+        """Returns the names of the entries in the page's order."""
         return [f"{name}-{variant}" for name in self.each for variant in self.entries] if self.each else [*self.entries]
 
     def _part(self, key: str) -> tuple[str, str] | None:
@@ -194,8 +194,31 @@ def merge(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def replaced(base: Mapping[str, Any], own: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any, set[str]]]:
+    """Yields where an entry's `kind` replaces a mapping of the base: the place, the base's kind and the names lost."""
+    if "kind" in base and own.get("kind") not in (None, base["kind"]):
+        yield path, base["kind"], set(base) - set(own)
+        return
+    for name, value in own.items():
+        if isinstance(value, Mapping) and isinstance(inner := base.get(name), Mapping):
+            yield from replaced(inner, value, f"{path}.{name}" if path else name)
+
+
+def explained(problem: str, address: Address) -> str:
+    """Returns a message about an entry; where a setting is missing since the entry has another `kind`, it says so."""
+    page = read_page(address.file) if address.key is not None else None
+    part = page._part(str(address.key)) if page is not None else None
+    if page is None or part is None or not problem.endswith("missing"):
+        return problem
+    for path, kind, names in replaced(page.base, page.entries[part[1]]):
+        if any(f"{name}'" in problem for name in names):
+            whose = f"the base's {path}" if path else "the base"
+            return f"{problem}; {whose} is of kind '{kind}' and does not apply to another kind"
+    return problem
+
+
 def difference(base: Mapping[str, Any], whole: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns what an entry says beside a base: `merge(base, difference(base, whole)) == whole`.
+    """Returns the settings in which an entry differs from a base: `merge(base, difference(base, whole)) == whole`.
 
     Raises:
         RecipeError: a value null that the base sets otherwise: no entry can say that.
@@ -270,18 +293,48 @@ def page_files(folder: Path, kind: str) -> list[Path]:
     return [*folder.glob(f"{kind}.yaml"), *sorted(folder.glob(f"{kind}_*.yaml"))]
 
 
-def entries(root: Path, folder: Path | str, kind: str) -> dict[str, Address]:
+def entries(root: Path, folder: Path | str, kind: str, *, readable: bool = False) -> dict[str, Address]:
     """Returns addresses of a kind's entries by name, over all its pages in a folder below the root; relative to the
     root.
 
+    Args:
+        readable: pages that cannot be read are left out, for who needs other pages.
+
     Raises:
+        DataError: a page that cannot be read.
         RecipeError: an entry of two pages.
     """
     found: dict[str, Address] = {}
     for file in page_files(root / folder, kind):
-        page, where = read_page(file), file.relative_to(root).as_posix()
+        try:
+            page, where = read_page(file), file.relative_to(root).as_posix()
+        except DataError:
+            if not readable:
+                raise
+            continue
         for name in page.names:
             if name in found:
                 raise RecipeError(f"{where}: '{name}' is in {found[name].file}, too; delete one")
             found[name] = Address(f"{where}:{name}")
     return found
+
+
+def find_entry(root: Path, folder: Path | str, kind: str, name: str) -> Address | None:
+    """Returns the address of an entry, None where no page has it; other pages of the kind may be unreadable.
+
+    Raises:
+        DataError: a page that cannot be read, which may have the entry.
+    """
+    found = entries(root, folder, kind, readable=True).get(name)
+    return entries(root, folder, kind).get(name) if found is None else found
+
+
+def wrong_pages(root: Path, folder: Path | str, kinds: Iterable[str]) -> list[str]:
+    """Returns what is wrong with the pages of some kinds in a folder that cannot be read."""
+    problems = []
+    for file in (file for kind in kinds for file in page_files(root / folder, kind)):
+        try:
+            read_page(file)
+        except DataError as error:
+            problems.append(str(error))
+    return problems

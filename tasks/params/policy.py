@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, is_dataclass
 from typing import Any
 
-from rlhf_core.errors import RecipeError
+from rlhf_core.errors import RecipeError, hint, nearest
 from rlhf_core.evaluation.hacking_alarm import AlarmSettings
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.policy_optimisation.config import OptimiserConfig, composed
@@ -15,7 +15,7 @@ from rlhf_core.recipe import Recipe, reward_models
 from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import GENERATED, SAMPLES, SupervisedRecipe
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
-from rlhf_core.typed import Checked, check_given
+from rlhf_core.typed import Checked, check_given, init_fields
 from tasks.params.settings import Count, Size, overrides, typed
 
 
@@ -64,6 +64,15 @@ class PolicyScale(Checked):
             raise RecipeError("peak and checkpoint_proxy read evaluations while training: set checkpoint_prompts")
         check_given(AlarmSettings, self.alarm, "alarm.")
         check_given(ImitationSettings, self.imitation, "imitation.")
+        self._check_optimiser()
+
+    def _check_optimiser(self) -> None:
+        """Refuses misspelt settings; a supervised recipe of the user's own may have others."""
+        takers = [OptimiserConfig, TrainingConfig, *(cls for cls in SUPERVISED.values() if is_dataclass(cls))]
+        known = {name: cls for cls in reversed(takers) for name in init_fields(cls)}
+        for name in self.optimiser:
+            if name not in known and nearest(name, known, cutoff=0.8):
+                raise RecipeError(f"unknown setting 'optimiser.{name}'{hint(name, known)}")
 
     def evaluated(self, step: int, iterations: int, *, last: bool) -> bool:
         """Returns whether the policy is evaluated after a step; after the `last` one the stage does so anyway."""
@@ -80,7 +89,7 @@ class PolicyScale(Checked):
         return typed(OptimiserConfig, made, f"{where}: {kind}")
 
     def sampling_config(self, where: str) -> Sampling:
-        """Returns how rollouts are drawn.
+        """Returns the sampling settings of rollouts.
 
         Raises:
             RecipeError: the settings do not say.
@@ -137,7 +146,7 @@ def imitation_settings(scale: Mapping[str, Any], row: Mapping[str, Any] | None, 
 
 
 def needed_solutions(recipe: Recipe) -> tuple[str, ...]:
-    """Returns what a reward recipe learns from, by the names of a supervised recipe's sources."""
+    """Returns the sources that a reward recipe learns from, named like those of supervised recipes."""
     paid = any(part.generative_reward_model for part in recipe.components)
     needed = [SAMPLES] if recipe.fixed_samples or paid else []
     return tuple(needed + ([GENERATED] if paid or recipe.imitation is not None else []))

@@ -11,7 +11,7 @@ from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.arithmetic import ArithmeticConfig
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
-from rlhf_core.typed import Checked, accepted_by, between, one_of, typed
+from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
 from tasks.params.settings import Count
 
 #: Splits of a test set: like the training questions, or not.
@@ -52,8 +52,8 @@ class QuestionsSpec(Checked):
     template: Annotated[str, accepted_by(chat_template)]
     limits: Mapping[str, Any]
     rows: QuestionRows
-    world_seed: int = 0
-    seed: int = 0
+    world_seed: Seed = 0
+    seed: Seed = 0
     difficulty: Mapping[str, Any] = field(default_factory=dict)
     train: tuple[str, ...] = ()
     tests: Mapping[str, Annotated[str, one_of(SPLITS)]] = field(default_factory=dict)

@@ -12,18 +12,17 @@ from rlhf_core.models.sampling import Sampling
 from rlhf_core.normalisers import NORMALISERS
 from rlhf_core.reasoning.rewriting import RewriteLimits
 from rlhf_core.reasoning.templates import TEMPLATES
+from rlhf_core.reasoning.token_rewards import RewardRanges
 from rlhf_core.rewards.aggregation import build_aggregation
 from rlhf_core.rewards.preference_losses import build_loss
-from rlhf_core.segmentation.segmenters import check_stated_segmenter
+from rlhf_core.segmentation.segmenters import check_stated_segmenter, segmenter_needs
 from rlhf_core.shaping.specification import CONSTANTS
 from rlhf_core.supervised.config import TrainingConfig
-from rlhf_core.typed import Checked, above, accepted_by, between, one_of, typed
+from rlhf_core.typed import Checked, Seed, above, accepted_by, between, check_given, init_fields, one_of, typed
 from tasks.params.settings import Count, Share, overrides
 
 #: What a reward model learns from: pairs of the backbone's data, or of sampled solutions.
 PREFERENCE, SAMPLES = "preference", "samples"
-#: Kinds of segmenter whose cuts come from a stage.
-ENTROPY, SAT = "entropy", "sat"
 
 
 @dataclass(frozen=True)
@@ -51,17 +50,17 @@ class RewardModelSpec(Checked):
     loss: Annotated[str | Mapping[str, Any], accepted_by(build_loss)]
     end_token: bool = False
     learning_rate_share: Annotated[float, above(0)] = 1.0
-    seed_offset: int = 0
+    seed_offset: Seed = 0
     data: str | None = None
     references: str | None = None
     pairs: Annotated[str, one_of((PREFERENCE, SAMPLES))] = PREFERENCE
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        kind = self.segmenter.get("kind")
-        if self.end_token and kind != SAT:
+        needs = segmenter_needs(self.segmenter)
+        if self.end_token and not needs.sentences:
             raise RecipeError("end_token: boundary tokens follow sentences; use a segmenter of kind sat")
-        if self.data is not None and (kind in (ENTROPY, SAT) or self.pairs == SAMPLES):
+        if self.data is not None and (needs.entropies or needs.of_stage or self.pairs == SAMPLES):
             raise RecipeError(
                 f"data is '{self.data}', but entropies, SaT sentences and pairs of samples come from the "
                 "backbone's data; leave 'data' out"
@@ -177,6 +176,13 @@ class GenerativeModelSpec(Checked):
     backbone: str
     training: Mapping[str, Any] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = init_fields(TrainingConfig)
+        for name, value in self.training.items():
+            if name not in known or not isinstance(value, Mapping):
+                check_given(TrainingConfig, {name: value}, "training.")
+
 
 @dataclass(frozen=True)
 class GenerativeModelScale(Checked):
@@ -210,12 +216,9 @@ class GenerativeModelScale(Checked):
     def __post_init__(self) -> None:
         super().__post_init__()
         typed(TrainingConfig, self.training, "training")
-        for name in ("negative", "positive"):
-            low, high = getattr(self, name)
-            if low > high:
-                raise RecipeError(f"{name} is {[low, high]}; state the lower bound first")
+        RewardRanges(self.negative, self.positive)
 
     def training_config(self, model: GenerativeModelSpec, where: str) -> TrainingConfig:
-        """Returns how a model is trained."""
+        """Returns the training settings of a model."""
         own = {} if self.fixed else overrides(model.training, self.training)
         return typed(TrainingConfig, {**self.training, **own}, f"{where}: training")

@@ -4,22 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.recipe import Recipe, parse_recipe
 from rlhf_core.typed import Checked
 from tasks.params.settings import typed
-
-#: Rows that train a policy.
-TRAINING = ("reward", "supervised")
-#: Rows that measure a reward model, by a stage of that name.
-MEASURING = ("reward_bench", "best_of_n")
-#: Rows that compare policies, by a stage of that name.
-COMPARING = ("second_judge",)
-#: Rows that only name a backbone, which its SFT stage measures.
-RAW = "raw"
-KINDS = (*TRAINING, *MEASURING, *COMPARING, RAW)
 
 
 @dataclass(frozen=True)
@@ -28,7 +18,7 @@ class MeasuringRow(Checked):
 
     Args:
         title: for people.
-        kind: one of `MEASURING`.
+        kind: a kind that measures.
         backbone: whose data and responses the reward model is measured on.
         reward_model: its name; another paper's is `<paper>/<name>`.
         notes: for people.
@@ -47,7 +37,7 @@ class ComparingRow(Checked):
 
     Args:
         title: for people.
-        kind: one of `COMPARING`.
+        kind: a kind that compares.
         backbone: of the policies.
         policy: the row whose policy is judged.
         against: the rows of its opponents.
@@ -82,6 +72,37 @@ class RawRow(Checked):
 AnyRow = Recipe | MeasuringRow | ComparingRow | RawRow
 
 
+@dataclass(frozen=True)
+class RowKind:
+    """A kind of row.
+
+    Attributes:
+        work: whether a row of this kind trains a policy, measures a reward model, compares policies, each by a stage,
+            or only names a backbone, which its SFT stage measures. A stage that measures or compares has the kind's
+            name.
+        settings: type of its fields; None for a recipe.
+        needs_pool: whether it reads a pool of the row's backbone's responses; only then may its reward model be of
+            another backbone.
+    """
+
+    work: Literal["train", "measure", "compare", "name"]
+    settings: type[AnyRow] | None = None
+    needs_pool: bool = False
+
+
+ROW_KINDS: dict[str, RowKind] = {
+    "reward": RowKind("train"),
+    "supervised": RowKind("train"),
+    "reward_bench": RowKind("measure", MeasuringRow),
+    "best_of_n": RowKind("measure", MeasuringRow, needs_pool=True),
+    "second_judge": RowKind("compare", ComparingRow),
+    "raw": RowKind("name", RawRow),
+}
+TRAINING, MEASURING, COMPARING = (
+    tuple(name for name, kind in ROW_KINDS.items() if kind.work == work) for work in ("train", "measure", "compare")
+)
+
+
 def row_settings(values: Mapping[str, Any], where: str) -> AnyRow:
     """Returns the typed row of a mapping.
 
@@ -89,9 +110,7 @@ def row_settings(values: Mapping[str, Any], where: str) -> AnyRow:
         RecipeError: an unknown kind, an unknown or missing field, or a value that its field does not allow.
     """
     kind = values.get("kind", "reward")
-    if kind not in KINDS:
-        raise RecipeError(f"{where}: kind is {kind!r}{hint(kind, KINDS)}")
-    if kind in TRAINING:
-        return parse_recipe(values, where)
-    cls: type[AnyRow] = MeasuringRow if kind in MEASURING else ComparingRow if kind in COMPARING else RawRow
-    return typed(cls, values, where)
+    if not isinstance(kind, str) or kind not in ROW_KINDS:
+        raise RecipeError(f"{where}: kind is {kind!r}{hint(kind, ROW_KINDS)}")
+    made = ROW_KINDS[kind].settings
+    return parse_recipe(values, where) if made is None else typed(made, values, where)

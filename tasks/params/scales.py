@@ -25,7 +25,7 @@ RESOURCES = "resources"
 
 
 def scale_folder(scale: str) -> Path:
-    """Returns where a scale's pages are, relative to the root."""
+    """Returns the folder of a scale's pages, relative to the root."""
     return Path("params") / "scales" / scale
 
 
@@ -43,31 +43,36 @@ def extended(root: Path, scale: str) -> str | None:
     file = root / scale_folder(scale) / "scale.yaml"
     if not file.exists():
         return None
-    values = read_settings(file)
+    values, where = read_settings(file), file.relative_to(root)
     for name in values:
         if name != "extends":
-            raise RecipeError(f"{file}: unknown setting '{name}'; the only setting is 'extends'")
+            raise RecipeError(f"{where}: unknown setting '{name}'; the only setting is 'extends'")
     other = values.get("extends")
     known = [name for name in scale_names(root) if name != scale]
     if other not in known:
         raise RecipeError(
-            f"{file}: extends is '{other}', which is not another scale{hint(other, sorted(known), more=3)}"
+            f"{where}: extends is {other!r}, which is not another scale{hint(other, sorted(known), more=3)}"
         )
     if (root / scale_folder(str(other)) / "scale.yaml").exists():
-        raise RecipeError(f"{file}: '{other}' extends a scale itself; name that one, or repeat what is needed here")
+        raise RecipeError(f"{where}: '{other}' extends a scale itself; name that one, or repeat what is needed here")
     return str(other)
 
 
-def scale_entries(root: Path, scale: str, kind: str) -> dict[str, Address]:
+def scale_entries(root: Path, scale: str, kind: str, *, readable: bool = False) -> dict[str, Address]:
     """Returns addresses of a scale's entries of a kind by name, with those of the scale that it extends.
 
+    Args:
+        readable: as for `entries`.
+
     Raises:
+        DataError: a page that cannot be read.
         RecipeError: an entry of two pages, or a scale.yaml that names no scale.
     """
-    own, other = entries(root, scale_folder(scale), kind), extended(root, scale)
+    own, other = entries(root, scale_folder(scale), kind, readable=readable), extended(root, scale)
     if other is None or (own and kind != STAGES):
         return own
-    taken = {name: at for name, at in entries(root, scale_folder(other), kind).items() if name != RESOURCES}
+    of_other = entries(root, scale_folder(other), kind, readable=readable)
+    taken = {name: at for name, at in of_other.items() if name != RESOURCES}
     return {**taken, **own}
 
 
@@ -80,6 +85,6 @@ def scale_pages(root: Path, scale: str) -> list[Path]:
 
 
 def resources(root: Path, scale: str) -> dict[str, Any]:
-    """Returns what a scale says that its stages need while they run, by stage; empty where it says nothing."""
+    """Returns the resources that a scale states for its stages, by stage; empty if it states none."""
     address = scale_entries(root, scale, STAGES).get(RESOURCES)
     return {} if address is None else read_settings(address.under(root))

@@ -54,7 +54,7 @@ def _multiple(name: str, value: Any, scale: Mapping[str, Any]) -> Any:
         known = isinstance(number, int | float) and not isinstance(number, bool) and math.isfinite(number)
         if set(value) != {"times"} or not known:
             raise RecipeError(
-                f"{name} is {dict(value)}, {whose} gives {number}; state a number, or {{times: 2}} of that number"
+                f"{name} is {dict(value)}, but {whose} gives {number}; state a number, or {{times: 2}} of that number"
             )
     found = times * own  # type: ignore[operator]
     if not math.isfinite(found):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from rlhf_core.models.sampling import Sampling
 from rlhf_core.reasoning.rewriting import RewriteLimits
-from rlhf_core.teachers.registry import TEACHERS
+from rlhf_core.teachers.choices import TEACHERS
 from rlhf_core.typed import Checked, one_of
 from tasks.params.settings import Count, check_stated
 

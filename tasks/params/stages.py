@@ -99,7 +99,7 @@ def run_settings(root: Path) -> RunSettings:
 
 
 def stage_needs(values: Mapping[str, Any], where: str) -> dict[str, StageNeeds]:
-    """Returns what stages need by their names.
+    """Returns the resources that stages need, by stage.
 
     Raises:
         RecipeError: an unknown field, or a value that its field does not allow.

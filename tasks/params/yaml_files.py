@@ -24,10 +24,20 @@ class _Twice(yaml.YAMLError):
 
 
 class _NotText(yaml.YAMLError):
-    """A setting whose name is a number or another value that is not text."""
+    """A setting whose name is a number or another value that is not text.
 
-    def __init__(self, name: str, row: int) -> None:
-        self.name, self.row = name, row
+    Attributes:
+        name: as written; None for a list, a mapping or nothing.
+        row: of the file.
+        remedy: what to do.
+    """
+
+    def __init__(self, node: yaml.Node, row: int) -> None:
+        kinds: dict[type[yaml.Node], str] = {yaml.SequenceNode: "a list", yaml.MappingNode: "a mapping"}
+        kind = kinds.get(type(node))
+        self.name, self.row = None if kind or not node.value else str(node.value), row
+        written = f"Write '{self.name}' in quotes" if self.name else "Write a name before the colon"
+        self.remedy = f"It is {kind}; write one name before the colon" if kind else written
 
 
 class Loader(yaml.CSafeLoader):
@@ -36,9 +46,10 @@ class Loader(yaml.CSafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
         for key, _ in node.value:
-            name, row = str(key.value), key.start_mark.line + 1
+            row = key.start_mark.line + 1
             if key.tag not in ("tag:yaml.org,2002:str", "tag:yaml.org,2002:merge"):
-                raise _NotText(name, row)
+                raise _NotText(key, row)
+            name = str(key.value)
             if name in seen:
                 raise _Twice(name, row)
             seen.add(name)
@@ -115,9 +126,8 @@ def parse_mapping(text: str, file: str) -> dict[str, Any]:
     except _Twice as twice:
         raise DataError("is set twice", file=file, row=twice.row, field=twice.name, remedy="Delete one") from None
     except _NotText as wrong:
-        raise DataError(
-            "a name must be text", file=file, row=wrong.row, field=wrong.name, remedy=f"Write '{wrong.name}' in quotes"
-        ) from None
+        problem = "a name must be text"
+        raise DataError(problem, file=file, row=wrong.row, field=wrong.name, remedy=wrong.remedy) from None
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         row = mark.line + 1 if mark else None

@@ -20,7 +20,7 @@ from tasks.running.supervised import train_resumably
 
 
 def by_given_texts(row: RowTraining) -> Learn:
-    """Returns what trains a policy by a supervised recipe; settings are checked before anything is loaded."""
+    """Returns the trainer of a supervised recipe; settings are checked before models are loaded."""
     training, learned = row.scale.supervised_config(row.recipe.optimiser, row.where)
     folders = row.inputs.solutions
     folders.need(learned.needs, row.where)

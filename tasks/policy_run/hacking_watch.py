@@ -57,7 +57,7 @@ class HackingWatch:
     Args:
         settings: when it is raised, and what follows.
         evaluations: how many the run will make.
-        model: whose trainable weights are kept; at the time of construction those of the SFT policy.
+        model: the policy whose trainable weights are kept; the SFT policy when this object is made.
         judged: whether evaluations have scores.
         label: of the run, in the log.
         keeps: keep the weights of the best evaluation whatever the settings.
@@ -148,7 +148,7 @@ def hindsight(
     sft: Sequence[Generation],
     rows: Sequence[Generation],
 ) -> tuple[Metrics, list[HackingPoint]]:
-    """Returns what reward hacking did to a run.
+    """Returns the measures of reward hacking of a run.
 
     Args:
         alarm: with every evaluation of the run.

@@ -69,7 +69,7 @@ class Optimisation:
         return f"{recipe.optimiser['kind']} {recipe.title} seed {self.row.seed}"
 
     def source(self, run: PolicyRun, encoder: Encoder, clock: PhaseClock) -> RolloutSource:
-        """Returns where rollouts come from.
+        """Returns the source of rollouts.
 
         Raises:
             RecipeError: fixed samples without sampled solutions.
@@ -108,7 +108,7 @@ def build_critic(row: RowTraining, config: OptimiserConfig, encoder: Encoder) ->
     build = CRITICS[config.critic].build
     if build is None:
         return None
-    models = row.inputs.reward.reward_models
+    models = row.inputs.reward.reward_model
     critic = build(
         CriticParts(
             sft=lambda: load_policy(row.inputs.sft / "model", encoder).model,
@@ -174,7 +174,7 @@ class Optimising:
         self.watch.load_state_dict(state["watch"])
 
     def noted(self, step: int, metrics: Metrics, experience: Experience) -> Metrics:
-        """Notes a step; returns its metrics with those of true rewards, gate and questions."""
+        """Notes a step and returns its metrics, including metrics of true rewards, gate and questions."""
         run, world, batch = self.run, self.run.evaluator.world, experience.batch
         if world is not None:
             true = [world.true_reward(r["meta"], t) for r, t in zip(batch.records, batch.texts, strict=True)]
@@ -250,7 +250,7 @@ class Optimising:
 def _gate(
     reward: Reward, experience: Experience, config: OptimiserConfig, metrics: Mapping[str, float]
 ) -> dict[str, float]:
-    """Returns how often a hierarchical gate was open, and what KL did to its order; nothing for other combinations."""
+    """Returns the share of open gates and of orders that KL changed; empty without a hierarchical gate."""
     if not isinstance(reward.combination, HierarchicalGate):
         return {}
     batch = experience.batch
@@ -294,7 +294,7 @@ def _rollout_rows(step: int, experience: Experience, encoder: Encoder, world: An
 
 
 def by_reward(row: RowTraining) -> Learn:
-    """Returns what trains a policy by a reward; settings are checked before anything is loaded."""
+    """Returns the trainer of a policy with a reward; settings are checked before models are loaded."""
     settings = reward_training(row.recipe, row.scale, row.where)
     config, above, folders = settings.optimiser, row.inputs, row.inputs.solutions
     folders.need(needed_solutions(row.recipe), row.where)

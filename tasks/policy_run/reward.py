@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 from transformers import PreTrainedTokenizerBase
@@ -27,7 +27,7 @@ from rlhf_core.rewards.function import build_function_scorer
 from rlhf_core.rewards.given import GivenTokenRewards
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.segmentation.end_tokens import end_token_id
-from rlhf_core.shaping.registry import Chain, build_shaping
+from rlhf_core.shaping.choices import Chain, build_shaping
 from rlhf_core.stepper import freeze
 from tasks.evaluating.aspects import aspect_normaliser, selected_aspects
 from tasks.running.artifacts import read_json
@@ -40,31 +40,28 @@ from tasks.scoring.references import load_references
 
 @dataclass(frozen=True)
 class RewardInputs:
-    """Results of the stages that a reward is made of.
+    """Results of the stages that a reward is made of: arguments of the stage `policy`."""
 
-    Attributes:
-        entropies: result of `entropies`, which entropy segmenters need.
-        reward_models, normalisers: results, one for each reward model in the order in which the components name them.
-        references: results, one for each reward model whose reference rewards a shaping needs, in that order.
-        sentences: result of `segmenter`, which segmenters of kind sat need.
-        selection: result of `selection`, which aspects, the normaliser pure_samples and quantile thresholds need.
-        aspect_models: results of `aspect_model`, for aspects that are trained models.
-    """
-
-    entropies: Path | None = None
-    reward_models: Sequence[Path] = ()
-    normalisers: Sequence[Path] = ()
-    references: Sequence[Path] = ()
+    entropies: Annotated[Path | None, "result of `entropies`, for segmenters that read entropies"] = None
+    reward_model: Annotated[
+        tuple[Path, ...], "results of `reward_model`, in the order in which the components name the models"
+    ] = ()
+    normaliser: Annotated[tuple[Path, ...], "results of `normaliser`, in the same order"] = ()
+    references: Annotated[
+        tuple[Path, ...], "results of `references`, in the same order, for models whose shaping needs them"
+    ] = ()
     sentences: Path | None = None
-    selection: Path | None = None
-    aspect_models: Sequence[Path] = ()
+    selection: Annotated[
+        Path | None, "result of `selection`, for aspects, the normaliser pure_samples and quantile thresholds"
+    ] = None
+    aspect_model: Annotated[tuple[Path, ...], "results of `aspect_model`, for aspects that are trained models"] = ()
 
     @property
     def paths(self) -> tuple[list[Path], list[Path]]:
         """Returns all that are given, in two parts: up to the selection, and the aspect models."""
         single = [path for path in (self.entropies, self.sentences) if path is not None]
-        several = [*self.reward_models, *self.normalisers, *self.references]
-        return [*single, *several, *([] if self.selection is None else [self.selection])], [*self.aspect_models]
+        several = [*self.reward_model, *self.normaliser, *self.references]
+        return [*single, *several, *([] if self.selection is None else [self.selection])], [*self.aspect_model]
 
 
 def build_reward(
@@ -88,7 +85,7 @@ def build_reward(
             the segments of another segmentation than the one that is read.
     """
     names, referenced = reward_models_of(recipe), referenced_models(recipe)
-    reward_models, normalisers, references = inputs.reward_models, inputs.normalisers, inputs.references
+    reward_models, normalisers, references = inputs.reward_model, inputs.normaliser, inputs.references
     selection = inputs.selection
     if not len(names) == len(reward_models) == len(normalisers):
         raise RecipeError(
@@ -108,7 +105,7 @@ def build_reward(
     for part in recipe.components:
         if part.aspect is not None:
             chosen = _needed(selected, part)
-            components += _aspect_components(part, chosen, inputs.aspect_models, tokenizer, gated=gated)
+            components += _aspect_components(part, chosen, inputs.aspect_model, tokenizer, gated=gated)
         elif part.generative_reward_model is not None:
             given = {name: item.rewards for name, item in (token_rewards or {}).items()}
             shaping = None if part.shaping is None else build_shaping(part.shaping)
@@ -130,7 +127,7 @@ def build_reward(
 
 
 def _needed(selected: Mapping[str, Any] | None, part: ComponentRecipe) -> Mapping[str, Any]:
-    """Returns what a selection found.
+    """Returns the result of a selection.
 
     Raises:
         RecipeError: the row has none.
@@ -141,7 +138,7 @@ def _needed(selected: Mapping[str, Any] | None, part: ComponentRecipe) -> Mappin
 
 
 def _combination(recipe: Recipe, selected: Mapping[str, Any] | None) -> Combination:
-    """Returns how the components combine; a quantile threshold is of the selection's pure samples."""
+    """Returns the combination of the components; a quantile threshold is taken of the selection's pure samples."""
     pure = torch.tensor(selected["holistic"]["pure"]) if selected is not None else None
     return recipe.combination.build({part.name: part.weight for part in recipe.components}, pure)
 
@@ -154,7 +151,7 @@ def _aspect_components(
     *,
     gated: bool,
 ) -> list[Component]:
-    """Returns the components of an aspect, or of those that the selection chose.
+    """Returns the components of an aspect, or of the aspects that the selection chose.
 
     Behind a gate an aspect that is not positive is shaped by a sigmoid. Source: ALARM, §2.3 and §3.3.
 
@@ -264,11 +261,11 @@ def _model_component(
     if found.references is None:
         return replace(component, shaping=build_shaping(part.shaping))
     known = load_references(found.references, scorer, component.normaliser, policy_tokenizer)
-    return replace(component, shaping=build_shaping(part.shaping, known.scale), references=known.rewards)
+    return replace(component, shaping=build_shaping(part.shaping, known.units), references=known.rewards)
 
 
 def shaping_constants(reward: Reward) -> Metrics:
-    """Returns what the constants of the shapings came to, for the metrics: `shaping/<component>/<kind>_<constant>`."""
+    """Returns the resolved constants of the shapings for the metrics: `shaping/<component>/<kind>_<constant>`."""
     return {
         f"shaping/{component.name}/{name}": value
         for component in reward.components

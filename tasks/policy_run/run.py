@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
@@ -34,13 +35,7 @@ _NOTED = ("history", "checkpoints", "rollouts", "lengths", "phases")
 
 @dataclass(frozen=True)
 class PolicyInputs:
-    """Results of the stages above a row.
-
-    Attributes:
-        data, sft: of its backbone.
-        reward: what its reward is made of.
-        holistic: the reward model that its selection names, of a row with aspects.
-        solutions: of rows that learn from sampled solutions.
+    """Results of the stages above a row: arguments of the stage `policy`.
 
     Raises:
         RecipeError: a selection without its holistic reward model, or the other way round.
@@ -49,8 +44,8 @@ class PolicyInputs:
     data: Path
     sft: Path
     reward: RewardInputs
-    holistic: Path | None
     solutions: SolutionFolders
+    holistic: Annotated[Path | None, "result of `reward_model` that the selection compares with"] = None
 
     def __post_init__(self) -> None:
         if (self.reward.selection is None) != (self.holistic is None):
@@ -115,7 +110,7 @@ class PolicyRun:
     credit: list[TokenCredit] | None = None
 
     def state_dict(self) -> State:
-        """Returns what training has noted so far."""
+        """Returns the notes of training so far."""
         return {name: getattr(self, name) for name in _NOTED}
 
     def load_state_dict(self, state: State) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
 
@@ -38,11 +38,13 @@ ARGUMENTS = {SAMPLES: "samples", TEACHER: "teacher", GENERATED: "token-rewards"}
 
 @dataclass(frozen=True)
 class SolutionFolders:
-    """Results of the stages `samples`, `teacher` and `generative_reward_model`, where a row reads them."""
+    """Results of the stages over sampled solutions, where a row reads them: arguments of the stage `policy`."""
 
-    samples: Path | None = None
-    teacher: Path | None = None
-    token_rewards: Path | None = None
+    samples: Annotated[Path | None, "result of `samples`, for rows that learn from sampled solutions"] = None
+    teacher: Annotated[Path | None, "result of `teacher`, for rows that learn from its rewrites"] = None
+    token_rewards: Annotated[
+        Path | None, "result of `generative_reward_model`, for rows that read its rewards or rewrites"
+    ] = None
 
     @property
     def given(self) -> list[Path]:
@@ -249,7 +251,7 @@ def solved_samples(
     microbatch: int,
     seed: int,
 ) -> Solved:
-    """Returns what a run that learns from a reward reads of sampled solutions."""
+    """Returns the sampled solutions that a run with a reward reads."""
     sources = folders.sources([])
     batch = on_device(fixed_samples(sources, encoder, rewards), device())
     right = sum(sample.correct for sample in sources.samples)

@@ -5,11 +5,13 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
-from tasks.reevaluation.records import MARK, records
-from tasks.running.artifacts import read_json, write_json
+from tasks.params.yaml_files import write_whole
+from tasks.reevaluation.history import MARK, records
+from tasks.running.artifacts import read_json
 
 
 def untold(folder: Path) -> list[dict[str, Any]]:
@@ -24,6 +26,4 @@ def untold(folder: Path) -> list[dict[str, Any]]:
 
 def note_told(folder: Path, record: int) -> None:
     """Notes the last record that was told, whole or not at all; the file may be a link into DVC's cache."""
-    partial = folder / f".{MARK}.partial"
-    write_json(partial, {"record": record})
-    partial.rename(folder / MARK)
+    write_whole(folder / MARK, json.dumps({"record": record}, indent=1) + "\n")

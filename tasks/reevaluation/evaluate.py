@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Any, cast
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError
 from rlhf_core.evaluation.judges.cache import AnswerCache
 from rlhf_core.evaluation.judges.cache import digest as request_digest
-from rlhf_core.evaluation.judges.games import Comparison, Game, grade_answers, play_games
+from rlhf_core.evaluation.judges.games import Game, JudgedPair, grade_answers, play_games
 from rlhf_core.evaluation.judges.templates import get_template
 from rlhf_core.evaluation.regression import change
 from rlhf_core.evaluation.statistics import wilson_interval
@@ -40,8 +40,8 @@ from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings
 from tasks.params.pages import Address, read_settings
 from tasks.params.settings import typed
 from tasks.params.yaml_files import write_whole
+from tasks.reevaluation.history import bring_records, records, records_folder
 from tasks.reevaluation.past_results import bring_back
-from tasks.reevaluation.records import bring_records, records, records_folder
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json
 from tasks.running.exclusive import only_one
 from tasks.running.result_rows import Generation
@@ -136,7 +136,7 @@ def _parsable(request: JudgeRequest, text: str) -> bool:
 
 
 def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) -> dict[str, str]:
-    """Returns what identifies each benchmark that the data set has: its items, and how they are answered."""
+    """Returns the identity of each benchmark of the data set: its items and its settings of answering."""
     files = {name: data / "benchmarks" / f"{name}.jsonl" for name in names}
     found = {
         name: request_digest({"items": digest(file), "answers": spec.dialogue_answers()})
@@ -149,7 +149,7 @@ def benchmark_digests(data: Path, names: Sequence[str], spec: EvaluationConfig) 
 
 
 def judge_digest(spec: Mapping[str, Any], name: str) -> str:
-    """Returns what identifies a judge: its settings, its name (of the served model), and the prompts it is given."""
+    """Returns the identity of a judge: its settings, the name of the served model, and its prompts."""
     import rlhf_core.evaluation.judges.templates as templates
 
     return request_digest({"spec": dict(spec), "name": name, "templates": digest(Path(str(templates.__file__)))})
@@ -164,7 +164,7 @@ def reasons(
     now: float,
     drift_days: float,
 ) -> list[str]:
-    """Returns why to evaluate now, against the last record; none means that there is nothing to do."""
+    """Returns the reasons to evaluate now, compared with the last record; empty if nothing is to be done."""
     if last is None:
         return ["first evaluation"]
     found = ["the model changed"] if last["digest"] != model else []
@@ -209,7 +209,7 @@ def judged(judge: Judge, name: str, rows: Sequence[Mapping[str, Any]]) -> dict[s
         asked = [(item_of(name, row), so_far(row, first), row["response"], {"prompt": row["meta"]}) for row in turns]
         return scores(name, grade_answers(judge, asked))
     pairs = [
-        Comparison(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
+        JudgedPair(row["id"], row["prompt"], row["response"], row["baseline"], {"prompt": row["meta"]}) for row in rows
     ]
     if TEMPLATES[name] == "alpaca_eval":
         return scores(name, play_games(judge, pairs, "alpaca_eval", orders="drawn"))
@@ -269,7 +269,7 @@ def check_canary(
 def lost_verdicts(
     before: Mapping[str, float], asked: Collection[str], now: Mapping[str, float], level: float
 ) -> dict[str, int] | None:
-    """Returns how many verdicts there are of how many that there should be, where these are too few.
+    """Returns the numbers of verdicts given and expected if too few were given, else None.
 
     Args:
         before: the last comparable scores; what has none there need have none now. Empty: every item should have one.
@@ -333,9 +333,11 @@ def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, s
 def _reevaluate(
     root: Path, tree: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float
 ) -> dict[str, Any]:
-    """Returns the same of a model whose result, with its tokenizer, template and SFT model, lies in a tree laid out as
-    the repository. The evaluation's settings, judge and benchmarks are the repository's: else no change of them would
-    show."""
+    """Returns the record of a model whose result, tokenizer, template and SFT model are in another tree.
+
+    That tree is laid out like the repository. Settings, judge and benchmarks are the repository's, so that a change of
+    them shows.
+    """
     from tasks.evaluating.policies import Evaluator
     from tasks.params.evaluation import EvaluationConfig
     from tasks.running.loading import load_encoder, load_judge, load_policy, load_world
@@ -419,8 +421,7 @@ def _reevaluate(
 
 
 def alerts(record: Mapping[str, Any]) -> list[dict[str, str]]:
-    """Returns what somebody has to look at: regressions of the model and, apart, what the judge does otherwise or no
-    more."""
+    """Returns the alerts of a record: regressions of the model and, separately, changes and failures of the judge."""
     found, judge = [], f"the judge {record['judge']['name']}"
     drifted = record["canary"]["verdict"] == "drift"
     if drifted:

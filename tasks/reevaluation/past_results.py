@@ -16,8 +16,7 @@ LATER = 20
 
 
 def commits_of(root: Path, commit: str) -> list[str]:
-    """Returns where a result made at a commit may be known: there, and where lock files changed after it, oldest
-    first."""
+    """Returns the commits that may know a result: its own, and later ones with changed lock files, oldest first."""
     call = ["git", "-C", str(root), "rev-list", "--reverse", f"{commit}..HEAD", "--", "*dvc.lock", "*.dvc"]
     done = subprocess.run(call, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     return [commit, *done.stdout.split()[:LATER]] if commit and done.returncode == 0 else []

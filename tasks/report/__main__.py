@@ -9,9 +9,9 @@ page opens from disk, without network.
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
+from tasks.params.yaml_files import write_whole
 from tasks.report import markdown, page
 from tasks.running.stage import run_stage
 
@@ -19,11 +19,8 @@ from tasks.running.stage import run_stage
 def write_report(results: Path, out: Path) -> Path:
     """Writes `<out>/index.html` and `<out>/report.md`, each whole or not at all; returns the page's path."""
     report = page.read_report(results)
-    out.mkdir(parents=True, exist_ok=True)
     for name, text in (("report.md", markdown.render(report)), ("index.html", page.render(report))):
-        partial = out / f".{name}.{os.getpid()}"
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(out / name)
+        write_whole(out / name, text)
     return out / "index.html"
 
 

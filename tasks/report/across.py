@@ -13,8 +13,7 @@ from pathlib import Path
 from tasks.graph.rows import row_addresses
 from tasks.params.pages import read_settings
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
-from tasks.report.records import run_anchor
-from tasks.running.artifacts import read_json
+from tasks.report.records import record_of, run_anchor
 
 LEFT_OUT = ("hackability",)
 #: Metric -> heading, decimals.
@@ -73,8 +72,7 @@ def across(results: Path) -> dict[str, list[RowOverSeeds]]:
 
 def backbone_of(run: StageOutput) -> str | None:
     """Returns the SFT model that a policy started from, as its record says; None without a record."""
-    path = run.path / "record" / "record.json"
-    inputs = read_json(path)["inputs"] if path.exists() else {}
+    inputs = record_of(run.path).get("inputs", {})
     return next((Path(name).parts[-3] for name in inputs if "/shared/sft/" in name), None)
 
 

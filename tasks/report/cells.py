@@ -33,5 +33,5 @@ def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
 
 
 def unparsable_text(cell: Mapping[str, Any]) -> str:
-    """Returns how many prompts a judge left without a verdict, in words; '' where it left none."""
+    """Returns the number of prompts without a verdict of the judge, in words; '' if all have one."""
     return f"{cell['unparsable']} unparsable" if cell.get("unparsable") else ""

@@ -27,7 +27,7 @@ METRIC_FIELDS = ("metric", "than_metric", "best", "end", "along")
 
 
 @dataclass(frozen=True)
-class Compared:
+class ClaimComparison:
     """Two numbers and the side of the second on which the paper has the first.
 
     Attributes:
@@ -67,7 +67,7 @@ class Rows:
             raise RecipeError(f"than: '{min(same)}' is compared with itself")
 
 
-def compare_rows(part: Rows, numbers: Numbers, side: Side) -> list[Compared]:
+def compare_rows(part: Rows, numbers: Numbers, side: Side) -> list[ClaimComparison]:
     """Compares each row with each other row, with a number, or with its own other metric."""
     file, found = numbers.file, []
     margin = file.margin if part.margin is None else part.margin
@@ -75,13 +75,13 @@ def compare_rows(part: Rows, numbers: Numbers, side: Side) -> list[Compared]:
         own, label, other_metric = numbers.of(row, metric), file.label(row, metric), part.than_metric or metric
         if part.than is None:
             label, right = f"{row}, {file.word(metric)}", file.word(other_metric)
-            found.append(Compared(label, own, side, right, numbers.of(row, other_metric), margin))
+            found.append(ClaimComparison(label, own, side, right, numbers.of(row, other_metric), margin))
         elif isinstance(part.than, tuple):
             for other in part.than:
                 right = other if other_metric == metric else file.label(other, other_metric)
-                found.append(Compared(label, own, side, right, numbers.of(other, other_metric), margin))
+                found.append(ClaimComparison(label, own, side, right, numbers.of(other, other_metric), margin))
         else:
-            found.append(Compared(label, own, side, f"{part.than:g}", float(part.than), margin))
+            found.append(ClaimComparison(label, own, side, f"{part.than:g}", float(part.than), margin))
     return found
 
 
@@ -93,11 +93,13 @@ class Order:
     metric: tuple[str, ...] = ()
 
 
-def compare_order(part: Order, numbers: Numbers) -> list[Compared]:
+def compare_order(part: Order, numbers: Numbers) -> list[ClaimComparison]:
     """Compares each row with the one before it."""
     pairs = itertools.product(part.metric or (numbers.file.metric,), itertools.pairwise(part.rows))
     return [
-        Compared(numbers.file.label(high, metric), numbers.of(high, metric), "above", low, numbers.of(low, metric))
+        ClaimComparison(
+            numbers.file.label(high, metric), numbers.of(high, metric), "above", low, numbers.of(low, metric)
+        )
         for metric, (low, high) in pairs
     ]
 
@@ -115,7 +117,7 @@ class PeakInside:
             raise RecipeError(f"peak is '{self.peak}'; it must be one of 'rows' between the first and the last")
 
 
-def compare_peak(part: PeakInside, numbers: Numbers) -> list[Compared]:
+def compare_peak(part: PeakInside, numbers: Numbers) -> list[ClaimComparison]:
     """Compares the peak with both ends of the dial."""
     return compare_rows(
         Rows((part.peak,), (part.rows[0], part.rows[-1]), (part.metric or numbers.file.metric,)), numbers, "above"
@@ -124,21 +126,21 @@ def compare_peak(part: PeakInside, numbers: Numbers) -> list[Compared]:
 
 @dataclass(frozen=True)
 class Collapse:
-    """Fields of collapse: rows whose last weights are worse than those of their best evaluation."""
+    """Fields of collapse: rows that end with worse weights than at their best evaluation."""
 
     rows: tuple[str, ...]
     best: str = "peak_win_rate_vs_sft"
     end: str = "win_rate_vs_sft"
 
 
-def compare_collapse(part: Collapse, numbers: Numbers) -> list[Compared]:
+def compare_collapse(part: Collapse, numbers: Numbers) -> list[ClaimComparison]:
     """Compares each row's best evaluation with its end."""
     return compare_rows(Rows(part.rows, None, (part.best,), part.end), numbers, "above")
 
 
 @dataclass(frozen=True)
 class Wins:
-    """Fields of wins and ties: a row's answers against those of each other row.
+    """Fields of wins and ties: a row's answers against the answers of each other row.
 
     Args:
         by: the score or judge that says which answer is better.
@@ -151,11 +153,11 @@ class Wins:
     margin: float | None = None
 
 
-def compare_wins(part: Wins, numbers: Numbers, side: Side) -> list[Compared]:
+def compare_wins(part: Wins, numbers: Numbers, side: Side) -> list[ClaimComparison]:
     """Compares the row's win rate over each other row with 50 %."""
     margin, judge = numbers.file.margin if part.margin is None else part.margin, numbers.file.word(f"wins/{part.by}")
     return [
-        Compared(f"{part.row} over {other} {judge}", numbers.of(part.row, metric), side, "50", 50.0, margin)
+        ClaimComparison(f"{part.row} over {other} {judge}", numbers.of(part.row, metric), side, "50", 50.0, margin)
         for other in part.over
         for metric in (f"wins/{part.by}/{other}",)
     ]
@@ -181,12 +183,15 @@ class Selected:
             raise RecipeError(f"side is '{self.side}'; it must be 'above' or 'below'")
 
 
-def compare_selected(part: Selected, numbers: Numbers) -> list[Compared]:
+def compare_selected(part: Selected, numbers: Numbers) -> list[ClaimComparison]:
     """Compares the chosen aspect with each other aspect of the selection."""
     side: Side = "above" if part.side == "above" else "below"
     own = numbers.of(part.row, f"{part.metric}/{part.aspect}")
     label = f"{numbers.file.word(part.metric)} {part.aspect}"
-    return [Compared(label, own, side, other, numbers.of(part.row, f"{part.metric}/{other}")) for other in part.others]
+    return [
+        ClaimComparison(label, own, side, other, numbers.of(part.row, f"{part.metric}/{other}"))
+        for other in part.others
+    ]
 
 
 @dataclass(frozen=True)
@@ -236,7 +241,7 @@ def shared_pieces(curves: Sequence[Curve], pieces: int) -> list[tuple[float, flo
     return [(low + i * width, low + (i + 1) * width) for i in range(pieces)] if low < high else []
 
 
-def compare_frontier(part: Frontier, numbers: Numbers) -> list[Compared]:
+def compare_frontier(part: Frontier, numbers: Numbers) -> list[ClaimComparison]:
     """Compares the row's curve with each other curve, in every piece of the range that both reach at all seeds."""
     metric, place, found = part.metric or numbers.file.metric, numbers.file.word(part.along), []
     for other in part.over:
@@ -247,12 +252,12 @@ def compare_frontier(part: Frontier, numbers: Numbers) -> list[Compared]:
         seeds = own.keys() & theirs.keys()
         pieces = shared_pieces([curves[seed] for curves in (own, theirs) for seed in seeds], part.pieces)
         if not pieces:
-            found.append(Compared(f"{part.row}, no shared {place}", {}, "above", other, {}))
+            found.append(ClaimComparison(f"{part.row}, no shared {place}", {}, "above", other, {}))
         for start, end in pieces:
             left, right = (
                 {seed: Measurement(mean_height(curves[seed], start, end)) for seed in seeds} for curves in (own, theirs)
             )
-            found.append(Compared(f"{part.row}, {place} {start:.2g} to {end:.2g}", left, "above", other, right))
+            found.append(ClaimComparison(f"{part.row}, {place} {start:.2g} to {end:.2g}", left, "above", other, right))
     return found
 
 
@@ -260,7 +265,7 @@ class Kind(NamedTuple):
     """The fields of a kind and the function that makes its comparisons."""
 
     fields: type[Any]
-    comparisons: Callable[[Any, Numbers], list[Compared]]
+    comparisons: Callable[[Any, Numbers], list[ClaimComparison]]
 
 
 KINDS: dict[str, Kind] = {

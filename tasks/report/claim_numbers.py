@@ -98,7 +98,7 @@ WHOLE = ("calibration_gap", "steps_to_answer")
 
 
 def has_metric(paper: str, metric: str, rows: Collection[str]) -> bool:
-    """Says whether claims of a paper can name a metric; `rows` are those of its matches."""
+    """Returns whether claims of a paper can name a metric; `rows` are the rows of its matches."""
     name, _, argument = metric.partition("/")
     if name in DERIVED:
         return not argument if name in WHOLE else bool(argument)

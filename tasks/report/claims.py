@@ -1,10 +1,12 @@
 """Claims of a paper, as comparisons of measured numbers, and their verdicts.
 
-The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`. A claim has parts,
-each of a kind of `claim_kinds`, which makes one or several comparisons. A comparison is tested as a cell of a table is
-(`significance`): over prompts where both numbers have the same ones, else over seeds, corrected (Holm) for the
-comparisons of its claim, with at least two seeds on the same side. Beside means that the 90 % interval of the
-difference over seeds is within the margin (two one-sided t-tests at .05).
+1. The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`.
+2. A claim has parts. Each part is of a kind of `claim_kinds` and makes one or several comparisons.
+3. A comparison is tested like a cell of a table (`significance`): over prompts if both numbers have the same prompts,
+   else over seeds. At least two seeds must agree in direction. p-values are corrected (Holm) for the comparisons of a
+   claim.
+4. A part of side "beside" says that two numbers are alike: the 90 % interval of their difference over seeds is within
+   the margin (two one-sided t-tests at .05).
 """
 
 from __future__ import annotations
@@ -19,11 +21,11 @@ from scipy import stats
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.statistics import mean_and_standard_error
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import metrics_of_paper, row_names
 from rlhf_core.typed import typed
 from tasks.params.pages import read_settings
-from tasks.report.claim_kinds import KINDS, METRIC_FIELDS, ROW_FIELDS, Compared, Selected, Wins
+from tasks.report.claim_kinds import KINDS, METRIC_FIELDS, ROW_FIELDS, ClaimComparison, Selected, Wins
 from tasks.report.claim_numbers import DERIVED, ClaimsFile, Numbers, has_metric
 from tasks.report.figure_data import FigureData
 from tasks.report.matches import OTHERS
@@ -33,11 +35,11 @@ from tasks.report.significance import Comparison, compare, corrected_p
 
 Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
 LEVEL = 0.05
-FOLDER = registry.FOLDER / "claims"
+FOLDER = printed_tables.FOLDER / "claims"
 
 
 @dataclass(frozen=True)
-class Part:
+class ClaimStatement:
     """One statement of a claim: a kind of `KINDS` and its fields."""
 
     kind: str
@@ -46,7 +48,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Claim:
-    """A sentence of the paper; it holds when all its parts do.
+    """A sentence of the paper; it is true when all its parts are.
 
     Attributes:
         says: the sentence, in this project's words.
@@ -56,12 +58,12 @@ class Claim:
     id: str
     says: str
     source: str
-    parts: tuple[Part, ...]
+    parts: tuple[ClaimStatement, ...]
 
 
 @dataclass(frozen=True)
 class PaperClaims:
-    """The claims of a paper in the order of its file, and what the file says of all of them."""
+    """The claims of a paper in the order of its file, and the settings that its claims share."""
 
     paper: str
     file: ClaimsFile
@@ -69,13 +71,13 @@ class PaperClaims:
 
     @property
     def rows(self) -> list[str]:
-        """Returns the rows that claims name, and those of the file's tasks, each once."""
+        """Returns the rows named by the claims and by the file's tasks, each once."""
         named = {row for claim in self.claims for part in claim.parts for _, row in _named(part.fields, ROW_FIELDS)}
         return sorted({*named, *(row for rows in self.file.tasks.values() for row in rows)})
 
 
 def _named(part: Any, names: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Yields (field, text) of every text in some fields of a part."""
+    """Yields (field, text) for every text in the named fields of a part."""
     for name in names:
         value = getattr(part, name, None)
         texts = (value,) if isinstance(value, str) else value if isinstance(value, tuple) else ()
@@ -121,22 +123,24 @@ def _check_rows(named: Iterable[tuple[str, str]], paper: str, where: str) -> Non
     known = row_names(paper)
     for name, row in named:
         if row not in known:
-            raise RecipeError(f"{where}: {name}: '{row}' is not a row of the row map{registry.suggestion(row, known)}")
+            raise RecipeError(
+                f"{where}: {name}: '{row}' is not a row of the row map{printed_tables.suggestion(row, known)}"
+            )
 
 
 def _check_metrics(named: Iterable[tuple[str, str]], paper: str, where: str) -> None:
     """Refuses names of (field, metric) that neither the row map has nor a function derives."""
     for name, metric in named:
         if not _has(paper, metric):
-            hint = registry.suggestion(metric, [*metrics_of_paper(paper), *(f"{of}/..." for of in DERIVED)])
+            hint = printed_tables.suggestion(metric, [*metrics_of_paper(paper), *(f"{of}/..." for of in DERIVED)])
             raise RecipeError(f"{where}: {name}: '{metric}' is not a metric of the row map{hint}")
 
 
-def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> Part:
+def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimStatement:
     """Parses one part and looks up its rows and metrics."""
     kind = str(raw.get("kind")) if isinstance(raw, dict) else "None"
     if kind not in KINDS:
-        raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{registry.suggestion(kind, KINDS)}")
+        raise RecipeError(f"{where}: kind is '{kind}', which is not a kind{printed_tables.suggestion(kind, KINDS)}")
     cls = KINDS[kind].fields
     lists = [one.name for one in fields(cls) if "tuple" in str(one.type)]
     values = {name: [v] if name in lists and isinstance(v, str) else v for name, v in raw.items() if name != "kind"}
@@ -150,16 +154,16 @@ def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> Part:
     _check_metrics(metrics, paper, where)
     if kind in ("within", "ties") and not (file.margin if made.margin is None else made.margin) > 0:
         raise RecipeError(f"{where}: kind '{kind}' needs a margin; set 'margin' to a number above 0")
-    return Part(kind, made)
+    return ClaimStatement(kind, made)
 
 
 def _constant(value: float, like: BySeed) -> BySeed:
-    """Returns a constant win rate in percent as a measurement with the prompts of another."""
+    """Returns a constant win rate in percent as a measurement over the prompts of another measurement."""
     return {seed: Measurement(value, dict.fromkeys(own.prompts, value / 100)) for seed, own in like.items()}
 
 
 def _beside(left: BySeed, right: BySeed, margin: float) -> bool | None:
-    """Says whether the 90 % interval of the difference over seeds lies within the margin; None with one seed."""
+    """Returns whether the 90 % interval of the difference over seeds is within the margin; None with one seed."""
     seeds = sorted(left.keys() & right.keys())
     if len(seeds) < 2:
         return None
@@ -168,7 +172,7 @@ def _beside(left: BySeed, right: BySeed, margin: float) -> bool | None:
     return abs(found.mean) + half < margin
 
 
-def _verdict(part: Compared, found: Comparison, corrected: float | None, beside: bool | None) -> Verdict:
+def _verdict(part: ClaimComparison, found: Comparison, corrected: float | None, beside: bool | None) -> Verdict:
     significant = found.significant(corrected)
     if part.side == "beside":
         if beside:
@@ -180,7 +184,7 @@ def _verdict(part: Compared, found: Comparison, corrected: float | None, beside:
 
 
 def claim_verdict(parts: Sequence[Verdict]) -> Verdict:
-    """Returns contradicted where a part is, confirmed where every part is, not run where none was measured."""
+    """Returns 'contradicted' if any part is, 'confirmed' if all parts are, 'not run' if no part was measured."""
     if all(part == "not run" for part in parts):
         return "not run"
     if "contradicted" in parts:
@@ -193,9 +197,9 @@ def _mean(values: BySeed, seeds: Sequence[int]) -> float:
 
 
 def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
-    """Returns a claim as plain data: id, text, where, verdict, and numbers, p-value and verdict of its comparisons."""
+    """Returns a claim as plain data, with the numbers, p-value and verdict of each comparison."""
     shown: list[dict[str, Any]] = []
-    tested: list[tuple[Compared, Comparison, bool | None, dict[str, Any]]] = []
+    tested: list[tuple[ClaimComparison, Comparison, bool | None, dict[str, Any]]] = []
     for part in (one for each in claim.parts for one in KINDS[each.kind].comparisons(each.fields, numbers)):
         constant = isinstance(part.other, float)
         right = _constant(part.other, part.values) if isinstance(part.other, float) else part.other

@@ -21,7 +21,7 @@ Segment = tuple[int, int, float] | Sequence[float]
 
 
 @dataclass(frozen=True)
-class Piece:
+class ColouredSpan:
     """A run of tokens that is paid as one: its text, reward (None: no reward), token range, and whether it is
     marked."""
 
@@ -39,7 +39,7 @@ class Piece:
 
 def pieces(
     tokens: Sequence[str], rewards: Sequence[float | None], segments: Sequence[Segment] | None = None
-) -> list[Piece]:
+) -> list[ColouredSpan]:
     """Returns the response in pieces: its segments where given, single tokens elsewhere.
 
     Args:
@@ -53,7 +53,7 @@ def pieces(
     """
     if len(rewards) != len(tokens):
         raise DataError(f"{len(rewards)} rewards for {len(tokens)} tokens", field="rewards")
-    found: list[Piece] = []
+    found: list[ColouredSpan] = []
     position = 0
     for start, end, reward in segments or ():
         start, end = int(start), int(end)
@@ -65,26 +65,26 @@ def pieces(
                 f"segment {start}:{end} does not fit {len(tokens)} tokens after {position}", field="segments"
             )
         found += _single(tokens, rewards, position, start)
-        found.append(Piece("".join(tokens[start:end]), float(reward), start, end))
+        found.append(ColouredSpan("".join(tokens[start:end]), float(reward), start, end))
         position = end
     return found + list(_single(tokens, rewards, position, len(tokens)))
 
 
-def _single(tokens: Sequence[str], rewards: Sequence[float | None], start: int, end: int) -> Iterator[Piece]:
+def _single(tokens: Sequence[str], rewards: Sequence[float | None], start: int, end: int) -> Iterator[ColouredSpan]:
     for index in range(start, end):
         reward = rewards[index]
         known = None if reward is None or reward != reward else float(reward)
-        yield Piece(tokens[index], known, index, index + 1)
+        yield ColouredSpan(tokens[index], known, index, index + 1)
 
 
-def _marked(found: Sequence[Piece], marked: Sequence[bool] | None) -> Sequence[Piece]:
+def _marked(found: Sequence[ColouredSpan], marked: Sequence[bool] | None) -> Sequence[ColouredSpan]:
     """Returns the pieces, those with a marked token marked."""
     if marked is None:
         return found
     return [replace(piece, marked=any(marked[piece.start : piece.end])) for piece in found]
 
 
-def colour_scale(found: Sequence[Piece]) -> float:
+def colour_scale(found: Sequence[ColouredSpan]) -> float:
     """Returns the reward of the strongest colour: the largest magnitude, 1 where all are 0 or absent."""
     return max((abs(p.reward) for p in found if p.reward is not None), default=0.0) or 1.0
 

@@ -12,12 +12,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
+from rlhf_core.published.row_map import RecipeRow
 from tasks.report.outputs import StageOutput, mean_and_standard_error
 
 #: Largest distance in characters from the end of one token to the start of the next token's text.
 LOOK_AHEAD = 8
 
+#: A mean over seeds and its standard error, None of a single seed.
+Mean = tuple[float, float | None]
 Style = Literal["line", "dashed", "points", "path", "guide", "intervals", "bars"]
 #: Up to so many points of a line have markers of their own and error bars; more have a band.
 FEW_POINTS = 12
@@ -67,7 +70,7 @@ class FigureData:
         title: heading.
         caption: what is shown, from which rows and seeds, in a sentence or two.
         kind: panels | coloured_text | segmentation | table | claims.
-        claims: what the paper's figure claims, as printed in the registry.
+        claims: what the paper's figure claims, as printed in the paper.
         panels: for kind panels.
         blocks: for the other kinds: plain mappings as the page's template of that kind reads them.
         missing: rows that the figure needs and that were not run.
@@ -82,6 +85,12 @@ class FigureData:
     blocks: list[dict[str, Any]] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
 
+    def needs(self, name: str, outputs: Mapping[int, StageOutput]) -> Mapping[int, StageOutput]:
+        """Returns the runs of a row that the figure shows; notes the row as missing where there are none."""
+        if not outputs:
+            self.missing.append(name)
+        return outputs
+
     @property
     def drawn(self) -> bool:
         return bool(self.blocks) or any(panel.series for panel in self.panels)
@@ -93,8 +102,8 @@ class FigureData:
 
 
 def published_figure(name: str, caption: str, kind: str = "panels") -> FigureData:
-    """Returns the empty data of a published figure ('segment/4'), with its title and claims from the registry."""
-    figure = registry.figure(name)
+    """Returns the empty data of a published figure ('segment/4'), with its printed title and claims."""
+    figure = printed_tables.figure(name)
     return FigureData(
         key=figure.id.lower().replace(" ", "-"),
         title=f"{figure.id}. {figure.title}",
@@ -105,7 +114,7 @@ def published_figure(name: str, caption: str, kind: str = "panels") -> FigureDat
 
 
 def spread_note(panels: Sequence[Panel]) -> str:
-    """Returns what the errors in panels of lines are and how they are drawn, as a sentence; '' where none are."""
+    """Returns a sentence on the errors of line panels and their drawing; '' without errors."""
     spread = [
         len(series.x) <= FEW_POINTS
         for panel in panels
@@ -117,10 +126,33 @@ def spread_note(panels: Sequence[Panel]) -> str:
     return f" Means over seeds; {words} are one standard error." if drawn else ""
 
 
-def metric_by_seed(outputs: Mapping[int, StageOutput], metric: str) -> tuple[float, float | None] | None:
+def metric_by_seed(outputs: Mapping[int, StageOutput], metric: str) -> Mean | None:
     """Returns the mean and standard error of a metric over seeds; None where no run has it."""
     values = [out.metrics[metric] for out in outputs.values() if metric in out.metrics]
     return mean_and_standard_error(values) if values else None
+
+
+def mean_series(label: str, means: Mapping[Any, Mean | None], *, colour: int, style: Style = "line") -> list[Series]:
+    """Returns means by position or bar group as a list of one series, or of none where nothing was measured."""
+    found = {place: mean for place, mean in means.items() if mean}
+    if not found:
+        return []
+    heights, errors = zip(*found.values(), strict=True)
+    return [Series(label, list(found), list(heights), list(errors), style=style, colour=colour)]
+
+
+def metric_bars(
+    label: str, outputs: Mapping[int, StageOutput], metrics: Mapping[str, str], colour: int
+) -> list[Series]:
+    """Returns one set of bars over several metrics, {metric: name of its group}; none where nothing was measured."""
+    means = {name: metric_by_seed(outputs, metric) for metric, name in metrics.items()}
+    return mean_series(label, means, colour=colour, style="bars")
+
+
+def table_line(name: str, row: RecipeRow, means: Sequence[Mean | None]) -> dict[str, Any]:
+    """Returns a line of a figure of kind table, which links to the row's runs."""
+    cells = [{"mean": mean[0], "se": mean[1]} if mean else None for mean in means]
+    return {"name": name, "run": f"{row.group}/{row.kind}/{row.name}", "cells": cells}
 
 
 def curve(

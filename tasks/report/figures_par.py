@@ -7,10 +7,20 @@ one colour a method.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from rlhf_core.published.row_map import RecipeRow, recipe_row
 from tasks.report.claims import paper_claims
-from tasks.report.figure_data import FigureData, Panel, Series, curve, curve_series, published_figure, spread_note
+from tasks.report.figure_data import (
+    FigureData,
+    Panel,
+    Series,
+    Style,
+    curve,
+    curve_series,
+    published_figure,
+    spread_note,
+)
 from tasks.report.figures_training import reward_models
 from tasks.report.outcomes_par import costs, outcomes
 from tasks.report.outputs import ResultTree
@@ -63,6 +73,8 @@ CURVES = (
     "Solid: mean proxy reward of the evaluated answers, by the row's own reward model. Dashed: true win rate over the "
     "SFT model in percent. Ten evaluations an epoch."
 )
+#: Metric, style and side of the curves of a row.
+AXES: tuple[tuple[str, Style, bool], ...] = (("proxy_reward", "line", False), ("win_rate_vs_sft", "dashed", True))
 
 
 def figures(tree: ResultTree) -> list[FigureData]:
@@ -122,15 +134,11 @@ def curves(tree: ResultTree, figure: FigureData, labels: Mapping[str, str], pref
     """Returns the proxy reward and true win rate over training, one colour a row."""
     panel = Panel(SETTINGS[prefix], "training step", "proxy reward", [], right_label="win rate over SFT, %")
     for position, (name, label) in enumerate(labels.items()):
-        outputs = tree.of(recipe_row("par", prefix + name))
-        if not outputs:
-            figure.missing.append(prefix + name)
+        outputs = figure.needs(prefix + name, tree.of(recipe_row("par", prefix + name)))
         colour = _colour(name, position)
-        for metric, style, right in (("proxy_reward", "line", False), ("win_rate_vs_sft", "dashed", True)):
-            found = curve_series(label, outputs, metric, colour=colour, file="checkpoints.jsonl")
-            for series in found:
-                series.style, series.right = style, right  # type: ignore[assignment]
-            panel.series += found
+        for metric, style, right in AXES:
+            for series in curve_series(label, outputs, metric, colour=colour, file="checkpoints.jsonl"):
+                panel.series.append(replace(series, style=style, right=right))
     figure.panels.append(panel)
     figure.caption += spread_note(figure.panels)
     return figure

@@ -9,7 +9,16 @@ from rlhf_core.published.row_map import RecipeRow, recipe_row
 from rlhf_core.reasoning.steps import split_steps
 from rlhf_core.testbed.oracle import Steps, kept_errors
 from tasks.report.claims import paper_claims
-from tasks.report.figure_data import FigureData, Panel, Series, curve_series, metric_by_seed, published_figure
+from tasks.report.figure_data import (
+    FigureData,
+    Panel,
+    curve_series,
+    mean_series,
+    metric_bars,
+    metric_by_seed,
+    published_figure,
+    table_line,
+)
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
 
 TASKS = {"qa": "Question answering, 7B", "math": "Mathematics, 7B"}
@@ -71,9 +80,7 @@ def training_accuracy(tree: ResultTree) -> FigureData:
     for task, title in TASKS.items():
         panel = Panel(title, "training step", "accuracy on training questions, %", [])
         for method in ("rlmec", "rft", "dpo"):
-            outputs = _runs(tree, task, method)
-            if not outputs:
-                figure.missing.append(f"{task}-{method}")
+            outputs = figure.needs(f"{task}-{method}", _runs(tree, task, method))
             panel.series += curve_series(LABELS[method], outputs, "train_accuracy", colour=COLOURS[method])
         figure.panels.append(panel)
     return figure
@@ -96,14 +103,9 @@ def rewriting(tree: ResultTree) -> FigureData:
             if label == GROUND_TRUTH:
                 sources = {task: tree.outputs("shared", "teacher", f"rlmec-{task}") for task in TASKS}
             found = {TASKS[task]: metric_by_seed(outputs, metrics[place]) for task, outputs in sources.items()}
-            known = {task: value for task, value in found.items() if value}
             if not metrics[place]:
-                known = {TASKS[task]: (1.0, None) for task, outputs in models.items() if outputs}
-            if known:
-                points = list(known.values())
-                heights: list[float | None] = [mean for mean, _ in points]
-                errors = [error for _, error in points]
-                panel.series.append(Series(label, list(known), heights, errors, style="bars", colour=slot))
+                found = {TASKS[task]: (1.0, None) for task, outputs in models.items() if outputs}
+            panel.series += mean_series(label, found, colour=slot, style="bars")
         figure.panels.append(panel)
     return figure
 
@@ -139,11 +141,8 @@ def first_error_positions(tree: ResultTree) -> FigureData:
             if not found:
                 figure.missing.append(f"{task}: {label}")
                 continue
-            names = list(found[0])
-            points = [mean_and_standard_error([shares[name] for shares in found]) for name in names]
-            panel.series.append(
-                Series(label, names, [mean for mean, _ in points], [se for _, se in points], "bars", colour=colour)
-            )
+            means = {name: mean_and_standard_error([shares[name] for shares in found]) for name in found[0]}
+            panel.series += mean_series(label, means, colour=colour, style="bars")
         figure.panels.append(panel)
     return figure
 
@@ -240,8 +239,13 @@ def _credit(tree: ResultTree, task: str) -> dict[str, tuple[RecipeRow, dict[int,
     return found | {LABELS[name]: (row, tree.of(row), "credit_") for name, row in rows.items()}
 
 
+def _measures(label: str) -> dict[str, str]:
+    """Returns the measures of a row's credit; before clipping there is no sign, only an order."""
+    return {metric: name for metric, name in CREDIT.items() if label != UNCLIPPED or metric.startswith("auc")}
+
+
 def fidelity(tree: ResultTree) -> FigureData:
-    """Returns how well negative credit finds the wrong tokens, as bars."""
+    """Returns bars of precision and recall with which negative credit finds wrong tokens."""
     figure = FigureData(
         key="fidelity",
         title="Token-reward fidelity",
@@ -253,18 +257,12 @@ def fidelity(tree: ResultTree) -> FigureData:
     for task, title in TASKS.items():
         panel = Panel(title, "", "share of tokens, or chance", [])
         for label, (row, outputs, prefix) in _credit(tree, task).items():
-            shown = {name: metric_by_seed(outputs, f"{prefix}{metric}") for metric, name in CREDIT.items()}
-            known = {name: cell for name, cell in shown.items() if cell}
-            if label == UNCLIPPED:
-                known = {name: cell for name, cell in known.items() if name.startswith("AUC")}
-            if not known:
-                figure.missing.append(row.name if label != UNCLIPPED else f"generative_reward_model/{task}")
-                continue
-            points = list(known.values())
             colour = next((COLOURS[name] for name, method in LABELS.items() if method == label), UNCLIPPED_COLOUR)
-            panel.series.append(
-                Series(label, list(known), [mean for mean, _ in points], [se for _, se in points], "bars", colour)
-            )
+            measures = {f"{prefix}{metric}": name for metric, name in _measures(label).items()}
+            bars = metric_bars(label, outputs, measures, colour)
+            if not bars:
+                figure.missing.append(row.name if label != UNCLIPPED else f"generative_reward_model/{task}")
+            panel.series += bars
         figure.panels.append(panel)
     return figure
 
@@ -284,20 +282,16 @@ def credit_fidelity(tree: ResultTree) -> FigureData:
             if not outputs:
                 figure.missing.append(row.name if label != UNCLIPPED else f"generative_reward_model/{task}")
                 continue
-            own = [metric_by_seed(outputs, f"{prefix}{metric}") for metric in CREDIT]
-            cells = [
-                {"mean": cell[0], "se": cell[1]} if cell and (label != UNCLIPPED or metric.startswith("auc")) else None
-                for metric, cell in zip(CREDIT, own, strict=True)
-            ]
-            name = f"{row.name}, before clipping" if label == UNCLIPPED else row.name
-            lines.append({"name": name, "run": f"{row.group}/{row.kind}/{row.name}", "cells": cells})
+            own = _measures(label)
+            means = [metric_by_seed(outputs, f"{prefix}{metric}") if metric in own else None for metric in CREDIT]
+            lines.append(table_line(f"{row.name}, before clipping" if label == UNCLIPPED else row.name, row, means))
     if lines:
         figure.blocks = [{"columns": list(CREDIT.values()), "rows": lines}]
     return figure
 
 
 def kept_wrong_steps(tree: ResultTree) -> FigureData:
-    """Returns how many accepted rewrites, right in their answer, still have a wrong step of the prediction."""
+    """Returns the share of accepted rewrites with a right answer that keep a wrong step of the prediction."""
     figure = FigureData(
         key="kept-wrong-steps",
         title="Rewrites that keep a wrong step",
@@ -315,16 +309,12 @@ def kept_wrong_steps(tree: ResultTree) -> FigureData:
                 (RecipeRow(f"{task}{size}", "rlmec", "generative_reward_model"), "grm_rewrites.jsonl"),
             )
             for source, file in sources:
-                outputs = tree.of(source)
-                if not outputs:
-                    figure.missing.append(f"{source.kind}/{source.name}")
+                outputs = figure.needs(f"{source.kind}/{source.name}", tree.of(source))
                 found = [_kept_share(output.rows(file), steps) for output in outputs.values()]
                 shares = [share for share in found if share is not None]
                 if shares:
-                    mean, error = mean_and_standard_error(shares)
                     name = f"{source.kind.replace('_', ' ')} {source.name}"
-                    run = f"{source.group}/{source.kind}/{source.name}"
-                    lines.append({"name": name, "run": run, "cells": [{"mean": mean, "se": error}]})
+                    lines.append(table_line(name, source, [mean_and_standard_error(shares)]))
     if lines:
         figure.blocks = [{"columns": ["Keeps a wrong step"], "rows": lines}]
     return figure

@@ -15,11 +15,13 @@ from tasks.report.figure_data import (
     Series,
     Style,
     curve,
+    mean_series,
+    metric_bars,
     metric_by_seed,
     published_figure,
     token_spans,
 )
-from tasks.report.figures_training import reward_models, training_curves
+from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput
 from tasks.running.artifacts import read_json
 
@@ -73,12 +75,6 @@ def figures(tree: ResultTree) -> list[FigureData]:
     ]
 
 
-def _examples(tree: ResultTree, name: str) -> list[dict[str, Any]]:
-    """Returns the example responses of a reward model, first seed that was run."""
-    outputs = tree.outputs("segment", "reward_model", name)
-    return next(iter(outputs.values())).rows("examples.jsonl") if outputs else []
-
-
 def reward_colouring(tree: ResultTree) -> FigureData:
     """Returns Figure 2: the same responses under the segment, token and 5-gram models, a repetition among them."""
     figure = published_figure(
@@ -87,33 +83,7 @@ def reward_colouring(tree: ResultTree) -> FigureData:
         "centred at 0; hover over a piece for its value.",
         kind="coloured_text",
     )
-    models = {name: {row["id"]: row for row in _examples(tree, name)} for name in ("segment", "token", "ngram-5")}
-    figure.missing = [f"reward_model/{name}" for name, rows in models.items() if not rows]
-    present = {name: rows for name, rows in models.items() if rows}
-    if not present:
-        return figure
-    shared = set.intersection(*(set(rows) for rows in present.values()))
-    first = next(iter(present.values()))
-    for kind, title in (("normal", "Normal text"), ("repetition", "Text with repetition")):
-        example = next((i for i, row in first.items() if row["kind"] == kind and i in shared), None)
-        if example is None:
-            continue
-        figure.blocks.append(
-            {
-                "title": title,
-                "prompt": first[example]["prompt"],
-                "models": [
-                    {
-                        "name": LABELS[name],
-                        "tokens": rows[example]["tokens"],
-                        "rewards": rows[example]["rewards"],
-                        "segments": rows[example]["segments"],
-                    }
-                    for name, rows in present.items()
-                ],
-            }
-        )
-    return figure
+    return coloured_examples(figure, tree, "segment", {name: LABELS[name] for name in ("segment", "token", "ngram-5")})
 
 
 def _segment_length(tree: ResultTree, name: str) -> tuple[float, float | None] | None:
@@ -138,23 +108,15 @@ def entropy_cutoffs(tree: ResultTree) -> FigureData:
     )
     runs = {name: tree.outputs("segment", "policy", name) for name in CUTOFFS}
     figure.missing = [name for name, outputs in runs.items() if not outputs]
-    points: list[tuple[str, str, dict[str, tuple[float, float | None]]]] = []
-    for metric, title, unit in metrics:
-        found = {name: metric_by_seed(outputs, metric) for name, outputs in runs.items()}
-        points.append((title, unit, {name: value for name, value in found.items() if value}))
-    lengths = {name: _segment_length(tree, name) for name in CUTOFFS}
-    points.append(("Mean segment length", "tokens", {name: v for name, v in lengths.items() if v}))
-    for title, unit, values in points:
-        names = [name for name in CUTOFFS if name in values]
-        if names:
-            series = Series(
-                "Segment (Ours)",
-                [CUTOFFS[name] for name in names],
-                [values[name][0] for name in names],
-                [values[name][1] for name in names],
-                colour=0,
-            )
-            figure.panels.append(Panel(title, "entropy cutoff c_ent", unit, [series]))
+    points = [
+        (title, unit, {cutoff: metric_by_seed(runs[name], metric) for name, cutoff in CUTOFFS.items()})
+        for metric, title, unit in metrics
+    ]
+    lengths = {cutoff: _segment_length(tree, name) for name, cutoff in CUTOFFS.items()}
+    points.append(("Mean segment length", "tokens", lengths))
+    for title, unit, means in points:
+        if series := mean_series(LABELS["segment"], means, colour=0):
+            figure.panels.append(Panel(title, "entropy cutoff c_ent", unit, series))
     return figure
 
 
@@ -165,11 +127,8 @@ def _frontier(outputs: Mapping[int, StageOutput], label: str, colour: int) -> li
     if final_kl and final:
         x, y, error = [*x, final_kl[0]], [*y, final[0]], [*error, final[1]]
     order = sorted(range(len(x)), key=x.__getitem__)
-    return (
-        [Series(label, [x[i] for i in order], [y[i] for i in order], [error[i] for i in order], colour=colour)]
-        if x
-        else []
-    )
+    drawn = Series(label, [x[i] for i in order], [y[i] for i in order], [error[i] for i in order], colour=colour)
+    return [drawn] if x else []
 
 
 def kl_frontier(tree: ResultTree) -> FigureData:
@@ -183,9 +142,7 @@ def kl_frontier(tree: ResultTree) -> FigureData:
     for prefix, title in (("phi31-", "Phi3.1-mini-SFT (as in the paper)"), ("", "Phi3-mini")):
         panel = Panel(title, "KL to the SFT policy, nats per response", "true win rate vs SFT, %", [])
         for method in ("segment", "bandit", "token"):
-            outputs = tree.outputs("segment", "policy", prefix + method)
-            if not outputs:
-                figure.missing.append(prefix + method)
+            outputs = figure.needs(prefix + method, tree.outputs("segment", "policy", prefix + method))
             panel.series += _frontier(outputs, LABELS[method], COLOURS[method])
         figure.panels.append(panel)
     return figure
@@ -197,23 +154,8 @@ def code_bars(tree: ResultTree) -> FigureData:
     for prefix, title in (("phi31-", "Phi3.1-mini-SFT"), ("llama3-", "Llama-3-8B-SFT")):
         panel = Panel(title, "", "pass@1, %", [])
         for method in ("bandit", "token", "segment"):
-            outputs = tree.outputs("segment", "policy", prefix + method)
-            if not outputs:
-                figure.missing.append(prefix + method)
-                continue
-            values = {label: metric_by_seed(outputs, metric) for metric, label in CODE_BENCHMARKS.items()}
-            found = {label: value for label, value in values.items() if value}
-            if found:
-                panel.series.append(
-                    Series(
-                        LABELS[method],
-                        list(found),
-                        [mean for mean, _ in found.values()],
-                        [error for _, error in found.values()],
-                        style="bars",
-                        colour=COLOURS[method],
-                    )
-                )
+            outputs = figure.needs(prefix + method, tree.outputs("segment", "policy", prefix + method))
+            panel.series += metric_bars(LABELS[method], outputs, CODE_BENCHMARKS, COLOURS[method])
         figure.panels.append(panel)
     return figure
 
@@ -234,8 +176,8 @@ def _segmentation_block(row: Mapping[str, Any]) -> dict[str, Any]:
 
 def segmentations(tree: ResultTree) -> list[FigureData]:
     """Returns figures 6 to 11: true clause boundaries beside entropy boundaries, dialogue and code."""
-    source = next((name for name in ("cutoff-1_5", "segment") if _examples(tree, name)), None)
-    rows = _examples(tree, source) if source else []
+    source = next((name for name in ("cutoff-1_5", "segment") if examples(tree, "segment", name)), None)
+    rows = list(examples(tree, "segment", source).values()) if source else []
     dialogue = [row for row in rows if row["kind"] == "normal"]
     code = [row for row in rows if row["kind"] == "code"]
     drawn = []

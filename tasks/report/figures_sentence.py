@@ -10,16 +10,19 @@ from rlhf_core.published.row_map import RecipeRow, data_set, recipe_row
 from tasks.report.claims import paper_claims
 from tasks.report.figure_data import (
     FigureData,
+    Mean,
     Panel,
     Series,
     curve_series,
+    mean_series,
+    metric_bars,
     metric_by_seed,
     published_figure,
     token_spans,
 )
-from tasks.report.figures_training import reward_models, training_curves
+from tasks.report.figures_training import coloured_examples, examples, reward_models, training_curves
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
-from tasks.running.artifacts import read_json
+from tasks.report.records import record_of
 
 PAPER = "sentence"
 METHODS = ("sentence", "response", "token", "res2sent", "sent2res")
@@ -93,39 +96,17 @@ def recorded_figures(tree: ResultTree) -> list[FigureData]:
         "share its cores.",
     )
     panel = Panel("training time", "", "seconds", [])
-    names: list[str] = []
-    means: list[float | None] = []
-    errors: list[float | None] = []
+    means: dict[str, Mean] = {}
     for label, row in SEGMENTERS.items():
         outputs = tree.outputs(PAPER, "policy", row)
-        seconds = [found for found in map(_seconds, outputs.values()) if found is not None]
-        if not seconds:
+        records = [record for output in outputs.values() if (record := record_of(output.path))]
+        if seconds := [float(record["seconds"]) for record in records]:
+            means[label] = mean_and_standard_error(seconds)
+        else:
             figure.missing.append(row)
-            continue
-        mean, error = mean_and_standard_error(seconds)
-        names.append(label)
-        means.append(mean)
-        errors.append(error)
-    if names:
-        panel.series = [Series("training time", names, means, errors, style="bars", colour=0)]
+    panel.series = mean_series("training time", means, colour=0, style="bars")
     figure.panels = [panel]
     return [figure]
-
-
-def _seconds(output: StageOutput) -> float | None:
-    record = output.path / "record" / "record.json"
-    return float(read_json(record)["seconds"]) if record.exists() else None
-
-
-def _bars(label: str, outputs: Mapping[int, StageOutput], metrics: Mapping[str, str], colour: int) -> list[Series]:
-    """Returns one set of bars over several metrics, {metric: name of its group}; none where nothing was measured."""
-    values = {name: metric_by_seed(outputs, metric) for metric, name in metrics.items()}
-    found = {name: value for name, value in values.items() if value}
-    if not found:
-        return []
-    means: list[float | None] = [mean for mean, _ in found.values()]
-    errors = [error for _, error in found.values()]
-    return [Series(label, list(found), means, errors, style="bars", colour=colour)]
 
 
 def reward_bench(tree: ResultTree) -> FigureData:
@@ -136,10 +117,8 @@ def reward_bench(tree: ResultTree) -> FigureData:
     )
     panel = Panel("RewardBench", "", "pairwise accuracy, %", [])
     for name in GRANULARITIES:
-        outputs = tree.of(recipe_row(PAPER, f"bench-{name}"))
-        if not outputs:
-            figure.missing.append(f"bench-{name}")
-        panel.series += _bars(LABELS[name], outputs, SECTION_TITLES, COLOURS[name])
+        outputs = figure.needs(f"bench-{name}", tree.of(recipe_row(PAPER, f"bench-{name}")))
+        panel.series += metric_bars(LABELS[name], outputs, SECTION_TITLES, COLOURS[name])
     figure.panels = [panel]
     return figure
 
@@ -165,11 +144,8 @@ def best_of_n(tree: ResultTree, number: str, benchmark: str, judge: str) -> Figu
 def _over_sizes(label: str, outputs: Mapping[int, StageOutput], prefix: str, colour: int) -> list[Series]:
     names = {name for output in outputs.values() for name in output.metrics if name.startswith(prefix)}
     sizes = sorted(int(name.removeprefix(prefix)) for name in names)
-    values = [metric_by_seed(outputs, f"{prefix}{size}") for size in sizes]
-    found = [(size, value) for size, value in zip(sizes, values, strict=True) if value]
-    if not found:
-        return []
-    return [Series(label, [s for s, _ in found], [v[0] for _, v in found], [v[1] for _, v in found], colour=colour)]
+    means = {size: metric_by_seed(outputs, f"{prefix}{size}") for size in sizes}
+    return mean_series(label, means, colour=colour)
 
 
 def reward_curves(tree: ResultTree) -> FigureData:
@@ -180,18 +156,10 @@ def reward_curves(tree: ResultTree) -> FigureData:
     for prefix, title in (("tulu3-", "Llama-3.1-Tulu-3-8B-SFT (as in the paper)"), ("", "Llama-3.2-3B-SFT")):
         panel = Panel(title, "training step", "aggregated reward", [])
         for name in ("sentence", "sent2res"):
-            outputs = tree.of(recipe_row(PAPER, prefix + name))
-            if not outputs:
-                figure.missing.append(prefix + name)
+            outputs = figure.needs(prefix + name, tree.of(recipe_row(PAPER, prefix + name)))
             panel.series += curve_series(LABELS[name], outputs, "reward", colour=COLOURS[name])
         figure.panels.append(panel)
     return figure
-
-
-def _examples(tree: ResultTree, name: str) -> dict[str, dict[str, Any]]:
-    """Returns the example responses of a reward model by id, first seed that was run."""
-    outputs = tree.outputs(PAPER, "reward_model", name)
-    return {row["id"]: row for row in next(iter(outputs.values())).rows("examples.jsonl")} if outputs else {}
 
 
 def reward_pictures(tree: ResultTree) -> FigureData:
@@ -202,23 +170,7 @@ def reward_pictures(tree: ResultTree) -> FigureData:
         "and text, centred at 0; hover over a piece for its value.",
         kind="coloured_text",
     )
-    models = {name: _examples(tree, name) for name in GRANULARITIES}
-    figure.missing = [f"reward_model/{name}" for name, rows in models.items() if not rows]
-    present = {name: rows for name, rows in models.items() if rows}
-    if not present:
-        return figure
-    shared = set.intersection(*(set(rows) for rows in present.values()))
-    first = next(iter(present.values()))
-    for kind, title in (("normal", "Normal text"), ("repetition", "Text with repetition")):
-        example = next((i for i, row in first.items() if row["kind"] == kind and i in shared), None)
-        if example is not None:
-            shown = [_picture(LABELS[name], rows[example]) for name, rows in present.items()]
-            figure.blocks.append({"title": title, "prompt": first[example]["prompt"], "models": shown})
-    return figure
-
-
-def _picture(name: str, row: Mapping[str, Any]) -> dict[str, Any]:
-    return {"name": name, **{key: row[key] for key in ("tokens", "rewards", "segments")}}
+    return coloured_examples(figure, tree, PAPER, {name: LABELS[name] for name in GRANULARITIES})
 
 
 def aggregations(tree: ResultTree) -> FigureData:
@@ -230,8 +182,8 @@ def aggregations(tree: ResultTree) -> FigureData:
         bench, policy = tree.of(recipe_row(PAPER, f"bench-{name}")), tree.of(recipe_row(PAPER, name))
         figure.missing += [row for row, found in ((f"bench-{name}", bench), (name, policy)) if not found]
         label = "ours" if name == "sentence" else LABELS[name]
-        left.series += _bars(label, bench, {"average": label}, slot)
-        right.series += _bars(label, policy, {"win_rate_vs_sft": label}, slot)
+        left.series += metric_bars(label, bench, {"average": label}, slot)
+        right.series += metric_bars(label, policy, {"win_rate_vs_sft": label}, slot)
     figure.panels = [left, right]
     return figure
 
@@ -241,10 +193,8 @@ def segmenters(tree: ResultTree) -> FigureData:
     figure = published_figure("sentence/6", "Numbers of Table 8; the training time stands beside it.")
     panel = Panel("policy", "", "true win rate vs SFT, %", [])
     for slot, (label, row) in enumerate(SEGMENTERS.items()):
-        outputs = tree.of(recipe_row(PAPER, row))
-        if not outputs:
-            figure.missing.append(row)
-        panel.series += _bars(label, outputs, {"win_rate_vs_sft": label}, slot)
+        outputs = figure.needs(row, tree.of(recipe_row(PAPER, row)))
+        panel.series += metric_bars(label, outputs, {"win_rate_vs_sft": label}, slot)
     figure.panels = [panel]
     return figure
 
@@ -257,7 +207,7 @@ def token_rewards_before_ends(tree: ResultTree) -> FigureData:
         "Absolute weighted reward of a token in units of its response's mean, over the example responses; 0 is the "
         "last token of a true clause, its mark included.",
     )
-    rows = [row for row in _examples(tree, "preference-transformer").values() if row.get("true_clauses")]
+    rows = [row for row in examples(tree, PAPER, "preference-transformer").values() if row.get("true_clauses")]
     if not rows:
         figure.missing = ["reward_model/preference-transformer"]
         return figure
@@ -266,16 +216,9 @@ def token_rewards_before_ends(tree: ResultTree) -> FigureData:
         for distance, share in _shares_before_ends(row):
             found.setdefault(distance, []).append(share)
     distances = sorted(distance for distance in found if distance <= BEFORE_END)[::-1]
-    values = [mean_and_standard_error(found[distance]) for distance in distances]
-    series = Series(
-        "Preference transformer",
-        [str(-distance) for distance in distances],
-        [mean for mean, _ in values],
-        [error for _, error in values],
-        style="bars",
-        colour=0,
-    )
-    figure.panels = [Panel("example responses", "tokens from the clause's end", "share of the mean", [series])]
+    means = {str(-distance): mean_and_standard_error(found[distance]) for distance in distances}
+    series = mean_series("Preference transformer", means, colour=0, style="bars")
+    figure.panels = [Panel("example responses", "tokens from the clause's end", "share of the mean", series)]
     return figure
 
 
@@ -301,12 +244,10 @@ def second_judge(tree: ResultTree) -> FigureData:
     figure = published_figure(
         "sentence/8", "Win rate of the sentence policy's answers over each baseline's; ties are half."
     )
-    outputs = tree.of(recipe_row(PAPER, "second-judge"))
-    if not outputs:
-        figure.missing.append("second-judge")
+    outputs = figure.needs("second-judge", tree.of(recipe_row(PAPER, "second-judge")))
     panel = Panel("AlpacaEval", "against", "win rate of Sentence, %", [])
     opponents = {f"second/{name}": LABELS[name] for name in METHODS if name != "sentence"}
-    panel.series = _bars("Sentence (ours)", outputs, opponents, COLOURS["sentence"])
+    panel.series = metric_bars("Sentence (ours)", outputs, opponents, COLOURS["sentence"])
     figure.panels = [panel]
     return figure
 

@@ -1,11 +1,12 @@
-"""Figures that every paper has: training curves and the table of its reward models."""
+"""Figures of several papers: training curves, the table of reward models, examples coloured by reward."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from rlhf_core.published.row_map import RecipeRow
-from tasks.report.figure_data import FigureData, Panel, curve_series, metric_by_seed
+from tasks.report.figure_data import FigureData, Panel, curve_series, metric_by_seed, table_line
 from tasks.report.outputs import ResultTree
 
 CURVES = (
@@ -34,9 +35,7 @@ def training_curves(
     figure = FigureData(key="training-curves", title="Training curves", caption=caption)
     figure.panels = [Panel(title, "training step", unit, []) for _, title, unit in CURVES]
     for row in rows:
-        outputs = tree.of(row)
-        if not outputs:
-            figure.missing.append(row.name)
+        outputs = figure.needs(row.name, tree.of(row))
         for (metric, _, _), panel in zip(CURVES, figure.panels, strict=True):
             panel.series += curve_series(
                 labels.get(row.name, row.name),
@@ -53,18 +52,39 @@ def reward_models(tree: ResultTree, rows: Sequence[RecipeRow], caption: str) -> 
     figure = FigureData(key="reward-models", title="Reward models", caption=caption, kind="table")
     lines = []
     for row in rows:
-        outputs = tree.of(row)
-        if not outputs:
-            figure.missing.append(row.name)
-            continue
-        cells = [metric_by_seed(outputs, metric) for metric, _ in REWARD_MODEL_COLUMNS]
-        lines.append(
-            {
-                "name": row.name,
-                "run": f"{row.group}/{row.kind}/{row.name}",
-                "cells": [{"mean": c[0], "se": c[1]} if c else None for c in cells],
-            }
-        )
+        if outputs := figure.needs(row.name, tree.of(row)):
+            means = [metric_by_seed(outputs, metric) for metric, _ in REWARD_MODEL_COLUMNS]
+            lines.append(table_line(row.name, row, means))
     if lines:
         figure.blocks = [{"columns": [title for _, title in REWARD_MODEL_COLUMNS], "rows": lines}]
+    return figure
+
+
+def examples(tree: ResultTree, paper: str, name: str) -> dict[str, dict[str, Any]]:
+    """Returns the example responses of a reward model by id, first seed that was run."""
+    outputs = tree.outputs(paper, "reward_model", name)
+    return {row["id"]: row for row in next(iter(outputs.values())).rows("examples.jsonl")} if outputs else {}
+
+
+def coloured_examples(figure: FigureData, tree: ResultTree, paper: str, labels: Mapping[str, str]) -> FigureData:
+    """Returns the figure with the same responses under several reward models, a repetition among them.
+
+    Args:
+        labels: titles of the reward models by name.
+    """
+    models = {name: examples(tree, paper, name) for name in labels}
+    figure.missing = [f"reward_model/{name}" for name, rows in models.items() if not rows]
+    present = {name: rows for name, rows in models.items() if rows}
+    if not present:
+        return figure
+    shared = set.intersection(*(set(rows) for rows in present.values()))
+    first = next(iter(present.values()))
+    for kind, title in (("normal", "Normal text"), ("repetition", "Text with repetition")):
+        example = next((i for i, row in first.items() if row["kind"] == kind and i in shared), None)
+        if example is not None:
+            shown = [
+                {"name": labels[name], **{key: rows[example][key] for key in ("tokens", "rewards", "segments")}}
+                for name, rows in present.items()
+            ]
+            figure.blocks.append({"title": title, "prompt": first[example]["prompt"], "models": shown})
     return figure

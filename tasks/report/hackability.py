@@ -8,10 +8,7 @@ Reads what the rows of params/hackability/ left in `<results>/hackability/policy
 from __future__ import annotations
 
 import argparse
-import base64
-import hashlib
 import json
-import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -24,10 +21,11 @@ from rlhf_core.evaluation.overoptimisation import ClauseUse, inflated
 from tasks.graph.laboratory import FOLDER, LABORATORY, RewardRows, known_rows, mitigations
 from tasks.params.pages import entries, read_settings
 from tasks.params.scales import scale_entries
+from tasks.params.yaml_files import write_whole
 from tasks.report.hacking_curves import Curve, colours_of, curves_svg, span, spark_svg
 from tasks.report.outputs import mean_and_standard_error
-from tasks.report.page import TEMPLATES, environment
-from tasks.report.records import Provenance, Run, provenance
+from tasks.report.page import render_page, template_text
+from tasks.report.records import Provenance, Run, provenance, record_of
 from tasks.running.artifacts import read_json, read_jsonl
 from tasks.running.stage import run_stage
 
@@ -121,8 +119,7 @@ class MitigationResult:
 
     @property
     def rise(self) -> list[tuple[float, float]]:
-        """Returns how far the mean proxy rose over that of the SFT policy, by step: reward models differ in their
-        zero."""
+        """Returns the mean proxy above the SFT policy's, by step, since reward models differ in their zero."""
         points = self.curve("proxy")
         return [(step, value - points[0][1]) for step, value in points]
 
@@ -171,7 +168,7 @@ class Laboratory:
 
     @property
     def nowhere(self) -> dict[str, str]:
-        """Mitigations that no reward has a row of, with the first reason."""
+        """Returns the mitigations without a row of any reward, each with the first reason."""
         cells = [cell for reward in self.rewards for cell in reward.cells]
         with_row = {cell.mitigation for cell in cells if cell.status != "left out"}
         reasons = {cell.mitigation: cell.reason for cell in reversed(cells)}
@@ -239,7 +236,6 @@ def read_run(out: Path, seed: int) -> HackingRun | None:
             file=str(result),
             remedy="Set measure_hacking: true in its policy settings",
         )
-    record = out / "record" / "record.json"
     return HackingRun(
         seed=seed,
         path=out.as_posix(),
@@ -247,12 +243,12 @@ def read_run(out: Path, seed: int) -> HackingRun | None:
         points=read_jsonl(result / "hacking.jsonl"),
         clauses=_use(metrics, ""),
         clauses_sft=_use(metrics, "_sft"),
-        seconds=read_json(record).get("seconds") if record.exists() else None,
+        seconds=record_of(out).get("seconds"),
     )
 
 
 def describe(root: Path, scale: str, name: str) -> str:
-    """Returns what a reward is, in a line."""
+    """Returns a description of a reward in one line."""
     model = entries(root, FOLDER, "reward_models").get(name)
     if model is None:
         rows = entries(root, FOLDER, "rows")
@@ -311,12 +307,11 @@ def compare(
 
 
 def _provenance(root: Path, outs: Sequence[str]) -> Provenance:
-    files = [root / out / "record" / "record.json" for out in outs]
-    return provenance(Run("", "", "", str(file), read_json(file)) for file in files if file.exists())
+    return provenance(Run("", "", "", out, record_of(root / out)) for out in outs)
 
 
 def verdict(cell: MitigationResult) -> str:
-    """Returns how a cell is shaded: 'hacked' where at least half of its seeds were, 'won', or nothing."""
+    """Returns the shade of a cell: 'hacked' if at least half of its seeds were hacked, else 'won' or nothing."""
     if not cell.runs:
         return ""
     if 2 * cell.hacked >= len(cell.runs):
@@ -340,32 +335,22 @@ def render(comparison: Laboratory) -> str:
         key = f"curves-{comparison.rewards.index(reward)}"
         return Markup(curves_svg(key, f"{reward.name}: proxy reward and win rate", [curve(c) for c in reward.measured]))
 
-    script = (TEMPLATES / "script.js.j2").read_text(encoding="utf-8")
-    return (
-        environment()
-        .get_template("hackability.html.j2")
-        .render(
-            comparison=comparison,
-            colours=colours,
-            verdict=verdict,
-            spark=lambda cell: Markup(spark_svg(curve(cell), *ranges[id(cell)])),
-            curves=panel,
-            style=Markup((TEMPLATES / "style.css.j2").read_text(encoding="utf-8")),
-            own_style=Markup((TEMPLATES / "hackability.css.j2").read_text(encoding="utf-8")),
-            script=Markup(script),
-            script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-        )
+    return render_page(
+        "hackability.html.j2",
+        comparison=comparison,
+        colours=colours,
+        verdict=verdict,
+        spark=lambda cell: Markup(spark_svg(curve(cell), *ranges[id(cell)])),
+        curves=panel,
+        own_style=template_text("hackability.css.j2"),
     )
 
 
 def write_comparison(comparison: Laboratory, out: Path) -> Path:
     """Writes `<out>/hackability.html` and `.json`, each whole or not at all; returns the page's path."""
-    out.mkdir(parents=True, exist_ok=True)
     data = json.dumps(comparison.to_json(), indent=1, sort_keys=True) + "\n"
     for name, text in ((f"{LABORATORY}.json", data), (f"{LABORATORY}.html", render(comparison))):
-        partial = out / f".{name}.{os.getpid()}"
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(out / name)
+        write_whole(out / name, text)
     return out / f"{LABORATORY}.html"
 
 

@@ -9,7 +9,7 @@ from html import escape
 
 from tasks.report.drawing import DASHED, PALETTE, RULE, STYLE, inline_svg
 
-#: The first is that of plain PPO; the eighth, of PAR in the order of mitigations.yaml.
+#: The first colour is plain PPO's, the eighth PAR's, in the order of mitigations.yaml.
 COLOURS = (
     PALETTE[1], PALETTE[4], PALETTE[7], PALETTE[3], PALETTE[2], PALETTE[5], PALETTE[6], PALETTE[0],
     "#c44e6a", "#3b8f8f", "#7a6fd0", "#8f8f2a",

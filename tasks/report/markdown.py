@@ -55,7 +55,7 @@ def _grid(table: dict[str, Any], columns: list[dict[str, Any]]) -> list[str]:
 
 
 def _claims(figure: dict[str, Any]) -> list[str]:
-    """Returns what a paper says in words, and whether it was borne out."""
+    """Returns a paper's claims in words, each with its verdict."""
     lines = [f"### {figure['title']}", "", _row(["the paper says", "where", "verdict"]), "| --- | --- | --- |"]
     lines += [_row([row["text"], row["where"], row["verdict"]]) for block in figure["blocks"] for row in block["rows"]]
     return [*lines, ""]

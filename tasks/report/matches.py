@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from rlhf_core.evaluation.pairwise import (
-    Outcome,
+    PairedTestResult,
     Record,
     compared,
     outcome_of_means,
@@ -188,7 +188,7 @@ class Matches:
             for seed, rate in self.win_rates(own, match.other, match.by).items()
         }
 
-    def outcome(self, main: str, other: str, match: Match) -> Outcome | None:
+    def outcome(self, main: str, other: str, match: Match) -> PairedTestResult | None:
         """Returns the test of the main row against another; None where one of them was not run or has no such score."""
         seeds = self.seeds(main, other)
         if not seeds or not (self.has(main, match.by) and self.has(other, match.by)):

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from rlhf_core.evaluation.statistics import direction_verdict
-from rlhf_core.published.registry import Column, Printed, Table
+from rlhf_core.published.printed_tables import Column, Printed, Table
 from rlhf_core.published.row_map import MappedRow, also_measured, data_set, mapped_rows, metric_name, row_keys
 from tasks.report.matches import ITSELF, OTHERS, Matches, match_of, matched, table_matches, word_verdict
 from tasks.report.measurements import Measurements, Outputs, TableRuns, has_itself, measurements
@@ -240,8 +240,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
 
 
 def stop_lines(row: Mapping[str, Any]) -> list[str]:
-    """Returns what a table says of a row that stopped: the seeds and the reason, one line a reason; none of other
-    rows."""
+    """Returns a line with seeds for each reason why a row stopped; empty for other rows."""
     seeds: dict[str, list[str]] = {}
     for seed, reason in row.get("stopped", {}).items():
         seeds.setdefault(reason, []).append(seed)
@@ -256,7 +255,7 @@ def decimals(printed: Iterable[Printed | None]) -> int:
 
 
 def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
-    """Returns how many published cells were measured, and what they say about the paper's ordering."""
+    """Returns counts of measured published cells, and of their verdicts on the paper's ordering."""
     counts = {"confirmed": 0, "contradicted": 0, "undecided": 0, "not run": 0, "measured": 0}
     for table in tables:
         if not table["is_result"]:

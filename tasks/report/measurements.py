@@ -279,8 +279,7 @@ def has_itself(metric: str) -> bool:
 
 
 def reference_itself(runs: TableRuns, metric: str) -> Measurements:
-    """Returns what the SFT model has by definition: 50 % against itself, and no evaluation that is better than its only
-    one."""
+    """Returns the SFT model's values by definition, such as 50 % wins against itself."""
     found: dict[str, dict[int, Measurement]] = {}
     for name, by_seed in runs.outputs.items():
         for seed, output in by_seed.items():

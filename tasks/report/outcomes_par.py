@@ -16,7 +16,7 @@ from tasks.report.figure_data import FigureData, Panel, Series
 from tasks.report.measurements import prompt_values
 from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.outputs import mean_and_standard_error as over_seeds
-from tasks.running.artifacts import read_json
+from tasks.report.records import record_of
 
 #: The SFT model that the rows of each prefix start from.
 BACKBONES = {"": "gemma2-2b", "llama3-": "llama3-8b", "hh-": "gemma2-2b-hh", "llama3-hh-": "llama3-8b-hh"}
@@ -132,11 +132,6 @@ def _dots(found: Mapping[str, Mapping[str, Cell | None]], columns: Mapping[str, 
 # What it cost.
 
 
-def _record(path: Path) -> dict[str, Any]:
-    record = path / "record" / "record.json"
-    return dict(read_json(record)) if record.exists() else {}
-
-
 def references_of(tree: ResultTree, record: Mapping[str, Any]) -> list[Path]:
     """Returns the reference-reward stages that a policy's record names as its inputs."""
     names = [name for name in record.get("inputs", {}) if "/references/" in name and name.endswith("/result")]
@@ -160,17 +155,17 @@ class Spent:
 
     @property
     def readers(self) -> dict[Path, int]:
-        """Returns how many policies read each reference stage."""
+        """Returns the number of policies that read each reference stage."""
         return {path: sum(path in paths for paths in self.read.values()) for path in self.references}
 
 
 def spent_on(tree: ResultTree, rows: Iterable[str]) -> Spent:
-    """Returns what the policies of rows and their reference rewards took; runs without a record are left out."""
+    """Returns seconds and memory of policies and their reference rewards; runs without a record are left out."""
     outputs = {name: tree.of(recipe_row("par", name)) for name in rows}
-    found = {(name, seed): _record(out.path) for name, by_seed in outputs.items() for seed, out in by_seed.items()}
+    found = {(name, seed): record_of(out.path) for name, by_seed in outputs.items() for seed, out in by_seed.items()}
     records = {key: record for key, record in found.items() if "seconds" in record}
     read = {key: references_of(tree, record) for key, record in records.items()}
-    seconds = {path: float(_record(path).get("seconds", 0.0)) for paths in read.values() for path in paths}
+    seconds = {path: float(record_of(path).get("seconds", 0.0)) for paths in read.values() for path in paths}
     return Spent({key: float(record["seconds"]) for key, record in records.items()}, read, seconds)
 
 

@@ -112,7 +112,7 @@ class ResultTree:
         return self.outputs(row.group, row.kind, row.name)
 
     def stopped(self, row: RecipeRow) -> dict[int, str]:
-        """Returns why a row's stage stopped, by seed; empty where it did not."""
+        """Returns the reason why a row's stage stopped, by seed; empty if it did not stop."""
         found = {}
         for seed in self.seeds:
             path = self.folder(row.group, row.kind, row.name, seed) / "result"
@@ -127,7 +127,7 @@ class ResultTree:
         return self.data_rows(data, "alpaca_calibration.jsonl")
 
     def data_rows(self, data: str, file: str) -> list[dict[str, Any]]:
-        """Returns rows of a file of a data set; empty where there is none."""
+        """Returns the rows of a file of a data set; empty if the file is missing."""
         path = self.root / "shared" / "data" / data / "result" / file
         return read_jsonl(path) if path.exists() else []
 

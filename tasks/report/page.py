@@ -19,7 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from rlhf_core.errors import DataError
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from tasks.graph.expected import clock
 from tasks.graph.names import made_tables
 from tasks.graph.times import KindTime, RunTimes, by_kind, last_run, run_line
@@ -80,8 +80,8 @@ class PaperReport:
 
     @property
     def disagreements(self) -> list[str]:
-        """Returns where the paper's own parts do not agree."""
-        return [note["text"] for note in registry.paper(self.key).notes if note["type"] == "disagreement"]
+        """Returns the places at which the paper contradicts itself."""
+        return [note["text"] for note in printed_tables.paper(self.key).notes if note["type"] == "disagreement"]
 
 
 @dataclass(frozen=True)
@@ -108,13 +108,13 @@ class Report:
 
 
 def read_report(results: Path) -> Report:
-    """Collects each paper's tables (`made_tables`), in the registry's order of papers.
+    """Collects each paper's tables (`made_tables`), in the order of `PAPERS`.
 
     Raises:
         DataError: no paper has its tables yet.
     """
     papers = []
-    for key in registry.PAPERS:
+    for key in printed_tables.PAPERS:
         folder = made_tables(results, key)
         if folder is None:
             continue
@@ -238,13 +238,19 @@ def _tip(cell: dict[str, Any], decimals: int) -> str:
     return "\n".join(lines)
 
 
+def template_text(name: str) -> Markup:
+    """Returns a file of the templates as it stands."""
+    return Markup((TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def render_page(template: str, **values: Any) -> str:
+    """Returns a page of a template, its style and script inside."""
+    script = template_text("script.js.j2")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    page = environment().get_template(template)
+    return page.render(style=template_text("style.css.j2"), script=script, script_digest=digest, **values)
+
+
 def render(report: Report) -> str:
     """Returns the page as a string."""
-    env = environment()
-    script = (TEMPLATES / "script.js.j2").read_text(encoding="utf-8")
-    return env.get_template("page.html.j2").render(
-        report=report,
-        style=Markup((TEMPLATES / "style.css.j2").read_text(encoding="utf-8")),
-        script=Markup(script),
-        script_digest=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
-    )
+    return render_page("page.html.j2", report=report)

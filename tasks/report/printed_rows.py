@@ -61,7 +61,7 @@ def printed_lines(table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]
 
 
 def _printed_row(numbered: tuple[int, MeasuredRow]) -> tuple[Any, ...]:
-    """Returns what the parts of one printed row have in common; a row without parts is like no other."""
+    """Returns the key that the parts of one printed row share; a row without parts has a key of its own."""
     number, row = numbered
     part = row["extra"].get("part")
     if part is None:

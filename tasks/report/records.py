@@ -18,7 +18,7 @@ class Run:
         anchor: id on the page.
         row, seed: whose run it is.
         path: the stage's folder, as given to the tables stage.
-        record: `record/record.json`; empty where there is none (a result restored without its record).
+        record: `record/record.json`; empty for a result that was restored without its record.
     """
 
     anchor: str
@@ -37,14 +37,19 @@ class Run:
         return f"{commit} (with changes)" if commit and self.record.get("dirty") else commit
 
 
+def record_of(out: Path) -> dict[str, Any]:
+    """Returns `record/record.json` of a stage's folder; empty where there is none."""
+    path = out / "record" / "record.json"
+    return dict(read_json(path)) if path.exists() else {}
+
+
 def run_anchor(group: str, kind: str, name: str, seed: str) -> str:
     return f"run-{group}-{kind}-{name}-{seed}".replace(".", "_")
 
 
 def read_run(root: Path, anchor: str, row: str, seed: str, path: str) -> Run:
-    """Returns the run whose outputs lie in `path`, which is relative to the tree's root."""
-    record = root / path / "record" / "record.json"
-    return Run(anchor, row, seed, path, read_json(record) if record.exists() else {})
+    """Returns the run with outputs in `path`, a path relative to the tree's root."""
+    return Run(anchor, row, seed, path, record_of(root / path))
 
 
 def runs_of(root: Path, tables: Iterable[dict[str, Any]]) -> dict[str, Run]:

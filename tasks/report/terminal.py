@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
 from tasks.report.cells import MARKS, format_number, unparsable_text
 from tasks.report.measured import stop_lines
@@ -48,15 +48,15 @@ def print_table(tables_json: Path, name: str) -> None:
 
 
 def _stops(tables_json: Path, name: str) -> list[str]:
-    """Returns what is to be said of a table's rows that stopped."""
+    """Returns the notes on stopped rows of a table."""
     made = read_json(tables_json)["tables"] if tables_json.exists() else []
-    rows = [row for table in made if table["name"] == registry.table(name).name for row in table["rows"]]
+    rows = [row for table in made if table["name"] == printed_tables.table(name).name for row in table["rows"]]
     return list(dict.fromkeys(f"{row['name']} {line}." for row in rows for line in stop_lines(row)))
 
 
 def rich_tables(tables_json: Path, name: str) -> list[Any]:
     """Returns the table as rich tables: the paper's columns, and apart from them what only the testbed measures."""
-    published = registry.table(name)
+    published = printed_tables.table(name)
     measured = read_json(tables_json)["tables"] if tables_json.exists() else []
     data = next((table for table in measured if table["name"] == published.name), None)
     if data is None:
@@ -72,7 +72,7 @@ def rich_tables(tables_json: Path, name: str) -> list[Any]:
 
 
 def _rich_table(
-    published: registry.Table, columns: list[dict[str, Any]], data: Mapping[str, Any] | None, title: str
+    published: printed_tables.Table, columns: list[dict[str, Any]], data: Mapping[str, Any] | None, title: str
 ) -> Any:
     from rich import box
     from rich.table import Table

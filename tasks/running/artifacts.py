@@ -145,13 +145,13 @@ class Inputs:
     stamps: Mapping[str, frozenset[tuple[str, int, int, int]]]
 
     @classmethod
-    def of(cls, paths: Sequence[Path | str]) -> Inputs:
-        """Returns the present state of the inputs.
+    def of(cls, paths: Sequence[Path | str | None]) -> Inputs:
+        """Returns the present state of the inputs, without those that are None.
 
         Raises:
             DataError: an input that does not exist.
         """
-        addresses = [Address(Path(path)) for path in paths]
+        addresses = [Address(Path(path)) for path in paths if path is not None]
         for address in addresses:
             if not address.file.exists():
                 raise DataError("input does not exist", file=str(address), remedy="Run the stage that makes it first")
@@ -203,8 +203,7 @@ def peak_memory() -> dict[str, float]:
 
 
 def record_folder(result: Path) -> Path:
-    """Returns where a stage that writes into `result` notes what depends on clock and machine; nothing depends on
-    it."""
+    """Returns the folder of a stage's record, which depends on clock and machine and which no stage reads."""
     return result.parent / "record"
 
 
@@ -254,7 +253,7 @@ def stage_output(
     *,
     stage: str,
     version: int,
-    inputs: Sequence[Path | str] | Inputs,
+    inputs: Sequence[Path | str | None] | Inputs,
     seconds_before: Callable[[], float] = lambda: 0.0,
 ) -> Iterator[Path]:
     """Yields the directory to write results into; on success it becomes `<out>/result` as a whole.
@@ -266,7 +265,8 @@ def stage_output(
         out: the stage's output directory.
         stage: the stage's name, for the record.
         version: the stage module's VERSION.
-        inputs: files and directories read, whose digests the record keeps; or their state when the run began.
+        inputs: files and directories read, whose digests the record keeps, None for one that was not given; or their
+            state when the run began.
         seconds_before: what interrupted runs spent on the part that this one did not repeat.
 
     Raises:
@@ -320,9 +320,9 @@ def stage_output(
         raise found
 
 
-def check_version(stage: str, version: int, requested: int | None) -> None:
-    """A stage started for another version of its code would record a wrong lineage: refused."""
-    if requested is not None and requested != version:
+def check_version(stage: str, version: int, requested: int) -> None:
+    """Refuses to start a stage for another version of its code, which would record a wrong lineage."""
+    if requested != version:
         raise RewardsmithError(
             f"stage '{stage}' has version {version} but version {requested} was asked for. "
             "Run `rewardsmith graph` to bring the graph files up to date"

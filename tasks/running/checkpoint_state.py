@@ -105,7 +105,7 @@ def write_state(folder: Path, state: State) -> list[Path]:
 
 
 def read_state(folder: Path) -> State:
-    """Returns what `write_state` wrote."""
+    """Returns the state that `write_state` wrote."""
     rest = json.loads((folder / STATE_FILE).read_text(encoding="utf-8"))
     state: State = unflatten(load_file(folder / TENSORS_FILE), rest)
     return state

@@ -128,7 +128,7 @@ class CheckpointStore:
         return Checkpoint(step, read_state(folder))
 
     def remove(self) -> None:
-        """Removes the run's checkpoints, those of earlier inputs and parameters too."""
+        """Removes all checkpoints of the run, including checkpoints of earlier inputs and parameters."""
         shutil.rmtree(self.run_folder, ignore_errors=True)
 
 
@@ -234,7 +234,7 @@ def checkpoint_seconds() -> float:
 
 @contextmanager
 def resumable_output(
-    out: Path | str, *, stage: str, version: int, inputs: Sequence[Path | str], seed: int
+    out: Path | str, *, stage: str, version: int, inputs: Sequence[Path | str | None], seed: int
 ) -> Iterator[tuple[Path, RunCheckpoints]]:
     """`stage_output` and the run's checkpoints, which are removed when the result stands.
 

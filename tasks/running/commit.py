@@ -34,7 +34,7 @@ def changed_since(root: Path, commit: str) -> list[str]:
 
 
 def code_of(root: Path) -> str:
-    """Returns a digest of CODE as it stands in the tree, whichever commit that is; empty outside git."""
+    """Returns a digest of the tree's CODE, committed or not; empty outside git."""
     call = ["git", "-C", str(root), "ls-tree", "HEAD", *CODE]
     done = subprocess.run(call, capture_output=True, stdin=subprocess.DEVNULL)
     if done.returncode:

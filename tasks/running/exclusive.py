@@ -20,7 +20,7 @@ def only_one(path: Path, busy: str, remedy: str) -> Iterator[None]:
 
     Args:
         path: of the lock.
-        busy: what is at work where another process holds it, as in "another run is active in /tree".
+        busy: the message if another process holds the lock, as in "another run is active in /tree".
         remedy: what to do then.
 
     Raises:
@@ -42,7 +42,7 @@ def in_turn(path: Path, busy: str) -> Iterator[None]:
 
     Args:
         path: of the lock.
-        busy: what is at work then, as in "another sync writes into MLflow".
+        busy: the message if another process holds the lock, as in "another sync writes into MLflow".
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("a+", encoding="utf-8") as file:
@@ -78,7 +78,7 @@ def only_scheduler(root: Path) -> Iterator[None]:
     """Holds the working tree's scheduler lock; the operating system releases it when this process dies.
 
     Raises:
-        RewardsmithError: another scheduler is at work in this tree.
+        RewardsmithError: another scheduler runs in this tree.
     """
     remedy = "Wait for it, or use a clone or git worktree of your own"
     with only_one(root / ".work" / "scheduler.lock", f"another run is active in {root}", remedy):

@@ -15,7 +15,8 @@ from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.loading import load_language_model, load_tokenizer
 from rlhf_core.models.policy import Policy, policy_of
-from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
+from rlhf_core.segmentation import SEGMENTERS, Segmenter, build_segmenter
+from rlhf_core.segmentation.segmenters import segmenter_needs
 from tasks.params.settings import typed
 from tasks.running.artifacts import read_json
 from tasks.running.stage import device
@@ -50,25 +51,26 @@ def encode(encoder: Encoder, rows: Sequence[Mapping[str, Any]], field: str, file
 
 
 def load_segmenter(spec: Mapping[str, Any], folder: Path | None) -> Segmenter:
-    """Returns a segmenter; of kind sat, the one that the `segmenter` stage made.
+    """Returns a segmenter; where the `segmenter` stage makes its model, the one that the stage made.
 
     Args:
         spec: `{kind: sat, model: sat-3l}` and the like, entropy cutoffs in nats.
-        folder: result of `segmenter`, for kind sat.
+        folder: result of `segmenter`.
 
     Raises:
-        RecipeError: kind sat without the stage's result, or with options that the stage's spec holds.
+        RecipeError: a segmenter of the stage without its result, or with options that the stage's spec holds.
     """
-    if spec.get("kind") != "sat":
+    if not segmenter_needs(spec).of_stage:
         return build_segmenter(spec)
     if set(spec) != {"kind", "model"}:
         raise RecipeError(
-            f"segmenter 'sat' takes 'model', a file of the scale's segmenters/, the recipe gives {sorted(spec)}; "
-            "set threshold and max_sentence_chars in that file"
+            f"segmenter '{spec['kind']}' takes 'model', an entry of the scale's segmenters.yaml, the recipe gives "
+            f"{sorted(spec)}; set the other options in that entry"
         )
     if folder is None:
         raise RecipeError(f"the segmenter '{spec['model']}' is made by the stage `segmenter`: give --segmenter")
-    return SaT.of_stage(folder)
+    made: Segmenter = SEGMENTERS[spec["kind"]].of_stage(folder)
+    return made
 
 
 def load_policy(model_folder: Path, encoder: Encoder) -> Policy:
@@ -120,11 +122,11 @@ def load_judge(spec: Mapping[str, Any] | None, world: GoldWorld | None) -> Judge
 
     Raises:
         RecipeError: an unknown kind or field, a gold judge without its world, an environment variable that is not set.
-        JudgeError: an address that is none, or no key.
+        JudgeError: an invalid address, or a missing key.
     """
     if spec is None:
         return None
-    from rlhf_core.evaluation.judges.registry import JUDGES
+    from rlhf_core.evaluation.judges.choices import JUDGES
 
     kind = JUDGES.kind_of(spec)
     hint = "set it, or set the evaluation's judge to null to leave judged metrics out"

@@ -28,7 +28,7 @@ def control_groups(controller: str, root: Path = CGROUP, proc: Path = PROC) -> l
 
 
 def _text(path: Path) -> str:
-    """Returns what a file of the system says; empty where it is not there."""
+    """Returns the content of a system file; empty if the file is missing."""
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError:
@@ -36,7 +36,7 @@ def _text(path: Path) -> str:
 
 
 def cgroup_cores(root: Path = CGROUP, proc: Path = PROC) -> float | None:
-    """Cores that the control groups grant (version 2 or 1), or None where there is no quota."""
+    """Returns the cores that control groups (version 2 or 1) grant, None without a quota."""
     quotas = []
     for group in control_groups("cpu", root, proc):
         one = [_text(group / "cpu.cfs_quota_us"), _text(group / "cpu.cfs_period_us")]

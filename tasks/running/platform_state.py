@@ -41,13 +41,12 @@ def read_private(path: Path) -> dict[str, Any]:
 
 
 def identity(pid: int) -> dict[str, Any]:
-    """Returns what tells a process from every other one that has or had its id: the boot, and its start in ticks since
-    then.
+    """Returns the identity of a process among all with the same id: the boot, and its start in ticks since the boot.
 
-    Both stay as they are when the clock is set. Where there is no /proc it is the time of the process's creation.
+    Setting the clock changes neither. Without /proc it is the time of the process's creation.
 
     Raises:
-        psutil.NoSuchProcess: there is none.
+        psutil.NoSuchProcess: the process has ended.
         psutil.AccessDenied: it is another user's, on a system that hides these.
     """
     boot = boot_id()
@@ -101,7 +100,7 @@ def alive(note: Mapping[str, Any] | None) -> bool:
 
 
 def client_environment(root: Path) -> dict[str, str]:
-    """Returns what a client of the tree's platform needs in its environment; empty while the platform is down."""
+    """Returns the environment variables of a client of the tree's platform; empty while the platform is down."""
     processes = read_private(root / FOLDER / STATE).get("processes", {})
     if not all(alive(processes.get(name)) for name in ("prefect", "mlflow")):
         return {}

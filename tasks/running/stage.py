@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, get_args, get_origin, get_type_hints
 
@@ -31,32 +32,63 @@ def _module(function: Callable[..., None]) -> str:
     return main.name if main else function.__module__
 
 
+def _stage(function: Callable[..., None]) -> tuple[str, int]:
+    """Returns a stage's name and the version of its code."""
+    return _module(function).rpartition(".")[2], sys.modules[function.__module__].VERSION
+
+
+def _parameters(owner: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yields name, annotation and default of each parameter of a function, or of each field of a dataclass."""
+    hints = get_type_hints(owner, include_extras=True)
+    for name, parameter in inspect.signature(owner).parameters.items():
+        yield name, hints[name], parameter.default
+
+
+def _arguments(owner: Callable[..., Any]) -> Iterator[tuple[str, Any, Any]]:
+    """Yields the parameters of a function; in place of a parameter that is a dataclass, the parameters of that."""
+    for name, hint, default in _parameters(owner):
+        if is_dataclass(hint):
+            yield from _arguments(hint)  # type: ignore[arg-type]
+        else:
+            yield name, hint, default
+
+
+def _filled(owner: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the parameters of a function from the arguments of its command line, with its dataclasses built."""
+    return {
+        name: hint(**_filled(hint, given)) if is_dataclass(hint) else given[name]  # type: ignore[arg-type, operator]
+        for name, hint, _ in _parameters(owner)
+    }
+
+
 def argument_parser(function: Callable[..., None]) -> argparse.ArgumentParser:
     """Returns the command line of a stage's function: one argument per parameter, required unless it has a default or
     may be None; the help text of each is in its `Annotated`.
 
-    `spec_path` is `--spec`, `version` is `--stage-version`.
+    `spec_path` is `--spec`; every stage has `--stage-version`. A parameter that is a dataclass stands for its fields,
+    so that arguments that belong together are declared, documented and checked together (`PolicyInputs`).
     """
     parser = argparse.ArgumentParser(prog=f"python -m {_module(function)}", description=function.__doc__)
-    hints = get_type_hints(function, include_extras=True)
-    for name, parameter in inspect.signature(function).parameters.items():
-        hint, text = hints[name], HELP.get(name)
+    for name, hint, default in _arguments(function):
+        text = HELP.get(name)
         if get_origin(hint) is Annotated:
             hint, text = get_args(hint)[:2]
         may_be_none = type(None) in get_args(hint)
         if may_be_none:
             hint = next(part for part in get_args(hint) if part is not type(None))
         several = get_origin(hint) is tuple
-        flag = "stage-version" if name == "version" else name.removesuffix("_path").replace("_", "-")
+        flag = name.removesuffix("_path").replace("_", "-")
         parser.add_argument(
             f"--{flag}",
             dest=name,
             metavar=flag.upper(),
             type=get_args(hint)[0] if several else hint,
             nargs="+" if several else None,
-            required=not may_be_none and parameter.default is inspect.Parameter.empty,
+            required=not may_be_none and default is inspect.Parameter.empty,
+            default=None if default is inspect.Parameter.empty else default,
             help=text,
         )
+    parser.add_argument("--stage-version", type=int, help="expected VERSION of the stage's code")
     return parser
 
 
@@ -72,7 +104,6 @@ HELP = {
     "evaluation_path": "evaluation spec (YAML)",
     "seed": "of everything random",
     "out": "output directory: result/ and record/ go there",
-    "version": "expected VERSION of the stage's code",
 }
 
 
@@ -86,15 +117,19 @@ def command_line(function: Callable[..., None]) -> Callable[[list[str] | None], 
 
     def main(arguments: list[str] | None = None) -> None:
         given = vars(argument_parser(function).parse_args(arguments))
+        requested = given.pop("stage_version")
         if given["out"].parts[:2] == ("results", ROOT_SCALE):
             os.environ["CUDA_VISIBLE_DEVICES"] = ""
         above = stopped_inputs(given)
         settings = [str(path) for name, path in given.items() if name.endswith("_path") and path is not None]
         try:
             _refuse_other_inputs(given)
+            if requested is not None:
+                check_version(*_stage(function), requested)
             if above:
                 stop_as_well(function, above, given)
-            function(**{name: tuple(value) if isinstance(value, list) else value for name, value in given.items()})
+            values = {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+            function(**_filled(function, values))
         except Stopped as found:
             print(f"stopped: {found}", file=sys.stderr)
         except RecipeError as error:
@@ -114,7 +149,7 @@ def _refuse_other_inputs(given: Mapping[str, Any]) -> None:
     from tasks.graph.declared import check_declared
 
     named = {name.removesuffix("_path"): value for name, value in given.items() if value is not None}
-    check_declared(Path(), given["out"], {n: v for n, v in named.items() if n not in ("out", "version")})
+    check_declared(Path(), given["out"], {n: v for n, v in named.items() if n != "out"})
 
 
 def stopped_inputs(given: Mapping[str, Any]) -> dict[Path, str]:
@@ -130,9 +165,7 @@ def stop_as_well(function: Callable[..., None], above: Mapping[Path, str], given
     Raises:
         Stopped: with their reasons.
     """
-    reason, name = "; ".join(dict.fromkeys(above.values())), _module(function).rpartition(".")[2]
-    version = sys.modules[function.__module__].VERSION
-    check_version(name, version, given.get("version"))
+    reason, (name, version) = "; ".join(dict.fromkeys(above.values())), _stage(function)
     if int(os.environ.get("RANK", "0")):  # of several processes the first one writes
         raise Stopped(reason)
     with stage_output(given["out"], stage=name, version=version, inputs=list(above)):

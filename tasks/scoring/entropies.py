@@ -11,6 +11,7 @@ import torch
 from rlhf_core.data.encoding import EncodedSequence
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.models.policy import Policy
+from rlhf_core.segmentation.segmenters import segmenter_needs
 from rlhf_core.supervised.sft import sequence_statistics
 from tasks.running.artifacts import read_json, read_tensors
 
@@ -35,21 +36,23 @@ def load_entropies(folder: Path, split: str) -> list[list[float]]:
 
 
 def resolve_segmenter(spec: Mapping[str, Any], entropies: Path | None) -> dict[str, Any]:
-    """Returns a segmenter spec with its entropy cutoff in nats.
+    """Returns a segmenter spec with its entropy cutoffs in nats.
 
     Raises:
-        RecipeError: an entropy segmenter without the result of the `entropies` stage.
+        RecipeError: a segmenter with cutoffs, without the result of the `entropies` stage.
+        DataError: a cutoff that the result does not have.
     """
-    if spec.get("kind") != "entropy":
+    stated = segmenter_needs(spec).cutoffs
+    if not stated:
         return dict(spec)
     if entropies is None:
-        raise RecipeError("a segmenter of kind entropy needs the SFT model's entropies: give --entropies")
-    cutoffs = read_json(entropies / "cutoffs.json")
-    name = str(spec.get("cutoff"))
-    if name not in cutoffs:
-        raise DataError(
-            f"entropy cutoff {name} is not among {sorted(cutoffs)}",
-            file=str(entropies / "cutoffs.json"),
-            remedy="Add it to `cutoffs` of `entropies` in the scale's stages.yaml",
-        )
-    return {**spec, "cutoff": cutoffs[name]}
+        raise RecipeError(f"a segmenter of kind {spec['kind']} needs the SFT model's entropies: give --entropies")
+    known = read_json(entropies / "cutoffs.json")
+    for name in map(str, stated.values()):
+        if name not in known:
+            raise DataError(
+                f"entropy cutoff {name} is not among {sorted(known)}",
+                file=str(entropies / "cutoffs.json"),
+                remedy="Add it to `cutoffs` of `entropies` in the scale's stages.yaml",
+            )
+    return {**spec, **{option: known[str(name)] for option, name in stated.items()}}

@@ -16,7 +16,7 @@ from rlhf_core.errors import DataError, NumericsError
 from rlhf_core.normalisers import Normaliser
 from rlhf_core.rewards.readout import RewardModelScorer
 from rlhf_core.rollout import Responses
-from rlhf_core.shaping.specification import Scale
+from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import Segments
 from tasks.running.artifacts import read_json, read_tensors
 
@@ -27,11 +27,11 @@ class References:
 
     Attributes:
         rewards: [M] float32 reference rewards by prompt id.
-        scale: their mean and population deviation, the responses' mean length.
+        units: their mean and population deviation, the responses' mean length.
     """
 
     rewards: dict[str, Tensor]
-    scale: Scale
+    units: SftUnits
 
 
 def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Responses, Tensor]:
@@ -73,11 +73,11 @@ def load_references(
     if not torch.isfinite(rewards).all():
         bad = int(torch.nonzero(~torch.isfinite(rewards))[0]) // int(facts["responses"])
         raise NumericsError(f"{folder}: a reference reward of prompt '{facts['prompts'][bad]}' is not finite")
-    scale = Scale(
+    units = SftUnits(
         mean=float(rewards.double().mean()),
         deviation=float(rewards.double().std(correction=0)),
         length=float(stored["lengths"].double().mean()),
         constants=facts["constants"],
     )
     by_prompt = rewards.float().reshape(len(facts["prompts"]), -1)
-    return References(dict(zip(facts["prompts"], by_prompt, strict=True)), scale)
+    return References(dict(zip(facts["prompts"], by_prompt, strict=True)), units)

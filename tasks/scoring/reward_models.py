@@ -20,15 +20,16 @@ from rlhf_core.models.policy import Policy, pad_rows
 from rlhf_core.models.reward_model import CONFIG_FILE, ScalarModel
 from rlhf_core.rewards.aggregation import Aggregation, build_aggregation
 from rlhf_core.rewards.preference_training import score_parts
-from rlhf_core.segmentation import SaT, Segmenter, build_segmenter
+from rlhf_core.segmentation import Segmenter, build_segmenter
 from rlhf_core.segmentation.end_tokens import end_token_id
 from rlhf_core.segmentation.sat import KNOWN_FILE
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segmenters import SentenceSegmenter, segmenter_needs
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.stage import device
 from tasks.scoring.entropies import resolve_segmenter, response_entropies
-from tasks.scoring.segmenting import segmented
+from tasks.scoring.segmenting import NO_SENTENCES, segmented
 
 #: What tells the results of upstream stages apart.
 MARKS: dict[str, Callable[[Path], bool]] = {
@@ -44,7 +45,7 @@ def upstream(name: str, given: Path | None, model_dir: Path) -> Path:
     """Returns the result of an upstream stage: the one given, else the one that the model's record names.
 
     Raises:
-        DataError: it is none, or is named nowhere.
+        DataError: it is not a reward model, or nothing names it.
     """
     if given is not None:
         if not MARKS[name](given):
@@ -127,8 +128,8 @@ class TrainedScorer:
         policy = load_policy(upstream("sft", above.sft, folder) / "model", encoder) if cutter.needs_entropies else None
         if policy is not None:
             policy.model.eval()
-        if trained.get("end_token") and not isinstance(cutter, SaT):
-            raise RecipeError("this reward model reads a token behind each sentence: only a segmenter of kind sat fits")
+        if trained.get("end_token") and not isinstance(cutter, SentenceSegmenter):
+            raise RecipeError(NO_SENTENCES)
         end_token = end_token_id(encoder.tokenizer) if trained.get("end_token") else None
         aggregation, head = build_aggregation(trained["aggregation"]), trained["heads"][0]
         return cls(model, aggregation, encoder, cutter, policy, end_token, head=head)
@@ -256,13 +257,11 @@ def load_scorer(
 
 
 def _segmenter(spec: dict[str, Any], folder: Path, above: RewardModelInputs) -> Segmenter:
-    if spec.get("kind") == "sat":
+    needs = segmenter_needs(spec)
+    if needs.of_stage:
         return load_segmenter(spec, upstream("segmenter", above.sentences, folder))
-    cutoff = spec.get("cutoff")
-    if isinstance(cutoff, str):
+    if any(isinstance(cutoff, str) for cutoff in needs.cutoffs.values()):
         spec = resolve_segmenter(spec, upstream("entropies", above.entropies, folder))
-    elif spec.get("kind") == "entropy" and not isinstance(cutoff, int | float):
-        raise RecipeError(f"entropy segmenter: cutoff is {cutoff}; give nats or the name of a cutoff of the scale")
     return build_segmenter(spec)
 
 

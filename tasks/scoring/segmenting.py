@@ -9,10 +9,13 @@ from rlhf_core.data.tokenizers import require_offset_mapping, token_spans
 from rlhf_core.errors import RecipeError
 from rlhf_core.rewards.aggregation import Aggregation
 from rlhf_core.rewards.preference_training import MEAN
-from rlhf_core.segmentation import SaT, Segmentation, Segmenter
+from rlhf_core.segmentation import Segmentation, Segmenter
 from rlhf_core.segmentation.end_tokens import with_end_tokens
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
+from rlhf_core.segmentation.segmenters import SentenceSegmenter
 from tasks.running.result_rows import PreferencePair
+
+NO_SENTENCES = "this reward model reads a token behind each sentence: use a segmenter that finds sentences, such as sat"
 
 
 @dataclass(frozen=True)
@@ -60,13 +63,13 @@ def segmented(
     """
     if end_token is None:
         return segment_sequences(encoded, encoder, segmenter, entropies, chunk)
-    if not isinstance(segmenter, SaT):
-        raise RecipeError("this reward model reads a token behind each sentence: only a segmenter of kind sat fits")
+    if not isinstance(segmenter, SentenceSegmenter):
+        raise RecipeError(NO_SENTENCES)
     return sequences_with_ends(encoded, encoder, segmenter, end_token)
 
 
 def sequences_with_ends(
-    encoded: list[EncodedSequence], encoder: Encoder, segmenter: SaT, end_token: int
+    encoded: list[EncodedSequence], encoder: Encoder, segmenter: SentenceSegmenter, end_token: int
 ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
     """Sequences with `<END>` behind each sentence and EOS last, and the spans of sentences with their `<END>`.
 

@@ -1,4 +1,4 @@
-"""MLflow's databases, brought to the installed version: the tracking store's, and that of its server's users."""
+"""Upgrades of MLflow's databases to the installed version: the tracking store and the server's users."""
 
 from __future__ import annotations
 
@@ -23,8 +23,7 @@ if place := os.environ.get("UPGRADE_AUTH"):
 
 
 def mark_of(tool: str, address: str) -> str:
-    """Returns what the note of a prepared database holds: its tool's version, and a hash of its address with its
-    password."""
+    """Returns the note of a prepared database: its tool's version, and a hash of its address with the password."""
     return f"{tool} {metadata.version(tool)} {hashlib.sha256(address.encode()).hexdigest()}\n"
 
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
@@ -32,7 +33,7 @@ from tasks.params.settings import ROOT_SCALE
 from tasks.running.artifacts import read_jsonl
 from tasks.running.exclusive import in_turn
 from tasks.tracking.databases import mark_of, upgrade
-from tasks.tracking.models import Registry, model_name
+from tasks.tracking.models import Registry, model_name, pages
 from tasks.tracking.outcomes import RowOutcome, numbers, outcomes, table_metrics, tables_of_rows
 from tasks.tracking.searches import note_experiment
 
@@ -47,7 +48,6 @@ EXPERIMENT_KIND = ("mlflow.experimentKind", "custom_model_development")
 METRICS_PER_CALL, PARAMS_PER_CALL = 1000, 100
 #: Files with a row per step, and what their metrics' names begin with.
 STEP_FILES = {"result/history.jsonl": "", "result/checkpoints.jsonl": "checkpoint/", "record/phases.jsonl": "system/"}
-PAGE = 1000
 
 
 @dataclass
@@ -131,21 +131,15 @@ def _existing(client: Any, experiment: str, scale: str) -> dict[str, Any]:
     """Returns the live runs by key; of several with one key, the newest complete one stays and the others are
     deleted."""
     runs: dict[str, Any] = {}
-    token = None
-    while True:
-        query = f"tags.scale = '{scale}'"
-        page = client.search_runs([experiment], query, max_results=PAGE, page_token=token)
-        for run in page:
-            key = run.data.tags.get("key")
-            if key is None:
-                continue
-            if run.data.tags.get("complete") != "true" or key in runs:
-                client.delete_run(run.info.run_id)
-            else:
-                runs[key] = run
-        token = page.token
-        if not token:
-            return runs
+    for run in pages(partial(client.search_runs, [experiment]), f"tags.scale = '{scale}'"):
+        key = run.data.tags.get("key")
+        if key is None:
+            continue
+        if run.data.tags.get("complete") != "true" or key in runs:
+            client.delete_run(run.info.run_id)
+        else:
+            runs[key] = run
+    return runs
 
 
 def _milliseconds(record: Mapping[str, Any]) -> tuple[int, int]:
@@ -345,7 +339,7 @@ class Mirror:
             self.registry.register(name, run, tags)
 
     def joint(self, outcome: RowOutcome, table: str, values: Mapping[str, float]) -> None:
-        """Metrics that the tables stage found for a row x seed, logged where the run shows others."""
+        """Logs the metrics of the tables stage for a row and seed beside the run's other metrics."""
         from mlflow.entities import Metric
 
         run = self.existing[f"{self.scale}/{table}/{outcome.row}/{outcome.seed}"]

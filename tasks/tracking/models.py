@@ -56,8 +56,8 @@ class Registered:
     commit: str = ""
 
 
-def _pages(search: Callable[..., Any], query: str) -> Iterator[Any]:
-    """Yields the everything that a paged search finds."""
+def pages(search: Callable[..., Any], query: str) -> Iterator[Any]:
+    """Yields everything that a paged search of MLflow finds."""
     token = None
     while True:
         page = search(query, max_results=PAGE, page_token=token)
@@ -80,10 +80,10 @@ class Registry:
     def _read(self, paper: str) -> None:
         """The versions known, by model and seed with digest, the newest of each; and where every alias points."""
         query = f"name LIKE '{paper}-%'"
-        for version in sorted(_pages(self.client.search_model_versions, query), key=lambda found: int(found.version)):
+        for version in sorted(pages(self.client.search_model_versions, query), key=lambda found: int(found.version)):
             mark = f"{version.tags.get('seed')}/{version.tags.get('digest')}"
             self.known.setdefault(version.name, {})[mark] = str(version.version)
-        for model in _pages(self.client.search_registered_models, query):
+        for model in pages(self.client.search_registered_models, query):
             self.aliases[model.name] = {alias: str(version) for alias, version in model.aliases.items()}
 
     def register(self, name: str, run: Any, tags: Mapping[str, str]) -> None:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
 from tasks.graph import files as graph
 from tasks.graph.items import SHARED
@@ -101,7 +101,7 @@ def flatten(values: Any, prefix: str = "") -> dict[str, str]:
 def tables_of_rows(paper: str) -> dict[str, list[str]]:
     """Returns tables that print each row of a paper, by row name; none of rows that belong to no published paper."""
     tables: dict[str, list[str]] = {}
-    for table in registry.paper(paper).tables if paper in registry.PAPERS else ():
+    for table in printed_tables.paper(paper).tables if paper in printed_tables.PAPERS else ():
         for row in mapped_rows(table):
             if row.recipe is not None and table.id not in tables.setdefault(row.recipe.name, []):
                 tables[row.recipe.name].append(table.id)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flows.paper import runs_link, tables_so_far
-from flows.scheduler import Summary
+from flows.scheduler import RunSummary
 from flows.stage_run import StageDone
 from tasks.tracking.searches import note_experiment
 from tests.flows import without_stages
@@ -28,30 +28,30 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     "summary",
     [
-        Summary(current=["policy-segment-bandit-0"]),
-        Summary(failed={"policy-segment-dpo-0": "boom"}, skipped={FULL: "reads from it"}),
-        Summary(current=[DEMO], skipped={FULL: "reads from it"}),
-        Summary(failed={FULL: "boom"}),
-        Summary(current=["tables-par"]),
+        RunSummary(current=["policy-segment-bandit-0"]),
+        RunSummary(failed={"policy-segment-dpo-0": "boom"}, skipped={FULL: "reads from it"}),
+        RunSummary(current=[DEMO], skipped={FULL: "reads from it"}),
+        RunSummary(failed={FULL: "boom"}),
+        RunSummary(current=["tables-par"]),
     ],
     ids=["not asked for", "skipped", "only the demo's", "failed", "another paper's"],
 )
-def test_without_its_tables_stage_a_paper_has_tables_so_far(root: Path, summary: Summary) -> None:
+def test_without_its_tables_stage_a_paper_has_tables_so_far(root: Path, summary: RunSummary) -> None:
     assert tables_so_far(root, "testbed", "segment", summary) == [("tasks.tables", [*CALL, "--seeds", "0", "2"])]
 
 
-@pytest.mark.parametrize("summary", [Summary(current=[DEMO]), Summary(done={FULL: StageDone(FULL, "ran", 1.0)})])
-def test_a_finished_tables_stage_is_enough(root: Path, summary: Summary) -> None:
+@pytest.mark.parametrize("summary", [RunSummary(current=[DEMO]), RunSummary(done={FULL: StageDone(FULL, "ran", 1.0)})])
+def test_a_finished_tables_stage_is_enough(root: Path, summary: RunSummary) -> None:
     assert tables_so_far(root, "testbed", "segment", summary) == []
 
 
 def test_a_study_that_no_paper_published_has_no_tables(tmp_path: Path) -> None:
     (tmp_path / "results/testbed/mixed/policy/segment-par/0/result").mkdir(parents=True)
-    assert tables_so_far(tmp_path, "testbed", "mixed", Summary()) == []
+    assert tables_so_far(tmp_path, "testbed", "mixed", RunSummary()) == []
 
 
 def test_nothing_makes_no_tables(tmp_path: Path) -> None:
-    assert tables_so_far(tmp_path, "testbed", "segment", Summary()) == []
+    assert tables_so_far(tmp_path, "testbed", "segment", RunSummary()) == []
 
 
 def test_a_link_of_any_study_has_a_key_that_prefect_takes(tmp_path: Path) -> None:

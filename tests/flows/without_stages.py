@@ -9,8 +9,11 @@ from typing import Any
 
 import pytest
 
-from flows import paper, suite
-from flows.scheduler import Summary
+from flows import paper
+from flows.scheduler import RunSummary
+from tasks.dvc import plan
+from tasks.dvc.ended_runs import Asked
+from tasks.graph.names import SUITE
 
 FLOWS = ("paper", "suite")
 
@@ -19,15 +22,11 @@ def run(
     monkeypatch: pytest.MonkeyPatch, made: str, root: Path, follow_ups: Callable[..., list[str]], **choice: Any
 ) -> None:
     """Runs Segment's flow, or the suite's of Segment alone, at the testbed scale; `follow_ups` gets its calls."""
-    module: Any = {"paper": paper, "suite": suite}[made]
-    monkeypatch.setattr(module, "run_stale", lambda *_, **__: Summary())
-    monkeypatch.setattr(module, "follow_ups", follow_ups)
-    monkeypatch.setattr(module, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
-    monkeypatch.setattr(module.plan, "pipeline_files", lambda *_, **__: [])
-    monkeypatch.setattr(module.plan, "suite_files", lambda *_, **__: [])
-    monkeypatch.setattr(module.plan, "suite_papers", lambda *_, **__: ["segment"])
-    choice |= {"scale": "testbed", "report": True, "sync": True}
-    if made == "paper":
-        paper.run_paper("segment", rows=(), root=str(root), **choice)
-    else:
-        suite.run_suite(root, **choice)
+    monkeypatch.setattr(paper, "run_stale", lambda *_, **__: RunSummary())
+    monkeypatch.setattr(paper, "follow_ups", follow_ups)
+    monkeypatch.setattr(paper, "get_run_logger", lambda: SimpleNamespace(info=lambda *_: None))
+    monkeypatch.setattr(plan, "pipeline_files", lambda *_, **__: [])
+    monkeypatch.setattr(plan, "suite_files", lambda *_, **__: [])
+    monkeypatch.setattr(plan, "suite_papers", lambda *_, **__: ["segment"])
+    asked = Asked("segment" if made == "paper" else SUITE, "testbed", rows=(), report=True, sync=True, **choice)
+    paper.run_asked(root, asked)

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.aspects.registry import ASPECTS
+from rlhf_core.aspects.choices import ASPECTS
 from rlhf_core.choices import Choices
 from rlhf_core.credit import CREDITS
 from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.consistency import RULES
-from rlhf_core.evaluation.judges.registry import JUDGES
+from rlhf_core.evaluation.judges.choices import JUDGES
 from rlhf_core.normalisers import NORMALISERS, REGRESSIONS
 from rlhf_core.policy_optimisation.config import OPTIMISERS, TABLES, optimiser_config
 from rlhf_core.rewards.aggregation import AGGREGATIONS, BASES, build_aggregation
@@ -20,9 +20,9 @@ from rlhf_core.rewards.function import GIVES
 from rlhf_core.rewards.preference_losses import LOSSES
 from rlhf_core.rewards.reads import READS
 from rlhf_core.segmentation.segmenters import SEGMENTERS
-from rlhf_core.shaping.registry import SHAPINGS, build_shaping
+from rlhf_core.shaping.choices import SHAPINGS, build_shaping
 from rlhf_core.supervised.recipes import RECIPES
-from rlhf_core.teachers.registry import TEACHERS
+from rlhf_core.teachers.choices import TEACHERS
 
 #: Choices that take options, with the options that an entry cannot do without.
 WITH_OPTIONS: dict[str, tuple[Choices[Any], dict[str, dict[str, Any]]]] = {

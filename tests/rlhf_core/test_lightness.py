@@ -7,7 +7,7 @@ import sys
 
 #: Modules that hold tables of choices, or settings that a file of params/ is read into.
 LIGHT = (
-    "rlhf_core.aspects.registry",
+    "rlhf_core.aspects.choices",
     "rlhf_core.choices",
     "rlhf_core.credit",
     "rlhf_core.data.hub_set",
@@ -34,11 +34,11 @@ LIGHT = (
     "rlhf_core.schedule",
     "rlhf_core.segmentation.segmenters",
     "rlhf_core.segmentation.tagger_config",
-    "rlhf_core.shaping.registry",
+    "rlhf_core.shaping.choices",
     "rlhf_core.supervised.config",
     "rlhf_core.supervised.recipes",
-    "rlhf_core.evaluation.judges.registry",
-    "rlhf_core.teachers.registry",
+    "rlhf_core.evaluation.judges.choices",
+    "rlhf_core.teachers.choices",
     "rlhf_core.testbed.judge",
     "rlhf_core.typed",
 )

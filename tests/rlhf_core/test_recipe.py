@@ -70,8 +70,8 @@ def test_a_component_at_the_top_level_is_the_component_list() -> None:
     [
         (changed(normalizer="none"), "row.yaml: unknown setting 'normalizer'; did you mean 'normaliser'"),
         (changed(normaliser="location_awar"), "did you mean 'location_aware'"),
-        (changed(optimiser={"kind": "pppo"}), "unknown optimiser 'pppo'; did you mean 'ppo'"),
-        (changed(optimiser={}), "unknown optimiser 'None'; known: ppo, ppo_a2c"),
+        (changed(optimiser={"kind": "pppo"}), "optimiser.kind is 'pppo'; did you mean 'ppo'"),
+        (changed(optimiser={}), "optimiser.kind is null; known: ppo, ppo_a2c"),
         (changed(optimiser="ppo"), "must be a mapping"),
         (changed(readout={"segmentr": {}}), "unknown setting 'readout.segmentr'; did you mean 'segmenter'"),
         (changed(readout=None), "'readout' must say the segmenter"),

@@ -13,6 +13,7 @@ from tests.tasks.golden_settings import (
     policy_scale,
     reward_model,
     reward_row,
+    supervised_row,
 )
 from tests.tasks.golden_settings import SETTINGS as MAIN
 from tests.tasks.tiny_pipeline import SETTINGS as TINY
@@ -67,14 +68,30 @@ READS: dict[str, tuple[str, Values]] = {
     "read-elsewhere": ("bandit", component("bandit", NGRAM, "value", "sequence", "even_split", clamp=0.5)),
 }  # fmt: skip
 
+#: Iterations in which a learning rate's decay shows.
+LONGER: Values = {"iterations": 3}
 #: Changed settings of optimisers by the name of the row: kind and settings.
 OPTIMISERS: dict[str, tuple[str, Values]] = {
-    "whitening": ("ppo", {**SIZES, "whitening": "minibatch", "lr_schedule": "cosine", "epochs": 2, "gamma": 0.9}),
+    "whitening": (
+        "ppo",
+        {**SIZES, "whitening": "minibatch", "lr_schedule": "cosine", "epochs": 2, "gamma": 0.9, **LONGER},
+    ),
     "no-clip": ("ppo", {**SIZES, "value_clip": None, "kl_estimator": "k2", "kl_coef": 0.2, "lam": 0.8}),
     "penalty": ("reinforce_plus_plus", {**NO_CRITIC, "kl_placement": "loss", "kl_estimator": "k2", "kl_coef": 0.2}),
     "groups": ("grpo", {**NO_CRITIC, "group_size": 4, "group_std": "sample", "kl_placement": "none", "epochs": 2}),
-    "responses": ("rloo", {**NO_CRITIC, "loss_average": "responses", "lr_schedule": "linear", "max_grad_norm": 0.1}),
+    "responses": (
+        "rloo",
+        {**NO_CRITIC, "loss_average": "responses", "lr_schedule": "linear", "max_grad_norm": 0.1, **LONGER},
+    ),
 }
+#: Supervised recipes with other settings than those of RLMEC's table.
+RECIPES: dict[str, Values] = {
+    "rft-truths": supervised_row("RFT with ground truths", kind="rft", additional="ground_truth"),
+    "figa-weights": supervised_row("FIGA", kind="figa", alpha=0.8, gamma=0.2),
+    "imitation-weights": supervised_row("Imitation", kind="imitation", rewrites="generative", gamma=0.8),
+}
+#: Levels at which almost any fall and any divergence raise the hacking alarm.
+EASILY_ALARMED: Values = {"false_alarms": 0.99, "proxy_level": 0.9, "kl": 0.005}
 
 #: Rows of real data by the file's name; one of them is bad, and goes into quarantine.
 FILES: dict[str, list[Values]] = {
@@ -111,6 +128,14 @@ SETTINGS: dict[str, Values] = {
     | {"training": {**MAIN["generative_scale"]["training"], "epochs": 40}},
     "short_evaluation": {**TINY["evaluation"], "only": ["alpaca"]},
     "policy/choice": policy_scale(NO_CRITIC),
+    "policy/alarmed": policy_scale(
+        {**NO_CRITIC, "actor_lr": 5.0e-3, **LONGER}, alarm=EASILY_ALARMED, checkpoint_prompts=4
+    ),
+    "row/alarmed": reward_row("Alarmed", "vanilla_ppo"),
+    # A floor that some of the segments meet.
+    "normaliser_floored": {**TINY["normaliser"], "floor_fraction": 0.75},
+    "row/floored": reward_row("Floored", "vanilla_ppo", **READS["least-squares"][1]),
+    **{f"row/{name}": values for name, values in RECIPES.items()},
     **{f"policy/{name}": policy_scale(values) for name, (_, values) in OPTIMISERS.items()},
     **{f"reward_model/{name}": reward_model(name, **values) for name, values in MODELS.items()},
     **{

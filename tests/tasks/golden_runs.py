@@ -18,6 +18,7 @@ import yaml
 
 from tasks.graph.files import STAGES
 from tests.tasks import golden_choices as choices
+from tests.tasks import golden_tables
 from tests.tasks.golden_settings import SETTINGS as MAIN
 from tests.tasks.golden_settings import Values
 
@@ -33,7 +34,8 @@ SEEDED = (
     "sft", "samples", "generative_reward_model", "reward_model", "references", "aspect_model", "selection", "pool",
     "policy",
 )  # fmt: skip
-RESULTS = "results/testbed"
+#: Results by scale; that of the runs, beside that of made-up rows.
+RESULTS, SCALE = "results", "testbed"
 
 
 @dataclass(frozen=True)
@@ -45,12 +47,14 @@ class GoldenRun:
         place: where its output goes, below the scale's results.
         settings: entries of SETTINGS by argument.
         reads: runs whose results it reads, by argument.
+        scale: below whose results.
     """
 
     stage: str
     place: str
     settings: Mapping[str, Names] = field(default_factory=dict)
     reads: Mapping[str, Names] = field(default_factory=dict)
+    scale: str = SCALE
 
     @property
     def needs(self) -> list[str]:
@@ -131,8 +135,8 @@ def _choice(row: str, scale: str, model: str, **reads: Names) -> GoldenRun:
     return replace(made, settings={**made.settings, "evaluation": "short_evaluation"})
 
 
-def _tables(paper: str) -> GoldenRun:
-    return GoldenRun("tables", f"{paper}/tables")
+def _tables(paper: str, scale: str = SCALE) -> GoldenRun:
+    return GoldenRun("tables", f"{paper}/tables", scale=scale)
 
 
 ENTROPIES = {"entropies": "entropies"}
@@ -249,6 +253,7 @@ RUNS: dict[str, GoldenRun] = {
     "math-dpo": _on_questions("math-dpo", "solutions_dpo"),
     "math-imitation": _on_questions("math-imitation", "solutions", token_rewards="generative"),
     **{f"tables-{paper}": _tables(paper) for paper in PAPERS},
+    **{f"tables-of-seeds-{paper}": _tables(paper, golden_tables.SCALE) for paper in ("segment", "sentence")},
     **{f"model-{name}": _model(name) for name in choices.MODELS},
     **{f"fit-{name}": _fit(name) for name in choices.MODELS},
     **{name: _choice(name, "choice", "bandit", references="references-bandit") for name in choices.SHAPINGS},
@@ -258,11 +263,27 @@ RUNS: dict[str, GoldenRun] = {
         for name, (model, _) in choices.READS.items()
     },
     **{name: _choice(name, name, "bandit") for name in choices.OPTIMISERS},
+    "alarmed": _choice("alarmed", "alarmed", "bandit"),
+    "fit-floored": replace(
+        _fit("segment", **ENTROPIES),
+        place="choices/normaliser/segment/0",
+        settings={"scale": "normaliser_floored"},
+    ),
+    "floored": _choice("floored", "choice", "segment", **ENTROPIES, normaliser="fit-floored"),
+    "rft-truths": _on_questions("rft-truths", "solutions"),
+    "figa-weights": _on_questions("figa-weights", "solutions"),
+    "imitation-weights": _on_questions("imitation-weights", "solutions", token_rewards="generative"),
     **{name: _data(name) for name in ("own-pairs", "own-sums")},
     "generative-stopped": GoldenRun(
         "generative_reward_model", "choices/generative_reward_model/strict/0",
         {"spec": "generative", "scale": "generative_strict"},
         {"data": "mathematics", "sft": "reasoner", "samples": "samples", "teacher": "teacher"},
+    ),
+    # Its tokenizer is the dialogue's, so the policy's tokens are made of others.
+    "generative-other-tokens": GoldenRun(
+        "generative_reward_model", "choices/generative_reward_model/other-tokens/0",
+        {"spec": "generative", "scale": "generative_scale"},
+        {"data": "mathematics", "sft": "sft", "samples": "samples", "teacher": "teacher"},
     ),
     "generative-longer": GoldenRun(
         "generative_reward_model", "choices/generative_reward_model/longer/0",
@@ -283,7 +304,7 @@ class GoldenRuns:
     root: Path
 
     def write(self, settings: Mapping[str, Values] = SETTINGS) -> GoldenRuns:
-        """Writes the settings files and the rows of real data; returns itself."""
+        """Writes the settings files, the rows of real data and the made-up results; returns itself."""
         for name, values in settings.items():
             path = self.root / self.settings(name)
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -292,6 +313,7 @@ class GoldenRuns:
             path = self.root / choices.FILES_FOLDER / f"{name}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+        golden_tables.write(self.root / RESULTS)
         return self
 
     @staticmethod
@@ -302,7 +324,7 @@ class GoldenRuns:
     @staticmethod
     def out(name: str) -> str:
         """Returns the output of a run as command lines state it."""
-        return f"{RESULTS}/{RUNS[name].place}"
+        return f"{RESULTS}/{RUNS[name].scale}/{RUNS[name].place}"
 
     def result(self, name: str) -> Path:
         return self.root / self.out(name) / "result"
@@ -318,7 +340,9 @@ class GoldenRuns:
         line = [word for key, value in self._values(run) for word in (f"--{key.replace('_', '-')}", *value)]
         line += ["--seed", "0"] if run.stage in SEEDED else []
         if run.stage == "tables":
-            line += ["--results", RESULTS, "--paper", run.place.split("/")[0], "--seeds", "0"]
+            seeds = golden_tables.SEEDS if run.scale == golden_tables.SCALE else (0,)
+            line += ["--results", f"{RESULTS}/{run.scale}", "--paper", run.place.split("/")[0]]
+            line += ["--seeds", *map(str, seeds)]
         return [*line, "--out", self.out(name)]
 
     def _values(self, run: GoldenRun) -> Iterator[tuple[str, list[str]]]:
@@ -334,10 +358,11 @@ class GoldenRuns:
 
 
 def with_upstream(names: list[str]) -> list[str]:
-    """Returns some runs and all that they read, in order; tables read every run before them."""
+    """Returns some runs and all that they read, in order; tables of the runs' scale read every run before them."""
     wanted = set(names)
     for name in reversed(RUNS):
         if name in wanted:
-            wanted |= set(RUNS) if RUNS[name].stage == "tables" else set(RUNS[name].needs)
+            reads_all = RUNS[name].stage == "tables" and RUNS[name].scale == SCALE
+            wanted |= set(RUNS) if reads_all else set(RUNS[name].needs)
     known = set(names)
     return [name for name in RUNS if name in wanted and (RUNS[name].stage != "tables" or name in known)]

@@ -146,7 +146,8 @@ REWARD_MODELS: dict[str, Values] = {
     "aspect_model/factuality": {
         "title": "Factuality", "backbone": "long", "aspect": "factuality", "density": "sentence"
     },
-    "aspect_model/relevance": {"title": "Relevance", "backbone": "long", "aspect": "relevance", "density": "span"},
+    "aspect_model/relevance": {"title": "Relevance", "backbone": "long", "aspect": "relevance", "density": "span"}
+    | {"error_weight": 2.0},
     "aspect_model/completeness": {
         "title": "Completeness", "backbone": "long", "aspect": "completeness", "density": "sequence"
     },

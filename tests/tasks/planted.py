@@ -2,11 +2,12 @@
 
     python -m tests.tasks.planted               plants all of tests/tasks/planted_changes.yaml, one after the other
     python -m tests.tasks.planted rloo          those alone whose run is named so
+    python -m tests.tasks.planted --open        those alone that are new, or that no run has found yet
     python -m tests.tasks.planted --jobs 4      four at a time, each in a copy of its own
 
 Each change is made in a copy of the tree, where its run and all that it reads are run and compared with the golden
-values. A run of all writes reference/planted_changes.json, a run of some updates their entries there; the exit code is
-1 where a run did not find its change.
+values. Each result updates its entry in reference/planted_changes.json at once, so a run that is stopped keeps what it
+found; the exit code is 1 where a run did not find its change.
 """
 
 from __future__ import annotations
@@ -139,8 +140,8 @@ def not_planted(changes: list[Planted]) -> dict[str, list[str]]:
     return {"stages": stages, "optimisers": sorted(kinds - {row["optimiser"]["kind"] for row in entries})}
 
 
-def in_copies(changes: Sequence[Planted], jobs: int) -> tuple[dict[str, str], list[dict[str, Any]]]:
-    """Plants changes, `jobs` at a time; returns what an unchanged tree has left, and the results."""
+def in_copies(changes: Sequence[Planted], jobs: int) -> Iterator[Any]:
+    """Plants changes, `jobs` at a time; yields what an unchanged tree has left, then the result of each change."""
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(jobs) as pool:
         free: SimpleQueue[Path] = SimpleQueue()
         for number in range(jobs):
@@ -155,14 +156,18 @@ def in_copies(changes: Sequence[Planted], jobs: int) -> tuple[dict[str, str], li
             finally:
                 free.put(root)
 
-        unchanged, *results = pool.map(in_copy, [None, *changes])
-    return unchanged, results
+        yield from pool.map(in_copy, [None, *changes])
+
+
+def recorded() -> dict[str, dict[str, Any]]:
+    """Returns the entries of the record by what was changed."""
+    before = json.loads(RECORD.read_text(encoding="utf-8"))["changes"] if RECORD.exists() else []
+    return {entry["what"]: entry for entry in before}
 
 
 def record(every: Sequence[Planted], results: Sequence[dict[str, Any]]) -> None:
     """Writes the results into the record; changes that were not planted this time keep theirs."""
-    before = json.loads(RECORD.read_text(encoding="utf-8"))["changes"] if RECORD.exists() else []
-    known = {entry["what"]: entry for entry in [*before, *results]}
+    known = recorded() | {entry["what"]: entry for entry in results}
     equivalent = [{"what": each.what, "why": each.equivalent} for each in every if each.equivalent]
     entries = [known[each.what] for each in every if each.what in known and not each.equivalent]
     whole = {
@@ -179,20 +184,27 @@ def record(every: Sequence[Planted], results: Sequence[dict[str, Any]]) -> None:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.tasks.planted", description=__doc__.partition("\n")[0])
     parser.add_argument("runs", nargs="*", metavar="RUN", help="plant the changes of these golden runs alone")
+    parser.add_argument("--open", action="store_true", help="plant those alone that the record does not have as found")
     parser.add_argument("--jobs", type=int, default=1, help="changes planted at a time")
     given = parser.parse_args(arguments)
     every = planted_changes()
     changes = [each for each in every if not each.equivalent and (not given.runs or each.run in given.runs)]
     if not changes:
         sys.exit(f"no planted change has a run named {' or '.join(given.runs)}; see {CHANGES.name}")
+    if given.open:
+        done = {what for what, entry in recorded().items() if entry["found"]}
+        changes = [each for each in changes if each.what not in done]
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
-    unchanged, results = in_copies(changes, given.jobs)
-    if unchanged:
+    of_copies = in_copies(changes, given.jobs)
+    if unchanged := next(of_copies):
         print(f"the tree itself has left its golden values: {unchanged}", file=sys.stderr)
         return 2
+    results: list[dict[str, Any]] = []
+    for result in of_copies:
+        results.append(result)
+        record(every, results)
     found = sum(result["found"] for result in results)
     print(f"{found} of {len(results)} planted changes were found")
-    record(every, results)
     return 0 if found == len(results) else 1
 
 

@@ -235,4 +235,4 @@ def test_a_selection_and_its_row_belong_together(run: Run) -> None:
     from rlhf_core.recipe import parse_recipe
 
     with pytest.raises(RecipeError, match="--selection"):
-        build_reward(parse_recipe(ROWS["qa-alarm"]), RewardInputs(None, *([run.root],) * 2), 8, None)  # type: ignore[arg-type]
+        build_reward(parse_recipe(ROWS["qa-alarm"]), RewardInputs(None, *((run.root,),) * 2), 8, None)  # type: ignore[arg-type]

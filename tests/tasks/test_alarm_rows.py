@@ -101,7 +101,7 @@ Change = Callable[[dict[str, Any]], None]
         (
             SELECTION,
             lambda spec: spec.update(aspects=["honesty"]),
-            "no aspect 'honesty' at scale testbed",
+            r"aspects\[0\] is 'honesty', which no scale has",
         ),
         (SELECTION, lambda spec: spec.update(aspects=[]), "list entries of params"),
         (SELECTION, lambda spec: spec.update(aspects=["length", "length"]), "each once"),

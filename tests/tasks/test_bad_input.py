@@ -206,7 +206,7 @@ def test_tolerated_bad_rows_are_counted_and_kept_apart(folder: Folder) -> None:
         ({"limits": {"prompt": 128, "total": 64}}, r"prompt limit 128 and total limit 64 contradict each other"),
         ({"limits": {"promt": 128, "total": 64}}, r"limits: unknown setting 'promt'; did you mean 'prompt'\?"),
         ({"validation_share": 1.5}, r"data.yaml: validation_share is 1.5; it must be between 0 and 1"),
-        ({"validation_share": 0.99}, r"20 training pairs leave none for training besides 20 for validation"),
+        ({"validation_share": 0.99}, r"20 rows leave none for training besides 20 for validation"),
         ({"source": "huggingface"}, r"'sets' belong to huggingface"),
         ({"limits": None}, r"data.yaml: 'limits' is missing"),
     ],
@@ -280,7 +280,13 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
     [
         ("ppo", "row", "rewardmodel", "x", r"unknown setting 'rewardmodel'; did you mean 'reward_model'\?"),
         ("ppo", "row", "normaliser", "location", r"normaliser is 'location'; did you mean 'location_aware'\?"),
-        ("ppo", "row", "readout.segmenter.kind", "entropi", r"unknown segmenter 'entropi'; did you mean 'entropy'\?"),
+        (
+            "ppo",
+            "row",
+            "readout.segmenter.kind",
+            "entropi",
+            r"readout.segmenter.kind is 'entropi'; did you mean 'entropy'\?",
+        ),
         (
             "ppo",
             "row",
@@ -312,7 +318,7 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
         ("ppo", "row", "optimiser", {"kind": "rlmec"}, r"does not read 'critic_lr'|no fixed samples"),
         ("ppo", "scale", "sampling.top_p", 1.5, r"top_p is 1.5; it must be above 0 and at most 1"),
         ("dpo", "scale", "optimiser.beta", None, r"dpo: 'beta' is missing"),
-        ("ppo", "evaluation", "judge.kind", "golden", r"unknown judge kind 'golden'; did you mean 'gold'"),
+        ("ppo", "evaluation", "judge.kind", "golden", r"judge.kind is 'golden'; did you mean 'gold'"),
         ("sft", "spec", "architecture", None, r"give either 'source' .* or 'architecture'"),
         ("sft", "spec", "training", None, r"needs 'training'"),
         ("tokenizer", "spec", "source", "somewhere", r"give either 'source' .* or 'vocabulary'"),
@@ -324,7 +330,7 @@ def test_a_prompt_beyond_the_cap_can_be_refused(
             {"share": 1},
             r"unknown setting .cutoffs.fixed.share.; known",
         ),
-        ("reward_model", "spec", "loss", "hinge", r"unknown loss 'hinge'; known: bradley_terry"),
+        ("reward_model", "spec", "loss", "hinge", r"loss is 'hinge'; known: bradley_terry"),
         ("normaliser", "scale", "estimator", "ols", r"unknown setting 'estimator'"),
     ],
 )

@@ -39,7 +39,7 @@ def built(folder: Path, trained: dict[str, Any], read: dict[str, Any], normalise
         "optimiser": {"kind": "ppo"},
     }
     nothing: Any = None
-    return build_reward(parse_recipe(row), RewardInputs(folder, [folder / "model"], [folder]), 8, nothing)
+    return build_reward(parse_recipe(row), RewardInputs(folder, (folder / "model",), (folder,)), 8, nothing)
 
 
 @pytest.mark.parametrize("normaliser", FITTED)

@@ -194,7 +194,7 @@ def test_a_version_step_changes_the_graph(root: Path) -> None:
 
 def test_unknown_reward_model_names_the_nearest(root: Path) -> None:
     set_entry(root / "params/segment/rows.yaml", "wrong", reward_row("segmnt"))
-    refused(root, "unknown reward_model 'segmnt'; did you mean 'segment'")
+    refused(root, "reward_model is 'segmnt', which no page has; did you mean 'segment'")
 
 
 def test_a_reward_model_of_another_backbone_serves_where_both_have_one_tokenizer(root: Path) -> None:
@@ -236,7 +236,7 @@ def without(name: str) -> dict[str, Any]:
         (without("backbone"), "'backbone' is missing"),
         (without("reward_model"), "a component needs one of 'reward_model'"),
         (reward_row("segment", optimiser="ppo"), "optimiser is 'ppo'; it must be a mapping"),
-        (reward_row("segment", settings="huge"), "no settings 'huge' at scale testbed"),
+        (reward_row("segment", settings="huge"), "settings is 'huge', which no scale has"),
         (reward_row("segment", backbone="phi4"), "unknown backbone 'phi4'"),
     ],
 )

@@ -246,7 +246,7 @@ def test_data_that_the_scale_does_not_have_is_named(tmp_path: Path) -> None:
     root = small_repository.create(tmp_path)
     with pytest.raises(KeyError):
         laboratory_graph(root, {"data": "lenth"})
-    with pytest.raises(RecipeError, match="no data 'lenth' at scale testbed"):
+    with pytest.raises(RecipeError, match="data is 'lenth', which no scale has"):
         check_paper(root, "hackability", "testbed")
 
 

@@ -195,7 +195,7 @@ def test_every_papers_recipes_are_checked_by_their_own_settings() -> None:
         assert trained["critic"] > 10 * trained["policy"], "the critic is a model of its own"
     grpo = [stage for stage in check_scale(ROOT, "small", Sharding(1), "par") if "policy" in stage.stage]
     assert grpo
-    with pytest.raises(RecipeError, match=r"rows.yaml:.*: no settings 'hackability' at scale small"):
+    with pytest.raises(RecipeError, match=r"rows.yaml:.*: settings is 'hackability', which scale small does not have"):
         check_scale(ROOT, "small", Sharding(1), "hackability")
 
 

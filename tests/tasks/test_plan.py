@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from tasks.commands import plan_table
 from tasks.dvc import plan
 from tasks.dvc.stale import read_state
@@ -267,5 +267,5 @@ def test_the_suite_of_every_scale_is_the_matrix_of_the_papers_that_have_rows_the
     assert set(files) - {"dvc.yaml"} == there
     assert all(Path(file).parts[1] == scale for file in there)
     assert there, "at least one paper has rows at each scale"
-    assert {Path(file).parts[2] for file in there} <= {"shared", *registry.PAPERS}, "other studies run by name"
-    assert plan.suite_papers(tmp_path, scale=scale, full=True) == registry.PAPERS
+    assert {Path(file).parts[2] for file in there} <= {"shared", *printed_tables.PAPERS}, "other studies run by name"
+    assert plan.suite_papers(tmp_path, scale=scale, full=True) == printed_tables.PAPERS

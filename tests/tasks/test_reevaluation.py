@@ -19,8 +19,8 @@ from tasks.evaluating import policies as benchmarks
 from tasks.params.evaluation import EvaluationConfig, ReevaluationSettings, Schedule, Watched
 from tasks.reevaluation import evaluate as reevaluation
 from tasks.reevaluation.evaluate import CachedJudge, Subject, alerts, load_settings, reasons, reevaluate
+from tasks.reevaluation.history import RECORDS
 from tasks.reevaluation.past_results import bring_back
-from tasks.reevaluation.records import RECORDS
 from tasks.running import loading
 from tasks.running.artifacts import digest, read_json, read_jsonl, write_json, write_jsonl
 from tests.small_repository import command

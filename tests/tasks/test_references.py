@@ -42,9 +42,9 @@ def test_every_training_prompt_has_its_references(pipeline: Pipeline) -> None:
     assert list(known.rewards) == [row["id"] for row in pipeline.rows("data", "prompts.jsonl")]
     assert all(rewards.shape == (M,) for rewards in known.rewards.values())
     together = torch.cat(list(known.rewards.values())).double()
-    assert known.scale.mean == pytest.approx(float(together.mean()))
-    assert known.scale.deviation == pytest.approx(float(together.std(correction=0)))
-    assert known.scale.constants == "sft"
+    assert known.units.mean == pytest.approx(float(together.mean()))
+    assert known.units.deviation == pytest.approx(float(together.std(correction=0)))
+    assert known.units.constants == "sft"
 
 
 @pytest.mark.parametrize("segmenter", [Bandit(), NGram(3)])
@@ -72,7 +72,7 @@ def test_they_are_normalised_as_the_component_normalises(pipeline: Pipeline) -> 
     normalised = load_references(folder, read, Scalar(0.5, 2.0), words)
     for name, rewards in raw.rewards.items():
         torch.testing.assert_close(normalised.rewards[name], (rewards - 0.5) / 2.0)
-    assert normalised.scale.deviation == pytest.approx(raw.scale.deviation / 2)
+    assert normalised.units.deviation == pytest.approx(raw.units.deviation / 2)
 
 
 def test_a_row_prints_what_its_constants_came_to(pipeline: Pipeline) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.published import registry, row_map
+from rlhf_core.published import printed_tables, row_map
 from rlhf_core.recipe import parse_recipe
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.items import Item
@@ -36,15 +36,15 @@ def modules(row: RowSpec) -> dict[str, str]:
 
 
 def test_rows_are_those_of_the_experiment_matrix() -> None:
-    matrix = registry.paper("rlmec").experiment_matrix
+    matrix = printed_tables.paper("rlmec").experiment_matrix
     assert len(ROWS) == len(matrix["policy_trainings"]) == 50
-    mapped = [m for t in registry.paper("rlmec").tables if t.is_result for m in row_map.mapped_rows(t)]
+    mapped = [m for t in printed_tables.paper("rlmec").tables if t.is_result for m in row_map.mapped_rows(t)]
     policies = {m.recipe.name for m in mapped if m.recipe and m.recipe.kind == "policy"}
     assert policies == set(ROWS)
 
 
 def test_every_printed_result_has_a_row() -> None:
-    for table in registry.paper("rlmec").tables:
+    for table in printed_tables.paper("rlmec").tables:
         if table.is_result:
             empty = [m.condition for m in row_map.mapped_rows(table) if m.recipe is None]
             assert all(name.startswith("+ FIGA") and name.endswith("math") for name in empty)
@@ -55,7 +55,7 @@ def test_models_of_others_are_measured_at_paper_scale_alone_and_not_trained() ->
     found: dict[str, Item] = {}
     for folder in (Path("pipelines/paper/rlmec"), Path("pipelines/paper/shared")):
         found |= {item.name: item for item in paper[folder].items() if item.module == "sft"}
-    mapped = row_map.mapped_rows(registry.table("rlmec/3"))
+    mapped = row_map.mapped_rows(printed_tables.table("rlmec/3"))
     others = [m for m in mapped if m.published.condition in ("LLaMA 2", "Vicuna", "WizardLM")]
     assert len(others) == 12
     for each in others:
@@ -69,7 +69,7 @@ def test_models_of_others_are_measured_at_paper_scale_alone_and_not_trained() ->
 
 
 def test_a_printed_row_is_one_policy_for_each_task() -> None:
-    rows = [m for m in row_map.mapped_rows(registry.table("rlmec/3")) if m.published.condition == "+ RLMEC"]
+    rows = [m for m in row_map.mapped_rows(printed_tables.table("rlmec/3")) if m.published.condition == "+ RLMEC"]
     assert [(m.part, m.recipe.name if m.recipe else None, m.main) for m in rows] == [
         ("qa", "qa-rlmec", "qa-rlmec"),
         ("math", "math-rlmec", "math-rlmec"),
@@ -79,9 +79,9 @@ def test_a_printed_row_is_one_policy_for_each_task() -> None:
     assert rows[0].condition == "+ RLMEC · 7B · qa"
     assert set(rows[0].published.values) == {"ecqa", "qasc", "obqa", "arc", "qa_avg"}
     assert "gsm8k" in rows[0].elsewhere
-    ablation = row_map.mapped_rows(registry.table("rlmec/4"))[2]
+    ablation = row_map.mapped_rows(printed_tables.table("rlmec/4"))[2]
     assert ablation.condition == "TLS no, RL yes, IR yes · 13B · qa"
-    scaling = row_map.mapped_rows(registry.table("rlmec/7"))
+    scaling = row_map.mapped_rows(printed_tables.table("rlmec/7"))
     assert len(scaling) == 8
     assert all(len(m.published.values) == 1 for m in scaling)
 
@@ -190,7 +190,7 @@ def test_a_reward_model_of_another_size_scores_the_policys_own_samples() -> None
         ({"optimiser": {"kind": "rft", "additional": "generated"}}, "'rewrites' must name the generative reward model"),
         (
             {"optimiser": {"kind": "rft", "additional": "generated"}, "rewrites": "mth"},
-            "unknown generative_reward_model",
+            "rewrites is .mth., which no page has",
         ),
         ({"optimiser": {"kind": "rft", "additional": "techer"}}, "additional is 'techer'"),
     ],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,21 +27,62 @@ def test_arguments_reach_the_function_with_their_types() -> None:
         seeds: tuple[int, ...],
         paper: str,
         out: Path,
-        version: int | None = None,
     ) -> None:
         """Does something."""
-        calls.append((spec_path, reward_model, seeds, paper, out, version))
+        calls.append((spec_path, reward_model, seeds, paper, out))
 
     line = ["--spec", "a.yaml", "--seeds", "0", "1", "--paper", "segment", "--out", "x"]
     command_line(stage)(line)
-    command_line(stage)([*line, "--reward-model", "m", "--stage-version", "3"])
+    command_line(stage)([*line, "--reward-model", "m"])
     assert calls == [
-        (Path("a.yaml"), None, (0, 1), "segment", Path("x"), None),
-        (Path("a.yaml"), Path("m"), (0, 1), "segment", Path("x"), 3),
+        (Path("a.yaml"), None, (0, 1), "segment", Path("x")),
+        (Path("a.yaml"), Path("m"), (0, 1), "segment", Path("x")),
     ]
     shown = argument_parser(stage).format_help()
     assert "Does something." in shown
     assert "spec (YAML)" in shown
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Made-up inputs."""
+
+    sft: Path
+    seeds: Annotated[tuple[int, ...], "which of them"] = ()
+
+
+@dataclass(frozen=True)
+class Above:
+    """Made-up inputs, some of them of a kind of their own."""
+
+    data: Path
+    weights: Weights
+    holistic: Path | None = None
+
+    def __post_init__(self) -> None:
+        if self.holistic is not None and not self.weights.seeds:
+            raise RecipeError("--holistic goes with --seeds")
+
+
+def test_arguments_that_belong_together_are_a_dataclass(capsys: pytest.CaptureFixture[str]) -> None:
+    calls: list[tuple[Any, ...]] = []
+
+    def stage(spec_path: Path, above: Above, out: Path, version: int | None = None) -> None:
+        calls.append((spec_path, above, out, version))
+
+    line = ["--spec", "a.yaml", "--data", "d", "--sft", "s", "--out", "x"]
+    command_line(stage)(line)
+    command_line(stage)([*line, "--seeds", "1", "2", "--holistic", "h"])
+    assert [above for _, above, *_ in calls] == [
+        Above(Path("d"), Weights(Path("s"))),
+        Above(Path("d"), Weights(Path("s"), (1, 2)), Path("h")),
+    ]
+    assert "which of them" in argument_parser(stage).format_help()
+    with pytest.raises(RecipeError, match=r"--holistic goes with --seeds \(settings: a.yaml\)"):
+        command_line(stage)([*line, "--holistic", "h"])
+    with pytest.raises(SystemExit):
+        command_line(stage)(["--spec", "a.yaml", "--data", "d", "--out", "x"])
+    assert "--sft" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -86,7 +128,7 @@ def test_the_graphs_command_lines_fit_the_stages(line: str, monkeypatch: pytest.
     _python, _m, name, *arguments = line.split()
     assert name.removeprefix("tasks.") in STAGES
     module = importlib.import_module(name)
-    monkeypatch.setattr(module, "check_version", stop)
+    monkeypatch.setattr("tasks.running.stage.check_version", stop)
     with pytest.raises(Reached):
         module.main(arguments)
 

@@ -15,7 +15,7 @@ import yaml
 
 from rlhf_core.errors import DataError, NumericsError, RecipeError, RewardsmithError
 from tasks import prepare
-from tasks.graph.headlines import HEADLINE_FILE, HEADLINES
+from tasks.graph.headlines import HEADLINE_FILE, HEADLINES, headlines
 from tasks.running.artifacts import digest, read_json, read_jsonl, read_tensors, write_json
 from tests.tasks.tiny_pipeline import RUNS, SEEDED, SETTINGS, Pipeline, changed
 
@@ -50,6 +50,12 @@ def test_a_stage_leaves_result_record_and_headline_metrics_and_nothing_else(pipe
     headline = {HEADLINE_FILE} if RUNS[name][0] in HEADLINES else set()
     assert {path.name for path in pipeline.out(name).iterdir()} == {"result", "record"} | headline
     assert FILES.get(name, {"data.json"}) <= {path.name for path in pipeline.result(name).iterdir()}
+
+
+def test_the_headline_is_the_first_six_metrics_of_the_stage() -> None:
+    metrics = dict.fromkeys([*reversed(HEADLINES["policy"]), "entropy"], 1.0)
+    assert list(headlines("policy", metrics)) == list(HEADLINES["policy"][:6])
+    assert list(headlines("tables", {"verdicts/confirmed": 2.0, "cells": 1.0})) == ["verdicts/confirmed"]
 
 
 @pytest.mark.parametrize("name", FILES)

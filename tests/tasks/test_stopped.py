@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flows.scheduler import Summary
+from flows.scheduler import RunSummary
 from flows.stage_run import StageDone
 from rlhf_core.errors import DataError
 from tasks import tables
@@ -142,7 +142,7 @@ def test_a_solution_of_a_row_that_stopped_is_not_asked_for_in_vain(made_up: Path
 
 def test_the_last_line_of_a_run_counts_what_stopped() -> None:
     done = {"policy-a": StageDone("policy-a", "ran", 3.0), "policy-b": StageDone("policy-b", "restored", 1.0)}
-    summary = Summary(current=["prepare-x"], done=done, stopped={"policy-b": REASON})
+    summary = RunSummary(current=["prepare-x"], done=done, stopped={"policy-b": REASON})
     assert summary.line() == "1 current, 1 ran, 1 restored, 1 of them stopped"
     assert [row.get("why") for row in summary.rows()] == [None, f"stopped: {REASON}"]
 

@@ -1,8 +1,8 @@
 """Judges behind one interface: requests in, verdict text out, parsed strictly elsewhere."""
 
 from rlhf_core.evaluation.judges.games import (
-    Comparison,
     Game,
+    JudgedPair,
     Outcome,
     combine_orders,
     drawn_order,
@@ -11,18 +11,18 @@ from rlhf_core.evaluation.judges.games import (
     soft_preferences,
     win_rate_of_outcomes,
 )
-from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest, Verdict
-from rlhf_core.evaluation.judges.templates import TEMPLATES, Template, get_template, render
+from rlhf_core.evaluation.judges.protocol import Judge, JudgeAnswer, JudgeRequest
+from rlhf_core.evaluation.judges.templates import TEMPLATES, JudgePrompt, get_template, render
 
 __all__ = [
-    "Comparison",
+    "JudgedPair",
     "Game",
     "Judge",
     "JudgeRequest",
     "Outcome",
     "TEMPLATES",
-    "Template",
-    "Verdict",
+    "JudgePrompt",
+    "JudgeAnswer",
     "combine_orders",
     "drawn_order",
     "get_template",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rlhf_core.errors import DataError, JudgeError
-from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest, Verdict
+from rlhf_core.evaluation.judges.protocol import Judge, JudgeAnswer, JudgeRequest
 from rlhf_core.evaluation.judges.templates import get_template
 
 Side = Literal["model", "baseline"]
@@ -43,7 +43,7 @@ _SCORE_OF_A = {
 
 
 @dataclass(frozen=True)
-class Comparison:
+class JudgedPair:
     """A pair to judge: the model's answer against the baseline's answer to one prompt."""
 
     id: str
@@ -69,7 +69,7 @@ class Game:
     id: str
     first: Side
     template: str
-    verdict: Verdict
+    verdict: JudgeAnswer
     raw: str
     attempts: int
 
@@ -109,18 +109,18 @@ class Outcome:
     n_unparsable: int
 
 
-_TIES: dict[str, Verdict] = {
-    "alpaca_eval": Verdict(valid=True, value=1.5),
-    "arena_hard": Verdict(valid=True, label="A=B"),
-    "pairwise": Verdict(valid=True, label="N"),
-    "ranking": Verdict(valid=True, label="N"),
-    "output_pair": Verdict(valid=True, label="N"),
+_TIES: dict[str, JudgeAnswer] = {
+    "alpaca_eval": JudgeAnswer(valid=True, value=1.5),
+    "arena_hard": JudgeAnswer(valid=True, label="A=B"),
+    "pairwise": JudgeAnswer(valid=True, label="N"),
+    "ranking": JudgeAnswer(valid=True, label="N"),
+    "output_pair": JudgeAnswer(valid=True, label="N"),
 }
 
 
-def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[Verdict, str, int]]:
+def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[JudgeAnswer, str, int]]:
     """Returns the ask, parse, and ask again what cannot be parsed, at most `retries` more times."""
-    results: list[tuple[Verdict, str, int]] = [(Verdict.invalid("not asked"), "", 0)] * len(requests)
+    results: list[tuple[JudgeAnswer, str, int]] = [(JudgeAnswer.invalid("not asked"), "", 0)] * len(requests)
     pending = list(range(len(requests)))
     for attempt in range(retries + 1):
         if not pending:
@@ -157,7 +157,7 @@ def drawn_order(prompt: str, seed: int = 0) -> Side:
 
 def play_games(
     judge: Judge,
-    comparisons: Sequence[Comparison],
+    comparisons: Sequence[JudgedPair],
     template: str,
     *,
     orders: Sequence[Side] | Literal["drawn"] = ("baseline", "model"),

@@ -14,17 +14,34 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import httpx
 
-from rlhf_core.errors import JudgeError
+from rlhf_core.errors import JudgeError, RecipeError
 from rlhf_core.evaluation.judges.cache import AnswerCache, digest
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import get_template, preference_from_logprobs, render
+from rlhf_core.typed import above, accepted_by, at_least
 
 _TRY_AGAIN = {408, 409, 425, 429, 500, 502, 503, 504, 529}
 _CONFIGURATION = {401, 402, 403, 404, 405}
+
+
+def check_address(url: str) -> None:
+    """Refuses what is not the address of an endpoint; one with `${NAME}` is known when its variable is.
+
+    Raises:
+        RecipeError: says what an address looks like.
+    """
+    if "${" in url:
+        return
+    try:
+        address = httpx.URL(url)
+    except httpx.InvalidURL as error:
+        raise RecipeError(f"it must be an http or https address ({error})") from None
+    if address.scheme not in ("http", "https") or not address.host:
+        raise RecipeError("it must be an http or https address, as in http://127.0.0.1:8000/v1")
 
 
 @dataclass(frozen=True)
@@ -49,19 +66,19 @@ class EndpointConfig:
             `empty`: its answer is the empty text, which counts as unparsable.
     """
 
-    base_url: str
+    base_url: Annotated[str, accepted_by(check_address)]
     model: str
     api_key_variable: str | None = "OPENAI_API_KEY"
-    timeout_s: float = 120.0
-    retries: int = 5
-    backoff_s: float = 1.0
-    max_backoff_s: float = 60.0
-    concurrency: int = 8
+    timeout_s: Annotated[float, above(0)] = 120.0
+    retries: Annotated[int, at_least(0)] = 5
+    backoff_s: Annotated[float, at_least(0)] = 1.0
+    max_backoff_s: Annotated[float, at_least(0)] = 60.0
+    concurrency: Annotated[int, at_least(1)] = 8
     cache_path: str | Path | None = None
     use_logprobs: bool = True
     extra_body: Mapping[str, Any] = field(default_factory=dict)
-    input_price: float = 0.0
-    output_price: float = 0.0
+    input_price: Annotated[float, at_least(0)] = 0.0
+    output_price: Annotated[float, at_least(0)] = 0.0
     on_failure: Literal["raise", "empty"] = "raise"
 
     def __post_init__(self) -> None:
@@ -75,7 +92,7 @@ class EndpointConfig:
 
 
 @dataclass
-class Usage:
+class JudgeUsage:
     """Cost of a judge so far: calls that reached the endpoint, tokens as the endpoint reported them, money."""
 
     calls: int = 0
@@ -114,11 +131,11 @@ class EndpointJudge:
         self,
         config: EndpointConfig,
         *,
-        progress: Callable[[int, int, Usage], None] | None = None,
+        progress: Callable[[int, int, JudgeUsage], None] | None = None,
     ) -> None:
         self.config = config
         self.name = config.model
-        self.usage = Usage()
+        self.usage = JudgeUsage()
         self._progress = progress
         self._stop = threading.Event()
         self._lock = threading.Lock()

@@ -43,8 +43,8 @@ class Judge(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
-    """A parsed verdict.
+class JudgeAnswer:
+    """A judge's answer, parsed.
 
     Attributes:
         valid: False when the text holds no unambiguous verdict.
@@ -60,6 +60,6 @@ class Verdict:
     reason: str = ""
 
     @staticmethod
-    def invalid(reason: str) -> Verdict:
+    def invalid(reason: str) -> JudgeAnswer:
         """Returns a verdict that counts for nobody."""
-        return Verdict(valid=False, reason=reason)
+        return JudgeAnswer(valid=False, reason=reason)

@@ -16,10 +16,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.judges.protocol import JudgeRequest, Verdict
+from rlhf_core.evaluation.judges.protocol import JudgeAnswer, JudgeRequest
 
 ARENA_LABELS = ("A>>B", "A>B", "A=B", "B>A", "B>>A")
-PAIRWISE_LABELS = ("A", "B", "N")
 MT_BENCH_RANGE = (1.0, 10.0)
 
 _PREFERENCE = re.compile(r"^[ \t]*preference:[ \t]*([0-9]+(?:\.[0-9]+)?)[ \t]*\r?$", re.MULTILINE)
@@ -37,15 +36,15 @@ _RANKING = re.compile(rf"(?:```(?:python|json)?\s*)?\[\s*{_RANKED}\s*,\s*{_RANKE
 
 
 @dataclass(frozen=True)
-class Template:
-    """A judge template.
+class JudgePrompt:
+    """The prompt of one way of judging, with the parser of its answers.
 
     Attributes:
         name: how requests name it.
         n_answers: how many answers a request carries.
         system: the system message for a language model.
         user: request -> user message.
-        parse: raw verdict text -> Verdict, strict.
+        parse: raw verdict text -> JudgeAnswer, strict.
         max_tokens: length of the verdict asked for.
         temperature: sampling temperature of the protocol.
         label_tokens: tokens whose log-probabilities make a soft verdict, `(first, second)`, or None.
@@ -55,13 +54,13 @@ class Template:
     n_answers: int
     system: str
     user: Callable[[JudgeRequest], str]
-    parse: Callable[[str], Verdict]
+    parse: Callable[[str], JudgeAnswer]
     max_tokens: int
     temperature: float = 0.0
     label_tokens: tuple[str, str] | None = None
 
 
-def parse_alpaca_eval(text: str) -> Verdict:
+def parse_alpaca_eval(text: str) -> JudgeAnswer:
     """Returns the soft preference in [1, 2]; 2 means that the second answer shown is better.
 
     Accepts one line `preference: x` (several lines only if they agree), or the whole answer being the
@@ -69,16 +68,16 @@ def parse_alpaca_eval(text: str) -> Verdict:
     """
     values = {float(found) for found in _PREFERENCE.findall(text)}
     if len(values) > 1:
-        return Verdict.invalid("several different preferences")
+        return JudgeAnswer.invalid("several different preferences")
     if values:
         value = values.pop()
         if not 1.0 <= value <= 2.0:
-            return Verdict.invalid(f"preference {value:g} outside [1, 2]")
-        return Verdict(valid=True, value=value)
+            return JudgeAnswer.invalid(f"preference {value:g} outside [1, 2]")
+        return JudgeAnswer(valid=True, value=value)
     label = text.strip()
     if label in ("m", "M"):
-        return Verdict(valid=True, value=1.0 if label == "m" else 2.0)
-    return Verdict.invalid("no preference")
+        return JudgeAnswer(valid=True, value=1.0 if label == "m" else 2.0)
+    return JudgeAnswer.invalid("no preference")
 
 
 def preference_from_logprobs(logprobs: Mapping[str, float]) -> float | None:
@@ -99,7 +98,7 @@ def preference_from_logprobs(logprobs: Mapping[str, float]) -> float | None:
     return 2.0 - p_first
 
 
-def parse_arena_hard(text: str) -> Verdict:
+def parse_arena_hard(text: str) -> JudgeAnswer:
     """Returns one of five verdicts in double brackets (Arena-Hard v0.1, `get_score`).
 
     Repeated equal verdicts are one verdict; different ones are none. A bracketed comparison outside the five
@@ -107,45 +106,45 @@ def parse_arena_hard(text: str) -> Verdict:
     """
     found = set(_ARENA.findall(text))
     if not found:
-        return Verdict.invalid("no verdict")
+        return JudgeAnswer.invalid("no verdict")
     if len(found) > 1:
-        return Verdict.invalid("several different verdicts")
+        return JudgeAnswer.invalid("several different verdicts")
     label = found.pop()
     if label not in ARENA_LABELS:
-        return Verdict.invalid(f"unknown verdict {label}")
-    return Verdict(valid=True, label=label)
+        return JudgeAnswer.invalid(f"unknown verdict {label}")
+    return JudgeAnswer(valid=True, label=label)
 
 
-def parse_mt_bench(text: str) -> Verdict:
+def parse_mt_bench(text: str) -> JudgeAnswer:
     """Returns the first `[[n]]`, else first `[n]` (FastChat, `run_judge_single`); n may have decimals.
 
     Deviation from FastChat: a number outside 1 to 10 is not a score of this scale and counts as missing.
     """
     match = _SCORE.search(text) or _SCORE_BACKUP.search(text)
     if match is None:
-        return Verdict.invalid("no score")
+        return JudgeAnswer.invalid("no score")
     value = float(match.group(1))
     low, high = MT_BENCH_RANGE
     if not low <= value <= high:
-        return Verdict.invalid(f"score {value:g} outside {low:g} to {high:g}")
-    return Verdict(valid=True, value=value)
+        return JudgeAnswer.invalid(f"score {value:g} outside {low:g} to {high:g}")
+    return JudgeAnswer(valid=True, value=value)
 
 
-def parse_pairwise(text: str) -> Verdict:
+def parse_pairwise(text: str) -> JudgeAnswer:
     """Returns a line that starts with `Better: A`, `Better: B` or `Better: N`, the letter as a whole word (PAR).
 
     Several such lines must agree; `Better: A or B` names no winner.
     """
     lines = _BETTER_LINE.findall(text)
     if not lines:
-        return Verdict.invalid("no verdict line")
+        return JudgeAnswer.invalid("no verdict line")
     labels = _BETTER.findall(text)
     if len(labels) < len(lines) or len(set(labels)) > 1:
-        return Verdict.invalid("several different verdicts")
-    return Verdict(valid=True, label=labels[0])
+        return JudgeAnswer.invalid("several different verdicts")
+    return JudgeAnswer(valid=True, label=labels[0])
 
 
-def parse_ranking(text: str) -> Verdict:
+def parse_ranking(text: str) -> JudgeAnswer:
     """`[{'model': 'model_1', 'rank': 1}, {'model': 'model_2', 'rank': 2}]` and nothing else, in any order.
 
     The prompt announces that the answer will be executed; it is matched as text instead. Label A: model_1 is better,
@@ -153,18 +152,20 @@ def parse_ranking(text: str) -> Verdict:
     """
     match = _RANKING.fullmatch(text.strip())
     if match is None:
-        return Verdict.invalid("not a list of two models with ranks")
+        return JudgeAnswer.invalid("not a list of two models with ranks")
     first, rank, second, other = match.groups()
     if first == second:
-        return Verdict.invalid("one model ranked twice")
+        return JudgeAnswer.invalid("one model ranked twice")
     ranks = {first: int(rank), second: int(other)}
-    return Verdict(valid=True, label="N" if rank == other else "A" if ranks["1"] < ranks["2"] else "B")
+    return JudgeAnswer(valid=True, label="N" if rank == other else "A" if ranks["1"] < ranks["2"] else "B")
 
 
-def parse_output_pair(text: str) -> Verdict:
+def parse_output_pair(text: str) -> JudgeAnswer:
     """`Output (a)` or `Output (b)` and nothing else; label A: the first one is better. Source: ALARM, Figure 6."""
     match = _OUTPUT.fullmatch(text)
-    return Verdict(valid=True, label=match[1].upper()) if match else Verdict.invalid("not one of the two outputs")
+    return (
+        JudgeAnswer(valid=True, label=match[1].upper()) if match else JudgeAnswer.invalid("not one of the two outputs")
+    )
 
 
 def _alpaca_eval_user(request: JudgeRequest) -> str:
@@ -337,15 +338,15 @@ def _as_asked(request: JudgeRequest) -> str:
     return request.prompt
 
 
-def _read_elsewhere(text: str) -> Verdict:
+def _read_elsewhere(text: str) -> JudgeAnswer:
     """Returns a teacher's answer is read by `rlhf_core.reasoning`; here it only has to be one."""
-    return Verdict(valid=bool(text.strip()), reason="" if text.strip() else "no answer")
+    return JudgeAnswer(valid=bool(text.strip()), reason="" if text.strip() else "no answer")
 
 
-TEMPLATES: dict[str, Template] = {
+TEMPLATES: dict[str, JudgePrompt] = {
     template.name: template
     for template in (
-        Template(
+        JudgePrompt(
             name="alpaca_eval",
             n_answers=2,
             system=_ALPACA_EVAL_SYSTEM,
@@ -355,18 +356,18 @@ TEMPLATES: dict[str, Template] = {
             temperature=1.0,  # as official; the verdict is read from log-probabilities, not from the sample
             label_tokens=("m", "M"),
         ),
-        Template("arena_hard", 2, _ARENA_HARD_SYSTEM, _arena_hard_user, parse_arena_hard, max_tokens=4096),
-        Template("mt_bench", 1, _MT_BENCH_SYSTEM, _mt_bench_user, parse_mt_bench, max_tokens=2048),
-        Template("ranking", 2, _RANKING_SYSTEM, _ranking_user, parse_ranking, max_tokens=100),
-        Template("output_pair", 2, _OUTPUT_PAIR_SYSTEM, _output_pair_user, parse_output_pair, max_tokens=10),
-        Template("locate_error", 0, _TEACHER_SYSTEM, _as_asked, _read_elsewhere, max_tokens=16),
-        Template("rewrite_solution", 0, _TEACHER_SYSTEM, _as_asked, _read_elsewhere, max_tokens=1024),
-        Template("pairwise", 2, _PAIRWISE_SYSTEM, _pairwise_user, parse_pairwise, max_tokens=2048),
+        JudgePrompt("arena_hard", 2, _ARENA_HARD_SYSTEM, _arena_hard_user, parse_arena_hard, max_tokens=4096),
+        JudgePrompt("mt_bench", 1, _MT_BENCH_SYSTEM, _mt_bench_user, parse_mt_bench, max_tokens=2048),
+        JudgePrompt("ranking", 2, _RANKING_SYSTEM, _ranking_user, parse_ranking, max_tokens=100),
+        JudgePrompt("output_pair", 2, _OUTPUT_PAIR_SYSTEM, _output_pair_user, parse_output_pair, max_tokens=10),
+        JudgePrompt("locate_error", 0, _TEACHER_SYSTEM, _as_asked, _read_elsewhere, max_tokens=16),
+        JudgePrompt("rewrite_solution", 0, _TEACHER_SYSTEM, _as_asked, _read_elsewhere, max_tokens=1024),
+        JudgePrompt("pairwise", 2, _PAIRWISE_SYSTEM, _pairwise_user, parse_pairwise, max_tokens=2048),
     )
 }
 
 
-def get_template(name: str) -> Template:
+def get_template(name: str) -> JudgePrompt:
     """Returns the template of that name; RecipeError names the known ones otherwise."""
     if name not in TEMPLATES:
         raise RecipeError(f"unknown judge template '{name}'; known: {', '.join(sorted(TEMPLATES))}")

@@ -16,7 +16,7 @@ from typing import Any
 import yaml
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.published.registry import Column, Row, Table, paper, suggestion
+from rlhf_core.published.printed_tables import Column, Row, Table, paper, suggestion
 
 FOLDER = Path(__file__).parent
 #: Fields of a printed row that say what it was trained on.
@@ -38,7 +38,7 @@ class MappedRow:
 
     Attributes:
         published: the row as printed.
-        recipe: the row of this project; None where there is none yet.
+        recipe: the row of this project; None without a row.
         main: name of the row it is compared with.
         reference: the SFT model that its policy starts from and is compared with in true reward.
         part: which columns of a printed row it is, where several rows of this project reproduce one.
@@ -80,7 +80,7 @@ def _file(paper_key: str) -> Mapping[str, Any] | None:
 
 
 def recipe_row(paper_key: str, name: str, kind: str | None = None) -> RecipeRow:
-    """Returns where the results of a paper's row of that name lie; `kind` for a table about reward models, say."""
+    """Returns the place of the results of a paper's row; `kind` is set for tables about reward models, for example."""
     mapping = _file(paper(paper_key).key) or {}
     place = mapping.get("rows", {}).get(name, {})
     return RecipeRow(

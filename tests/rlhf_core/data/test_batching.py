@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.data.batching import LengthBucketedBatches, Position, left_pad, padding_waste, right_pad
+from rlhf_core.data.batching import LengthBucketedBatches, Position, padding_waste
 from rlhf_core.errors import DataError, RecipeError
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
@@ -59,22 +59,6 @@ def test_padding_waste_is_the_share_of_empty_cells() -> None:
     assert padding_waste([], []) == 0
 
 
-def test_padding_side_and_mask() -> None:
-    ids, mask = left_pad([[1, 2, 3], [4]], 0)
-    assert ids.tolist() == [[1, 2, 3], [0, 0, 4]]
-    assert mask.tolist() == [[True, True, True], [False, False, True]]
-    ids, mask = right_pad([[1, 2, 3], [4], []], 9, width=4)
-    assert ids.tolist() == [[1, 2, 3, 9], [4, 9, 9, 9], [9, 9, 9, 9]]
-    assert mask.sum(1).tolist() == [3, 1, 0]
-
-
-@given(st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=5))
-def test_the_mask_gives_back_the_rows_even_where_pad_is_a_real_id(rows: list[list[int]]) -> None:
-    for pad in (left_pad, right_pad):
-        ids, mask = pad(rows, 0)
-        assert [ids[n][mask[n]].tolist() for n in range(len(rows))] == rows
-
-
 def test_settings_and_rows_that_cannot_work_are_refused() -> None:
     with pytest.raises(RecipeError, match="exactly one batch size"):
         LengthBucketedBatches([1], seed=0)
@@ -86,5 +70,3 @@ def test_settings_and_rows_that_cannot_work_are_refused() -> None:
         LengthBucketedBatches([], seed=0, rows_per_batch=1)
     with pytest.raises(DataError, match="start afresh"):
         next(iter(LengthBucketedBatches([1], seed=0, rows_per_batch=1, position=Position(0, 5))))
-    with pytest.raises(ValueError, match="does not fit a width of 2"):
-        right_pad([[1, 2, 3]], 0, width=2)

@@ -10,10 +10,8 @@ from hypothesis import strategies as st
 from rlhf_core.data.quarantine import find_faults
 from rlhf_core.data.schemas import (
     RECORD_TYPES,
-    code_tests,
     infer_record_type,
     record_type,
-    reference_answers,
 )
 from rlhf_core.errors import DataError
 
@@ -173,12 +171,3 @@ def test_an_unknown_record_type_lists_the_known_ones() -> None:
         record_type("prefrence")
     with pytest.raises(DataError, match=r"no record type fits.*colour"):
         infer_record_type([{"colour": "red"}])
-
-
-def test_references_and_tests_are_lists_whatever_the_file_says() -> None:
-    assert [reference_answers({"reference": value}) for value in (None, "a", ["a", "b"])] == [
-        [],
-        ["a"],
-        ["a", "b"],
-    ]
-    assert code_tests({"tests": "assert 1"}) == ["assert 1"]

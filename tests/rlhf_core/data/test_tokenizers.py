@@ -13,7 +13,6 @@ from rlhf_core.data.tokenizers import (
     check_padding,
     load_tokenizer,
     response_offsets,
-    save_tokenizer,
     token_spans,
     train_byte_level_bpe,
 )
@@ -27,7 +26,7 @@ ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
 def test_training_is_deterministic_and_survives_saving(tokenizer: Any, tmp_path: Path) -> None:
     again = train_byte_level_bpe(iter(TEXTS), 300)
     assert again.backend_tokenizer.to_str() == tokenizer.backend_tokenizer.to_str()
-    save_tokenizer(tokenizer, tmp_path)
+    tokenizer.save_pretrained(tmp_path)
     loaded = load_tokenizer(tmp_path)
     text = "Hello <|end|> cat 1234 日本🙂  x"
     template = chat_template("plain")

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from rlhf_core.evaluation.arena_hard import (
     arena_win_rate,
-    bradley_terry_win_rate,
     score_of_label,
     weighted_win_rate,
 )
-from rlhf_core.evaluation.judges import Game, Verdict
+from rlhf_core.evaluation.judges import Game, JudgeAnswer
 from rlhf_core.evaluation.judges.templates import ARENA_LABELS, parse_arena_hard
 
 
@@ -37,6 +36,25 @@ def test_by_hand_with_swapped_sides_and_strong_verdicts():
 
 
 outcomes = st.lists(st.sampled_from(ARENA_LABELS), min_size=2, max_size=60)
+
+
+def bradley_terry_win_rate(scores: np.ndarray, weights: np.ndarray) -> float:
+    """Returns the win rate in percent from the Bradley-Terry likelihood by Newton's method: the reference for
+    the closed form."""
+    valid = weights > 0
+    score, weight = scores[valid], weights[valid]
+    if not len(score):
+        return math.nan
+    if (score == 0).all() or (score == 1).all():
+        return 100.0 * float(score[0])
+    strength = 0.0
+    for _ in range(100):
+        p = 1.0 / (1.0 + math.exp(-strength))
+        step = float(((score - p) * weight).sum()) / (p * (1.0 - p) * float(weight.sum()))
+        strength += max(-2.0, min(2.0, step))
+        if abs(step) < 1e-12:
+            break
+    return 100.0 / (1.0 + math.exp(-strength))
 
 
 @given(outcomes)
@@ -84,7 +102,7 @@ def test_bootstrap_is_seeded_and_prompts_can_be_kept_together():
 
 
 def test_nothing_valid_is_nan_and_one_sided_results_are_not_fifty():
-    empty = arena_win_rate([Game("1", "model", "arena_hard", Verdict.invalid("no"), "", 3)])
+    empty = arena_win_rate([Game("1", "model", "arena_hard", JudgeAnswer.invalid("no"), "", 3)])
     assert math.isnan(empty["win_rate"])
     assert empty["n_invalid"] == 1
     assert arena_win_rate([game("1", "model", "[[A>B]]")] * 3)["win_rate"] == 100

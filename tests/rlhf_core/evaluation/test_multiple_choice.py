@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.errors import DataError, NumericsError
-from rlhf_core.evaluation.multiple_choice import ChoiceItem, choose, mc1, mc2, score_items, summarise_choices
+from rlhf_core.evaluation.multiple_choice import ChoiceItem, choose, mc2, score_items, summarise_choices
 
 
 def test_acc_and_acc_norm_differ_on_length():
@@ -40,7 +40,6 @@ def test_first_index_wins_ties_and_nan_stops():
 
 
 def test_truthfulqa():
-    assert (mc1([-1, -2]), mc1([-2, -1])) == (1.0, 0.0)
     assert mc2(np.log([0.1, 0.2, 0.1]), [True, True, False]) == pytest.approx(0.75)
     assert mc2([-5000.0, -5001.0], [True, False]) == pytest.approx(1 / (1 + math.exp(-1)))
     assert math.isnan(mc2([], []))

@@ -41,10 +41,15 @@ def test_paired_t_test_against_scipy_and_its_edges():
     a, b = rng.normal(size=12), rng.normal(0.3, size=12)
     assert s.paired_t_test(a, b).p_value == pytest.approx(stats.ttest_rel(a, b).pvalue)
     assert s.paired_t_test([1, 2], [1, 2]).p_value == 1.0
-    assert s.paired_t_test([2, 3], [1, 2]).p_value == 0.0
     assert s.paired_t_test([1], [2]).p_value == 1.0
     with pytest.raises(DataError, match="differ in number"):
         s.paired_t_test([1, 2], [1])
+
+
+def test_equal_differences_are_not_significant():
+    assert s.paired_t_test([2, 3], [1, 2]) == s.TestResult(1.0, 1.0, 2)
+    assert s.paired_t_test([61.3, 58.1, 60.7], [60.3, 57.1, 59.7]).p_value == 1.0  # equal but for rounding
+    assert s.paired_t_test([2, 3.001], [1, 2]).p_value < 0.001
 
 
 def test_bootstrap_interval_of_any_statistic():

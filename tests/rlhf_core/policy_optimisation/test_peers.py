@@ -20,7 +20,7 @@ from rlhf_core.policy_optimisation.config import optimiser_config
 from rlhf_core.policy_optimisation.experience import Experience
 from rlhf_core.policy_optimisation.learner import Learner
 from rlhf_core.rewards.composition import RewardOutput
-from rlhf_core.rewards.preference_training import pair_evaluations
+from rlhf_core.rewards.preference_training import head_evaluations
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation.segmented_sequence import SegmentedSequence
 from rlhf_core.supervised.dpo import dpo_loss, sequence_logprobs
@@ -179,7 +179,7 @@ def test_the_pairwise_loss_of_a_last_token_reward_model_is_trls(tmp_path: Path) 
     chosen, rejected = sequences_of(CHOSEN), sequences_of(REJECTED)
     segmented = [[SegmentedSequence(row, [len(row.response) - 1]) for row in side] for side in (chosen, rejected)]
     with torch.no_grad():
-        expected_scores = pair_evaluations(ours_model, segmented[0], segmented[1], PAD)
+        expected_scores = head_evaluations(ours_model, segmented[0], segmented[1], PAD)["reward"]
         loss = -torch.nn.functional.logsigmoid(expected_scores[0] - expected_scores[1]).mean()
     peer = preference_trainer("Reward", policy, tmp_path)
     with torch.no_grad():

@@ -25,7 +25,7 @@ from rlhf_core.policy_optimisation.optimiser import PolicyOptimiser
 from rlhf_core.policy_optimisation.sources import OnPolicy
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.shaping.registry import SHAPINGS, build_shaping, shaping_class
+from rlhf_core.shaping.choices import SHAPINGS, build_shaping, shaping_class
 from rlhf_core.signals import Sequence
 
 PROMPTS = random_rows(1, [3, 5, 1, 4, 2, 2, 6, 3], ended=False)

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rlhf_core.reasoning.steps import (
-    Located,
+    FirstWrongStep,
     kept_before,
     labelled,
     locating_target,
@@ -61,22 +61,22 @@ def test_labels_count_from_zero() -> None:
 
 @pytest.mark.parametrize("step", [None, 0, 1, 10, 123])
 def test_what_is_taught_is_what_is_read(step: int | None) -> None:
-    assert parse_located(locating_target(step)) == Located(True, step)
+    assert parse_located(locating_target(step)) == FirstWrongStep(True, step)
 
 
 @pytest.mark.parametrize(
     ("text", "located"),
     [
-        ("[2]", Located(True, 2)),
-        ("2", Located(True, 2)),
-        ("[10]", Located(True, 10)),
-        ("Correct.", Located(True, None)),
-        ("It is step [3], I think.", Located(True, 3)),
-        ("[1] or [2]", Located(False)),
-        ("not correct", Located(False)),
-        ("I cannot say.", Located(False)),
-        ("", Located(False)),
+        ("[2]", FirstWrongStep(True, 2)),
+        ("2", FirstWrongStep(True, 2)),
+        ("[10]", FirstWrongStep(True, 10)),
+        ("Correct.", FirstWrongStep(True, None)),
+        ("It is step [3], I think.", FirstWrongStep(True, 3)),
+        ("[1] or [2]", FirstWrongStep(False)),
+        ("not correct", FirstWrongStep(False)),
+        ("I cannot say.", FirstWrongStep(False)),
+        ("", FirstWrongStep(False)),
     ],
 )
-def test_a_step_is_read_only_where_exactly_one_is_named(text: str, located: Located) -> None:
+def test_a_step_is_read_only_where_exactly_one_is_named(text: str, located: FirstWrongStep) -> None:
     assert parse_located(text) == located

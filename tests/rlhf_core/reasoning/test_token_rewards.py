@@ -35,7 +35,7 @@ def test_a_probability_that_is_none_stops() -> None:
 
 
 def test_a_range_the_wrong_way_round_is_refused() -> None:
-    with pytest.raises(RecipeError, match="lower end comes first"):
+    with pytest.raises(RecipeError, match="state the lower bound first"):
         RewardRanges(negative=(0.0, -0.1))
 
 

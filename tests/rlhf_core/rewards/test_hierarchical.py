@@ -16,7 +16,7 @@ from rlhf_core.errors import NumericsError, RecipeError
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rewards.hierarchical import HierarchicalGate, gate_metrics, resolve_threshold
 from rlhf_core.rollout import RolloutBatch
-from rlhf_core.shaping.registry import build_shaping
+from rlhf_core.shaping.choices import build_shaping
 from rlhf_core.signals import Sequence, Tokens
 
 LENGTHS = (4, 1, 7, 3, 2, 5)

@@ -17,7 +17,7 @@ from rlhf_core.rewards.preference_training import (
     SegmentedSequence,
     can_share_prompts,
     evaluations,
-    pair_evaluations,
+    head_evaluations,
     pair_loss,
     score_all,
     shared_prompt_mask,
@@ -34,6 +34,10 @@ ENDS = [[1, 3, 4], [0, 1], [0], [3]]
 def sequences() -> list[SegmentedSequence]:
     pairs = zip(PROMPTS, ROWS, ENDS, strict=True)
     return [SegmentedSequence(EncodedSequence(prompt, row), ends) for prompt, row, ends in pairs]
+
+
+def pair_evaluations(*of: object) -> tuple[torch.Tensor, torch.Tensor]:
+    return head_evaluations(*of)["reward"]
 
 
 def naive_values(model: torch.nn.Module, prompt: list[int], row: list[int]) -> list[float]:

@@ -18,8 +18,8 @@ from rlhf_core.policy_optimisation.unseen import useless_combination
 from rlhf_core.rewards.composition import Component, Reward
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.segmentation import NGram
-from rlhf_core.shaping.registry import SHAPINGS, build_shaping, needs_references, shaping_class
-from rlhf_core.shaping.specification import Scale
+from rlhf_core.shaping.choices import SHAPINGS, build_shaping, needs_references, shaping_class
+from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.shaping.steps import Centered, Running
 from rlhf_core.signals import Segments, Sequence, Tokens
 
@@ -275,7 +275,7 @@ def test_mistakes_are_named(given: Any, message: str) -> None:
 
 # Constants in units of the SFT policy.
 
-SFT = Scale(mean=-1.0, deviation=0.5, length=40.0)
+SFT = SftUnits(mean=-1.0, deviation=0.5, length=40.0)
 BOTH = [
     {
         "kind": "length_penalty",

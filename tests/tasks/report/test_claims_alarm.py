@@ -22,10 +22,12 @@ CHOSEN = "Factuality is the aspect that is most consistent with the holistic rew
 
 
 def write_policy(results: Path, name: str, seed: int, **scores: list[float]) -> None:
-    """A run whose test answers have these scores, one after the other and again."""
+    """A run whose test answers have these scores, one after the other and again; to the last prompt all rows say the
+    same."""
     folder = results / "alarm" / "policy" / name / str(seed) / "result"
     folder.mkdir(parents=True)
     rows = [{"id": str(i), **{by: values[i % len(values)] for by, values in scores.items()}} for i in range(PROMPTS)]
+    rows[-1] |= dict.fromkeys(scores, 0.0)
     write_jsonl(folder / "scores.jsonl", rows)
     means = {f"score/{by}": sum(row[by] for row in rows) / PROMPTS + 0.001 * seed for by in scores}
     (folder / "metrics.json").write_text(json.dumps(means))

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from tasks import tables
 from tasks.graph.rows import load_rows
 from tasks.report import figures_par
@@ -137,7 +137,9 @@ def test_costs_come_from_the_records(results: Path) -> None:
 
 
 def test_the_sft_models_own_cells_are_there_by_definition(results: Path) -> None:
-    first, third = (measured_table(registry.table(f"par/{number}"), ResultTree(results, (0, 1))) for number in (1, 3))
+    first, third = (
+        measured_table(printed_tables.table(f"par/{number}"), ResultTree(results, (0, 1))) for number in (1, 3)
+    )
     model = next(row for row in first["rows"] if row["name"] == "gemma2-2b")
     assert model["cells"]["alpaca_lc"]["mean"] == model["cells"]["alpaca_wr"]["mean"] == 50.0
     assert model["cells"]["alpaca_wr"]["verdict"] == "confirmed"

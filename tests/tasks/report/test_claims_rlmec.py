@@ -26,6 +26,8 @@ def write_run(results: Path, name: str, seed: int, right: int, kind: str = "poli
         for each in sets
         for n in range(QUESTIONS)
     ]
+    if kind == "sft":
+        rows[-1]["first_error"] = first_error + seed
     percent = 100 * right / QUESTIONS
     (folder / "metrics.json").write_text(json.dumps({**dict.fromkeys(sets, percent), "average": percent}))
     write_jsonl(folder / "generations.jsonl", rows)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_core.published import registry
+from rlhf_core.published import printed_tables
 from tasks.report.measured import measured_table, verdict_counts
 from tasks.report.outputs import ResultTree
 from tasks.report.printed_rows import printed_lines
@@ -28,7 +28,7 @@ def tree(tmp_path: Path) -> ResultTree:
 
 
 def test_each_part_fills_its_own_columns(tree: ResultTree) -> None:
-    table = measured_table(registry.table("rlmec/3"), tree)
+    table = measured_table(printed_tables.table("rlmec/3"), tree)
     rows = {row["name"]: row["cells"] for row in table["rows"] if row["name"]}
     assert (rows["math-rlmec"]["gsm8k"]["mean"], rows["math-rlmec"]["math_avg"]["mean"]) == (60.0, 55.0)
     assert rows["math-rlmec"]["qa_avg"]["status"] == "elsewhere"
@@ -40,47 +40,47 @@ def test_each_part_fills_its_own_columns(tree: ResultTree) -> None:
 
 
 def test_a_cell_that_the_paper_does_not_have_says_so(tree: ResultTree) -> None:
-    table = measured_table(registry.table("rlmec/3"), tree)
+    table = measured_table(printed_tables.table("rlmec/3"), tree)
     missing = [row for row in table["rows"] if row["condition"] == "+ FIGA · 7B · math"]
     assert [(row["name"], row["cells"]["gsm8k"]["published"]) for row in missing] == [(None, "-")]
     assert {missing[0]["cells"][key]["status"] for key in ("gsm8k", "math_avg")} == {"not in the paper"}
     counts = verdict_counts([table])
-    printed = sum(str(cell) != "-" for row in registry.table("rlmec/3").rows for cell in row.values.values())
+    printed = sum(str(cell) != "-" for row in printed_tables.table("rlmec/3").rows for cell in row.values.values())
     assert counts["measured"] + counts["not run"] == printed
 
 
 def test_the_table_prints(tree: ResultTree, tmp_path: Path) -> None:
     file = tmp_path / "tables.json"
-    file.write_text(json.dumps({"tables": [measured_table(registry.table("rlmec/3"), tree)]}))
+    file.write_text(json.dumps({"tables": [measured_table(printed_tables.table("rlmec/3"), tree)]}))
     printed = rich_tables(file, "rlmec/3")
-    assert printed[0].row_count == len(registry.table("rlmec/3").rows)
-    assert printed[1].row_count == 2 * len(registry.table("rlmec/3").rows)
+    assert printed[0].row_count == len(printed_tables.table("rlmec/3").rows)
+    assert printed[1].row_count == 2 * len(printed_tables.table("rlmec/3").rows)
     alone = rich_tables(tmp_path / "none.json", "rlmec/3")
-    assert alone[0].row_count == len(registry.table("rlmec/3").rows)
+    assert alone[0].row_count == len(printed_tables.table("rlmec/3").rows)
     assert list(alone[0].columns[0].cells)[-1] == "+ RLMEC · 13B"
 
 
 def test_the_parts_of_a_printed_row_stand_on_one_line(tree: ResultTree) -> None:
-    table = measured_table(registry.table("rlmec/3"), tree)
+    table = measured_table(printed_tables.table("rlmec/3"), tree)
     own = [column for column in table["columns"] if column["published"]]
     lines = printed_lines(table, own)
     assert [line.label for line in lines[:4]] == ["LLaMA 2 · 7B", "Vicuna · 7B", "WizardLM · 7B", "SFT LLM · 7B"]
     line = next(line for line in lines if line.label == "+ RLMEC · 7B")
     assert (line.names, line.is_main) == (["qa-rlmec", "math-rlmec"], True)
     assert [line.cells[key][1]["mean"] for key in ("ecqa", "gsm8k")] == [70.0, 60.0]
-    scaling = measured_table(registry.table("rlmec/7"), tree)
+    scaling = measured_table(printed_tables.table("rlmec/7"), tree)
     first, second = printed_lines(scaling, scaling["columns"])
     assert (first.label, second.label) == ("7B GRM", "13B GRM")
     assert [row["is_main"] for row, _ in first.cells.values()] == [True, True, False, False]
 
 
 def test_columns_that_several_parts_measure_keep_a_line_for_each(tree: ResultTree) -> None:
-    table = measured_table(registry.table("rlmec/3"), tree)
+    table = measured_table(printed_tables.table("rlmec/3"), tree)
     also = [column for column in table["columns"] if not column["published"]]
     assert [line.label for line in printed_lines(table, also)] == [row["condition"] for row in table["rows"]]
 
 
 def test_rows_without_parts_are_lines_of_their_own(tree: ResultTree) -> None:
-    table = measured_table(registry.table("segment/1"), tree)
+    table = measured_table(printed_tables.table("segment/1"), tree)
     lines = printed_lines(table, table["columns"])
     assert [(line.label, line.rows) for line in lines] == [(row["condition"], [row]) for row in table["rows"]]

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from rlhf_core.errors import DataError, JudgeError
-from rlhf_core.evaluation.judges import Comparison, combine_orders, drawn_order, play_games, soft_preferences
+from rlhf_core.evaluation.judges import JudgedPair, combine_orders, drawn_order, play_games, soft_preferences
 from rlhf_core.evaluation.judges.games import grade_answers, win_rate_of_outcomes
 from rlhf_core.evaluation.judges.protocol import Judge, JudgeRequest
 from rlhf_core.evaluation.win_rates import win_rate
@@ -33,7 +33,7 @@ def longer(r: JudgeRequest) -> str:
 def test_the_better_answer_wins_in_either_order():
     judge = FunctionJudge(longer)
     assert isinstance(judge, Judge)
-    pairs = [Comparison("x", "q", "long answer", "short"), Comparison("y", "q", "s", "long")]
+    pairs = [JudgedPair("x", "q", "long answer", "short"), JudgedPair("y", "q", "s", "long")]
     games = play_games(judge, pairs, "pairwise")
     assert [g.first for g in games] == ["baseline", "model"] * 2
     assert [g.score_for_model for g in games] == [1, 1, 0, 0]
@@ -41,7 +41,7 @@ def test_the_better_answer_wins_in_either_order():
 
 
 def test_a_judge_that_always_says_a_gives_ties():
-    games = play_games(FunctionJudge(lambda r: "Better: A"), [Comparison("x", "q", "1", "2")], "pairwise")
+    games = play_games(FunctionJudge(lambda r: "Better: A"), [JudgedPair("x", "q", "1", "2")], "pairwise")
     for rule in ("sum", "agreement"):
         assert combine_orders(games, rule)[0].result == "tie"
 
@@ -52,8 +52,8 @@ def test_the_drawn_order_belongs_to_the_prompt_and_the_seed():
     assert drawn == [drawn_order(prompt) for prompt in prompts]
     assert drawn != [drawn_order(prompt, seed=1) for prompt in prompts]
     assert 160 < drawn.count("model") < 240
-    pairs = [Comparison(str(i), prompt, "model answer", "short") for i, prompt in enumerate(prompts)]
-    others = [Comparison(str(i), prompt, "another", "short") for i, prompt in enumerate(reversed(prompts))]
+    pairs = [JudgedPair(str(i), prompt, "model answer", "short") for i, prompt in enumerate(prompts)]
+    others = [JudgedPair(str(i), prompt, "another", "short") for i, prompt in enumerate(reversed(prompts))]
     for comparisons in (pairs, others):
         games = play_games(FunctionJudge(longer), comparisons, "pairwise", orders="drawn")
         assert [g.first for g in games] == [drawn_order(c.prompt) for c in comparisons]
@@ -64,7 +64,7 @@ def test_a_liking_for_the_first_answer_averages_out_over_drawn_orders():
     """Answers of one quality on 400 prompts: an exact judge gives 50, shown first everywhere the baseline wins."""
     world = World()
     pairs = [
-        Comparison(
+        JudgedPair(
             row["id"],
             row["prompt"],
             world.mixture_answer(row["meta"], 1),
@@ -87,7 +87,7 @@ def test_a_liking_for_the_first_answer_averages_out_over_drawn_orders():
 def test_half_a_point_wins_the_sum_but_not_the_agreement():
     verdicts = {"model": "Better: A", "baseline": "Better: N"}
     judge = FunctionJudge(lambda r: verdicts[r.id.rsplit("/", 1)[1].removesuffix("-first")])
-    games = play_games(judge, [Comparison("a/b", "q", "1", "2")], "pairwise")
+    games = play_games(judge, [JudgedPair("a/b", "q", "1", "2")], "pairwise")
     assert combine_orders(games)[0].result == "win"
     assert combine_orders(games)[0].total == 1.5
     assert combine_orders(games, "agreement")[0].result == "tie"
@@ -97,17 +97,17 @@ def test_half_a_point_wins_the_sum_but_not_the_agreement():
 def test_identical_texts_tie_without_asking():
     for template in ("pairwise", "arena_hard", "alpaca_eval"):
         judge = FunctionJudge(lambda r: "no")
-        games = play_games(judge, [Comparison("x", "q", "same", "same")], template)
+        games = play_games(judge, [JudgedPair("x", "q", "same", "same")], template)
         assert judge.asked == []
         assert [(g.score_for_model, g.attempts) for g in games] == [(0.5, 0)] * 2
 
 
 def test_unparsable_verdicts_are_asked_again_with_another_attempt_then_counted():
     judge = FunctionJudge(lambda r: longer(r) if r.meta.get("attempt", 0) == 2 else "Both are fine.")
-    games = play_games(judge, [Comparison("x", "q", "long", "s")], "pairwise", retries=2)
+    games = play_games(judge, [JudgedPair("x", "q", "long", "s")], "pairwise", retries=2)
     assert [g.attempts for g in games] == [3, 3]
     assert combine_orders(games)[0].result == "win"
-    games = play_games(judge, [Comparison("x", "q", "long", "s")], "pairwise", retries=1)
+    games = play_games(judge, [JudgedPair("x", "q", "long", "s")], "pairwise", retries=1)
     outcome = combine_orders(games)[0]
     assert (outcome.result, outcome.n_unparsable) == ("invalid", 2)
     summary = win_rate_of_outcomes([outcome])
@@ -116,25 +116,25 @@ def test_unparsable_verdicts_are_asked_again_with_another_attempt_then_counted()
 
 def test_only_unparsable_games_are_asked_again():
     judge = FunctionJudge(lambda r: longer(r) if r.prompt == "good" else "?")
-    pairs = [Comparison("x", "good", "1", "22"), Comparison("y", "bad", "1", "22")]
+    pairs = [JudgedPair("x", "good", "1", "22"), JudgedPair("y", "bad", "1", "22")]
     play_games(judge, pairs, "pairwise", retries=1)
     assert [r.prompt for r in judge.asked] == ["good", "good", "bad", "bad", "bad", "bad"]
 
 
 def test_soft_preferences_are_turned_to_the_model_and_averaged():
     judge = FunctionJudge(lambda r: "preference: 1.8" if r.answers[0] == "model" else "preference: 1.4")
-    games = play_games(judge, [Comparison("x", "q", "model", "base")], "alpaca_eval")
+    games = play_games(judge, [JudgedPair("x", "q", "model", "base")], "alpaca_eval")
     assert [g.preference_for_model for g in games] == pytest.approx([1.4, 1.2])
     assert soft_preferences(games)["x"] == pytest.approx(1.3)
     half_broken = FunctionJudge(lambda r: "preference: 2" if r.answers[0] == "model" else "?")
-    games = play_games(half_broken, [Comparison("x", "q", "model", "b")], "alpaca_eval")
+    games = play_games(half_broken, [JudgedPair("x", "q", "model", "b")], "alpaca_eval")
     assert math.isnan(soft_preferences(games)["x"])
 
 
 def test_win_rate_with_ties_as_half_or_left_out():
     judge = FunctionJudge(longer)
     pairs = [("aa", "b"), ("aa", "b"), ("a", "bb"), ("a", "b")]
-    comparisons = [Comparison(str(i), "q", *pair) for i, pair in enumerate(pairs)]
+    comparisons = [JudgedPair(str(i), "q", *pair) for i, pair in enumerate(pairs)]
     outcomes = combine_orders(play_games(judge, comparisons, "pairwise"))
     assert win_rate_of_outcomes(outcomes)["win_rate"] == pytest.approx(62.5)
     assert win_rate_of_outcomes(outcomes, "leave_out")["win_rate"] == pytest.approx(200 / 3)
@@ -148,7 +148,7 @@ def test_grades_are_parsed_one_by_one():
 
 def test_duplicate_ids_and_a_judge_that_miscounts_are_refused():
     with pytest.raises(DataError, match="duplicate id 'x'"):
-        play_games(FunctionJudge(longer), [Comparison("x", "q", "1", "2")] * 2, "pairwise")
+        play_games(FunctionJudge(longer), [JudgedPair("x", "q", "1", "2")] * 2, "pairwise")
 
     class Short:
         name = "short"
@@ -157,4 +157,4 @@ def test_duplicate_ids_and_a_judge_that_miscounts_are_refused():
             return []
 
     with pytest.raises(JudgeError, match="0 of 2"):
-        play_games(Short(), [Comparison("x", "q", "1", "2")], "pairwise")
+        play_games(Short(), [JudgedPair("x", "q", "1", "2")], "pairwise")

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import JudgeError
-from rlhf_core.evaluation.judges import Comparison, JudgeRequest, combine_orders, play_games
+from rlhf_core.evaluation.judges import JudgedPair, JudgeRequest, combine_orders, play_games
 from rlhf_core.evaluation.judges.cache import AnswerCache, digest
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 
@@ -164,7 +164,7 @@ def test_tries_are_bounded_and_what_was_answered_is_kept(endpoint, tmp_path):
 def test_on_request_a_failed_call_counts_as_unparsable_instead(endpoint):
     endpoint.script = [(400, b'{"error": {"message": "too long"}}', {})]
     judge = judge_at(endpoint, on_failure="empty")
-    games = play_games(judge, [Comparison("x", "q", "1", "2")], "pairwise", retries=0)
+    games = play_games(judge, [JudgedPair("x", "q", "1", "2")], "pairwise", retries=0)
     assert combine_orders(games)[0].result == "invalid"
     assert judge.usage.failed == 2
     assert len(endpoint.bodies) == 2  # a refused request is not tried again
@@ -204,7 +204,7 @@ def test_log_probabilities_become_a_soft_preference(endpoint):
 
 def test_without_log_probabilities_the_label_counts(endpoint):
     endpoint.script = [completion("m")]
-    pair = Comparison("x", "q", "1", "2")
+    pair = JudgedPair("x", "q", "1", "2")
     games = play_games(judge_at(endpoint), [pair], "alpaca_eval", orders=("baseline",))
     assert games[0].preference_for_model == 1.0
     judge_at(endpoint, use_logprobs=False).answer(requests(1, "alpaca_eval"))

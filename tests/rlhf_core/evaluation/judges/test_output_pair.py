@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from rlhf_core.evaluation.judges.games import Comparison, combine_orders, play_games
+from rlhf_core.evaluation.judges.games import JudgedPair, combine_orders, play_games
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
 from rlhf_core.evaluation.judges.templates import get_template, parse_output_pair
 
@@ -105,6 +105,6 @@ class Says:
 )
 def test_both_orders_are_asked_and_must_agree(baseline_first: str, model_first: str, result: str) -> None:
     judge = Says(baseline_first, model_first)
-    games = play_games(judge, [Comparison("1", "Which?", "mine", "theirs")], "output_pair")
+    games = play_games(judge, [JudgedPair("1", "Which?", "mine", "theirs")], "output_pair")
     assert judge.shown[:2] == [("theirs", "mine"), ("mine", "theirs")]
     assert [outcome.result for outcome in combine_orders(games, "agreement")] == [result]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import DataError, RewardsmithError
-from tasks.reevaluation.records import MARK, RECORDS, bring_records, records, records_folder
+from tasks.reevaluation.history import MARK, RECORDS, bring_records, records, records_folder
 from tests.small_repository import command
 
 

@@ -22,7 +22,7 @@ MARK = "alerted.json"
 
 
 def records_folder(root: Path, name: str, alias: str) -> Path:
-    """Returns where the records of a model are."""
+    """Returns the folder of a model's records."""
     return root / RECORDS / f"{name}@{alias}"
 
 

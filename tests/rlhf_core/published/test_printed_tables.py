@@ -1,22 +1,22 @@
-"""The registry holds what the papers print, string for string."""
+"""The printed tables hold what the papers print, string for string."""
 
 from __future__ import annotations
 
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.published import registry, row_map
+from rlhf_core.published import printed_tables, row_map
 
 
 def test_cells_are_strings_as_printed() -> None:
-    segment = registry.table("segment/1").row("Segment (Ours)")
+    segment = printed_tables.table("segment/1").row("Segment (Ours)")
     assert segment.values["alpaca_lc"].text == "31.05"
     assert segment.values["arena_wr"].text == "34.0"  # the trailing zero is kept
     assert segment.values["alpaca_lc"].mean == pytest.approx(31.05)
 
 
 def test_every_paper_is_there_with_its_tables_and_figures() -> None:
-    papers = [registry.paper(key) for key in registry.PAPERS]
+    papers = [printed_tables.paper(key) for key in printed_tables.PAPERS]
     assert sum(len(p.tables) for p in papers) == 40
     assert sum(len({f.id.rstrip("abcdef") for f in p.figures}) for p in papers) == 42
     assert sum(len(t.rows) for p in papers for t in p.tables) == 261
@@ -24,22 +24,22 @@ def test_every_paper_is_there_with_its_tables_and_figures() -> None:
 
 
 def test_every_cell_belongs_to_a_column() -> None:
-    for key in registry.PAPERS:
-        for table in registry.paper(key).tables:
+    for key in printed_tables.PAPERS:
+        for table in printed_tables.paper(key).tables:
             columns = {column.key for column in table.columns}
             for row in table.rows:
                 assert set(row.values) <= columns, (table.name, row.label)
 
 
 def test_a_mean_with_its_standard_error_and_a_dash() -> None:
-    holistic = registry.table("alarm/1").rows[0].values
+    holistic = printed_tables.table("alarm/1").rows[0].values
     assert str(holistic["vs_factuality"]) == "55.86 ± 4.22"
     assert holistic["vs_holistic"].mean is None
 
 
 @pytest.mark.parametrize("name", ["segment/1", "Segment/Table 1", "SEGMENT/table 1", "segment/ 1"])
 def test_names_of_a_table(name: str) -> None:
-    assert registry.table(name).name == "segment/1"
+    assert printed_tables.table(name).name == "segment/1"
 
 
 @pytest.mark.parametrize(
@@ -52,44 +52,47 @@ def test_names_of_a_table(name: str) -> None:
 )
 def test_an_unknown_name_is_refused_with_the_nearest(name: str, hint: str) -> None:
     with pytest.raises(RecipeError, match=hint):
-        registry.table(name)
+        printed_tables.table(name)
 
 
 def test_an_unknown_row_and_an_ambiguous_row_are_refused() -> None:
     with pytest.raises(RecipeError, match="did you mean 'Segment \\(Ours\\)'"):
-        registry.table("segment/1").row("Segmnt (Ours)")
+        printed_tables.table("segment/1").row("Segmnt (Ours)")
     with pytest.raises(RecipeError, match="name the backbone"):
-        registry.table("segment/2").row("Token")
+        printed_tables.table("segment/2").row("Token")
 
 
 def test_figures_carry_their_claims() -> None:
-    assert "higher win rate" in registry.figure("segment/4").claims[0]
+    assert "higher win rate" in printed_tables.figure("segment/4").claims[0]
 
 
 def test_segment_rows_are_those_of_the_experiment_matrix() -> None:
     rows = [
-        mapped for table in registry.paper("segment").tables if table.is_result for mapped in row_map.mapped_rows(table)
+        mapped
+        for table in printed_tables.paper("segment").tables
+        if table.is_result
+        for mapped in row_map.mapped_rows(table)
     ]
     assert all(mapped.recipe for mapped in rows)
     policies = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "policy"}
     raw = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "sft"}
     only_in_figure_3 = {"cutoff-1_5", "cutoff-2_0", "cutoff-2_25"}
-    matrix = registry.paper("segment").experiment_matrix
+    matrix = printed_tables.paper("segment").experiment_matrix
     assert len(policies | only_in_figure_3) == len(matrix["policy_trainings"]) == 27
     assert len(raw) == len(matrix["eval_only"]) == 3
 
 
 def test_sentence_rows_are_those_of_the_experiment_matrix() -> None:
-    rows = [m for t in registry.paper("sentence").tables if t.is_result for m in row_map.mapped_rows(t)]
+    rows = [m for t in printed_tables.paper("sentence").tables if t.is_result for m in row_map.mapped_rows(t)]
     assert all(mapped.recipe for mapped in rows)
     policies = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "policy"}
-    assert len(policies) == len(registry.paper("sentence").experiment_matrix["policy_trainings"]) == 18
+    assert len(policies) == len(printed_tables.paper("sentence").experiment_matrix["policy_trainings"]) == 18
     benches = {m.recipe.name for m in rows if m.recipe and m.recipe.kind == "reward_bench"}
     assert benches == {"bench-da", "bench-va", "bench-vw", "bench-sentence"}
 
 
 def test_every_printed_cell_of_alarm_has_a_row_and_a_metric() -> None:
-    tables = [table for table in registry.paper("alarm").tables if table.is_result]
+    tables = [table for table in printed_tables.paper("alarm").tables if table.is_result]
     assert [table.name for table in tables] == [f"alarm/{number}" for number in (*range(1, 8), 9, 10)]
     cells = [
         (table, key, mapped)
@@ -102,12 +105,12 @@ def test_every_printed_cell_of_alarm_has_a_row_and_a_metric() -> None:
         assert mapped.recipe, (table.name, mapped.published.label)
         assert row_map.metric_name(table, key, mapped.published), (table.name, key)
     policies = {mapped.recipe.name for _, _, mapped in cells if mapped.recipe}
-    assert len(policies) == len(registry.paper("alarm").experiment_matrix["policy_trainings"]) == 14
+    assert len(policies) == len(printed_tables.paper("alarm").experiment_matrix["policy_trainings"]) == 14
 
 
 def test_the_same_cell_in_two_tables_is_the_same_row() -> None:
     cells: dict[tuple[str, str], str] = {}
-    for table in registry.paper("segment").tables:
+    for table in printed_tables.paper("segment").tables:
         for mapped in row_map.mapped_rows(table):
             for key, printed in mapped.published.values.items():
                 if mapped.recipe:
@@ -115,7 +118,7 @@ def test_the_same_cell_in_two_tables_is_the_same_row() -> None:
 
 
 def test_main_rows_per_backbone() -> None:
-    mains = {m.published.backbone: m.main for m in row_map.mapped_rows(registry.table("segment/2"))}
+    mains = {m.published.backbone: m.main for m in row_map.mapped_rows(printed_tables.table("segment/2"))}
     assert mains == {"Phi3.1-mini-SFT (3.8B)": "phi31-segment", "Llama-3-8B-SFT (8B)": "llama3-segment"}
 
 
@@ -125,11 +128,11 @@ def test_a_row_is_found_by_any_of_its_columns(monkeypatch: pytest.MonkeyPatch) -
     switches = {"rows": {" @ TLS=yes & RL=yes & IR=yes": "rlmec", " @ IR=no": "no-imitation"}, "kind": "other"}
     maps = {"alarm": {"tables": {"Table 1": by_evaluator}}, "rlmec": {"tables": {"Table 4": switches}}}
     monkeypatch.setattr(row_map, "_file", maps.get)
-    table = registry.table("alarm/1")
+    table = printed_tables.table("alarm/1")
     found = [m for m in row_map.mapped_rows(table) if m.recipe]
     assert [m.published.condition for m in found] == ["ALARM"] * 3
     metrics = [row_map.metric_name(table, "avg", m.published) for m in found]
     assert metrics == ["holistic-reward/avg", "factuality-rate/avg", "gpt-3.5-turbo/avg"]
-    ablation = row_map.mapped_rows(registry.table("rlmec/4"))
+    ablation = row_map.mapped_rows(printed_tables.table("rlmec/4"))
     assert [m.recipe.name if m.recipe else None for m in ablation] == ["rlmec", None, None, "no-imitation"]
     assert ablation[0].recipe == row_map.RecipeRow("rlmec", "rlmec", "other")

@@ -3,8 +3,8 @@
 Every number is kept as the string that the paper prints, so trailing zeros and dashes survive; `Printed.mean`
 gives the number where there is one.
 
-    from rlhf_core.published import registry
-    registry.table("segment/1").row(condition="Segment (Ours)").values["alpaca_lc"].text   # "31.05"
+    from rlhf_core.published import printed_tables
+    printed_tables.table("segment/1").row(condition="Segment (Ours)").values["alpaca_lc"].text   # "31.05"
 """
 
 from __future__ import annotations

@@ -11,10 +11,11 @@ from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.rollout import RolloutBatch
 from rlhf_core.shaping.outcome import OutcomeProbability
-from rlhf_core.shaping.specification import Scale, constant, in_units, steps_of
+from rlhf_core.shaping.specification import SftUnits, constant, in_units, steps_of
 from rlhf_core.shaping.steps import (
     EVERY,
     Ceil,
+    Centered,
     Clip,
     Elementwise,
     LengthPenalty,
@@ -128,24 +129,35 @@ def needs_references(shaping: Any) -> bool:
     return any(shaping_class(step["kind"]).centred or any(map(in_units, step.values())) for step in steps_of(shaping))
 
 
-def _step(spec: Mapping[str, Any], scale: Scale | None) -> Elementwise:
+def needs_outcomes(shaping: Any) -> bool:
+    """Returns whether it must be known which responses are right solutions."""
+    return any(shaping_class(step["kind"]).needs_outcomes for step in steps_of(shaping))
+
+
+def references_needed(shaping: Any) -> int:
+    """Returns how many reference rewards of each prompt are compared with; 0 where none are."""
+    steps = build_shaping(shaping, SftUnits(0.0, 1.0, 1.0)).steps
+    return max((step.references for _, step in steps if isinstance(step, Centered)), default=0)
+
+
+def _step(spec: Mapping[str, Any], units: SftUnits | None) -> Elementwise:
     kind = SHAPINGS.kind_of(spec)
     options = dict(spec)
     for name, (unit, resolve) in shaping_class(kind).constants.items():
         if name in options:
-            options[name] = constant(f"{kind}'s {name}", options[name], unit, resolve, scale)
+            options[name] = constant(f"{kind}'s {name}", options[name], unit, resolve, units)
     step: Elementwise = SHAPINGS.build(options)
     return step
 
 
-def build_shaping(spec: Any, scale: Scale | None = None) -> Chain:
+def build_shaping(spec: Any, units: SftUnits | None = None) -> Chain:
     """Returns the shaping that a recipe's `shaping` field says.
 
     Args:
         spec: a mapping with a `kind` of `SHAPINGS` and its options, or a list of such.
-        scale: the SFT policy's rewards and lengths, where a constant is stated in units of them.
+        units: the SFT policy's rewards and lengths, where a constant is stated in units of them.
 
     Raises:
         RecipeError: an unknown kind, option or unit, with the nearest known; a value out of range.
     """
-    return Chain(tuple((str(step["kind"]), _step(step, scale)) for step in steps_of(spec)))
+    return Chain(tuple((str(step["kind"]), _step(step, units)) for step in steps_of(spec)))

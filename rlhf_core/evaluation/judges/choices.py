@@ -11,7 +11,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.evaluation.judges.openai_endpoint import EndpointConfig, EndpointJudge
 from rlhf_core.testbed.annotator import DEFAULT_TEMPERATURE
 from rlhf_core.testbed.judge import PERSONAS, GoldJudge
-from rlhf_core.typed import Checked, above, check_given, one_of
+from rlhf_core.typed import Checked, Seed, above, check_given, one_of
 
 if TYPE_CHECKING:
     from rlhf_core.evaluation.judges.protocol import Judge
@@ -30,7 +30,7 @@ class Gold(Checked):
 
     needs_world: ClassVar[bool] = True
     persona: Annotated[str, one_of(PERSONAS)] = "exact"
-    seed: int = 0
+    seed: Seed = 0
     temperature: Annotated[float, above(0)] = DEFAULT_TEMPERATURE
 
     def judge(self, world: GoldWorld | None) -> Judge:
@@ -45,7 +45,7 @@ class Gold(Checked):
 
 
 @dataclass(frozen=True)
-class Endpoint(EndpointConfig):
+class JudgeEndpoint(EndpointConfig):
     """A language model behind an OpenAI-compatible endpoint."""
 
     needs_world: ClassVar[bool] = False
@@ -56,7 +56,9 @@ class Endpoint(EndpointConfig):
 
 
 #: Settings of each kind of judge, with `judge(world)`, and whether it knows true rewards (`needs_world`).
-JUDGES: Choices[type[Any]] = Choices("judge kind", {"gold": Gold, "endpoint": Endpoint}, needs=("judge", "needs_world"))
+JUDGES: Choices[type[Any]] = Choices(
+    "judge kind", {"gold": Gold, "endpoint": JudgeEndpoint}, needs=("judge", "needs_world")
+)
 
 
 def check_stated_judge(spec: Any) -> None:

@@ -34,7 +34,7 @@ class Oracle(OracleTeacher):
 
 
 @dataclass(frozen=True)
-class Endpoint(EndpointConfig):
+class TeacherEndpoint(EndpointConfig):
     """A language model behind an OpenAI-compatible endpoint."""
 
     cache_path: str | Path | None = ".work/teacher/endpoint.jsonl"
@@ -80,6 +80,6 @@ class Local(Checked):
 #: Settings of each kind of teacher, with `teacher(load)`, and whether it knows the testbed alone (`needs_testbed`).
 TEACHERS: Choices[type[Any]] = Choices(
     "teacher kind",
-    {"oracle": Oracle, "endpoint": Endpoint, "local": Local},
+    {"oracle": Oracle, "endpoint": TeacherEndpoint, "local": Local},
     needs=("teacher", "needs_testbed"),
 )

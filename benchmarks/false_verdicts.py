@@ -1,0 +1,238 @@
+"""False verdicts of tables without any true difference, by simulation; coverage of their intervals.
+
+    python -m benchmarks.false_verdicts [--tables 20000] [--worlds 8 16] [--seed 0]
+
+A table has six rows and a main row. A run's score is a level, a part of its world, a part of its row in its world, and
+a part of its policy seed, whose deviation is 1 or 4 points by row; one run in ten collapses. Expected scores of all
+rows are equal. Printed for each case, number of worlds and test, with Monte-Carlo errors:
+
+- false tables: share of tables with one 'above' or 'below' or more (Holm); aim: at most .05
+- coverage: share of 95 % intervals that have the true difference, 0; aim: at least .93
+- false equivalents: share of rows called equivalent that differ by exactly the margin; aim: at most .05
+
+In the cases `row alone` and `main alone` one side collapses and its other runs are better by as much, so that expected
+scores are equal still. No test of a mean is sound there: of 8 worlds, 4 in 10 experiments see no collapse. They say how
+wrong verdicts are in that case, and have no aim. `A/A` lines give the share of sound sets of forty twins that
+`rlhf_core.evaluation.twins` refuses by its band.
+
+Takes about a minute. Writes `.work/benchmarks/false_verdicts.csv`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from rlhf_core.evaluation.statistics import Floats
+from rlhf_core.evaluation.twins import chi_square_band, standardised_p
+from rlhf_core.evaluation.worlds import ALPHA
+
+OUT = Path(".work/benchmarks/false_verdicts.csv")
+ROWS = 6
+#: Points: deviation of worlds, and of a row's own part in a world; margin of equivalence.
+WORLD, INTERACTION, MARGIN = 4.0, 2.0, 5.0
+FALSE_TABLES, COVERAGE = 0.05, 0.93
+
+
+@dataclass(frozen=True)
+class Case:
+    """Scores of a table whose rows have equal expectations.
+
+    Attributes:
+        deviations: of the policy seeds of the main row and of each other row.
+        collapse: share of runs of the main row and of the other rows that collapse.
+        fall: points that a collapsed run loses, on average.
+        heavy: the loss has an exponential distribution; else it is always `fall`.
+        sound: the t-test is expected to be right.
+    """
+
+    name: str
+    deviations: tuple[float, ...]
+    collapse: tuple[float, float] = (0.1, 0.1)
+    fall: float = 30.0
+    heavy: bool = False
+    sound: bool = True
+
+
+CASES = (
+    Case("no collapse", (1, *[1, 4] * 3), collapse=(0.0, 0.0)),
+    Case("rows 1:4", (1, *[1, 4] * 3)),
+    Case("rows 1:4, heavy", (1, *[1, 4] * 3), heavy=True, fall=20),
+    Case("main 1, rows 4", (1, *[4] * ROWS)),
+    Case("main 1, rows 4, heavy", (1, *[4] * ROWS), heavy=True, fall=20),
+    Case("main 4, rows 1", (4, *[1] * ROWS)),
+    Case("main 4, rows 1, heavy", (4, *[1] * ROWS), heavy=True, fall=20),
+    Case("row alone, 10 points", (1, *[4] * ROWS), collapse=(0.0, 0.1), fall=10, sound=False),
+    Case("row alone, 30 points", (1, *[4] * ROWS), collapse=(0.0, 0.1), sound=False),
+    Case("main alone, 30 points", (1, *[4] * ROWS), collapse=(0.1, 0.0), sound=False),
+)
+
+
+def simulated(
+    case: Case, tables: int, worlds: int, *, shared: bool, generator: np.random.Generator, seeds: int = 1
+) -> Floats:
+    """Returns scores, [tables, 1 + rows, worlds, policy seeds]; the main row is the first."""
+    rows = len(case.deviations)
+    shape = (tables, rows, worlds, seeds)
+    of_world = WORLD * generator.normal(size=(tables, 1 if shared else rows, worlds, 1))
+    of_row = INTERACTION * generator.normal(size=(tables, rows, worlds, 1))
+    of_seed = np.array(case.deviations)[None, :, None, None] * generator.normal(size=shape)
+    share = np.array([case.collapse[0], *[case.collapse[1]] * (rows - 1)])[None, :, None, None]
+    size = case.fall * (generator.exponential(size=shape) if case.heavy else 1.0)
+    lost = size * (generator.random(shape) < share) - share * case.fall
+    return np.asarray(60 + of_world + of_row + of_seed - lost)
+
+
+def tested(means: Floats, *, shared: bool) -> tuple[Floats, Floats, Floats]:
+    """Returns effects, standard errors and degrees of freedom, each [tables, rows], of [tables, 1 + rows, units]."""
+    main, others, units = means[:, :1], means[:, 1:], means.shape[2]
+    effects = others.mean(-1) - main.mean(-1)
+    if shared:
+        errors = (others - main).std(-1, ddof=1) / math.sqrt(units)
+        return effects, errors, np.full_like(errors, units - 1)
+    first, second = others.var(-1, ddof=1) / units, main.var(-1, ddof=1) / units
+    degrees = (first + second) ** 2 / (first**2 + second**2) * (units - 1)
+    return effects, np.sqrt(first + second), degrees
+
+
+def has_verdict(effects: Floats, errors: Floats, degrees: Floats) -> NDArray[np.bool_]:
+    """Says of each table whether Holm rejects a row: where the smallest p is below .05 over the number of rows."""
+    p = 2 * stats.t.sf(np.abs(effects / errors), degrees)
+    return np.asarray(p.min(axis=1) * p.shape[1] < ALPHA)
+
+
+@dataclass(frozen=True)
+class Rates:
+    """Measured rates of a case with the Monte-Carlo error of the mean over tables."""
+
+    case: str
+    worlds: int
+    test: str
+    tables: int
+    false_tables: float
+    false_tables_error: float
+    coverage: float
+    coverage_error: float
+    lowest_coverage: float
+    false_equivalents: float
+    false_equivalents_error: float
+    sound: bool
+
+    @property
+    def reached(self) -> bool:
+        """Says whether the aims hold within two Monte-Carlo errors."""
+        return (
+            self.false_tables <= FALSE_TABLES + 2 * self.false_tables_error
+            and self.coverage >= COVERAGE - 2 * self.coverage_error
+            and self.false_equivalents <= ALPHA + 2 * self.false_equivalents_error
+        )
+
+
+def rates(case: Case, tables: int, worlds: int, *, shared: bool, seed: int, count_seeds: int = 0) -> Rates:
+    """Returns the rates of a case.
+
+    Args:
+        shared: rows share their worlds (paired); else each has its own (Welch).
+        count_seeds: policy seeds of a world to count as if each were a world, a mistake that the rates must show.
+    """
+    generator = np.random.default_rng([seed, worlds, shared])
+    scores = simulated(case, tables, worlds, shared=shared, generator=generator, seeds=count_seeds or 1)
+    means = scores.reshape(*scores.shape[:2], -1) if count_seeds else scores.mean(-1)
+    effects, errors, degrees = tested(means, shared=shared)
+    false = has_verdict(effects, errors, degrees)
+    covered = np.abs(effects) <= stats.t.isf(ALPHA / 2, degrees) * errors
+    equivalent = MARGIN - np.abs(effects + MARGIN) > stats.t.isf(ALPHA, degrees) * errors
+
+    def mean_and_error(values: Floats) -> tuple[float, float]:
+        return float(values.mean()), float(values.std(ddof=1) / math.sqrt(tables))
+
+    return Rates(
+        case.name,
+        worlds,
+        "paired" if shared else "Welch",
+        tables,
+        *mean_and_error(false.astype(np.float64)),
+        *mean_and_error(covered.mean(axis=1)),
+        float(covered.mean(axis=0).min()),
+        *mean_and_error(equivalent.mean(axis=1)),
+        case.sound,
+    )
+
+
+def refused_twins(sets: int, *, rows: int, degrees: float, collapse: float, seed: int, n: int = 40) -> float:
+    """Returns the share of sets of n twin differences outside the band of their mean square.
+
+    Args:
+        rows: that the differences belong to, each with a variance of its own.
+        degrees: of each row's reference variance; 0 for none, infinite for a known one.
+        collapse: share of runs that lose 30 points, with seeds of 4 points.
+    """
+    generator = np.random.default_rng([seed, rows, int(100 * collapse)])
+
+    def differences(count: int) -> Floats:
+        runs = 4 * generator.normal(size=(count, 2)) - 30 * (generator.random((count, 2)) < collapse)
+        return np.asarray(runs[:, 0] - runs[:, 1])
+
+    known = 2 * (16 + 900 * collapse * (1 - collapse))
+    refused = 0
+    for _ in range(sets):
+        p_values: list[float] = []
+        for _ in range(rows):
+            reference = differences(int(degrees)) if 0 < degrees < math.inf else np.sqrt([known])
+            variance = float(np.mean(reference**2))
+            p_values += standardised_p(list(differences(n // rows)), variance, degrees)
+        low, high = chi_square_band(len(p_values))
+        refused += not low <= float(stats.chi2.isf(p_values, 1).mean()) <= high
+    return refused / sets
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--tables", type=int, default=20_000, help="simulated tables of each case")
+    parser.add_argument("--worlds", type=int, nargs="+", default=[8, 16])
+    parser.add_argument("--twins", type=int, default=2000, help="simulated sets of forty twins")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=Path, default=OUT)
+    given = parser.parse_args(arguments)
+    if given.tables < 2 or given.twins < 1 or min(given.worlds) < 2:
+        parser.error("at least 2 tables, 1 set of twins and 2 worlds are needed")
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    print(f"{'case':24s} {'worlds':>6s} {'test':6s} {'false tables':>15s} {'coverage':>15s} {'false equivalents':>18s}")
+    with given.out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Rates)], lineterminator="\n")
+        writer.writeheader()
+        for case in CASES:
+            for worlds in given.worlds:
+                for shared in (True, False):
+                    found = rates(case, given.tables, worlds, shared=shared, seed=given.seed)
+                    writer.writerow(asdict(found))
+                    print_rates(found)
+    for rows, degrees, collapse in ((1, math.inf, 0.0), (1, 40, 0.0), (5, 8, 0.0), (5, 0, 0.0), (1, 40, 0.1)):
+        share = refused_twins(given.twins, rows=rows, degrees=degrees, collapse=collapse, seed=given.seed)
+        error = math.sqrt(share * (1 - share) / given.twins)
+        runs = f"{collapse:.0%} of runs collapse" if collapse else "no collapse"
+        print(f"A/A, rows: {rows}, degrees: {degrees:g}, {runs}: refused {share:.4f} ± {error:.4f}")
+    print(f"wrote {given.out}")
+
+
+def print_rates(found: Rates) -> None:
+    """Prints one line of rates."""
+    mark = ("" if found.reached else "  misses an aim") if found.sound else "  (no aim)"
+    print(
+        f"{found.case:24s} {found.worlds:6d} {found.test:6s} {found.false_tables:.4f} ± {found.false_tables_error:.4f} "
+        f"{found.coverage:.4f} ± {found.coverage_error:.4f} {found.false_equivalents:.4f} ± "
+        f"{found.false_equivalents_error:.4f}{mark}",
+        flush=True,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,196 @@
+"""Comparisons of a row with itself (A/A): are differences as large as their standard errors say?
+
+Twins are two runs of one row in one world: the same settings, another policy seed. Their difference d has mean 0. Its
+variance v is not known, and an estimate from few differences makes d / sqrt(v) larger than a normal variable, so the
+chi-square band of known variances would refuse sound comparisons too often. Each difference is therefore standardised
+by what is known before it, world after world:
+
+    v_i = (degrees x v + d_1^2 + ... + d_(i-1)^2) / (degrees + i - 1)        t_i = d_i / sqrt(v_i)
+
+`v` has `degrees` degrees of freedom and comes from other runs. For normal differences t_i has a t distribution with
+degrees + i - 1 degrees of freedom. It is independent of the t before it: these depend on the ratios of earlier squares
+alone, which are independent of their sum, the only thing of them in v_i. So p_i = P(|t| > |t_i|) are independent and
+uniform, and z_i = the normal quantile of p_i are independent and normal: the mean of n squared z has exactly the band
+chi-square(n) / n, .61 to 1.48 for n = 40, and the Kolmogorov-Smirnov test of the p is exact.
+
+1. `twin_calibration` with `reference` runs of other worlds tests the size of the differences: whether the variance that
+   a study was planned with is theirs.
+2. Without a reference, the first difference of each row starts its variance and gives no p. Such a test is blind to
+   the size, by construction; it sees differences that vary more in some worlds than in others, or collapse in some.
+3. Standardising by all other differences of the same row (leave one out) is no test: the mean square is near 1
+   whatever the differences are.
+4. `calibration` tests effects that have standard errors of their own, each from its own worlds, such as forty A/A
+   tables; independence is the caller's.
+
+Runs that collapse make differences far from normal: then sound twins are refused, mostly by the p-values, although
+verdicts by worlds stay conservative.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhf_core.errors import DataError, hint
+from rlhf_core.evaluation.statistics import Floats
+from rlhf_core.evaluation.worlds import ByRow, ByWorld, Effect, World, world_means
+
+LEVEL = 0.95
+
+
+@dataclass(frozen=True)
+class RunVariance:
+    """A variance of single runs within a world, with the degrees of freedom that it was estimated from."""
+
+    value: float
+    degrees: int
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Standardised differences of things that are alike.
+
+    Attributes:
+        p_values: one for each difference, uniform if the standard errors are right.
+        mean_square: of the standardised differences; below the band, errors are too large; above it, too small.
+        band: where 95 % of the mean squares of sound comparisons are.
+        uniform_p: Kolmogorov-Smirnov p of the p-values.
+    """
+
+    p_values: tuple[float, ...]
+    mean_square: float
+    band: tuple[float, float]
+    uniform_p: float
+
+    @property
+    def passes(self) -> bool:
+        """Says whether the mean square is in its band and the p-values look uniform at .05."""
+        return self.band[0] <= self.mean_square <= self.band[1] and self.uniform_p >= 1 - LEVEL
+
+
+def chi_square_band(n: int, level: float = LEVEL) -> tuple[float, float]:
+    """Returns where a share `level` of the means of n squared normal variables is."""
+    from scipy import stats
+
+    tail = (1 - level) / 2
+    return float(stats.chi2.ppf(tail, n)) / n, float(stats.chi2.isf(tail, n)) / n
+
+
+def run_variance(values: ByRow, row: str) -> RunVariance:
+    """Returns the variance of a row's runs within a world, pooled over its worlds; a world of n runs has n - 1 degrees.
+
+    Raises:
+        DataError: as `world_means`, worlds of one run only, or runs that are all equal.
+    """
+    means = world_means(values, row)
+    squares = math.fsum((value - means[world]) ** 2 for world, seeds in values[row].items() for value in seeds)
+    degrees = sum(len(seeds) - 1 for seeds in values[row].values())
+    if degrees == 0:
+        raise DataError(
+            f"row '{row}' has one run in each world, which has no variance", remedy="Train a second policy seed"
+        )
+    if squares == 0:
+        raise DataError(f"row '{row}' has equal runs in every world", remedy="Check that their seeds differ")
+    return RunVariance(squares / degrees, degrees)
+
+
+def twin_differences(values: ByRow, row: str) -> dict[World, float]:
+    """Returns first less second run of a row in each world.
+
+    Raises:
+        DataError: as `world_means`, or a world that has not two runs.
+    """
+    found: dict[World, float] = {}
+    for world in world_means(values, row):
+        runs = values[row][world]
+        if len(runs) != 2:
+            raise DataError(f"row '{row}' has {len(runs)} runs in world {world}; twins are 2")
+        found[world] = float(runs[0] - runs[1])
+    return found
+
+
+def standardised_p(differences: Sequence[float], variance: float = 0.0, degrees: float = 0) -> list[float]:
+    """Returns the p of each difference by the variance known before it: independent and uniform for normal ones.
+
+    Args:
+        differences: with mean 0, in an order that does not depend on them.
+        variance: of a difference, estimated from other runs with `degrees` degrees of freedom; infinite degrees mean
+            that it is known. With 0 degrees the first difference starts the variance and has no p.
+    """
+    from scipy import stats
+
+    squares: Floats = np.asarray(differences, dtype=np.float64) ** 2
+    if not np.isfinite(squares).all():
+        raise DataError("a difference is not a finite number", field="differences")
+    if math.isinf(degrees):
+        return [float(p) for p in 2 * stats.norm.sf(np.sqrt(squares / variance))]
+    known = degrees + np.arange(len(squares))
+    total = degrees * variance + np.concatenate([[0.0], np.cumsum(squares)[:-1]])
+    first = 0 if degrees else 1
+    if not (total[first:] > 0).all():
+        raise DataError("the first difference is 0, which gives no variance", remedy="Check that the seeds differ")
+    t = np.sqrt(squares[first:] * known[first:] / total[first:])
+    return [float(p) for p in 2 * stats.t.sf(t, known[first:])]
+
+
+def _calibration(p_values: Sequence[float]) -> Calibration:
+    from scipy import stats
+
+    if not p_values:
+        raise DataError("there are no differences to standardise")
+    mean_square = float(np.mean(stats.chi2.isf(p_values, 1)))
+    uniform_p = float(stats.kstest(p_values, "uniform").pvalue)
+    return Calibration(tuple(p_values), mean_square, chi_square_band(len(p_values)), uniform_p)
+
+
+def calibration(effects: Mapping[str, Effect]) -> Calibration:
+    """Tests effects of things that are alike against their own standard errors.
+
+    Args:
+        effects: by name; each from worlds of its own.
+
+    Raises:
+        DataError: an effect without a test.
+    """
+    found = []
+    for name, effect in effects.items():
+        if effect.p is None:
+            raise DataError(f"effect '{name}' has no test: {effect.reason}")
+        found.append(effect.p)
+    return _calibration(found)
+
+
+def _checked_reference(reference: ByRow, row: str, tested: ByWorld) -> None:
+    if row not in reference:
+        raise DataError(f"row '{row}' has no reference runs{hint(row, reference)}")
+    shared = sorted(reference[row].keys() & tested.keys(), key=str)
+    if shared:
+        raise DataError(
+            f"row '{row}' has world {shared[0]} among the twins and in the reference",
+            remedy="A variance is tested by runs that it was not estimated from",
+        )
+
+
+def twin_calibration(twins: ByRow, reference: ByRow | None = None) -> Calibration:
+    """Tests the differences of twins, each row against its own variance.
+
+    Args:
+        twins: row -> world -> the two runs.
+        reference: row -> other worlds -> runs, at least two in some; the variance of a difference is twice theirs.
+
+    Raises:
+        DataError: as `twin_differences` and `run_variance`, a row without a reference, or a world in both.
+    """
+    p_values: list[float] = []
+    for row in twins:
+        differences = list(twin_differences(twins, row).values())
+        if reference is None:
+            p_values += standardised_p(differences)
+            continue
+        _checked_reference(reference, row, twins[row])
+        known = run_variance(reference, row)
+        p_values += standardised_p(differences, 2 * known.value, known.degrees)
+    return _calibration(p_values)

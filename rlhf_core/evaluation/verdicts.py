@@ -1,0 +1,174 @@
+"""Verdicts of a table and of a claim over effects by worlds.
+
+A table has one primary metric. Each row is compared with the main row; Holm's correction over the table's rows keeps
+the chance of one or more false 'above' or 'below' at 5 %. Its other columns are descriptive and have no verdict. The
+interval beside a comparison is that of the comparison alone, 95 %, not corrected: a row whose interval excludes 0 can
+be without a verdict.
+
+A claim confirms only if all of its parts hold, each tested at .05 without correction (intersection-union: a false
+confirmation takes a false part, whose own test errs at most that often). It is contradicted if any part is, so the p of
+the contrary direction is corrected over the parts (Holm).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.statistics import holm
+from rlhf_core.evaluation.worlds import ALPHA, ByRow, Effect, paired
+
+RowWord = Literal["above", "below", "equivalent", "sees only effects above", "not decided"]
+ClaimWord = Literal["confirmed", "contradicted", "undecided", "not run"]
+ClaimSide = Literal["above", "below", "beside"]
+
+
+@dataclass(frozen=True)
+class RowVerdict:
+    """A row's place in its table's primary metric.
+
+    Attributes:
+        effect: the row less the main row.
+        p_corrected: corrected for the rows of the table (Holm); None without a test.
+        word: 'above' and 'below' are the metric's, not the better side; 'equivalent' takes a margin.
+        alpha: .05 over the number of rows, at which a row is found whatever the other rows do.
+        within_margin: the 90 % interval is inside the margin; a difference may be real and as small as that.
+    """
+
+    effect: Effect
+    p_corrected: float | None
+    word: RowWord
+    alpha: float
+    within_margin: bool
+
+    @property
+    def smallest_visible(self) -> float | None:
+        """Returns the effect that these worlds find with a power of 80 % in this table; None without a test."""
+        return self.effect.smallest_visible(self.alpha)
+
+    @property
+    def text(self) -> str:
+        """Returns the verdict in words, such as 'sees only effects above 3.1'."""
+        if self.word == "sees only effects above":
+            return f"{self.word} {self.smallest_visible:.3g}"
+        return f"{self.word}: {self.effect.reason}" if self.word == "not decided" else self.word
+
+
+def table_verdicts(
+    values: ByRow,
+    main: str,
+    margin: float | None = None,
+    compare: Callable[[ByRow, str, str], Effect] = paired,
+) -> dict[str, RowVerdict]:
+    """Returns the verdict of every row but the main row in the table's primary metric.
+
+    Args:
+        values: row -> world -> values of the policy seeds.
+        main: the row that the others are compared with.
+        margin: of equivalence, in the metric's unit; no row is called equivalent without one.
+        compare: `paired`, or `welch` where rows have worlds of their own.
+
+    Raises:
+        DataError: what `compare` refuses, or a table without another row.
+    """
+    effects = {row: compare(values, row, main) for row in values if row != main}
+    if not effects:
+        raise DataError(f"the table has no row beside its main row '{main}'")
+    corrected = holm([1.0 if effect.p is None else effect.p for effect in effects.values()])
+    return {
+        row: _row_verdict(effect, p, ALPHA / len(effects), margin)
+        for (row, effect), p in zip(effects.items(), corrected, strict=True)
+    }
+
+
+def _row_verdict(effect: Effect, p: float, alpha: float, margin: float | None) -> RowVerdict:
+    within = margin is not None and effect.equivalent(margin)
+    word: RowWord = "sees only effects above"
+    if effect.reason is not None:
+        word = "not decided"
+    elif p < ALPHA:
+        word = "above" if effect.estimate > 0 else "below"
+    elif within:
+        word = "equivalent"
+    return RowVerdict(effect, None if effect.reason else p, word, alpha, within)
+
+
+@dataclass(frozen=True)
+class ClaimPart:
+    """One comparison of a claim.
+
+    Attributes:
+        effect: the first number less the second; None where it was not measured.
+        side: the side of the second on which the claim has the first.
+        margin: of 'beside', in the metric's unit.
+    """
+
+    effect: Effect | None
+    side: ClaimSide
+    margin: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.side == "beside" and self.margin is None:
+            raise DataError("side is 'beside' and margin is not set; set it to a number above 0", field="margin")
+
+    @property
+    def p_holds(self) -> float | None:
+        """Returns the p that rejects the part's contrary: two-sided on the claimed side, else 1; None without a
+        test."""
+        if self.effect is None:
+            return None
+        if self.margin is not None and self.side == "beside":
+            return self.effect.p_within(self.margin)
+        return self.effect.p if self._claimed(self.effect) or self.effect.p is None else 1.0
+
+    @property
+    def p_contrary(self) -> float | None:
+        """Returns the p that rejects the part: two-sided on the contrary side, of 'beside' beyond the margin, else 1;
+        None without a test."""
+        if self.effect is None:
+            return None
+        if self.margin is not None and self.side == "beside":
+            return self.effect.p_beyond(self.margin)
+        return 1.0 if self._claimed(self.effect) and self.effect.p is not None else self.effect.p
+
+    def _claimed(self, effect: Effect) -> bool:
+        return (effect.estimate > 0) == (self.side == "above")
+
+
+@dataclass(frozen=True)
+class ClaimVerdict:
+    """A claim's verdict with the p-values that make it.
+
+    Attributes:
+        p_holds: largest p of the parts (intersection-union); None where a part has no test.
+        p_contradicted: p of each part's contrary, corrected over the parts; None for a part without a test.
+    """
+
+    word: ClaimWord
+    p_holds: float | None
+    p_contradicted: tuple[float | None, ...]
+
+
+def claim_verdict(parts: Sequence[ClaimPart]) -> ClaimVerdict:
+    """Returns the verdict of a claim that says all its parts.
+
+    A part without a test counts among the parts that are corrected for, and keeps the claim from being confirmed.
+    """
+    if not parts:
+        raise DataError("the claim has no parts")
+    if all(part.effect is None for part in parts):
+        return ClaimVerdict("not run", None, tuple(None for _ in parts))
+    contrary = [part.p_contrary for part in parts]
+    corrected = holm([1.0 if p is None else p for p in contrary])
+    shown = tuple(None if p is None else q for p, q in zip(contrary, corrected, strict=True))
+    holds = [part.p_holds for part in parts]
+    known = [p for p in holds if p is not None]
+    largest = max(known) if len(known) == len(holds) else None
+    word: ClaimWord = "undecided"
+    if min(corrected) < ALPHA:
+        word = "contradicted"
+    elif largest is not None and largest < ALPHA:
+        word = "confirmed"
+    return ClaimVerdict(word, largest, shown)

@@ -1,0 +1,290 @@
+"""Comparisons that count worlds: effects with interval, p and the smallest effect that they can see.
+
+A world is one independent draw of all that is random: facts, data, prompts, initial weights, SFT model, reward model
+and policy. A row's value in a world is the mean of its policy seeds there, so seeds are averaged and never counted.
+The estimand is the mean over worlds of (row - main row) in one metric.
+
+    values = {"segment": {100: [61.0, 63.0], 101: [58.0]}, "token": {100: [55.0], 101: [56.0, 54.0]}}
+    effect = paired(values, "token", "segment")     # worlds 100 and 101: -7 and -3
+    effect.estimate, effect.interval(), effect.p, effect.smallest_visible()
+
+1. `paired`: rows that share their worlds; t of the K differences, K - 1 degrees of freedom.
+2. `welch`: rows that share no world; Welch's t of the world means.
+3. `against`: one row against a constant, such as the 50 % of the SFT policy.
+4. `dial_contrast`: a slope, or another contrast, over the doses of a dial; one coefficient a world, then as `paired`.
+
+The t-test is right about the mean over worlds where rows collapse equally often, also with unequal deviations. Where
+only one of two rows collapses, in one run of ten, say, few worlds can have no such run, and no test sees what did not
+happen: `python -m benchmarks.false_verdicts` measures both.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from numbers import Real
+from typing import Any
+
+import numpy as np
+
+from rlhf_core.errors import DataError, hint
+from rlhf_core.evaluation.statistics import ROUNDING, Floats, Interval
+
+ALPHA = 0.05
+POWER = 0.8
+#: Reasons for an effect without a test.
+ONE_WORLD = "one world"
+NO_VARIANCE = "no variance"
+
+World = int | str
+#: World -> values of the policy seeds in that world.
+ByWorld = Mapping[Any, Sequence[float]]
+#: Row -> world -> values of the policy seeds.
+ByRow = Mapping[str, ByWorld]
+
+
+@dataclass(frozen=True)
+class Effect:
+    """A mean over worlds with its test.
+
+    Attributes:
+        estimate: mean of the differences, in the metric's unit.
+        standard_error, degrees: of the t distribution; None where there is no test.
+        worlds: their number; of rows with worlds of their own, that of the row with fewer.
+        reason: why there is no test: 'one world', or 'no variance' (equal differences in all worlds say nothing about
+            how much they vary, and are never p = 0).
+    """
+
+    estimate: float
+    standard_error: float | None
+    degrees: float | None
+    worlds: int
+    reason: str | None = None
+
+    @property
+    def p(self) -> float | None:
+        """Returns the two-sided p of no effect; None without a test."""
+        return self.p_beyond(0.0)
+
+    def interval(self, level: float = 1 - ALPHA) -> Interval | None:
+        """Returns the interval of the effect, not corrected for other rows; None without a test."""
+        from scipy import stats
+
+        if self.standard_error is None:
+            return None
+        half = float(stats.t.isf((1 - level) / 2, self.degrees)) * self.standard_error
+        return Interval(self.estimate, self.estimate - half, self.estimate + half)
+
+    def smallest_visible(self, alpha: float = ALPHA, power: float = POWER) -> float | None:
+        """Returns the effect that the two-sided test finds with a power, if deviations are as seen; None without a
+        test."""
+        if self.standard_error is None or self.degrees is None:
+            return None
+        return _noncentrality(self.degrees, alpha, power) * self.standard_error
+
+    def p_within(self, margin: float) -> float | None:
+        """Returns the p of two one-sided tests for an effect inside (-margin, margin); None without a test.
+
+        It is below .05 exactly where the 90 % interval is inside. Source: Schuirmann 1987.
+        """
+        from scipy import stats
+
+        _check_margin(margin)
+        if self.standard_error is None:
+            return None
+        return float(stats.t.sf((margin - abs(self.estimate)) / self.standard_error, self.degrees))
+
+    def p_beyond(self, margin: float) -> float | None:
+        """Returns the two-sided p of an effect inside [-margin, margin], 1 for an estimate inside; None without a
+        test."""
+        from scipy import stats
+
+        if self.standard_error is None:
+            return None
+        excess = max(0.0, abs(self.estimate) - margin) / self.standard_error
+        return min(1.0, float(2 * stats.t.sf(excess, self.degrees)))
+
+    def equivalent(self, margin: float) -> bool:
+        """Says whether the 90 % interval is inside (-margin, margin)."""
+        p = self.p_within(margin)
+        return p is not None and p < ALPHA
+
+
+def _check_margin(margin: float) -> None:
+    if not (margin > 0 and math.isfinite(margin)):
+        raise DataError(f"margin is {margin:g}; it must be a number above 0", field="margin")
+
+
+@lru_cache(maxsize=4096)
+def _noncentrality(degrees: float, alpha: float, power: float) -> float:
+    """Returns the effect in standard errors that a two-sided t-test finds with a power.
+
+    The power is the noncentral t's beyond both bounds, as the mean over the measured deviation's distribution of the
+    normal probability; scipy's noncentral t is NaN for some effects of few degrees.
+    """
+    from scipy import integrate, optimize, special, stats
+
+    bound = float(stats.t.isf(alpha / 2, degrees))
+
+    def missing(effect: float) -> float:
+        def found(share: float) -> float:
+            deviation = math.sqrt(2 * special.gammaincinv(degrees / 2, share) / degrees)
+            return float(special.ndtr(effect - bound * deviation) + special.ndtr(-effect - bound * deviation))
+
+        return float(integrate.quad(found, 0.0, 1.0, limit=200, epsabs=1e-11)[0]) - power
+
+    return float(optimize.brentq(missing, 0.0, 4 * bound + 10, xtol=1e-9))
+
+
+def world_means(values: ByRow, row: str) -> dict[World, float]:
+    """Returns a row's mean over policy seeds in each of its worlds.
+
+    Raises:
+        DataError: an unknown row, a row without worlds, a world without values, or a value that is not finite.
+    """
+    if row not in values:
+        raise DataError(f"unknown row '{row}'{hint(row, values)}", field="row")
+    if not values[row]:
+        raise DataError(f"row '{row}' has no worlds")
+    means: dict[World, float] = {}
+    for world in sorted(values[row], key=str):
+        seeds = values[row][world]
+        if not len(seeds):
+            raise DataError(
+                f"row '{row}' has no value in world {world}", remedy="Run it, or leave the world out of every row"
+            )
+        for value in seeds:
+            if not (isinstance(value, Real) and math.isfinite(value)):
+                raise DataError(
+                    f"row '{row}' has the value {value} in world {world}, which is not a finite number",
+                    remedy="A diverged run scores what it scored: record that score",
+                )
+        means[world] = math.fsum(seeds) / len(seeds)
+    return means
+
+
+def _same_worlds(means: Mapping[str, Mapping[World, float]]) -> list[World]:
+    """Returns the worlds that all rows have; refuses a row that lacks one."""
+    every = {world for of_row in means.values() for world in of_row}
+    for row, of_row in means.items():
+        lacking = sorted(every - of_row.keys(), key=str)
+        if lacking:
+            other = next(name for name, others in means.items() if lacking[0] in others)
+            raise DataError(
+                f"row '{row}' has no value in world {lacking[0]}, which row '{other}' has"
+                + (f" ({len(lacking)} worlds are missing)" if len(lacking) > 1 else ""),
+                remedy="Run it, or compare rows without shared worlds by Welch's test",
+            )
+    return sorted(every, key=str)
+
+
+def _mean_effect(differences: Floats, scale: float) -> Effect:
+    """Returns the mean of one difference a world; `scale` is the largest value behind them."""
+    count, estimate = len(differences), float(differences.mean())
+    if count == 1:
+        return Effect(estimate, None, None, 1, ONE_WORLD)
+    deviation = float(differences.std(ddof=1))
+    if deviation <= ROUNDING * scale:
+        return Effect(estimate, None, None, count, NO_VARIANCE)
+    return Effect(estimate, deviation / math.sqrt(count), count - 1, count)
+
+
+def _largest(*groups: Iterable[float]) -> float:
+    return max(abs(value) for group in groups for value in group)
+
+
+def paired(values: ByRow, row: str, main: str) -> Effect:
+    """Compares a row with the main row over the worlds that they share: t of the K differences, K - 1 degrees.
+
+    Raises:
+        DataError: as `world_means`, and a world that only one of them has.
+    """
+    means = {name: world_means(values, name) for name in (row, main)}
+    worlds = _same_worlds(means)
+    differences = np.array([means[row][world] - means[main][world] for world in worlds])
+    return _mean_effect(differences, _largest(means[row].values(), means[main].values()))
+
+
+def welch(values: ByRow, row: str, main: str) -> Effect:
+    """Compares a row with the main row over worlds of their own: Welch's t of the world means.
+
+    Raises:
+        DataError: as `world_means`, and a world that both have: their difference is then paired.
+    """
+    own, other = world_means(values, row), world_means(values, main)
+    shared = sorted(own.keys() & other.keys(), key=str)
+    if shared:
+        raise DataError(
+            f"rows '{row}' and '{main}' share world {shared[0]}", remedy="Compare rows that share worlds by pairs"
+        )
+    estimate = float(np.mean(list(own.values())) - np.mean(list(other.values())))
+    fewest = min(len(own), len(other))
+    if fewest == 1:
+        return Effect(estimate, None, None, 1, ONE_WORLD)
+    scale = _largest(own.values(), other.values())
+    squares = []
+    for means in (own, other):
+        deviation = float(np.std(list(means.values()), ddof=1))
+        squares.append(0.0 if deviation <= ROUNDING * scale else deviation**2 / len(means))
+    if not any(squares):
+        return Effect(estimate, None, None, fewest, NO_VARIANCE)
+    parts = sum(square**2 / (len(means) - 1) for square, means in zip(squares, (own, other), strict=True))
+    return Effect(estimate, math.sqrt(sum(squares)), sum(squares) ** 2 / parts, fewest)
+
+
+def against(values: ByRow, row: str, constant: float) -> Effect:
+    """Compares a row with a constant: t of its K world means less the constant, K - 1 degrees.
+
+    Raises:
+        DataError: as `world_means`, and a constant that is not finite.
+    """
+    if not math.isfinite(constant):
+        raise DataError(f"the constant is {constant}, which is not a finite number", field="constant")
+    means = np.array(list(world_means(values, row).values()))
+    return _mean_effect(means - constant, _largest(means, [constant]))
+
+
+def linear_weights(doses: Sequence[float]) -> list[float]:
+    """Returns the weights by which values at doses make their least-squares slope per unit of the dial."""
+    centred = np.array(doses, dtype=np.float64) - np.mean(doses)
+    squares = float(centred @ centred)
+    if len(doses) < 2 or squares == 0 or not math.isfinite(squares):
+        raise DataError(f"doses are {list(doses)}; a slope needs two that differ", field="doses")
+    return [float(weight) for weight in centred / squares]
+
+
+def _checked_weights(weights: Sequence[float], doses: Sequence[float]) -> list[float]:
+    largest = max((abs(weight) for weight in weights), default=0.0)
+    if len(weights) != len(doses):
+        raise DataError(f"{len(weights)} weights for {len(doses)} doses", field="weights")
+    if not 0 < largest < math.inf or abs(math.fsum(weights)) > 1e-9 * largest:
+        raise DataError(
+            f"weights {list(weights)} sum to {math.fsum(weights):g}", field="weights", remedy="A contrast sums to 0"
+        )
+    return list(weights)
+
+
+def dial_contrast(
+    doses: Mapping[float, ByRow], row: str, main: str | None = None, weights: Sequence[float] | None = None
+) -> Effect:
+    """Tests a contrast over the doses of a dial: one coefficient a world, then t with K - 1 degrees.
+
+    A world's coefficient is the sum over doses of weight x (row - main row) in that world.
+
+    Args:
+        doses: values by row and world at each dose; every world has every dose.
+        row, main: the rows whose difference depends on the dose; without `main`, the row's own value does.
+        weights: one for each dose in the order given, summing to 0; the slope per unit of the dial if left out.
+
+    Raises:
+        DataError: as `world_means`, a world that a row lacks at a dose, or weights that do not sum to 0.
+    """
+    chosen = linear_weights(list(doses)) if weights is None else _checked_weights(weights, list(doses))
+    names = [row] if main is None else [row, main]
+    means = {f"{name} at dose {dose:g}": world_means(values, name) for dose, values in doses.items() for name in names}
+    worlds = _same_worlds(means)
+    signed = [weight * sign for weight in chosen for sign in (1, -1)[: len(names)]]
+    table = np.array([[of_row[world] for world in worlds] for of_row in means.values()])
+    return _mean_effect(np.array(signed) @ table, float(np.abs(table).max() * np.abs(signed).max()))

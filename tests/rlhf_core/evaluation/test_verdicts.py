@@ -1,0 +1,172 @@
+"""Verdicts of tables and claims: Holm over rows, intersection-union over parts."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation import verdicts as v
+from rlhf_core.evaluation.worlds import Effect, World, paired, welch
+
+
+def effect_with(p: float, sign: int = 1, degrees: int = 7) -> Effect:
+    """An effect with standard error 1 and a two-sided p."""
+    return Effect(sign * float(stats.t.isf(p / 2, degrees)), 1.0, degrees, degrees + 1)
+
+
+def table(differences: dict[str, list[float]]) -> dict[str, dict[World, list[float]]]:
+    """A main row whose worlds differ, and rows with given differences from it."""
+    level = {world: 50.0 + 3 * world for world in range(8)}
+    every = {"main": [0.0] * 8, **differences}
+    return {row: {world: [level[world] + found[world]] for world in level} for row, found in every.items()}
+
+
+NOISE = [0.3, -0.2, 0.1, -0.4, 0.25, 0.05, -0.15, 0.05]
+
+
+def shifted(mean: float, size: float = 1.0) -> list[float]:
+    return [mean + size * noise for noise in NOISE]
+
+
+def test_each_row_has_one_of_five_verdicts() -> None:
+    values = table(
+        {
+            "higher": shifted(2.0),
+            "lower": shifted(-2.0),
+            "alike": shifted(0.05),
+            "noisy": shifted(1.0, 20.0),
+            "moved": [1.0] * 8,
+        }
+    )
+    found = v.table_verdicts(values, "main", margin=0.5)
+    smallest = found["noisy"].effect.smallest_visible(0.05 / 5)
+    assert {row: verdict.text for row, verdict in found.items()} == {
+        "higher": "above",
+        "lower": "below",
+        "alike": "equivalent",
+        "noisy": f"sees only effects above {smallest:.3g}",
+        "moved": "not decided: no variance",
+    }
+    assert (found["moved"].p_corrected, found["moved"].smallest_visible) == (None, None)
+
+
+def test_without_a_margin_no_row_is_equivalent() -> None:
+    found = v.table_verdicts(table({"alike": shifted(0.05)}), "main")
+    assert found["alike"].word == "sees only effects above"
+    assert not found["alike"].within_margin
+
+
+def test_a_small_true_difference_is_above_and_within_the_margin() -> None:
+    verdict = v.table_verdicts(table({"higher": shifted(0.4)}), "main", margin=1.0)["higher"]
+    assert (verdict.word, verdict.within_margin) == ("above", True)
+
+
+def test_one_world_decides_nothing() -> None:
+    found = v.table_verdicts({"main": {1: [50.0, 51.0]}, "row": {1: [90.0, 91.0]}}, "main", margin=1.0)
+    assert found["row"].text == "not decided: one world"
+
+
+def test_p_values_are_corrected_for_every_row_of_the_table() -> None:
+    few = v.table_verdicts(table({"a": shifted(0.25)}), "main")["a"]
+    many = v.table_verdicts(table({"a": shifted(0.25), **{f"b{i}": shifted(0.0, 9.0) for i in range(6)}}), "main")["a"]
+    assert (few.word, many.word) == ("above", "sees only effects above")
+    assert many.effect == few.effect
+    assert few.p_corrected is not None
+    assert many.p_corrected == pytest.approx(7 * few.p_corrected)
+
+
+def test_a_row_without_a_test_counts_among_the_rows() -> None:
+    values = table({"a": shifted(0.25), "moved": [1.0] * 8})
+    single = paired(values, "a", "main").p
+    assert single is not None
+    assert v.table_verdicts(values, "main")["a"].p_corrected == pytest.approx(2 * single)
+
+
+def test_rows_with_worlds_of_their_own_are_compared_by_welch() -> None:
+    generator = np.random.default_rng(0)
+    values: dict[str, dict[World, list[float]]] = {
+        row: {f"{row}-{i}": [float(generator.normal(mean))] for i in range(8)}
+        for row, mean in (("main", 0.0), ("a", 5.0))
+    }
+    assert v.table_verdicts(values, "main", compare=welch)["a"].word == "above"
+    with pytest.raises(DataError, match="row 'a' has no value in world main-0"):
+        v.table_verdicts(values, "main")
+
+
+def test_a_table_needs_a_row_beside_its_main_row() -> None:
+    with pytest.raises(DataError, match="no row beside its main row 'main'"):
+        v.table_verdicts({"main": {1: [50.0]}}, "main")
+
+
+def test_a_claim_is_confirmed_when_each_part_holds_at_five_percent() -> None:
+    parts = [v.ClaimPart(effect_with(0.04), "above") for _ in range(5)]
+    found = v.claim_verdict(parts)
+    assert found.word == "confirmed"
+    assert found.p_holds == pytest.approx(0.04)
+    assert v.claim_verdict([*parts, v.ClaimPart(effect_with(0.06), "above")]).word == "undecided"
+
+
+def test_a_claim_is_contradicted_only_after_correction() -> None:
+    holding = [v.ClaimPart(effect_with(0.001), "above") for _ in range(4)]
+    weak = v.claim_verdict([*holding, v.ClaimPart(effect_with(0.04, sign=-1), "above")])
+    strong = v.claim_verdict([*holding, v.ClaimPart(effect_with(0.009, sign=-1), "above")])
+    assert (weak.word, strong.word) == ("undecided", "contradicted")
+    assert weak.p_contradicted[-1] == pytest.approx(0.2)
+    assert weak.p_holds == 1.0
+
+
+def test_below_is_the_mirror_of_above() -> None:
+    assert v.claim_verdict([v.ClaimPart(effect_with(0.01, sign=-1), "below")]).word == "confirmed"
+    assert v.claim_verdict([v.ClaimPart(effect_with(0.01), "below")]).word == "contradicted"
+
+
+@pytest.mark.parametrize(("estimate", "word"), [(0.2, "confirmed"), (2.0, "undecided"), (-5.0, "contradicted")])
+def test_beside_is_an_equivalence_inside_the_margin(estimate: float, word: str) -> None:
+    part = v.ClaimPart(Effect(estimate, 0.5, 7, 8), "beside", margin=2.0)
+    assert v.claim_verdict([part]).word == word
+
+
+def test_a_difference_beyond_the_margin_is_tested_against_the_margin() -> None:
+    part = v.ClaimPart(Effect(2.1, 0.5, 7, 8), "beside", margin=2.0)
+    assert effect_of(part).p is not None
+    assert (effect_of(part).p or 1) < 0.01
+    assert v.claim_verdict([part]).word == "undecided"
+    with pytest.raises(DataError, match="margin is not set"):
+        v.ClaimPart(effect_of(part), "beside")
+
+
+def effect_of(part: v.ClaimPart) -> Effect:
+    assert part.effect is not None
+    return part.effect
+
+
+def test_a_part_without_a_test_keeps_a_claim_from_being_confirmed() -> None:
+    holding = v.ClaimPart(effect_with(0.001), "above")
+    one_world = v.ClaimPart(Effect(3.0, None, None, 1, "one world"), "above")
+    not_run = v.ClaimPart(None, "above")
+    for missing in (one_world, not_run):
+        found = v.claim_verdict([holding, missing])
+        assert (found.word, found.p_holds, found.p_contradicted[1]) == ("undecided", None, None)
+    contrary = v.ClaimPart(effect_with(0.03, sign=-1), "above")
+    assert v.claim_verdict([contrary]).word == "contradicted"
+    assert v.claim_verdict([contrary, not_run]).word == "undecided"
+    assert v.claim_verdict([not_run]).word == "not run"
+    with pytest.raises(DataError, match="no parts"):
+        v.claim_verdict([])
+
+
+def test_false_confirmations_and_contradictions_are_at_most_five_percent() -> None:
+    """Three parts, of which one has no effect: confirming is false; of no effects at all, contradicting is."""
+    generator = np.random.default_rng(0)
+    counts = {"confirmed": 0, "contradicted": 0}
+    for true, word in (((5.0, 5.0, 0.0), "confirmed"), ((0.0, 0.0, 0.0), "contradicted")):
+        for _ in range(800):
+            samples = generator.normal(np.array(true)[:, None], 1.0, size=(3, 8))
+            parts = [
+                v.ClaimPart(Effect(float(s.mean()), float(s.std(ddof=1) / np.sqrt(8)), 7, 8), "above") for s in samples
+            ]
+            counts[word] += v.claim_verdict(parts).word == word
+    assert 0.005 < counts["confirmed"] / 800 < 0.05
+    assert 0.005 < counts["contradicted"] / 800 < 0.05
