@@ -20,8 +20,7 @@ from rlhf_core.recipe import KINDS
 from rlhf_core.supervised.config import TrainingConfig
 from rlhf_core.supervised.recipes import RECIPES
 from rlhf_core.typed import Checked, check_given, init_fields, one_of, typed
-from tasks.params.pages import read_settings
-from tasks.params.settings import Size
+from tasks.params.pages import read_page, read_settings
 
 FILE = Path("params") / "tuning.yaml"
 
@@ -56,12 +55,10 @@ class TuningSpec(Checked):
     """The search spaces of all kinds of optimisers.
 
     Args:
-        scramble: the seed by which Sobol's points are scrambled.
         spaces: by kind of optimiser and setting.
     """
 
     spaces: Mapping[Annotated[str, one_of(KINDS)], Mapping[str, SearchRange]]
-    scramble: Size = 0
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -101,4 +98,5 @@ def tuning_spec(root: Path) -> TuningSpec:
         DataError: the file cannot be read.
         RecipeError: an unknown kind or setting, or a range that the setting does not take.
     """
-    return typed(TuningSpec, read_settings(root / FILE), FILE.as_posix())
+    names = read_page(root / FILE).names
+    return typed(TuningSpec, {"spaces": {n: read_settings(f"{root / FILE}:{n}") for n in names}}, FILE.as_posix())

@@ -1,6 +1,6 @@
 """Points that tuning tries: Sobol's sequence over the search space of a kind of optimiser, the same for every row.
 
-The sequence depends on the space and the seed of its scrambling only: more trials continue it, and no trial's outcome
+The sequence depends on the space only: more trials continue it, and no trial's outcome
 changes the next point.
 """
 
@@ -14,17 +14,18 @@ from tasks.params.tuning import Space
 
 #: Significant digits of a point's values, which a study's file then repeats exactly.
 DIGITS = 3
+#: The seed by which every sequence is scrambled.
+SCRAMBLE = 0
 #: Settings of one trial by name.
 Point = dict[str, float]
 
 
-def search_points(space: Space, trials: int, scramble: int) -> list[Point]:
+def search_points(space: Space, trials: int) -> list[Point]:
     """Returns the first points of the sequence.
 
     Args:
         space: the ranges by setting.
         trials: how many points; powers of 2 cover the space evenly.
-        scramble: the seed of the scrambling.
 
     Raises:
         RecipeError: Optuna is not installed.
@@ -36,7 +37,7 @@ def search_points(space: Space, trials: int, scramble: int) -> list[Point]:
     }
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        sampler = optuna.samplers.QMCSampler(qmc_type="sobol", scramble=True, seed=scramble)
+        sampler = optuna.samplers.QMCSampler(qmc_type="sobol", scramble=True, seed=SCRAMBLE)
     study = optuna.create_study(sampler=sampler)
     # The sampler learns the space from the first trial, which it would draw at random.
     bounds = {name: range_.low for name, range_ in space.items()}

@@ -120,7 +120,7 @@ def tuning_plan(root: Path, study: str, spec: StudySpec, trials: int) -> TuningP
     if not kinds:
         raise RecipeError(f"study '{study}' has no row that trains a policy; there is nothing to tune")
     used = sorted(set(kinds.values()))
-    points = {kind: search_points(spaces.spaces[kind], trials, spaces.scramble) for kind in used}
+    points = {kind: search_points(spaces.spaces[kind], trials) for kind in used}
     plan = TuningPlan(study, spec, kinds, points)
     for name in kinds:
         if not plan.cells_of(name):

@@ -48,7 +48,7 @@ SPACES = {
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
     made = create(tmp_path / "tree")
-    write_yaml(made / "params" / "tuning.yaml", {"spaces": SPACES})
+    write_yaml(made / "params" / "tuning.yaml", SPACES)
     write_yaml(made / "studies" / "tiny.yaml", STUDY)
     command("git", "add", "-A", root=made)
     command("git", "commit", "-qm", "A study", root=made)
