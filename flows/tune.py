@@ -20,7 +20,7 @@ from prefect import flow, get_run_logger, tags
 
 from flows.paper import _end
 from flows.run_notes import host_tag
-from flows.scheduler import RunFailed, Summary, run_stale
+from flows.scheduler import RunFailed, RunSummary, run_stale
 from flows.working_tree import mark_run
 from rlhf_core.errors import RewardsmithError
 from tasks.commands.tuning_table import print_tuning
@@ -74,7 +74,7 @@ def run_trials(root: Path, plan: TuningPlan, record: Record, seed: int, trials: 
         raise RunFailed(f"seed {seed}: {summary.line()}. " + "; ".join(summary.failed.values() or problems))
 
 
-def _spent(summary: Summary) -> dict[str, float]:
+def _spent(summary: RunSummary) -> dict[str, float]:
     """Returns core-seconds of failed stages by address."""
     ended = (time for time in summary.times.stages if time.stage in summary.failed)
     return {time.stage: round(time.seconds * time.cores, 1) for time in ended}
