@@ -83,6 +83,11 @@ def write_record(root: Path, record: Mapping[str, Any]) -> Path:
     return file
 
 
+def read_record(file: Path) -> dict[str, Any]:
+    """Returns one record as it is."""
+    return _json(file)
+
+
 def read_records(root: Path, own: Registration, spec: StudySpec) -> dict[int, dict[str, Any]]:
     """Returns the records of the study's worlds by index, of those that there are.
 

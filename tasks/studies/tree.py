@@ -23,15 +23,17 @@ import yaml
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph import files as graph
+from tasks.graph.check import check_rows, refused
 from tasks.graph.items import Graph, Item
-from tasks.graph.rows import PAGES, load_row, papers, row_addresses
+from tasks.graph.rows import load_row, papers, row_addresses
 from tasks.graph.scale import Scale
-from tasks.params.pages import Address, entries, merge, read_settings
+from tasks.params.pages import Address, entries, merge, page_files, read_settings
 from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import RUNS
 from tasks.params.studies import LIKE, ONLY
 
+ROWS = "rows"
 #: Settings of data by which a world is drawn.
 WORLD_SEEDS = ("world_seed", "seed")
 
@@ -111,10 +113,13 @@ def write_tree(project: Path, world: World) -> None:
     shutil.rmtree(world.tree / "params", ignore_errors=True)
     for paper in papers(project):
         shutil.copytree(project / "params" / paper, world.tree / "params" / paper)
+        for page in page_files(world.tree / "params" / paper, ROWS):
+            page.unlink()  # a setting of the study that another row cannot have is not its concern
     (world.tree / RUNS).write_text(_yaml({"suite": {"seeds": [world.number], "scale_seeds": {"default": [0]}}}))
     for cell, levels in world.spec.cells.items():
         _write_scale(project, world, cell, world.spec.overlay(levels))
     _write_rows(project, world)
+    _check(world)
     for cell, file in zip(world.spec.cells, world.pipelines, strict=True):
         made = Graph(cell)
         made.add(world.items(cell))
@@ -123,6 +128,18 @@ def write_tree(project: Path, world: World) -> None:
         (world.tree / file).write_text(graph.HEADER + _yaml(content), encoding="utf-8")
     if not (world.tree / ".dvc").is_dir():
         subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=world.tree, check=True)
+
+
+def _check(world: World) -> None:
+    """Refuses what a stage would refuse, naming the study beside the page."""
+    problems = [
+        problem
+        for cell in world.spec.cells
+        for paper in dict.fromkeys(map(_paper, world.spec.rows.values()))
+        for problem in check_rows(world.tree, paper, row_addresses(world.tree, paper), cell)
+    ]
+    if (error := refused(f"study '{world.study}': {problem}" for problem in problems)) is not None:
+        raise error
 
 
 def _write_scale(project: Path, world: World, cell: str, overlay: Mapping[str, Mapping[str, Any]]) -> None:
@@ -156,7 +173,7 @@ def _write_rows(project: Path, world: World) -> None:
     pages: dict[str, dict[str, Any]] = {}
     for name, row in world.spec.rows.items():
         paper, like = str(row[LIKE]).split("/")
-        known = entries(project, Path("params") / paper, PAGES[0]) if paper in papers(project) else {}
+        known = entries(project, Path("params") / paper, ROWS) if paper in papers(project) else {}
         if like not in known:
             near = hint(like, sorted(known), more=3) if known else hint(paper, papers(project), more=3)
             raise RecipeError(f"study '{world.study}': rows.{name}: no row '{row[LIKE]}'{near}")
