@@ -125,6 +125,13 @@ def worker(
     raise typer.Exit(run_flow(paper, scale, rows, seed or [], options, verbose=verbose))
 
 
+def show_progress(verbose: bool) -> None:
+    """Lets flows show their progress, and Prefect's log only where it was asked for."""
+    if not verbose:
+        os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
+        os.environ["REWARDSMITH_PROGRESS"] = "true"
+
+
 def run_flow(
     paper: str, scale: str, rows: Sequence[str], seeds: Sequence[int], options: Sequence[str], *, verbose: bool
 ) -> int:
@@ -141,9 +148,7 @@ def run_flow(
 def run_module(module: str, words: Sequence[str], *, verbose: bool) -> int:
     """Runs a flow's module in a process of its own; returns its exit status."""
     join_platform(Path.cwd())
-    if not verbose:
-        os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
-        os.environ["REWARDSMITH_PROGRESS"] = "true"
+    show_progress(verbose)
     project = str(Path(__file__).resolve().parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
     process = subprocess.Popen([sys.executable, "-P", "-m", module, *words])
@@ -488,6 +493,27 @@ def _python(*arguments: str) -> int:
     project = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
     return subprocess.run([sys.executable, "-P", "-m", *arguments], env={**os.environ, "PYTHONPATH": path}).returncode
+
+
+@commands.command()
+def tune(
+    study: Annotated[str, typer.Argument(help="The study: studies/<name>.yaml.")],
+    trials: Annotated[int, typer.Option(min=1, help="Points at which each row is tried.")] = 16,
+    seed: Annotated[list[int] | None, typer.Option(help="A tuning seed, 100 to 199 (may be repeated).")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the choices into the study's file.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the trials' weights in .work/tuning/.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Tune the rows of a study before it is registered: the same points for each, on tuning seeds.
+
+    Search spaces: `params/tuning.yaml`. What was tried: `reference/tuning/<study>.json`; it is not tried again.
+    Example: `rewardsmith tune credit --trials 16 --seed 100 --seed 101`. Seed 100 unless given.
+    """
+    join_platform(Path.cwd())
+    show_progress(verbose)
+    call = ["--trials", str(trials), *(word for one in seed or [] for word in ("--seed", str(one)))]
+    call += [*(["--write"] if write else []), *(["--keep"] if keep else [])]
+    raise typer.Exit(_python("flows.tune", study, *call))
 
 
 @commands.command()

@@ -115,6 +115,7 @@ class StudySpec(Checked):
         stage: the kind of stage whose metrics count.
         hours: of one core that the study is expected to take.
         shows: other metrics that its page shows.
+        tuned_at: cells in which the rows are tuned, every cell unless given.
     """
 
     title: str
@@ -131,6 +132,7 @@ class StudySpec(Checked):
     margin: Annotated[float, above(0)] | None = None
     hours: Annotated[float, above(0)] | None = None
     shows: tuple[str, ...] = ()
+    tuned_at: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -147,6 +149,8 @@ class StudySpec(Checked):
         for name, row in self.rows.items():
             self._check_levels(f"rows.{name}.{ONLY}", row.get(ONLY) or {})
         _named("main", self.main, self.rows)
+        for cell in self.tuned_at:
+            _named("tuned_at", cell, self.cells)
         for name, hypothesis in self.hypotheses.items():
             self._check_hypothesis(f"hypotheses.{name}", hypothesis)
         overlays = [("settings", self.settings)]

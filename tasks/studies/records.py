@@ -16,12 +16,10 @@ from rlhf_core.errors import DataError
 from tasks.graph.items import Item, result_of
 from tasks.params.studies import StudySpec
 from tasks.params.yaml_files import write_whole
-from tasks.running.artifacts import read_jsonl
 from tasks.studies.registration import RECORDS, Registration, check_record, record_file
+from tasks.studies.training import curve_of, training_of
 from tasks.studies.tree import WorldTree
 
-#: Means over the second half of training that a record keeps, and the last value that it keeps.
-MEANS, LAST = ("clip_fraction", "explained_variance", "entropy"), ("kl",)
 #: What a record says of the machine that a stage ran on.
 MACHINE = ("threads", "device", "host_cpu", "python", "versions")
 
@@ -35,23 +33,6 @@ def _finite(values: Mapping[str, Any]) -> dict[str, Any]:
     return {k: float(f"{v:.7g}") if math.isfinite(v) else str(v) for k, v in values.items()}
 
 
-def training_of(result: Path) -> dict[str, float]:
-    """Returns what a policy's training did: iterations, updates, rollouts and tokens, and its diagnostics."""
-    history = read_jsonl(result / "history.jsonl") if (result / "history.jsonl").exists() else []
-    steps = [row for row in history if row.get("step")]
-    if not steps:
-        return {}
-    half = steps[len(steps) // 2 :]
-    found: dict[str, float] = {"iterations": len(steps)}
-    for name in ("updates", "rollouts", "tokens"):
-        values = [row[name] for row in steps if row.get(name) is not None]
-        found |= {name: math.fsum(values)} if values else {}
-    for name in MEANS:
-        values = [row[name] for row in half if row.get(name) is not None]
-        found |= {name: math.fsum(values) / len(values)} if values else {}
-    return found | {name: steps[-1][name] for name in LAST if steps[-1].get(name) is not None}
-
-
 def _measured(tree: Path, item: Item) -> dict[str, Any]:
     """Returns what one stage left: its metrics (or why it stopped), its digest and seconds."""
     result, record = tree / result_of(item), _json(tree / item.out / "record" / "record.json")
@@ -60,6 +41,13 @@ def _measured(tree: Path, item: Item) -> dict[str, Any]:
         return found | {"stopped": _json(result / "stopped.json")["reason"]}
     metrics = _json(result / "metrics.json") if (result / "metrics.json").exists() else {}
     return found | {"metrics": _finite(metrics)}
+
+
+def trained(tree: Path, item: Item) -> dict[str, Any]:
+    """Returns what a record says of a row's training: its size and its evaluations on the way."""
+    curve = {} if (tree / result_of(item) / "stopped.json").exists() else curve_of(tree, item)
+    points = [_finite(point) for point in curve.get("points", ())]
+    return {"training": _finite(training_of(tree, item)), "curve": {**curve, "points": points} if curve else {}}
 
 
 def record_of(world: WorldTree, own: Registration, *, pilot: bool) -> dict[str, Any]:
@@ -71,7 +59,7 @@ def record_of(world: WorldTree, own: Registration, *, pilot: bool) -> dict[str, 
         outs = {item.out for item in last.values()}
         rows = {}
         for row, item in last.items():
-            rows[row] = _measured(world.tree, item) | {"training": _finite(training_of(world.tree / result_of(item)))}
+            rows[row] = _measured(world.tree, item) | trained(world.tree, item)
             machine = machine or _json(world.tree / item.out / "record" / "record.json")
         above = [item for item in world.items(cell) if item.out not in outs and item.module != "check"]
         made = {f"{item.module}/{item.name}": _measured(world.tree, item) for item in above}

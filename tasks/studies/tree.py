@@ -16,7 +16,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from rlhf_core.errors import RecipeError, hint
 from tasks.graph import files as graph
@@ -28,11 +28,28 @@ from tasks.params.pages import entries, merge, page_files, read_settings
 from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import RUNS
-from tasks.params.studies import LIKE, ONLY, StudySpec
+from tasks.params.studies import LIKE, ONLY
 from tasks.params.yaml_files import yaml_text
 
 #: Pages of a paper that a study adds to.
 ROWS, MODELS = "rows", "reward_models"
+
+
+class Trainable(Protocol):
+    """Rows that are trained in the cells of a study: the study's own, or those of tuning."""
+
+    @property
+    def rows(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def reward_models(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def cells(self) -> Mapping[str, Mapping[str, str]]: ...
+
+    def rows_of(self, cell: Mapping[str, str]) -> list[str]: ...
+
+    def overlay(self, cell: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]: ...
 
 
 @dataclass(frozen=True)
@@ -41,13 +58,13 @@ class WorldTree:
 
     Attributes:
         study: its name.
-        spec: what it says.
+        spec: its rows and cells.
         number: the seed of everything in the world.
         tree: the folder.
     """
 
     study: str
-    spec: StudySpec
+    spec: Trainable
     number: int
     tree: Path
 
