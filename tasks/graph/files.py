@@ -29,8 +29,6 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
 from tasks.graph.check import check_all, paper_names, unreadable_pages
 from tasks.graph.code_dependencies import Reads, reads
@@ -43,7 +41,7 @@ from tasks.params.scales import KINDS, scale_folder, scale_names
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import ROOT_SCALE
 from tasks.params.stages import run_settings, stage_needs
-from tasks.params.yaml_files import write_whole
+from tasks.params.yaml_files import write_whole, yaml_text
 
 STAGES = (
     "check", "prepare", "tokenizer", "segmenter", "sft", "entropies", "samples", "teacher", "generative_reward_model",
@@ -191,13 +189,6 @@ def _tables_item(graph: Graph, made: Tables) -> Item:
     return Item("tables", "", arguments, made.out, made.paper, after=made.deps)
 
 
-class _Plain(yaml.CSafeDumper):
-    """YAML without anchors, which readers of a generated file would have to follow."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
 def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
     """Returns the folders of a paper's matrix at a scale: the folder shared with other papers, and its own."""
     return tuple(Path("pipelines") / scale / name for name in (SHARED, paper))
@@ -228,7 +219,7 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
             files[folder / "dvc.yaml"] = (root / folder / "dvc.yaml").read_text(encoding="utf-8")
             continue
         content = pipeline_file(root, graph, folder)
-        files[folder / "dvc.yaml"] = HEADER + yaml.dump(content, Dumper=_Plain, sort_keys=False, width=110)
+        files[folder / "dvc.yaml"] = HEADER + yaml_text(content)
     return files
 
 
