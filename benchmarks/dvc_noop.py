@@ -3,9 +3,9 @@
     python -m benchmarks.dvc_noop [--graphs demo par all] [--repeats 3] [--out .work/benchmarks]
 
 The temporary repository has the params/ and dvc.yaml files of the project at testbed scale. Its outputs are small files
-that nobody trained, known to DVC by `dvc commit`. `demo` is the root dvc.yaml, a paper's name its whole matrix as a user
-names it (pipelines/testbed/<paper>/dvc.yaml, with every stage above it), `all` every matrix together. Prints a table;
-writes dvc_noop.csv.
+that nobody trained, known to DVC by `dvc commit`. `demo` is the root dvc.yaml, a paper's name its whole matrix as a
+user names it (pipelines/testbed/<paper>/dvc.yaml, with every stage above it), `all` every matrix together. Prints a
+table; writes dvc_noop.csv.
 """
 
 from __future__ import annotations
