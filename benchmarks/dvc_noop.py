@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.matrix import build
 from tasks.graph.rows import papers
 from tasks.params.settings import ROOT_SCALE

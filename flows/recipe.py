@@ -34,7 +34,7 @@ from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.choices import SHAPINGS
 from tasks.dvc import stale
 from tasks.dvc.plan import ROOT_FILE
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED
 from tasks.graph.rows import papers, row_addresses

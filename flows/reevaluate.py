@@ -33,7 +33,7 @@ from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import RunningStages, run_stage
 from rlhf_core.errors import RewardsmithError
-from tasks.graph.files import file_name, is_checkout, resources
+from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import Watched
 from tasks.reevaluation.alerts import note_sent, unsent
 from tasks.reevaluation.evaluate import load_settings

@@ -13,7 +13,7 @@ from typing import Any
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.items import SHARED
 from tasks.graph.names import made_tables
 from tasks.graph.rows import ROW_STAGES
