@@ -13,8 +13,8 @@ from tasks.graph.expected import clock
 SWITCH = "REWARDSMITH_PROGRESS"
 
 
-class Silent:
-    """Shows nothing: Prefect's log tells what happens."""
+class Display:
+    """Display of a run's progress; a method that is not overridden shows nothing."""
 
     def started(self, stage: str) -> None:
         """Shows that a stage began."""
@@ -23,7 +23,11 @@ class Silent:
         """Shows that a stage ended; `seconds_left` is what the run should still take."""
 
 
-class StageLines(Silent):
+class Silent(Display):
+    """Display that shows nothing: Prefect's log tells what happens."""
+
+
+class StageLines(Display):
     """One line per finished stage."""
 
     def __init__(self, total: int) -> None:
@@ -56,7 +60,7 @@ class Bar(StageLines):
 
 
 @contextmanager
-def progress(total: int) -> Iterator[Silent]:
+def progress(total: int) -> Iterator[Display]:
     """Yields the display for a run of `total` stages."""
     if os.environ.get(SWITCH) != "true" or not total:
         yield Silent()

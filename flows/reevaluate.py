@@ -57,7 +57,7 @@ def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
     """
     needs = needs_of(root, model)
     with closing(machine_slots(Slots(machine.cores(), machine.gpus(), machine.memory_gb()))) as slots:
-        slots.check(_label(model), needs)
+        slots.refuse_impossible(_label(model), needs)
         while (grant := slots.take(needs)) is None:
             time.sleep(POLL_SECONDS)
         with tempfile.TemporaryDirectory() as folder:

@@ -1,10 +1,10 @@
 """The scheduler: asks DVC once which stages are stale, and runs them as Prefect tasks within the machine's slots.
 
-1. A working tree has one scheduler. It first removes the leftovers of killed processes.
+1. A working tree has one scheduler. The scheduler first removes the leftovers of killed processes.
 2. Each stale stage is one Prefect task, which calls DVC for the stage. Stages that read from a stale stage are stale.
-3. A stage starts when its inputs are done and its cores, GPUs and memory are free. The stage with the longest chain of
-   work after it goes first.
-4. When a stage fails, the stages that read from it are skipped and the others continue. Only errors that may pass are
+3. A stage starts when its inputs are done and its cores, GPUs and memory are free. Of the stages that can start, the
+   one that begins the longest chain of work goes first.
+4. When a stage fails, the stages that read from it are skipped and the others continue. Only transient errors are
    retried.
 """
 
@@ -24,7 +24,7 @@ from prefect.cache_policies import NO_CACHE
 from prefect.futures import PrefectFuture
 from prefect.tasks import exponential_backoff
 
-from flows.progress import Silent, progress
+from flows.progress import Display, progress
 from flows.several_machines import Machines
 from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
@@ -48,7 +48,17 @@ class RunFailed(RewardsmithError):
 
 @dataclass
 class RunSummary:
-    """Outcomes of the requested stages; `stopped` has the reason of each stage whose result is a stop."""
+    """Outcomes of the requested stages.
+
+    Attributes:
+        current: the stages that had an up-to-date result before the run.
+        done: the stages that have a result since the run.
+        failed: the error of each stage that failed.
+        skipped: for each stage that was skipped, the failed stage that it reads from.
+        stopped: the reason of each current or done stage whose result is a stop. A stop is a result that says why
+            nothing can follow from it.
+        times: what the run's stages took.
+    """
 
     current: list[str] = field(default_factory=list)
     done: dict[str, StageDone] = field(default_factory=dict)
@@ -58,7 +68,7 @@ class RunSummary:
     times: RunTimes = field(default_factory=lambda: RunTimes(machine.cores()))
 
     def line(self) -> str:
-        """Returns the number of stages by outcome, and the number of stopped results, as one line."""
+        """Returns one line: the number of stages by outcome, then how many of the results are stops."""
         counts: dict[str, int] = {"current": len(self.current)}
         for done in self.done.values():
             counts[done.outcome] = counts.get(done.outcome, 0) + 1
@@ -76,7 +86,7 @@ class RunSummary:
 
 
 def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
-    """Returns whether Prefect retries a failed stage: only errors that may pass are retried."""
+    """Returns whether Prefect retries a failed stage: only transient errors are retried."""
     error = getattr(state, "data", None)
     return isinstance(error, StageFailed) and error.retry
 
@@ -94,44 +104,55 @@ def can_retry(task_: Any, task_run: Any, state: Any) -> bool:
 def stage_task(
     root: Path,
     address: str,
-    name: str,
+    file_name: str,
     out: str,
     environment: Mapping[str, str],
     memory_gb: float,
     running: RunningStages,
-    call: Sequence[str] = (),
+    shared_call: Sequence[str] = (),
 ) -> StageDone:
-    """Runs one stage and streams its log into Prefect's log."""
+    """Runs one stage and streams its log into Prefect's log.
+
+    Args:
+        root: the repository.
+        address: the stage as DVC names it.
+        file_name: the stage as a file name, for its log.
+        out: the stage's output directory.
+        environment: added to the environment of the stage's process: its threads and devices.
+        memory_gb: the memory that the stage declares; a stage that uses more is ended.
+        running: notes the stage's process group while it runs.
+        shared_call: the module and arguments that run the stage for several machines; empty for this machine alone.
+    """
     log = get_run_logger()
     return run_stage(
         root,
         address=address,
-        name=name,
+        name=file_name,
         out=out,
         environment=environment,
         memory_gb=memory_gb,
         running=running,
         log=log.info,
-        call=call,
+        call=shared_call,
     )
 
 
-def weights(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
-    """Returns the seconds of the longest chain of stages from each stage on; an unknown time counts as 1."""
-    below: dict[str, list[str]] = {address: [] for address in stages}
+def seconds_to_end(stages: Mapping[str, Stage], expected: Mapping[str, float | None]) -> dict[str, float]:
+    """Returns the seconds of the longest chain that starts with each stage; an unknown time counts as 1 second."""
+    downstream: dict[str, list[str]] = {address: [] for address in stages}
     for address, stage in stages.items():
-        for above in stage.upstream:
-            if above in below:
-                below[above].append(address)
+        for upstream in stage.upstream:
+            if upstream in downstream:
+                downstream[upstream].append(address)
     longest: dict[str, float] = {}
     for address in reversed(list(stages)):
         own = expected.get(address) or 1.0
-        longest[address] = own + max((longest[b] for b in below[address]), default=0.0)
+        longest[address] = own + max((longest[reader] for reader in downstream[address]), default=0.0)
     return longest
 
 
 class _Run:
-    """One pass over the stale stages."""
+    """Run of the stale stages, from the first start to the last end."""
 
     def __init__(
         self,
@@ -139,18 +160,19 @@ class _Run:
         stale: dict[str, Stage],
         slots: Slots,
         expected: Mapping[str, float | None],
-        show: Silent,
+        display: Display,
         machines: Machines | None = None,
         summary: RunSummary | None = None,
     ) -> None:
-        self.root, self.stale, self.slots, self.expected, self.show = root, stale, slots, expected, show
+        self.root, self.stale, self.slots, self.expected, self.display = root, stale, slots, expected, display
         self.machines = machines
+        # each stage that has not started -> the stages that it waits for: the stale ones that it reads from
         self.waiting = {a: {u for u in s.upstream if u in stale} for a, s in stale.items()}
-        self.order = weights(stale, expected)
+        self.priority = seconds_to_end(stale, expected)
         self.futures: dict[str, PrefectFuture[StageDone]] = {}
         self.grants: dict[str, Grant] = {}
         self.began: dict[str, float] = {}
-        self.finished: queue.Queue[str] = queue.Queue()
+        self.ended: queue.Queue[str] = queue.Queue()
         self.running = RunningStages()
         self.summary = summary or RunSummary()
         self.bar: Any = None
@@ -162,54 +184,66 @@ class _Run:
 
         Returns True if results came from another machine, since more stages may be ready then.
         """
-        came = False
+        results_came = False
         ready = [a for a, left in self.waiting.items() if not left]
-        for address in sorted(ready, key=lambda a: -self.order[a]):
+        for address in sorted(ready, key=lambda a: -self.priority[a]):
             stage = self.stale[address]
             grant = self.slots.take(stage.needs)
-            if grant is None and (self.machines is None or self.slots.hold(stage.needs)):
+            # wait for a slot here; a machine without the GPUs only looks whether another one has the result
+            if grant is None and (self.machines is None or self.slots.can_ever_run(stage.needs)):
                 continue
-            whose = "ours" if self.machines is None else self.machines.take(address, able=grant is not None)
-            if grant is not None and whose == "ours":
+            decision = "run" if self.machines is None else self.machines.take(address, able=grant is not None)
+            if grant is not None and decision == "run":
                 self.start(address, grant)
             elif grant is not None:
                 self.slots.give_back(grant)
-            if whose == "known":
+            if decision == "use result":
                 del self.waiting[address]
-                self.show.started(address)
-                self.done(address, StageDone(address, "restored", 0.0))
-                came = True
-        return came
+                self.display.started(address)
+                self.note_done(address, StageDone(address, "restored", 0.0))
+                results_came = True
+        return results_came
 
     def start(self, address: str, grant: Grant) -> None:
         stage = self.stale[address]
         del self.waiting[address]
-        self.show.started(address)
+        self.display.started(address)
         self.grants[address] = grant
         self.began[address] = self.summary.times.elapsed()
-        call = self.machines.call(address) if self.machines else ()
+        shared_call = self.machines.shared_call(address) if self.machines else ()
         future = stage_task.submit(
-            self.root, address, stage.file_name, stage.out, grant.environment(), grant.memory_gb, self.running, call
+            self.root,
+            address,
+            stage.file_name,
+            stage.out,
+            grant.environment(),
+            grant.memory_gb,
+            self.running,
+            shared_call,
         )
         self.futures[address] = future
-        future.add_done_callback(partial(self.ended, address))
+        future.add_done_callback(partial(self.on_future_done, address))
 
-    def done(self, address: str, done: StageDone) -> None:
-        """Notes that a stage has its result, so that stages that read from it may start."""
+    def note_done(self, address: str, done: StageDone) -> None:
+        """Notes that a stage has its result, so that the stages that wait for it may start."""
         self.summary.done[address] = done
         for left in self.waiting.values():
             left.discard(address)
         count = len(self.summary.done) + len(self.summary.failed)
         get_run_logger().info("%s %s in %.1f s (%d of %d)", address, done.outcome, done.seconds, count, len(self.stale))
-        self.show.finished(address, f"{done.outcome} in {done.seconds:.1f} s", self.seconds_left())
+        self.display.finished(address, f"{done.outcome} in {done.seconds:.1f} s", self.seconds_left())
 
-    def ended(self, address: str, _future: Any) -> None:
-        self.finished.put(address)
+    def on_future_done(self, address: str, _future: Any) -> None:
+        """Queues the end of a stage for `handle_one_end`; Prefect may call it in another thread."""
+        self.ended.put(address)
 
-    def finish_one(self, log: Any) -> None:
-        """Waits for a stage to end, for at most the time after which slots of other runs may be free."""
+    def handle_one_end(self, log: Any) -> None:
+        """Waits for at most POLL_SECONDS until a stage ends, and notes its result or failure.
+
+        The wait is short, since other runs or machines may meanwhile free slots or push results.
+        """
         try:
-            address = self.finished.get(timeout=POLL_SECONDS)
+            address = self.ended.get(timeout=POLL_SECONDS)
         except queue.Empty:
             return
         grant = self.grants.pop(address)
@@ -223,14 +257,14 @@ class _Run:
         if self.machines is not None:
             self.machines.finished(address, done=completed is not None)
         if completed is not None:
-            self.done(address, completed)
+            self.note_done(address, completed)
             return
         self.summary.failed[address] = str(result or state.message)
         log.error("%s", self.summary.failed[address])
-        self.show.finished(address, f"FAILED, log in .work/logs/{self.stale[address].file_name}.log", None)
-        for below in self._below(address):
-            if self.waiting.pop(below, None) is not None:
-                self.summary.skipped[below] = f"reads from {address}, which failed"
+        self.display.finished(address, f"FAILED, log in .work/logs/{self.stale[address].file_name}.log", None)
+        for reader in self._downstream(address):
+            if self.waiting.pop(reader, None) is not None:
+                self.summary.skipped[reader] = f"reads from {address}, which failed"
 
     def _note(self, address: str, grant: Grant, outcome: str) -> None:
         """Adds the times of a stage to the run's record of times."""
@@ -252,7 +286,8 @@ class _Run:
         known = [seconds for seconds in ahead if seconds is not None]
         return sum(known) / self.slots.cores if known and len(known) == len(ahead) else None
 
-    def _below(self, address: str) -> list[str]:
+    def _downstream(self, address: str) -> list[str]:
+        """Returns the stale stages that read from a stage, directly or through others."""
         reached = {address}
         for name, stage in self.stale.items():
             if reached & set(stage.upstream):
@@ -263,7 +298,7 @@ class _Run:
         try:
             while self.waiting or self.grants:
                 if not self.start_ready():
-                    self.finish_one(log)
+                    self.handle_one_end(log)
         finally:
             self.running.end_all()
             for future in self.futures.values():
@@ -305,11 +340,11 @@ def run_stale(
         slots = Slots(machine.cores(), machine.gpus(), machine.memory_gb())
         for address, stage in stale.items():
             if not remote:
-                slots.check(address, stage.needs)
+                slots.refuse_impossible(address, stage.needs)
         with ExitStack() as held:
             machines = held.enter_context(closing(Machines(root, remote, chosen, log))) if remote else None
             if stale:
-                slots = machine_slots(slots)
+                slots = machine_slots(slots)  # on a platform, slots are shared with the machine's other runs
             held.enter_context(closing(slots))
             log.info(
                 "%d of %d stages are stale; %d core(s), %d GPU(s)",
@@ -318,8 +353,8 @@ def run_stale(
                 slots.cores,
                 len(slots.gpus),
             )
-            show = held.enter_context(progress(len(stale)))
-            _Run(root, stale, slots, expected, show, machines, summary).run(log)
+            display = held.enter_context(progress(len(stale)))
+            _Run(root, stale, slots, expected, display, machines, summary).run(log)
             if machines and pull:
                 machines.bring([a for a, done in summary.done.items() if done.outcome == "restored"])
         summary.current = [a for a, stage in chosen.items() if stage.state == "current"]

@@ -17,7 +17,7 @@ import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import UUID
 
 import httpx
@@ -29,6 +29,8 @@ from tasks.dvc.remote import Remote, RemoteFailed
 from tasks.graph.stages import Stage
 from tasks.running.commit import changed_since, commit_of, listed
 
+#: What a machine does with a stage: runs it, uses the result that is on the remote, or waits and asks again.
+Decision = Literal["run", "use result", "wait"]
 #: Seconds between looks at a stage that another machine runs.
 LOOK_SECONDS = 5.0
 #: Seconds that a machine without a running stage waits for a remote that does not answer.
@@ -117,47 +119,52 @@ class Machines:
             self.remote.close()
             self.leases.close()
 
-    def call(self, address: str) -> list[str]:
+    def shared_call(self, address: str) -> list[str]:
         """Returns the module that runs a stage for all machines, with its arguments."""
         upstream = self.stages[address].upstream
         call = ["tasks.dvc.shared_stage", address, "--remote", self.remote.name]
         return [*call, "--commit", self.commit, *(["--upstream", *upstream] if upstream else [])]
 
-    def take(self, address: str, *, able: bool) -> str:
-        """Takes a stage whose inputs are known; returns `known` (its result is on the remote), `ours` or `elsewhere`.
+    def take(self, address: str, *, able: bool) -> Decision:
+        """Decides what this machine does with a stage whose inputs are known.
 
         Args:
-            able: whether this machine can run it now; else it is only looked for.
+            able: whether this machine can run the stage now; otherwise it only asks the remote for the result.
+
+        Returns:
+            `run`: this machine now holds the stage and runs it.
+            `use result`: the result is on the remote.
+            `wait`: another machine runs the stage, this machine cannot, or the remote does not answer; ask again.
 
         Raises:
             RemoteFailed: the remote has not answered for LOST_SECONDS, and no stage runs here.
         """
         if time.monotonic() < self._next_look.get(address, 0.0):
-            return "elsewhere"
+            return "wait"
         self._next_look[address] = time.monotonic() + LOOK_SECONDS
         known = self._learn(address)
         if known is None:
-            return "elsewhere"
+            return "wait"
         if known:
-            return "known"
+            return "use result"
         if not able:
-            return "elsewhere"
+            return "wait"
         limit = f"{LIMIT}-{self.remote.key(address)[:32]}"
         lease = self._lease(limit)
         if lease is None:
             self._say_where(address)
-            return "elsewhere"
+            return "wait"
         known = self._learn(address)  # another machine may have pushed it since the first look
         if known is None:
             self.leases.give_back(lease)
-            return "elsewhere"
+            return "wait"
         if known:
             self._give_up(limit, lease)
-            return "known"
+            return "use result"
         self._held[address] = limit, lease
         self._next_look.pop(address)
         self.remote.write_locks()
-        return "ours"
+        return "run"
 
     def _learn(self, address: str) -> bool | None:
         """Returns whether the remote has a stage's result; None while it cannot be asked, which is said once."""

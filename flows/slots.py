@@ -33,17 +33,17 @@ class Slots:
         self._free_cores, self._free_gpus, self._free_memory = cores, list(gpus), memory_gb
         self._lock = threading.Lock()
 
-    def hold(self, needs: Mapping[str, float]) -> bool:
+    def can_ever_run(self, needs: Mapping[str, float]) -> bool:
         """Returns whether this machine can ever run a stage with these needs."""
         return needs.get("gpus", 0) <= len(self.gpus)
 
-    def check(self, stage: str, needs: Mapping[str, float]) -> None:
+    def refuse_impossible(self, stage: str, needs: Mapping[str, float]) -> None:
         """Refuses a stage that this machine can never run.
 
         Raises:
             RewardsmithError: it needs more GPUs than there are.
         """
-        if not self.hold(needs):
+        if not self.can_ever_run(needs):
             raise RewardsmithError(
                 f"stage {stage} needs {needs['gpus']} GPU(s), this machine has {len(self.gpus)}. "
                 "Run it on another machine, or declare less under `resources` in params/scales/<scale>/stages.yaml"

@@ -22,11 +22,11 @@ from tasks.running import machine
 
 #: The folder of the packages whose modules are run here, whatever the working directory holds.
 PROJECT = Path(machine.__file__).parents[2]
-#: The stages' exit code for an error of the user's; EX_TEMPFAIL for one that may pass.
+#: The stages' exit code for an error of the user's; EX_TEMPFAIL for a transient one.
 USER_ERROR, TEMPORARY = 2, 75
 #: Endings by a signal: a device lost, memory short for a moment, a machine going down.
 SIGNALS = {-9, -15, -7, 137, 143, 135}
-#: Words of errors that may pass: a network, a device lost, a lock held.
+#: Words of transient errors: a network, a device lost, a lock held.
 PASSING = re.compile(
     r"ConnectionError|ConnectionReset|ConnectionRefused|Temporary failure|timed out|TimeoutError"
     r"|CUDA error: (?:device|unspecified)|NCCL|is busy, it is being blocked|Unable to acquire lock|database is locked",
@@ -50,7 +50,11 @@ class StageFailed(RewardsmithError):
 
 @dataclass(frozen=True)
 class StageDone:
-    """End of a stage: ran, restored (from DVC's cache) or unchanged, and its wall seconds."""
+    """End of a stage, with its wall seconds.
+
+    Attributes:
+        outcome: ran, unchanged or restored. A restored result is from DVC's cache or was made by another machine.
+    """
 
     address: str
     outcome: str

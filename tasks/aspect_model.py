@@ -40,7 +40,7 @@ from tasks.running.artifacts import read_json, read_jsonl, write_json, write_jso
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder
-from tasks.running.stage import command_line, device, run_stage, training_on
+from tasks.running.stage import command_line, device, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 
 #: Raise it when the result changes; DVC then runs the stage again.
@@ -139,7 +139,7 @@ def _fit_slices(
     )
     steps = max(1, round(config.epochs * len(rows) / config.batch))
     label = f"aspect {spec.aspect} seed {seed}"
-    with training_on(data / "labelled.train.jsonl"):
+    with numeric_errors_name(data / "labelled.train.jsonl"):
         history = train_resumably(
             model, loss, batches, steps, config, weight, checkpoints=checkpoints, label=label, every=5
         )
@@ -175,7 +175,7 @@ def _fit_pairs(
     batches = LengthBucketedBatches(lengths, seed=seed, rows_per_batch=config.batch)
     steps = max(1, round(config.epochs * len(chosen) / config.batch))
     label = f"aspect {spec.aspect} seed {seed}"
-    with training_on(data / f"{spec.aspect}.train.jsonl"):
+    with numeric_errors_name(data / f"{spec.aspect}.train.jsonl"):
         history = train_resumably(
             model, loss, batches, steps, config, lambda indices: float(len(indices)),
             checkpoints=checkpoints, label=label, every=5,

@@ -41,7 +41,7 @@ from tasks.running.artifacts import Stopped, write_json, write_jsonl
 from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Question, RewardedSolution, SampledSolution, VerifiedRewrite, read_rows
-from tasks.running.stage import command_line, run_stage, set_threads, training_on
+from tasks.running.stage import command_line, numeric_errors_name, run_stage, set_threads
 from tasks.running.supervised import train_resumably
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
@@ -290,7 +290,7 @@ def train_generative_model(
         drawn = read_rows(file, SampledSolution)
         material = gather(data, drawn, file, teacher, config.held_out, seed)
         rows, metrics = training_rows(material, tasks, seed)
-        with training_on(teacher / "rewrites.jsonl"):
+        with numeric_errors_name(teacher / "rewrites.jsonl"):
             history = fit(model, rows, training, seed, checkpoints, Address(spec_path).name)
         model.model.eval()
         said = correct(model, tasks, material.wrong, max_new_tokens=config.max_new_tokens, batch=config.batch)

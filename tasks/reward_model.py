@@ -1,10 +1,13 @@
-"""Stage `reward_model`: training on preference pairs with aggregated segment rewards, and its measures.
+"""Stage `reward_model`: trains a reward model on preference pairs, and evaluates it.
 
-A spec with `merge` is not trained: it averages the weights of the reward models that `--reward-model` gives. Source:
-WARM, as in PAR §4.1.
+The model rewards the segments of a response; an aggregation makes the response's reward of theirs.
 
-The stage reports pairwise accuracy (strict), calibration and the annotator's Bayes ceiling. On data with true clause
-rewards it also reports credit-assignment fidelity: how well the reward paid to a clause agrees with its true reward.
+With `merge` in its spec the stage trains nothing: it averages the weights of the reward models that `--reward-model`
+gives. Source: WARM, as in PAR §4.1.
+
+The stage reports pairwise accuracy (a tie counts as wrong), calibration, and the Bayes ceiling: the accuracy of a
+predictor that knows the annotator's true utilities. On data with true clause rewards it also reports credit-assignment
+fidelity: how well the reward paid to a clause agrees with its true reward.
 """
 
 from __future__ import annotations
@@ -39,9 +42,9 @@ from tasks.running.checkpoints import RunCheckpoints, resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import load_encoder, load_segmenter
 from tasks.running.result_rows import ColouredExample, Example, PreferencePair, read_rows
-from tasks.running.stage import command_line, device, run_stage, training_on
+from tasks.running.stage import command_line, device, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
-from tasks.scoring.entropies import load_entropies, resolve_segmenter
+from tasks.scoring.entropies import load_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import (
     SegmentedPairs,
     segment_pairs,
@@ -67,10 +70,10 @@ def train_reward_model(
 ) -> None:
     """Trains the reward model of a spec, or averages the reward models that it merges, and measures the result."""
     join_processes()
-    values, members = read_settings(spec_path), reward_model or ()
+    values, merged_models = read_settings(spec_path), reward_model or ()
     merge = typed(MergeSpec, values, str(spec_path)) if "merge" in values else None
-    spec = _merged_spec(merge, members, spec_path) if merge else typed(RewardModelSpec, values, str(spec_path))
-    if members and not merge:
+    spec = _merged_spec(merge, merged_models, spec_path) if merge else typed(RewardModelSpec, values, str(spec_path))
+    if merged_models and not merge:
         raise RecipeError(f"{spec_path}: reward models are given, but the spec merges none: state 'merge'")
     config, loss = typed(TrainingConfig, read_settings(scale_path), str(scale_path)), build_loss(spec.loss)
     config = replace(config, learning_rate=config.learning_rate * spec.learning_rate_share)
@@ -79,10 +82,10 @@ def train_reward_model(
             f"{scale_path}: microbatch is {config.microbatch}, but the loss of {spec_path} compares the responses of "
             f"one microbatch with each other; it needs at least {loss.least_pairs} pairs"
         )
-    inputs: list[Path | str | None] = [spec_path, scale_path, data, sft, entropies, sentences, *members]
+    inputs: list[Path | str | None] = [spec_path, scale_path, data, sft, entropies, sentences, *merged_models]
     with resumable_output(out, stage=STAGE, version=VERSION, inputs=inputs, seed=seed) as (result, checkpoints):
         encoder = load_encoder(data, sft / "model")
-        segmenter_spec = resolve_segmenter(spec.segmenter, entropies)
+        segmenter_spec = segmenter_with_cutoffs(spec.segmenter, entropies)
         segmenter = load_segmenter(segmenter_spec, sentences)
         aggregation = build_aggregation(spec.aggregation)
         base = load_language_model(sft / "model")
@@ -99,15 +102,16 @@ def train_reward_model(
             for split in ("train", "validation", "ood")
             if split != "ood" or (data / "preference.ood.jsonl").exists()
         }
-        own_seed, head = seed + spec.seed_offset, loss.heads[0]
-        if members:
-            model = averaged([ScalarModel.load(path / "model")[0] for path in members]).to(device()).eval()
+        own_seed = seed + spec.seed_offset
+        head = loss.heads[0]  # the reward; a further head, such as ODIN's length head, serves training alone
+        if merged_models:
+            model = averaged([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
             history: list[dict[str, float]] = []
         else:
             options = {"heads": loss.heads, "seed": own_seed, "projections": aggregation.projections}
             model = ScalarModel.from_language_model(base, **options).to(device())
             label = f"reward model {Address(spec_path).name} seed {seed}"
-            with training_on(data / "preference.train.jsonl"):
+            with numeric_errors_name(data / "preference.train.jsonl"):
                 history = fit(model, splits["train"], encoder.pad_id, config, own_seed, label, checkpoints, loss)
         metrics: dict[str, float] = {
             "segments_per_response": _mean([len(s) for s in splits["train"].spans]),
@@ -124,38 +128,40 @@ def train_reward_model(
                 "share_of_ceiling": metrics["accuracy"] / ceiling["validation"],
                 "ood_bayes_ceiling": ceiling["ood"],
             }
-        trained_on: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
-        trained_on |= {"end_token": True} if spec.end_token else {}
-        trained_on |= {"merge": list(merge.merge)} if merge else {}
+        trained_with: dict[str, Any] = {"segmenter": segmenter_spec, "aggregation": spec.aggregation, "loss": spec.loss}
+        trained_with |= {"end_token": True} if spec.end_token else {}
+        trained_with |= {"merge": list(merge.merge)} if merge else {}
         if not distributed.rank():
-            model.save(result / "model", trained_on)
+            model.save(result / "model", trained_with)
         encoder.tokenizer.save_pretrained(result / "model")
         write_jsonl(result / "history.jsonl", history)
-        stored = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
+        example_entropies = load_entropies(entropies, "examples") if entropies and segmenter.needs_entropies else None
         rows = read_rows(data / "examples.jsonl", Example)
-        examples = scored_examples(model, rows, encoder, segmenter, stored, aggregation, end_token, head)
+        examples = scored_examples(model, rows, encoder, segmenter, example_entropies, aggregation, end_token, head)
         write_jsonl(result / "examples.jsonl", examples)
         write_json(result / "metrics.json", {k: v for k, v in metrics.items() if math.isfinite(v)})
 
 
-def _merged_spec(merge: MergeSpec, members: Sequence[Path], where: Address) -> RewardModelSpec:
+def _merged_spec(merge: MergeSpec, merged_models: Sequence[Path], where: Address) -> RewardModelSpec:
     """Returns the spec that all merged models were trained with.
 
     Raises:
-        RecipeError: the number of models differs from the spec's, or the models differ in segmentation or heads.
+        RecipeError: the number of models differs from the spec's, or the models differ in segmenter, aggregation, heads
+            or end token.
     """
-    if len(members) != len(merge.merge):
+    if len(merged_models) != len(merge.merge):
         raise RecipeError(
-            f"{where}: merge names {len(merge.merge)} reward models, but {len(members)} result(s) are given as "
+            f"{where}: merge names {len(merge.merge)} reward models, but {len(merged_models)} result(s) are given as "
             "--reward-model"
         )
-    trained = [ScalarModel.trained_on(path / "model") for path in members]
+    trained = [ScalarModel.trained_on(path / "model") for path in merged_models]
     for name, found in zip(merge.merge, trained, strict=True):
-        for field_ in ("segmenter", "aggregation", "heads", "end_token"):
-            if found.get(field_) != trained[0].get(field_):
+        for setting in ("segmenter", "aggregation", "heads", "end_token"):
+            if found.get(setting) != trained[0].get(setting):
                 raise RecipeError(
-                    f"{where}: '{name}' has {field_} {found.get(field_)} and '{merge.merge[0]}' "
-                    f"{trained[0].get(field_)}; average models that differ in seed and learning rate only"
+                    f"{where}: '{name}' has {setting} {found.get(setting)} and '{merge.merge[0]}' has "
+                    f"{trained[0].get(setting)}; merge reward models of the same segmenter, aggregation, heads and end "
+                    "token"
                 )
     known = {name: trained[0][name] for name in ("segmenter", "aggregation", "loss")}
     return RewardModelSpec(merge.title, merge.backbone, end_token=bool(trained[0].get("end_token")), **known)
@@ -189,11 +195,11 @@ def fit(
 
 def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: str = "reward") -> dict[str, float]:
     """Returns the accuracy, loss, calibration and (if true clauses are known) fidelity of a head on a split."""
-    e, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
-    good, bad = e[: pairs.pairs], e[pairs.pairs :]
-    accuracy = pairwise_accuracy(good, bad)
-    calibrated = calibration(good, bad)
-    margins = (good - bad).double()
+    response_rewards, segments = score_all(model, pairs.sequences, encoder.pad_id, pairs.aggregation, head=head)
+    chosen, rejected = response_rewards[: pairs.pairs], response_rewards[pairs.pairs :]
+    accuracy = pairwise_accuracy(chosen, rejected)
+    calibrated = calibration(chosen, rejected)
+    margins = (chosen - rejected).double()
     metrics = {
         "accuracy": float(accuracy["accuracy"]),
         "accuracy_lower": float(accuracy["lower"]),
@@ -209,6 +215,7 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
     for i in range(2 * pairs.pairs):
         row, is_chosen = rows[i % pairs.pairs], i < pairs.pairs
         text = row["chosen"] if is_chosen else row["rejected"]
+        # of each clause: start, end, kind, true reward
         clauses = row["meta"]["chosen_clauses" if is_chosen else "rejected_clauses"]
         _, offsets = token_spans(encoder.tokenizer, pairs.sequences[i].sequence.response)
         rewards = token_rewards(pairs.spans[i], segments[i], len(offsets))
@@ -243,14 +250,16 @@ def scored_examples(
     end_token: int | None = None,
     head: str = "reward",
 ) -> list[ColouredExample]:
-    """Returns responses with the reward of every token and segment, for the report's coloured texts.
+    """Returns examples with the reward of every token and segment, for the report's coloured texts.
 
-    The segments have weights where the model's aggregation has weights.
+    Most examples are the chosen responses of validation pairs, hence the label; a data set may add solutions. Segments
+    have weights if the aggregation is an attention, the kind of aggregation that has projections.
     """
     encoded = [encoder.sequence(row, row["response"]) for row in rows]
     sequences, spans = segmented(encoded, encoder, segmenter, entropies, end_token)
     _, parts = score_parts(model, sequences, encoder.pad_id, aggregation, head=head)
     coloured: list[ColouredExample] = []
+    # worth: the segment's reward times its weight in the response's reward; under a plain mean, its reward alone
     for row, sequence, row_spans, part in zip(rows, sequences, spans, parts, strict=True):
         found = {
             "label": "chosen",

@@ -34,7 +34,7 @@ from tasks.running.artifacts import read_jsonl, write_json, write_jsonl
 from tasks.running.checkpoints import resumable_output
 from tasks.running.launch import join_processes
 from tasks.running.loading import encode, load_encoder, load_judge, load_world
-from tasks.running.stage import command_line, device, run_stage, training_on
+from tasks.running.stage import command_line, device, numeric_errors_name, run_stage
 from tasks.running.supervised import train_resumably
 
 #: Raise it when the result changes; DVC then runs the stage again.
@@ -81,7 +81,7 @@ def fine_tune(
                 value, tokens = sft_loss(policy, [rows[i] for i in indices])
                 return value, tokens, {}
 
-            with training_on(data / "sft.jsonl"):
+            with numeric_errors_name(data / "sft.jsonl"):
                 history = train_resumably(
                     model,
                     loss,

@@ -23,7 +23,7 @@ from tasks.dvc.unofficial import exit_status, open_repo
 OUTCOME_VARIABLE = "REWARDSMITH_OUTCOME"
 #: Ends of a stage.
 RAN, RESTORED, UNCHANGED = "ran", "restored", "unchanged"
-#: Exit status of an error of DVC's own, and EX_TEMPFAIL for one that may pass.
+#: Exit status of an error of DVC's own, and EX_TEMPFAIL for a transient one.
 DVC_FAILED, TEMPORARY = 255, 75
 
 

@@ -1,4 +1,4 @@
-"""Items of the graph: one stage each, with its module, arguments and output, and the graph that keeps each once."""
+"""Items: stages with their modules, arguments and outputs, and the graph that holds each of them once."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Argument = str | int | tuple[str, ...]
 
 @dataclass(frozen=True)
 class Item:
-    """One stage.
+    """A stage as pages and scale give it, before it is written into a dvc.yaml.
 
     Attributes:
         module: `tasks.<module>` is run.

@@ -290,8 +290,9 @@ def _merge(reached: Reached, where: str) -> None:
             if getattr(spec, name) != getattr(of_first, name):
                 raise _refuse(
                     where,
-                    f"merge: '{one.item.name}' has {name} {getattr(spec, name)} and '{first.item.name}' "
-                    f"{getattr(of_first, name)}; average models that differ in seed and learning rate only",
+                    f"merge: '{one.item.name}' has {name} {getattr(spec, name)} and '{first.item.name}' has "
+                    f"{getattr(of_first, name)}; merge reward models of the same segmenter, aggregation, heads and end "
+                    "token",
                 )
         if build_loss(spec.loss).heads != build_loss(of_first.loss).heads:
             raise _refuse(where, f"merge: '{one.item.name}' and '{first.item.name}' have losses of different heads")

@@ -15,7 +15,7 @@ from tasks.policy_run.solutions import (
 )
 from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.result_rows import Metrics, PreferencePair, read_rows
-from tasks.running.stage import training_on
+from tasks.running.stage import numeric_errors_name
 from tasks.running.supervised import train_resumably
 
 
@@ -28,7 +28,7 @@ def by_given_texts(row: RowTraining) -> Learn:
     def learn(run: PolicyRun, checkpoints: RunCheckpoints) -> tuple[Metrics, HackingWatch | None]:
         preference = row.inputs.data / "preference.train.jsonl"
         file = preference if folders.samples is None else folders.samples / SAMPLES_FILE
-        with training_on(file):
+        with numeric_errors_name(file):
             sources = folders.sources(read_rows(file, PreferencePair) if PREFERENCE in learned.needs else [])
             freeze(run.reference.model)
             return run_supervised(run, row, training, learned, sources, checkpoints), None

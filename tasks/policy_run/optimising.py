@@ -41,7 +41,7 @@ from tasks.running.checkpoints import RunCheckpoints
 from tasks.running.loading import load_policy
 from tasks.running.progress import progress
 from tasks.running.result_rows import Metrics, Prompt, Rollout, read_rows
-from tasks.running.stage import device, training_on
+from tasks.running.stage import device, numeric_errors_name
 
 
 @dataclass(frozen=True)
@@ -303,7 +303,7 @@ def by_reward(row: RowTraining) -> Learn:
         rewards = folders.rewards()
         reward = build_reward(row.recipe, above.reward, config.microbatch, run.encoder.tokenizer, rewards)
         file = above.data / "prompts.jsonl" if folders.samples is None else folders.samples / SAMPLES_FILE
-        with training_on(file):
+        with numeric_errors_name(file):
             solved = None
             if folders.samples is not None:
                 solved = solved_samples(folders, run.encoder, rewards, settings.imitation, config.microbatch, row.seed)

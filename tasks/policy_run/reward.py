@@ -34,7 +34,7 @@ from tasks.running.artifacts import read_json
 from tasks.running.loading import load_segmenter
 from tasks.running.result_rows import Metrics, Prompt
 from tasks.running.stage import device
-from tasks.scoring.entropies import resolve_segmenter
+from tasks.scoring.entropies import segmenter_with_cutoffs
 from tasks.scoring.references import load_references
 
 
@@ -215,7 +215,7 @@ def _model_component(
     """Returns a component that reads a trained reward model, with its shaping and the reference rewards that this
     needs."""
     model, trained = ScalarModel.load(found.reward_model / "model")
-    resolved = resolve_segmenter(readout.segmenter, inputs.entropies)
+    resolved = segmenter_with_cutoffs(readout.segmenter, inputs.entropies)
     segmenter = load_segmenter(resolved, inputs.sentences)
     if NORMALISERS[part.normaliser].of_segments and trained["segmenter"] != resolved:
         raise RecipeError(

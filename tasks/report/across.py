@@ -1,8 +1,8 @@
 """Rows of all papers and studies side by side: what each gained over the SFT model that it started from.
 
-Published tables compare rows of one paper; here the same gold judge measured everything on the same world, so rows of
-different papers are in one table, one part for each SFT model. Rows of the hacking laboratory, whose annotators are
-wrong on purpose, have a page of their own.
+Published tables compare rows of one paper. Here one table compares rows of all papers, because the same gold judge
+compared their answers to the same prompts. The table has a part for each SFT model. It leaves out the rows of
+`hackability`, where annotators are biased on purpose: they have a page of their own.
 """
 
 from __future__ import annotations
@@ -22,18 +22,22 @@ COLUMNS = {
     "ood_win_rate_vs_sft": ("out of distribution", 1),
     "true_reward": ("true reward", 2),
     "kl": ("KL", 2),
-    "alpaca_tokens": ("tokens", 0),
+    "alpaca_tokens": ("tokens per answer", 0),
 }
-FIRST = next(iter(COLUMNS))
+#: The best row of this metric is first.
+SORT_METRIC = next(iter(COLUMNS))
 
 
 @dataclass(frozen=True)
 class RowOverSeeds:
-    """A row over its seeds.
+    """A row of one paper or study, with its metrics over all of its seeds.
 
     Attributes:
+        group: the paper or study.
+        name, title: of the row.
+        backbone: the SFT model that the row started from.
         cells: mean and, over several seeds, standard error of each of `COLUMNS`; None where it was not measured.
-        runs: folder of the stage by seed.
+        runs: folder of the `policy` stage by seed.
     """
 
     group: str
@@ -45,11 +49,12 @@ class RowOverSeeds:
 
     @property
     def anchor(self) -> str:
+        """Returns the id of the row's first run on the page, which its cells link to."""
         return run_anchor(self.group, "policy", self.name, next(iter(self.runs)))
 
 
-def across(results: Path) -> dict[str, list[RowOverSeeds]]:
-    """Returns every policy whose true win rate was measured, by SFT model, the best first."""
+def rows_by_backbone(results: Path) -> dict[str, list[RowOverSeeds]]:
+    """Returns the rows whose win rate over the SFT model is measured at every seed, by SFT model, the best first."""
     found: dict[str, list[RowOverSeeds]] = {}
     for folder in sorted(results.glob("*/policy/*")):
         group, name = folder.parts[-3], folder.parts[-1]
@@ -57,7 +62,7 @@ def across(results: Path) -> dict[str, list[RowOverSeeds]]:
         if group in LEFT_OUT or not seeds:
             continue
         runs = ResultTree(results, seeds).outputs(group, "policy", name)
-        if not runs or any(FIRST not in run.metrics for run in runs.values()):
+        if not runs or any(SORT_METRIC not in run.metrics for run in runs.values()):
             continue
         backbone = backbone_of(next(iter(runs.values())))
         if backbone is not None:
@@ -66,12 +71,12 @@ def across(results: Path) -> dict[str, list[RowOverSeeds]]:
             row = RowOverSeeds(group, name, _title(results, group, name), backbone, cells, paths)
             found.setdefault(backbone, []).append(row)
     for rows in found.values():
-        rows.sort(key=lambda row: -(row.cells[FIRST] or (0.0, None))[0])
+        rows.sort(key=lambda row: -(row.cells[SORT_METRIC] or (0.0, None))[0])
     return dict(sorted(found.items()))
 
 
 def backbone_of(run: StageOutput) -> str | None:
-    """Returns the SFT model that a policy started from, as its record says; None without a record."""
+    """Returns the SFT model that a policy started from, as its provenance says; None without provenance."""
     inputs = record_of(run.path).get("inputs", {})
     return next((Path(name).parts[-3] for name in inputs if "/shared/sft/" in name), None)
 
@@ -85,7 +90,7 @@ def _measured(runs: dict[int, StageOutput]) -> dict[str, tuple[float, float | No
 
 
 def relative_path(path: Path, results: Path) -> str:
-    """Returns a path below results/<scale>/ as tables name it: from the root of the tree."""
+    """Returns a path below results/<scale>/ relative to the root of the tree, as in tables."""
     return path.resolve().relative_to(results.resolve().parents[1]).as_posix()
 
 

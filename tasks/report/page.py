@@ -129,7 +129,7 @@ def read_report(results: Path) -> Report:
         )
     root = results.resolve().parents[1]
     runs = runs_of(root, (table for paper in papers for table in paper.tables))
-    side_by_side = across.across(results)
+    side_by_side = across.rows_by_backbone(results)
     for row in (row for rows in side_by_side.values() for row in rows):
         for seed, path in row.runs.items():
             anchor = run_anchor(row.group, "policy", row.name, seed)

@@ -191,8 +191,8 @@ def set_threads() -> int:
 
 
 @contextmanager
-def training_on(data: Path) -> Iterator[None]:
-    """Puts the file whose rows are trained on in front of a numeric failure's message."""
+def numeric_errors_name(data: Path) -> Iterator[None]:
+    """Puts the file whose rows are trained on before the message of a numeric error."""
     try:
         yield
     except NumericsError as error:

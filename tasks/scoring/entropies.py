@@ -35,7 +35,7 @@ def load_entropies(folder: Path, split: str) -> list[list[float]]:
     return [row.tolist() for row in stored[f"{split}.values"].split(stored[f"{split}.lengths"].tolist())]
 
 
-def resolve_segmenter(spec: Mapping[str, Any], entropies: Path | None) -> dict[str, Any]:
+def segmenter_with_cutoffs(spec: Mapping[str, Any], entropies: Path | None) -> dict[str, Any]:
     """Returns a segmenter spec with its entropy cutoffs in nats.
 
     Raises:

@@ -28,7 +28,7 @@ from rlhf_core.segmentation.segmenters import SentenceSegmenter, segmenter_needs
 from tasks.running.artifacts import read_json
 from tasks.running.loading import load_encoder, load_policy, load_segmenter
 from tasks.running.stage import device
-from tasks.scoring.entropies import resolve_segmenter, response_entropies
+from tasks.scoring.entropies import response_entropies, segmenter_with_cutoffs
 from tasks.scoring.segmenting import NO_SENTENCES, segmented
 
 #: What tells the results of upstream stages apart.
@@ -261,7 +261,7 @@ def _segmenter(spec: dict[str, Any], folder: Path, above: RewardModelInputs) -> 
     if needs.of_stage:
         return load_segmenter(spec, upstream("segmenter", above.sentences, folder))
     if any(isinstance(cutoff, str) for cutoff in needs.cutoffs.values()):
-        spec = resolve_segmenter(spec, upstream("entropies", above.entropies, folder))
+        spec = segmenter_with_cutoffs(spec, upstream("entropies", above.entropies, folder))
     return build_segmenter(spec)
 
 

@@ -241,7 +241,7 @@ def test_a_remote_that_does_not_answer_is_asked_again_and_said_once(
 ) -> None:
     away = RemoteFailed("remote 'team' cannot be asked: timed out")
     machines, said = looking(away, away, False, away, True)
-    assert [machines.take("a", able=True) for _ in range(4)] == ["elsewhere"] * 3 + ["known"]
+    assert [machines.take("a", able=True) for _ in range(4)] == ["wait"] * 3 + ["use result"]
     assert [line for line in said if line.startswith("remote")] == [
         "remote 'team' cannot be asked: timed out. Running stages continue; no other starts before it answers",
         "remote 'team' answers again",
@@ -259,7 +259,7 @@ def test_a_remote_that_is_lost_ends_a_run_only_where_nothing_is_at_work(
     machines, _ = looking(*[away] * 4)
     monkeypatch.setattr("flows.several_machines.LOST_SECONDS", 0.0)
     machines._held["training"] = "limit", uuid4()
-    assert [machines.take("a", able=True) for _ in range(3)] == ["elsewhere"] * 3
+    assert [machines.take("a", able=True) for _ in range(3)] == ["wait"] * 3
     machines._held.clear()
     with pytest.raises(RemoteFailed, match="timed out"):
         machines.take("a", able=True)

@@ -46,7 +46,7 @@ def test_memory_is_not_given_twice() -> None:
 
 def test_a_stage_that_can_never_run_is_refused() -> None:
     with pytest.raises(RewardsmithError, match=r"needs 8 GPU\(s\), this machine has 1"):
-        Slots(4, ["0"], 16).check("policy-segment-0", {"gpus": 8})
+        Slots(4, ["0"], 16).refuse_impossible("policy-segment-0", {"gpus": 8})
 
 
 @given(st.lists(st.tuples(st.integers(1, 3), st.integers(0, 2)), max_size=30))

@@ -90,7 +90,7 @@ def test_the_newest_whole_run_of_a_key_is_found(root: Path) -> None:
 def test_the_exit_status_of_a_command_is_found_behind_dvcs_error(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str, status: int
 ) -> None:
-    """Breaks: errors that may pass are not tried again, and those of the user's are."""
+    """Breaks: transient errors are not retried, and errors of the user are."""
     monkeypatch.chdir(repository(tmp_path, command))
     monkeypatch.setenv("DVC_NO_ANALYTICS", "true")
     assert dvc(["init", "-q", "--no-scm"]) == 0

@@ -15,7 +15,7 @@ from tasks.graph.check import check_rows
 from tasks.graph.rows import load_rows
 from tasks.params.reward_model import RewardModelSpec
 from tasks.running.loading import load_segmenter
-from tasks.scoring.entropies import resolve_segmenter
+from tasks.scoring.entropies import segmenter_with_cutoffs
 from tests.tasks.own_segmenter import Paragraphs, Surprises
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -29,12 +29,12 @@ def spec(**fields: object) -> RewardModelSpec:
 
 def test_its_cutoffs_become_nats(tmp_path: Path) -> None:
     (tmp_path / "cutoffs.json").write_text(json.dumps({"1.5": 0.25, "2.0": 0.75}), encoding="utf-8")
-    resolved = resolve_segmenter(STATED, tmp_path)
+    resolved = segmenter_with_cutoffs(STATED, tmp_path)
     assert build_segmenter(resolved) == Surprises(0.25, 0.75)
     with pytest.raises(DataError, match="entropy cutoff 9 is not among"):
-        resolve_segmenter({**STATED, "high": "9"}, tmp_path)
+        segmenter_with_cutoffs({**STATED, "high": "9"}, tmp_path)
     with pytest.raises(RecipeError, match="own_segmenter:Surprises needs the SFT model's entropies: give --entropies"):
-        resolve_segmenter(STATED, None)
+        segmenter_with_cutoffs(STATED, None)
 
 
 def test_a_plan_knows_its_stages_and_refuses_a_cutoff_that_the_scale_lacks(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 from rlhf_core.errors import DataError
 from tasks import tables
 from tasks.report.__main__ import write_report
-from tasks.report.across import across
+from tasks.report.across import rows_by_backbone
 from tasks.report.page import read_report
 from tasks.running.artifacts import read_json, write_json
 from tasks.tracking.searches import note_experiment
@@ -108,7 +108,7 @@ def test_rows_of_several_papers_stand_side_by_side(results: Path, tmp_path: Path
     shutil.copytree(best, root / "hackability" / "policy" / "length-vanilla" / "0")
     metrics = read_json(best / "result" / "metrics.json")
     write_json(best / "result" / "metrics.json", metrics | {"win_rate_vs_sft": 99.0})
-    rows = across(root)["phi3-mini"]
+    rows = rows_by_backbone(root)["phi3-mini"]
     assert {row.group for row in rows} == {"segment", "mixed"}
     assert (rows[0].name, rows[0].cells["win_rate_vs_sft"]) == ("my-row", (99.0, None))
     values = [row.cells["win_rate_vs_sft"][0] for row in rows if row.cells["win_rate_vs_sft"]]
