@@ -51,8 +51,8 @@ class RunSummary:
     """Outcomes of the requested stages.
 
     Attributes:
-        current: the stages that had an up-to-date result before the run.
-        done: the stages that have a result since the run.
+        current: the stages whose results were up to date before the run.
+        done: the end of each stage that got its result in the run.
         failed: the error of each stage that failed.
         skipped: for each stage that was skipped, the failed stage that it reads from.
         stopped: the reason of each current or done stage whose result is a stop. A stop is a result that says why
@@ -175,7 +175,7 @@ class _Run:
         self.ended: queue.Queue[str] = queue.Queue()
         self.running = RunningStages()
         self.summary = summary or RunSummary()
-        self.bar: Any = None
+        self.bar: Any = None  # in Prefect's pages; `display` is on the terminal
         if stale:
             self.bar = create_progress_artifact(0.0, key="progress", description=f"{len(stale)} stages")
 
@@ -205,6 +205,7 @@ class _Run:
         return results_came
 
     def start(self, address: str, grant: Grant) -> None:
+        """Starts a stage with the slots that it was granted."""
         stage = self.stale[address]
         del self.waiting[address]
         self.display.started(address)
@@ -253,7 +254,7 @@ class _Run:
         state = self.futures[address].state
         result = state.result(raise_on_failure=False) if state.is_final() else None
         completed = result if state.is_completed() and isinstance(result, StageDone) else None
-        self._note(address, grant, completed.outcome if completed else "failed")
+        self._note_times(address, grant, completed.outcome if completed else "failed")
         if self.machines is not None:
             self.machines.finished(address, done=completed is not None)
         if completed is not None:
@@ -266,7 +267,7 @@ class _Run:
             if self.waiting.pop(reader, None) is not None:
                 self.summary.skipped[reader] = f"reads from {address}, which failed"
 
-    def _note(self, address: str, grant: Grant, outcome: str) -> None:
+    def _note_times(self, address: str, grant: Grant, outcome: str) -> None:
         """Adds the times of a stage to the run's record of times."""
         times, began = self.summary.times, self.began[address]
         out, took = self.root / self.stale[address].out, times.elapsed() - began
@@ -295,6 +296,7 @@ class _Run:
         return [name for name in self.stale if name in reached and name != address]
 
     def run(self, log: Any) -> RunSummary:
+        """Runs the stages until none waits or runs; an interrupted run ends its running stages."""
         try:
             while self.waiting or self.grants:
                 if not self.start_ready():

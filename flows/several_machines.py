@@ -29,7 +29,7 @@ from tasks.dvc.remote import Remote, RemoteFailed
 from tasks.graph.stages import Stage
 from tasks.running.commit import changed_since, commit_of, listed
 
-#: What a machine does with a stage: runs it, uses the result that is on the remote, or waits and asks again.
+#: Decisions on a stage: run it here, use the result on the remote, or wait and ask again.
 Decision = Literal["run", "use result", "wait"]
 #: Seconds between looks at a stage that another machine runs.
 LOOK_SECONDS = 5.0

@@ -1,6 +1,6 @@
 """Stage `reward_model`: trains a reward model on preference pairs, and evaluates it.
 
-The model rewards the segments of a response; an aggregation makes the response's reward of theirs.
+The model rewards the segments of a response, and an aggregation computes the response's reward from them.
 
 With `merge` in its spec the stage trains nothing: it averages the weights of the reward models that `--reward-model`
 gives. Source: WARM, as in PAR §4.1.
@@ -103,7 +103,7 @@ def train_reward_model(
             if split != "ood" or (data / "preference.ood.jsonl").exists()
         }
         own_seed = seed + spec.seed_offset
-        head = loss.heads[0]  # the reward; a further head, such as ODIN's length head, serves training alone
+        head = loss.heads[0]  # the one to read as the reward; ODIN's other head, of length, is only trained
         if merged_models:
             model = averaged([ScalarModel.load(path / "model")[0] for path in merged_models]).to(device()).eval()
             history: list[dict[str, float]] = []
@@ -215,7 +215,7 @@ def measure(model: ScalarModel, pairs: SegmentedPairs, encoder: Encoder, head: s
     for i in range(2 * pairs.pairs):
         row, is_chosen = rows[i % pairs.pairs], i < pairs.pairs
         text = row["chosen"] if is_chosen else row["rejected"]
-        # of each clause: start, end, kind, true reward
+        # a clause: start, end, kind, true reward
         clauses = row["meta"]["chosen_clauses" if is_chosen else "rejected_clauses"]
         _, offsets = token_spans(encoder.tokenizer, pairs.sequences[i].sequence.response)
         rewards = token_rewards(pairs.spans[i], segments[i], len(offsets))

@@ -1,8 +1,8 @@
 """Rows of all papers and studies side by side: what each gained over the SFT model that it started from.
 
 Published tables compare rows of one paper. Here one table compares rows of all papers, because the same gold judge
-compared their answers to the same prompts. The table has a part for each SFT model. It leaves out the rows of
-`hackability`, where annotators are biased on purpose: they have a page of their own.
+judged all of them on the same prompts. The table has a part for each SFT model. It leaves out the rows of
+`hackability`, whose annotators are biased on purpose; `hackability` has a page of its own.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ COLUMNS = {
     "kl": ("KL", 2),
     "alpaca_tokens": ("tokens per answer", 0),
 }
-#: The best row of this metric is first.
+#: Rows are sorted by this metric, the best first.
 SORT_METRIC = next(iter(COLUMNS))
 
 
