@@ -84,9 +84,7 @@ def verdicts_of(effects: Sequence[Effect], margin: float | None = None) -> list[
     """Returns the verdict of each effect of a table, corrected over all of them (Holm); a table with several main rows
     has the effects of all."""
     corrected = holm([1.0 if effect.p is None else effect.p for effect in effects])
-    return [
-        _row_verdict(effect, p, ALPHA / len(effects), margin) for effect, p in zip(effects, corrected, strict=True)
-    ]
+    return [_row_verdict(effect, p, ALPHA / len(effects), margin) for effect, p in zip(effects, corrected, strict=True)]
 
 
 def _row_verdict(effect: Effect, p: float, alpha: float, margin: float | None) -> RowVerdict:

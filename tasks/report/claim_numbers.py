@@ -151,9 +151,7 @@ class Numbers:
         task_of = {row: task for task, members in file.tasks.items() for row in members}
         self.matches = Matches(self.outputs, tree.root, task_of)
         self._known: dict[str, Measurements] = {}
-        self.broken = {
-            row for row, outputs in self.outputs.items() if row not in models and broken(outputs)
-        }
+        self.broken = {row for row, outputs in self.outputs.items() if row not in models and broken(outputs)}
 
     def of(self, row: str, metric: str) -> BySeed:
         """Returns a metric of a row by seed; empty where it was not measured."""

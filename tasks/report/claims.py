@@ -2,9 +2,9 @@
 
 1. The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`.
 2. A claim has parts. Each part is of a kind of `claim_kinds` and makes one or several comparisons.
-3. A comparison is an effect over worlds (`significance`), and the verdict is that of
-   `rlhf_core.evaluation.verdicts.claim_verdict`: confirmed if each comparison is at .05, contradicted if the contrary of
-   one is, corrected for the comparisons of the claim (Holm).
+3. A comparison is an effect over worlds (`significance`), and the verdict is by
+   `rlhf_core.evaluation.verdicts.claim_verdict`: confirmed if each comparison is at .05, contradicted if the contrary
+   of one is, corrected for the comparisons of the claim (Holm).
 4. A part of side "beside" says that two numbers are alike: the 90 % interval of their difference over worlds is within
    the margin (two one-sided t-tests at .05).
 5. A win over a broken row, below its own SFT model even at its best evaluation, confirms no claim, except one whose
@@ -31,7 +31,7 @@ from tasks.report.claim_numbers import DERIVED, ClaimsFile, Numbers, has_metric
 from tasks.report.figure_data import FigureData
 from tasks.report.matches import OTHERS
 from tasks.report.outputs import ResultTree
-from tasks.report.significance import Comparison, compare, compare_constant
+from tasks.report.significance import EXPLORATORY, Comparison, compare, compare_constant, exploratory
 
 FOLDER = printed_tables.FOLDER / "claims"
 
@@ -221,8 +221,9 @@ def claims_figure(made: PaperClaims, tree: ResultTree) -> FigureData:
         caption=f"{file.numbers} A sign between two numbers says where the paper has them: above (›), below (‹) or "
         f"alike (≈). Each comparison is a t-test over worlds, and one world decides nothing. A claim is confirmed when "
         "each of its comparisons is at .05, and contradicted when the contrary of one is, corrected for their number "
-        f"(Holm). {alike}A win over a row that is broken, below its own SFT model even at its best evaluation, confirms "
-        "nothing, unless the collapse is the claim.",
+        f"(Holm). {alike}A win over a broken row, which is below its own SFT model even at its best evaluation, "
+        "confirms nothing, unless the collapse is the claim."
+        + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
         kind="claims",
     )
     numbers = Numbers(made.paper, file, made.rows, tree)

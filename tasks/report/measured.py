@@ -23,7 +23,7 @@ from tasks.report.matches import ITSELF, OTHERS, Match, Matches, match_of, match
 from tasks.report.measurements import Measurements, Outputs, TableRuns, broken, has_itself, measurements
 from tasks.report.outputs import ResultTree, mean_and_standard_error
 from tasks.report.printed_rows import ELSEWHERE
-from tasks.report.significance import Comparison, compare, exploratory
+from tasks.report.significance import EXPLORATORY, Comparison, compare, exploratory
 
 #: Status of a cell where the paper has a dash and this project no row.
 NOT_PRINTED = "not in the paper"
@@ -161,9 +161,7 @@ def _cells(
                 if primary.holds(column.key, row.published):
                     order = primary.order or column.key
                     ordered = (_printed(row, order), _printed(_same_evaluator(rows, row), order))
-                    tested.append(
-                        ComparedCell(cell, found.effect, *(ordered if column.direction else (None, None)))
-                    )
+                    tested.append(ComparedCell(cell, found.effect, *(ordered if column.direction else (None, None))))
         made.append(cells)
     decide(tested, primary.margin)
     return made
@@ -283,6 +281,16 @@ def stop_lines(row: Mapping[str, Any]) -> list[str]:
         seeds.setdefault(reason, []).append(seed)
     left = f", measured at {', '.join(row['runs'])}" if row["runs"] else ""
     return [f"stopped at seed {', '.join(of)}{left}: {reason}" for reason, of in seeds.items()]
+
+
+def table_notes(table: Mapping[str, Any]) -> list[str]:
+    """Returns the notes on a table: that its seeds are spent, and which rows are broken or stopped."""
+    lines = [EXPLORATORY] if table["exploratory"] else []
+    for row in table["rows"]:
+        if row["broken"]:
+            lines.append(f"{row['name']} is broken: below its own SFT model even at its best evaluation")
+        lines += [f"{row['name']} {line}" for line in stop_lines(row)]
+    return [f"{line}." for line in dict.fromkeys(lines)]
 
 
 def decimals(printed: Iterable[Printed | None]) -> int:
