@@ -144,14 +144,15 @@ class Numbers:
 
     def __init__(self, paper: str, file: ClaimsFile, rows: Sequence[str], tree: ResultTree) -> None:
         self.file = file
-        self.outputs: Outputs = {row: tree.of(recipe_row(paper, row)) for row in rows}
+        places = {row: recipe_row(paper, row) for row in rows}
+        self.outputs: Outputs = {row: tree.of(place) for row, place in places.items()}
         models = {name: tree.of(recipe_row(paper, name)) for name in file.starts_from.values()}
         references = {row: models[name] for row in rows if (name := file.model_of(row))}
         self.runs = TableRuns(self.outputs, references, tree.alpaca_calibration(data_set(paper)))
         task_of = {row: task for task, members in file.tasks.items() for row in members}
         self.matches = Matches(self.outputs, tree.root, task_of)
         self._known: dict[str, Measurements] = {}
-        self.broken = {row for row, outputs in self.outputs.items() if row not in models and broken(outputs)}
+        self.broken = {row for row in rows if places[row].kind == "policy" and broken(self.outputs[row])}
 
     def of(self, row: str, metric: str) -> BySeed:
         """Returns a metric of a row by seed; empty where it was not measured."""

@@ -190,8 +190,9 @@ def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
         for one, each in zip(made, found, strict=True)
     ]
     verdict = claim_verdict(parts)
-    broken = sorted({row for one in made if one.side != "beside" for row in one.rows} & numbers.broken)
-    word: ClaimWord = "undecided" if verdict.word == "confirmed" and broken and not claim.collapse else verdict.word
+    won = {row for one in made if one.side != "beside" for row in one.rows}
+    broken = sorted(won & numbers.broken) if verdict.word == "confirmed" and not claim.collapse else []
+    word: ClaimWord = "undecided" if broken else verdict.word
     shown: list[dict[str, Any]] = []
     for one, part, each, p in zip(made, parts, found, verdict.p_contradicted, strict=True):
         row: dict[str, Any] = {"left": one.left, "side": one.side, "right": one.right, "verdict": _part_word(part, p)}

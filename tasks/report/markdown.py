@@ -40,7 +40,7 @@ def _table(table: dict[str, Any]) -> list[str]:
 
 
 def _grid(table: dict[str, Any], columns: list[dict[str, Any]]) -> list[str]:
-    lines = [_row(["row", *(_heading(table, column) for column in columns)]), "|" + " --- |" * (len(columns) + 1)]
+    lines = [_row(["row", *(_heading(column) for column in columns)]), "|" + " --- |" * (len(columns) + 1)]
     for line in printed_lines(table, columns):
         row = line.rows[0]
         by = row["extra"].get("evaluator")
@@ -54,9 +54,9 @@ def _grid(table: dict[str, Any], columns: list[dict[str, Any]]) -> list[str]:
     return [*lines, ""]
 
 
-def _heading(table: dict[str, Any], column: dict[str, Any]) -> str:
+def _heading(column: dict[str, Any]) -> str:
     """Returns a column's printed name; the primary column says that it is."""
-    return f"{column['printed']} (primary)" if column["key"] in table["primary"] else str(column["printed"])
+    return f"{column['printed']} (primary)" if column["primary"] else str(column["printed"])
 
 
 def _claims(figure: dict[str, Any]) -> list[str]:

@@ -194,15 +194,18 @@ class Matches:
         if not seeds or not (self.has(main, match.by) and self.has(other, match.by)):
             return None
         if match.kind == "win-test":
-            if all(self._told_nothing(main, other, match.by, seed) for seed in seeds):
+            record = self.record(main, other, match.by)
+            if record.win_rate is None or all(self._told_nothing(main, other, match.by, seed) for seed in seeds):
                 return None
-            return outcome_of_wins(self.record(main, other, match.by))
+            return outcome_of_wins(record)
         own, theirs = [], []
         for seed in seeds:
             first, second = self.outputs[main][seed].scores, self.outputs[other][seed].scores
             prompts = sorted(first.keys() & second.keys())
             own += [float(first[prompt][match.by]) for prompt in prompts]
             theirs += [float(second[prompt][match.by]) for prompt in prompts]
+        if not own:
+            return None
         return outcome_of_means(own, theirs, higher_is_better=_higher(self.outputs[main][seeds[0]], match.by))
 
 

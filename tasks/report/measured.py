@@ -258,7 +258,6 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
         "title": table.title,
         "kind": table.kind,
         "is_result": table.is_result,
-        "primary": list(primary.columns),
         "evaluator": primary.evaluator,
         "exploratory": exploratory(seed for runs in outputs.values() for seed in runs),
         "columns": [
@@ -266,6 +265,7 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
                 **asdict(column),
                 "metric": metric,
                 "published": column.key in printed,
+                "primary": column.key in primary.columns,
                 "decimals": decimals(row.published.values.get(column.key) for row in rows),
             }
             for column, metric in columns

@@ -39,7 +39,7 @@ class Line:
 
 def shown_columns(table: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Returns the columns of a table of `tables.json` that the paper prints, with the primary one, and the others."""
-    first = [column for column in table["columns"] if column["published"] or column["key"] in table["primary"]]
+    first = [column for column in table["columns"] if column["published"] or column["primary"]]
     return first, [column for column in table["columns"] if column not in first]
 
 
