@@ -199,25 +199,25 @@ def test_the_pieces_of_a_frontier_are_cut_in_each_world(tmp_path: Path) -> None:
 
 
 def test_a_win_over_a_broken_row_confirms_nothing_unless_collapse_is_the_claim(tmp_path: Path) -> None:
-    write_rates(tmp_path, par=70, reg=30)
-    part = {"kind": "greater", "rows": "par", "than": "reg"}
+    write_rates(tmp_path, par=70, odin=30)
+    part = {"kind": "greater", "rows": "par", "than": "odin"}
     row = judge(tmp_path, part)
     assert (row["verdict"], "broken" in row) == ("confirmed", False), "it collapsed after a best evaluation above 50"
     for seed in (0, 1, 2):
-        path = tmp_path / "par" / "policy" / "reg" / str(seed) / "result" / "metrics.json"
+        path = tmp_path / "par" / "policy" / "odin" / str(seed) / "result" / "metrics.json"
         path.write_text(json.dumps(json.loads(path.read_text()) | {"peak_win_rate_vs_sft": 45.0 + seed}))
     row = judge(tmp_path, part)
-    assert (row["verdict"], row["broken"], row["parts"][0]["verdict"]) == ("undecided", ["reg"], "confirmed")
+    assert (row["verdict"], row["broken"], row["parts"][0]["verdict"]) == ("undecided", ["odin"], "confirmed")
     claim = {"says": "It is so", "source": "Table 1", "collapse": True, "parts": [part]}
     assert judge(tmp_path, claims={"one": claim})["verdict"] == "confirmed"
-    assert judge(tmp_path, {**part, "rows": "reg", "than": "par"})["verdict"] == "contradicted"
+    assert judge(tmp_path, {**part, "rows": "odin", "than": "par"})["verdict"] == "contradicted"
 
 
 def test_a_world_that_was_not_run_is_named_beside_its_comparison(tmp_path: Path) -> None:
-    write_rates(tmp_path, par=70, reg=30)
-    (tmp_path / "par" / "policy" / "reg" / "1" / "result" / "metrics.json").unlink()
-    (part,) = judge(tmp_path, {"kind": "greater", "rows": "par", "than": "reg"})["parts"]
-    assert (part["worlds"], part["missing"]) == (2, "reg lacks world 1")
+    write_rates(tmp_path, par=70, odin=30)
+    (tmp_path / "par" / "policy" / "odin" / "1" / "result" / "metrics.json").unlink()
+    (part,) = judge(tmp_path, {"kind": "greater", "rows": "par", "than": "odin"})["parts"]
+    assert (part["worlds"], part["missing"]) == (2, "odin lacks world 1")
 
 
 def test_the_mean_height_of_a_curve_is_that_of_its_lines() -> None:
