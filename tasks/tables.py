@@ -25,7 +25,7 @@ from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
-VERSION = 8
+VERSION = 9
 CURVE_METRICS = (
     "reward",
     "true_reward",
