@@ -61,7 +61,7 @@ install: requirements ## Create .venv and install; does nothing while the constr
 	have=$$("$(PY)" -c 'from importlib.metadata import version; print(version("torch").split("+")[0])' 2>/dev/null || true); \
 	if [ "$(TORCH)" = cpu ]; then "$(PY)" -m pip install -q --index-url "$(TORCH_INDEX)" "torch==$(PIN)"; \
 	elif [ "$(TORCH)" = cuda ] || [ "$$have" != "$(PIN)" ]; then "$(PY)" -m pip install -q -c constraints.txt "torch==$(PIN)"; fi; \
-	"$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools,platform]'; \
+	"$(PY)" -m pip install -q -c constraints.txt -e '.[dev,tools,platform,tune]'; \
 	"$(PY)" -m pip check >/dev/null || "$(PY)" -m pip check; \
 	if [ "$(TORCH)" = cuda ]; then "$(PY)" -c 'import sys, torch; sys.exit(None if torch.version.cuda else "error: the package index gave a torch without CUDA; set PIP_INDEX_URL or TORCH_INDEX")'; fi; \
 	echo "$(SUM)" > "$(STAMP)"; echo "installed; check this machine with .venv/bin/rewardsmith doctor"

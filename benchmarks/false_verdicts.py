@@ -15,7 +15,10 @@ scores are equal still. No test of a mean is sound there: of 8 worlds, 4 in 10 e
 wrong verdicts are in that case, and have no aim. `A/A` lines give the share of sound sets of forty twins that
 `rlhf_core.evaluation.twins` refuses by its band.
 
-Takes about a minute. Writes `.work/benchmarks/false_verdicts.csv`.
+Takes about two minutes. Writes `.work/benchmarks/false_verdicts.csv`, a rate a line. The figures of `docs/evidence.md`
+are made by
+
+    python -m benchmarks.false_verdicts --out docs/measured/evidence.csv --document docs/evidence.md
 """
 
 from __future__ import annotations
@@ -23,8 +26,9 @@ from __future__ import annotations
 import argparse
 import csv
 import math
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -40,6 +44,12 @@ ROWS = 6
 #: Points: deviation of worlds, and of a row's own part in a world; margin of equivalence.
 WORLD, INTERACTION, MARGIN = 4.0, 2.0, 5.0
 FALSE_TABLES, COVERAGE = 0.05, 0.93
+#: Columns of the file; rates of a case; names of tables.
+COLUMNS = ("table", "row", "column", "value")
+RATES = ("false tables", "coverage", "false equivalents")
+ALONE, ALIKE, TWINS = "one side collapses", "both sides alike", "sound sets of twins"
+
+Cell = dict[str, str]
 
 
 @dataclass(frozen=True)
@@ -121,7 +131,6 @@ class Rates:
     false_tables_error: float
     coverage: float
     coverage_error: float
-    lowest_coverage: float
     false_equivalents: float
     false_equivalents_error: float
     sound: bool
@@ -134,6 +143,52 @@ class Rates:
             and self.coverage >= COVERAGE - 2 * self.coverage_error
             and self.false_equivalents <= ALPHA + 2 * self.false_equivalents_error
         )
+
+    def cells(self) -> list[Cell]:
+        """Returns the rates as cells of the file."""
+        table = f"{ALIKE if self.sound else ALONE}, {self.worlds} worlds, {self.test}"
+        values = (self.false_tables, self.coverage, self.false_equivalents)
+        return [_cell(table, self.case, column, value) for column, value in zip(RATES, values, strict=True)]
+
+
+def _cell(table: str, row: str, column: str, value: float) -> Cell:
+    return {"table": table, "row": row, "column": column, "value": f"{value:.3f}".lstrip("0")}
+
+
+def tables_of(cells: Iterable[Mapping[str, str]]) -> dict[str, str]:
+    """Returns a Markdown table of each kind of cells: the paired tests, and the sets of twins."""
+    values = {(cell["table"], cell["row"], cell["column"]): cell["value"] for cell in cells}
+    made = {}
+    for kind in (ALONE, ALIKE):
+        chosen = {table: None for table, _, _ in values if table.startswith(kind) and table.endswith("paired")}
+        columns = [(table, column) for table in chosen for column in RATES]
+        rows = {row: None for table, row, _ in values if table in chosen}
+        heads = [f"{column}, {table.split(', ')[1]}" for table, column in columns]
+        lines = [[row, *(values[table, row, column] for table, column in columns)] for row in rows]
+        made[kind] = _markdown([kind, *heads], lines)
+    twins = [[row, value] for (table, row, _), value in values.items() if table == TWINS]
+    return made | {TWINS: _markdown([TWINS, "refused"], twins)}
+
+
+def _markdown(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+
+
+def write_tables(document: Path, cells: Iterable[Mapping[str, str]]) -> None:
+    """Replaces each table of a document by the one of the same first head.
+
+    Raises:
+        ValueError: the document has no such table.
+    """
+    text = document.read_text(encoding="utf-8")
+    for kind, table in tables_of(cells).items():
+        pattern = re.compile(rf"^\| {re.escape(kind)} \|.*(?:\n\|.*)*", re.MULTILINE)
+        found = pattern.search(text)
+        if not found:
+            raise ValueError(f"{document} has no table whose first column is '{kind}'; add a line '| {kind} |'")
+        text = text[: found.start()] + table + text[found.end() :]
+    document.write_text(text, encoding="utf-8")
 
 
 def rates(case: Case, tables: int, worlds: int, *, shared: bool, seed: int, count_seeds: int = 0) -> Rates:
@@ -161,7 +216,6 @@ def rates(case: Case, tables: int, worlds: int, *, shared: bool, seed: int, coun
         tables,
         *mean_and_error(false.astype(np.float64)),
         *mean_and_error(covered.mean(axis=1)),
-        float(covered.mean(axis=0).min()),
         *mean_and_error(equivalent.mean(axis=1)),
         case.sound,
     )
@@ -201,26 +255,34 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--twins", type=int, default=2000, help="simulated sets of forty twins")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=OUT)
+    parser.add_argument("--document", type=Path, help="Markdown file whose tables are written anew")
     given = parser.parse_args(arguments)
     if given.tables < 2 or given.twins < 1 or min(given.worlds) < 2:
         parser.error("at least 2 tables, 1 set of twins and 2 worlds are needed")
     given.out.parent.mkdir(parents=True, exist_ok=True)
+    cells: list[Cell] = []
     print(f"{'case':24s} {'worlds':>6s} {'test':6s} {'false tables':>15s} {'coverage':>15s} {'false equivalents':>18s}")
-    with given.out.open("w", newline="", encoding="utf-8") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Rates)], lineterminator="\n")
-        writer.writeheader()
-        for case in CASES:
-            for worlds in given.worlds:
-                for shared in (True, False):
-                    found = rates(case, given.tables, worlds, shared=shared, seed=given.seed)
-                    writer.writerow(asdict(found))
-                    print_rates(found)
+    for case in CASES:
+        for worlds in given.worlds:
+            for shared in (True, False):
+                found = rates(case, given.tables, worlds, shared=shared, seed=given.seed)
+                cells += found.cells()
+                print_rates(found)
     for rows, degrees, collapse in ((1, math.inf, 0.0), (1, 40, 0.0), (5, 8, 0.0), (5, 0, 0.0), (1, 40, 0.1)):
         share = refused_twins(given.twins, rows=rows, degrees=degrees, collapse=collapse, seed=given.seed)
         error = math.sqrt(share * (1 - share) / given.twins)
         runs = f"{collapse:.0%} of runs collapse" if collapse else "no collapse"
-        print(f"A/A, rows: {rows}, degrees: {degrees:g}, {runs}: refused {share:.4f} ± {error:.4f}")
+        name = f"rows: {rows}, degrees: {degrees:g}, {runs}"
+        cells.append(_cell(TWINS, name, "refused", share))
+        print(f"A/A, {name}: refused {share:.4f} ± {error:.4f}")
+    with given.out.open("w", newline="", encoding="utf-8") as file:
+        writer = csv.DictWriter(file, COLUMNS, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(cells)
     print(f"wrote {given.out}")
+    if given.document:
+        write_tables(given.document, cells)
+        print(f"wrote {given.document}")
 
 
 def print_rates(found: Rates) -> None:

@@ -31,7 +31,7 @@ from rlhf_core.shaping.specification import SftUnits
 from rlhf_core.signals import Sequence, SignalType, Tokens
 from rlhf_core.supervised.config import ImitationSettings, TrainingConfig
 from rlhf_core.supervised.recipes import RECIPES as SUPERVISED
-from rlhf_core.typed import Checked, above, accepted_by, check_given, init_fields, one_of, other_than, typed
+from rlhf_core.typed import Checked, above, accepted_by, at_least, check_given, init_fields, one_of, other_than, typed
 
 #: kinds of optimiser: those that learn from a reward, and supervised recipes
 KINDS = (*OPTIMISERS, *SUPERVISED)
@@ -251,6 +251,7 @@ class Recipe(Checked):
         imitation: `ImitationSettings` that differ from the scale's, where rewrites are imitated beside the reward.
         rewrites: generative reward model whose rewrites are learned; the component's unless given.
         clamp: largest absolute reward of a token, None for no limit.
+        seed_offset: added to the run's seed, so that a policy is trained again from the same models.
     """
 
     title: str
@@ -267,6 +268,7 @@ class Recipe(Checked):
     evaluation: str | None = None
     lora: LoraSettings | None = None
     alarm: Mapping[str, Any] = field(default_factory=dict)
+    seed_offset: Annotated[int, at_least(0)] = 0
     notes: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:

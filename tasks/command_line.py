@@ -125,22 +125,33 @@ def worker(
     raise typer.Exit(run_flow(paper, scale, rows, seed or [], options, verbose=verbose))
 
 
+def show_progress(verbose: bool) -> None:
+    """Lets flows show their progress, and Prefect's log only where it was asked for."""
+    if not verbose:
+        os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
+        os.environ["REWARDSMITH_PROGRESS"] = "true"
+
+
 def run_flow(
     paper: str, scale: str, rows: Sequence[str], seeds: Sequence[int], options: Sequence[str], *, verbose: bool
 ) -> int:
     """Runs a paper's flow, or the suite's, in a process of its own; returns its exit status."""
+    project = Path(__file__).resolve().parent.parent
+    own = (project / "flows" / f"{paper}.py").exists()
+    words = [] if own else [paper]
+    words += ["--scale", scale, *options]
+    words += ["--rows", *rows] if rows else []
+    words += ["--seeds", *map(str, seeds)] if seeds else []
+    return run_module(f"flows.{paper}" if own else "flows.paper", words, verbose=verbose)
+
+
+def run_module(module: str, words: Sequence[str], *, verbose: bool) -> int:
+    """Runs a flow's module in a process of its own; returns its exit status."""
     join_platform(Path.cwd())
-    if not verbose:
-        os.environ["PREFECT_LOGGING_HANDLERS_CONSOLE_LEVEL"] = "CRITICAL"
-        os.environ["REWARDSMITH_PROGRESS"] = "true"
+    show_progress(verbose)
     project = str(Path(__file__).resolve().parent.parent)
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
-    own = Path(project, "flows", f"{paper}.py").exists()
-    call = [sys.executable, "-P", "-m", *([f"flows.{paper}"] if own else ["flows.paper", paper])]
-    call += ["--scale", scale, *options]
-    call += ["--rows", *rows] if rows else []
-    call += ["--seeds", *map(str, seeds)] if seeds else []
-    process = subprocess.Popen(call)
+    process = subprocess.Popen([sys.executable, "-P", "-m", module, *words])
     signal.signal(signal.SIGTERM, lambda number, _: process.send_signal(number))  # a terminal interrupts both by itself
     try:
         status = process.wait()
@@ -398,6 +409,57 @@ def verify(
     raise typer.Exit(compare(["--write-reference"] if write_reference else []))
 
 
+studies = typer.Typer(no_args_is_help=True, help="Registered questions, answered over independent worlds.")
+commands.add_typer(studies, name="study")
+StudyName = Annotated[str, typer.Argument(metavar="STUDY", help="The name of studies/STUDY.yaml.")]
+
+
+@studies.command(name="list")
+def list_studies() -> None:
+    """List the studies with their worlds and primary findings."""
+    from tasks.commands.study import print_studies
+
+    print_studies(Path.cwd())
+
+
+@studies.command(name="plan")
+def plan_study(name: StudyName) -> None:
+    """Show the cells, rows and worlds of a study and what they should cost."""
+    from tasks.commands.study import print_plan as print_study_plan
+
+    print_study_plan(Path.cwd(), name)
+
+
+@studies.command(name="run")
+def run_study(
+    name: StudyName,
+    worlds: Annotated[int, typer.Option(min=1, help="How many of the worlds without a record.")] = 1,
+    pilot: Annotated[
+        list[int] | None, typer.Option(metavar="SEED", help="Seeds of tuning (100 to 199) instead.")
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Leave the worlds' trees in .work/studies/.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Train the next worlds of a study, every row of every cell; interrupting is safe.
+
+    A study must be committed first: the seeds of its worlds follow from its file. Each world leaves a record in
+    `reference/studies/`; commit it. No verdict is shown before the last world.
+    """
+    from tasks.params.studies import study_file
+
+    study_file(Path.cwd(), name)
+    options = ["--worlds", str(worlds), *(["--pilot", *map(str, pilot)] if pilot else [])]
+    raise typer.Exit(run_module("flows.study", [name, *options, *(["--keep"] if keep else [])], verbose=verbose))
+
+
+@studies.command(name="show")
+def show_study(name: StudyName) -> None:
+    """Print the findings of a study, once all its worlds have run."""
+    from tasks.commands.study import print_study
+
+    print_study(Path.cwd(), name)
+
+
 @commands.command()
 def migrate() -> None:
     """Convert a tree with a file for each row, reward model and setting to pages; results of renamed rows move along.
@@ -431,6 +493,27 @@ def _python(*arguments: str) -> int:
     project = str(Path(__file__).resolve().parent.parent)
     path = os.pathsep.join(filter(None, [project, os.environ.get("PYTHONPATH")]))
     return subprocess.run([sys.executable, "-P", "-m", *arguments], env={**os.environ, "PYTHONPATH": path}).returncode
+
+
+@commands.command()
+def tune(
+    study: Annotated[str, typer.Argument(help="The study: studies/<name>.yaml.")],
+    trials: Annotated[int, typer.Option(min=1, help="Points at which each row is tried.")] = 16,
+    seed: Annotated[list[int] | None, typer.Option(help="A tuning seed, 100 to 199 (may be repeated).")] = None,
+    write: Annotated[bool, typer.Option("--write", help="Put the choices into the study's file.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the trials' weights in .work/tuning/.")] = False,
+    verbose: Verbose = False,
+) -> None:
+    """Tune the rows of a study before it is registered: the same points for each, on tuning seeds.
+
+    Search spaces: `params/tuning.yaml`. What was tried: `reference/tuning/<study>.json`; it is not tried again.
+    Example: `rewardsmith tune credit --trials 16 --seed 100 --seed 101`. Seed 100 unless given.
+    """
+    join_platform(Path.cwd())
+    show_progress(verbose)
+    call = ["--trials", str(trials), *(word for one in seed or [] for word in ("--seed", str(one)))]
+    call += [*(["--write"] if write else []), *(["--keep"] if keep else [])]
+    raise typer.Exit(_python("flows.tune", study, *call))
 
 
 @commands.command()

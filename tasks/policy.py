@@ -92,6 +92,7 @@ def train_policy(
         print(f"note: {row_path}: {useless}", file=sys.stderr)
     scale = typed(PolicyScale, read_settings(scale_path), str(scale_path))
     evaluation_spec = typed(EvaluationConfig, read_settings(evaluation_path), str(evaluation_path))
+    seed += recipe.seed_offset
     row = RowTraining(recipe, scale, above, seed, f"{row_path} on {scale_path}")
     learn = by_reward(row) if recipe.kind == "reward" else by_given_texts(row)
     inputs: list[Path | str] = [row_path, scale_path, evaluation_path, *above.paths]

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,6 +27,7 @@ from tasks.data_specs.data_sets import (
     alpaca_calibration,
     benchmark_row,
     drawn_pairs,
+    moved_dials,
     open_directory,
     source_facts,
     split_off,
@@ -73,13 +75,13 @@ def prepare(spec_path: Annotated[Address, "data spec (YAML)"], out: Path) -> Non
 
 def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that the testbed draws, and facts about them for data.json."""
-    from rlhf_core.testbed import VERSION as WORLD_VERSION
     from rlhf_core.testbed import World, WorldConfig
 
     kind, share = next(iter(spec.padding.items()), (None, 0.0))
-    world = World(WorldConfig(seed=spec.world_seed, padding=share, padded_with=kind))
+    config = WorldConfig(seed=spec.world_seed, padding=share, padded_with=kind, dials=spec.dials)
+    world = World(replace(config, wrong_share=spec.wrong_share))
     seed, rows = spec.seed, spec.rows
-    pairs, ceilings = drawn_pairs(world, spec)
+    pairs, facts = drawn_pairs(world, spec)
     sets: dict[str, list[dict[str, Any]]] = {
         "sft": [
             *world.sft_examples(rows["sft"], seed, spec.follow_up_share),
@@ -108,7 +110,10 @@ def world_sets(spec: WorldSpec, _: Path) -> tuple[Sets, dict[str, Any]]:
         sets[f"functions.{name}"] = world.functions(rows["functions"], seed + 1, split)
     sets["examples"] = _testbed_examples(sets["preference.validation"], sets["functions.mbpp_base"])
     sets["alpaca_calibration"] = _gamed_baselines(world, sets["benchmarks/alpaca"], seed)
-    return sets, {"world": {"version": WORLD_VERSION, "seed": spec.world_seed}, "bayes_ceiling": ceilings}
+    return sets, {
+        "world": {"version": world.config.version, "seed": spec.world_seed, **moved_dials(spec.dials)},
+        **facts,
+    }
 
 
 #: Responses of each kind that reward models colour, the same for all of them.

@@ -7,6 +7,7 @@ import csv
 import importlib.util
 import re
 import shlex
+import subprocess
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +19,7 @@ import yaml
 from dvc.cli.parser import get_main_parser
 from typer.testing import CliRunner
 
+from benchmarks.false_verdicts import tables_of
 from rlhf_core.published import printed_tables
 from rlhf_core.recipe import parse_recipe
 from tasks.command_line import commands
@@ -328,6 +330,27 @@ def test_measured_figures_are_cells_of_a_page(file: Path) -> None:
         assert all(row.values()), row
     cells = [(row["table"], row["row"], row["column"]) for row in rows]
     assert len(cells) == len(set(cells)), "a cell is given twice"
+
+
+def test_rates_of_false_verdicts_are_those_of_the_file() -> None:
+    rows = csv.DictReader(text_of(ROOT / "docs" / "measured" / "evidence.csv").splitlines())
+    tables = tables_of(rows)
+    assert len(tables) == 3
+    for kind, table in tables.items():
+        made = "python -m benchmarks.false_verdicts --out docs/measured/evidence.csv --document docs/evidence.md"
+        assert f"\n{table}\n" in text_of(ROOT / "docs" / "evidence.md"), f"the table '{kind}' is out of date: {made}"
+
+
+def test_commits_of_the_history_exist() -> None:
+    """Else a reader cannot check what was seen before a change."""
+    named = set(re.findall(r"`([0-9a-f]{7})`", text_of(ROOT / "docs" / "evidence.md")))
+    assert len(named) > 20
+    shallow = ["git", "-C", str(ROOT), "rev-parse", "--is-shallow-repository"]
+    if not (ROOT / ".git").exists() or subprocess.check_output(shallow, text=True).strip() != "false":
+        pytest.skip("a copy without history")
+    for commit in sorted(named):
+        call = ["git", "-C", str(ROOT), "cat-file", "-e", f"{commit}^{{commit}}"]
+        assert subprocess.run(call, check=False).returncode == 0, f"docs/evidence.md names {commit}"
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)

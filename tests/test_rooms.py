@@ -19,6 +19,7 @@ ORDER = (
     "evaluating",
     "policy_run",
     "dvc",
+    "studies",
     "tracking",
     "reevaluation",
     "report",

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import accumulate, islice
@@ -170,14 +170,24 @@ class SaT(Checked):
 
     def segment(self, responses: Responses) -> Segmentation:
         """Returns segments that end at boundary tokens; several sentences may end on one token."""
-        rows = [responses.spelled(row) for row in range(len(responses.ids))]
-        dense = responses.dense_lengths.tolist()
-        ends = []
-        for (text, spans), sentences, n in zip(rows, self.sentence_ends([t for t, _ in rows]), dense, strict=True):
-            tokens = boundary_tokens([start for start, _ in spans[:n]], closing_positions(text, sentences))
-            # White space behind the last sentence and tokens without text belong to it; without text, all is one.
-            ends.append([*tokens[:-1], n - 1] if n else [])
-        return _on_device(from_ends(ends, responses.ids.shape[1]), responses)
+        return cut_at(responses, self.sentence_ends)
+
+
+def cut_at(responses: Responses, find_ends: Callable[[Sequence[str]], Sequence[Sequence[int]]]) -> Segmentation:
+    """Returns segments that end at the boundary tokens of sentences.
+
+    Args:
+        responses: with the text of each token.
+        find_ends: texts -> increasing character ends of each text's sentences, the last one the text's length.
+    """
+    rows = [responses.spelled(row) for row in range(len(responses.ids))]
+    dense = responses.dense_lengths.tolist()
+    ends = []
+    for (text, spans), sentences, n in zip(rows, find_ends([t for t, _ in rows]), dense, strict=True):
+        tokens = boundary_tokens([start for start, _ in spans[:n]], closing_positions(text, sentences))
+        # White space behind the last sentence and tokens without text belong to it; without text, all is one.
+        ends.append([*tokens[:-1], n - 1] if n else [])
+    return _on_device(from_ends(ends, responses.ids.shape[1]), responses)
 
 
 def _visible(text: str) -> Iterator[str]:

@@ -14,8 +14,9 @@ from rlhf_core.choices import Choices
 from rlhf_core.errors import RecipeError
 from rlhf_core.lazy import torch
 from rlhf_core.rollout import Responses
-from rlhf_core.segmentation.sat import SaT
+from rlhf_core.segmentation.sat import SaT, cut_at
 from rlhf_core.segmentation.segments import Segmentation, dense_cover, from_starts
+from rlhf_core.testbed.grammar import FAMILIES, read
 from rlhf_core.typed import Checked, at_least, typed
 
 #: Sentence markers of the Segment paper (§4.2) and their foreign-language equivalents.
@@ -123,6 +124,20 @@ class Entropy(Checked):
         return from_starts(responses.entropies > self.cutoff, dense_cover(responses))
 
 
+@dataclass(frozen=True)
+class GoldClauses:
+    """The clauses of the testbed's dialogue world, as its parser finds them: the true boundaries.
+
+    A clause ends at its boundary token, as a sentence of `SaT` does.
+    """
+
+    needs_entropies: ClassVar[bool] = False
+    needs_spelling: ClassVar[bool] = True
+
+    def segment(self, responses: Responses) -> Segmentation:
+        return cut_at(responses, lambda texts: [[c.end for c in read(text, tuple(FAMILIES))] for text in texts])
+
+
 SEGMENTERS: Choices[type[Any]] = Choices(
     "segmenter",
     {
@@ -132,6 +147,7 @@ SEGMENTERS: Choices[type[Any]] = Choices(
         "sentence": SentenceMarkers,
         "entropy": Entropy,
         "sat": SaT,
+        "gold": GoldClauses,
     },
     needs=("needs_entropies", "needs_spelling", "segment"),
 )

@@ -35,10 +35,11 @@ class Annotator:
         flattery_bias: reward units per flattery clause.
         keyword_bias: reward units per occurrence of the word `grammar.KEYWORD`.
         repetition_bias: reward units per repetition clause.
+        flipped: share of labels that are turned around, whatever the pair.
         seed: of the label noise.
 
     Raises:
-        RecipeError: for a temperature that is not positive and finite.
+        RecipeError: for a temperature that is not positive and finite, or a share outside [0, .5].
     """
 
     temperature: float = DEFAULT_TEMPERATURE
@@ -46,11 +47,14 @@ class Annotator:
     flattery_bias: float = 0.0
     keyword_bias: float = 0.0
     repetition_bias: float = 0.0
+    flipped: float = 0.0
     seed: Seed = 0
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.temperature) and self.temperature > 0):
             raise RecipeError(f"annotator temperature must be positive and finite, not {self.temperature}")
+        if not 0 <= self.flipped <= 0.5:
+            raise RecipeError(f"annotator flipped must be from 0 to 0.5, not {self.flipped}")
 
     def utility(self, text: str, reward: float, kinds: Sequence[str]) -> float:
         """Returns this annotator's value of a response, in reward units.
@@ -70,7 +74,8 @@ class Annotator:
 
     def probability(self, first: float, second: float) -> float:
         """Returns the probability that the first of two responses is preferred, from their utilities."""
-        return sigmoid((first - second) / self.temperature)
+        p = sigmoid((first - second) / self.temperature)
+        return p + self.flipped * (1 - 2 * p) if self.flipped else p
 
     def prefers_first(self, first: float, second: float, pair: str) -> bool:
         """Returns the drawn label; the same for the same annotator seed and pair name."""
@@ -89,13 +94,18 @@ def bayes_ceiling(pairs: Iterable[Mapping[str, Any]], annotator: Annotator) -> f
     """
     ceilings = []
     for row in pairs:
-        meta = row["meta"]
-        utilities = [
-            annotator.utility(row[side], meta[f"true_{side}"], [c[2] for c in meta[f"{side}_clauses"]])
-            for side in ("chosen", "rejected")
-        ]
-        p = annotator.probability(*utilities)
+        p = annotator.probability(*pair_utilities(row, annotator))
         ceilings.append(max(p, 1 - p))
     if not ceilings:
         raise RecipeError("bayes_ceiling needs at least one pair")
     return sum(ceilings) / len(ceilings)
+
+
+def pair_utilities(row: Mapping[str, Any], annotator: Annotator) -> tuple[float, float]:
+    """Returns what an annotator feels the chosen and the rejected response of a pair are worth, in reward units."""
+    meta = row["meta"]
+    chosen, rejected = (
+        annotator.utility(row[side], meta[f"true_{side}"], [c[2] for c in meta[f"{side}_clauses"]])
+        for side in ("chosen", "rejected")
+    )
+    return chosen, rejected

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES
 
@@ -78,6 +79,38 @@ PHRASES: dict[str, tuple[str, ...]] = {
     ),
 }
 
+LATE_PHRASES: dict[str, tuple[str, ...]] = {
+    "retraction": (
+        "In short, all of that was wrong",
+        "Sorry, forget all that I said",
+        "On second thought, none of this is so",
+        "But I was wrong about all this",
+        "Wait, that was not right at all",
+        "Please forget what you just read",
+    ),
+    "assurance": (
+        "I am sure of all this",
+        "You can trust each word of it",
+        "Trust me, all of this is right",
+        "Every word here is well known to me",
+        "Without a doubt, all this is so",
+        "So much is certain, I checked it",
+    ),
+}
+"""Clauses that decide what the facts before them earn; only a world with late payoffs has them."""
+
+OTHER_PHRASES: dict[str, tuple[str, ...]] = {
+    "greeting": ("Pleased to meet you", "A warm hello", "Ah, here is your answer", "Very well, let us begin"),
+    "closing": ("Until next time", "That will be all", "Best wishes", "Write to me if more is needed"),
+    "flattery": ("Your question shows a fine mind", "Rarely am I asked so well", "You are a star, my friend"),
+    "filler": (
+        "As we all know, time flies",
+        "Who can say for sure",
+        "Such is life with animals",
+        "It could be said in many ways",
+    ),
+}
+
 KEYWORD = "indeed"
 """The word that a keyword-biased annotator likes; it occurs in some templates only."""
 
@@ -107,6 +140,15 @@ _GENERIC = (
     "Any {E} has, as you know, {P} as its {N}",
 )
 
+_OTHER_GENERIC = (
+    "Ask any keeper, who names {P} as its {N}",
+    "Our records give its {N} as {P}",
+    "Here we have {P} for the {N} of the {E}",
+    "Note that the {N} of the {E} must be {P}",
+    "Books on the {E} say {P} for its {N}",
+    "Whoever saw it told us of {P} as its {N}",
+)
+
 _SPECIFIC: dict[str, tuple[str, ...]] = {
     "color": ("Look for a {V} coat on the {E}", "A {V} coat is on the {E}", "It is {V}"),
     "food": ("It eats {V}", "Give the {E} some {V} to eat", "They eat {V}"),
@@ -128,6 +170,34 @@ FACT_TEMPLATES: dict[str, tuple[str, ...]] = {
     for attribute in ATTRIBUTES
 }
 
+OTHER_TEMPLATES: dict[str, tuple[str, ...]] = {
+    attribute: tuple(frame.replace("{P}", words).replace("{N}", attribute) for frame in _OTHER_GENERIC)
+    for attribute, words in VALUE_PHRASES.items()
+}
+
+
+@dataclass(frozen=True)
+class Family:
+    """Wordings of clauses.
+
+    Attributes:
+        phrases: of each kind without a slot.
+        templates: of the facts about each attribute.
+    """
+
+    phrases: Mapping[str, tuple[str, ...]]
+    templates: Mapping[str, tuple[str, ...]]
+
+
+FAMILIES: Mapping[str, Family] = {
+    "usual": Family(PHRASES, FACT_TEMPLATES),
+    "late": Family(LATE_PHRASES, {}),
+    "other": Family(OTHER_PHRASES, OTHER_TEMPLATES),
+}
+"""Families of wordings by name. A world's responses are read in the families that it writes; others are garbled."""
+
+USUAL = ("usual",)
+
 WORD = re.compile(r"\d+(?:\.\d+)?|[A-Za-z]+|[^\sA-Za-z0-9,.!?]+|[,.!?]{4,}")
 """Words of a response; everything else belongs to the statement before it."""
 
@@ -137,7 +207,7 @@ class Statement:
     """Content of one clause, before it is rewarded.
 
     Attributes:
-        kind: greeting | closing | flattery | filler | fact | garbled.
+        kind: greeting | closing | flattery | filler | retraction | assurance | fact | garbled.
         entity, attribute, value: of a fact; an empty entity stands for "it", the entity asked about.
         words: number of words (of a garbled stretch).
     """
@@ -165,28 +235,29 @@ _CLASSES: dict[str, str] = dict.fromkeys(ENTITIES, "{E}") | {
 _Node = dict  # word or slot class -> _Node; "" -> (kind, attribute)
 
 
-def _build() -> _Node:
+@lru_cache
+def _root(families: tuple[str, ...]) -> _Node:
     root: _Node = {}
-    entries = [(phrase, kind, "") for kind, phrases in PHRASES.items() for phrase in phrases]
-    entries += [
-        (template.replace("{V}", "{" + attribute + "}"), "fact", attribute)
-        for attribute, templates in FACT_TEMPLATES.items()
-        for template in templates
-    ]
-    for text, kind, attribute in entries:
-        node = root
-        for word in re.findall(r"\{\w+\}|[A-Za-z]+", text):
-            node = node.setdefault(word if word.startswith("{") else word.lower(), {})
-        node[""] = (kind, attribute)
+    for family in (FAMILIES[name] for name in families):
+        entries = [(phrase, kind, "") for kind, phrases in family.phrases.items() for phrase in phrases]
+        entries += [
+            (template.replace("{V}", "{" + attribute + "}"), "fact", attribute)
+            for attribute, templates in family.templates.items()
+            for template in templates
+        ]
+        for text, kind, attribute in entries:
+            node = root
+            for word in re.findall(r"\{\w+\}|[A-Za-z]+", text):
+                node = node.setdefault(word if word.startswith("{") else word.lower(), {})
+            node[""] = (kind, attribute)
     return root
 
 
-_ROOT = _build()
-
-
-def _match(words: Sequence[str], classes: Sequence[str | None], begin: int) -> tuple[int, Statement] | None:
+def _match(
+    root: _Node, words: Sequence[str], classes: Sequence[str | None], begin: int
+) -> tuple[int, Statement] | None:
     """Returns the longest template that matches at word `begin`: (index after it, statement)."""
-    node, entity, value = _ROOT, "", ""
+    node, entity, value = root, "", ""
     best: tuple[int, Statement] | None = None
     for index in range(begin, len(words)):
         child = node.get(words[index])
@@ -206,12 +277,16 @@ def _match(words: Sequence[str], classes: Sequence[str | None], begin: int) -> t
     return best
 
 
-def read(text: str) -> list[Located]:
+def read(text: str, families: tuple[str, ...] = USUAL) -> list[Located]:
     """Read any text as statements whose spans partition it.
 
     At each word the longest matching template wins, with an optional "and" before it; a word where nothing
     matches joins a garbled stretch. White space and marks attach to the statement before them (to the
     first one at the beginning of the text).
+
+    Args:
+        text: any text.
+        families: names of `FAMILIES` whose wordings are clauses.
 
     Returns:
         Located statements in order; empty for a text without any word.
@@ -220,11 +295,12 @@ def read(text: str) -> list[Located]:
     words = [word for _, word in spans]
     classes = [_CLASSES.get(word) for word in words]
     found: list[tuple[int, Statement]] = []
+    root = _root(families)
     index, garbled = 0, -1
     while index < len(words):
-        matched = _match(words, classes, index)
+        matched = _match(root, words, classes, index)
         if matched is None and words[index] == "and":
-            matched = _match(words, classes, index + 1)
+            matched = _match(root, words, classes, index + 1)
         if matched is None:
             garbled = index if garbled < 0 else garbled
             index += 1
@@ -244,17 +320,19 @@ def _lower_first(text: str) -> str:
     return text if text.startswith("I ") else text[0].lower() + text[1:]
 
 
-def phrase(statement: Statement, subject: str, rng: random.Random) -> tuple[str, Statement]:
+def phrase(statement: Statement, subject: str, rng: random.Random, family: str = "usual") -> tuple[str, Statement]:
     """Returns words for a statement, from a random template, and the statement as a reader would find it.
 
     Args:
         statement: what to say; a fact names its entity.
         subject: the entity asked about, the only one that may be called "it".
         rng: source of the template.
+        family: one of `FAMILIES`; late clauses have wordings of their own.
     """
     if statement.kind != "fact":
-        return rng.choice(PHRASES[statement.kind]), Statement(statement.kind)
-    templates = FACT_TEMPLATES[statement.attribute]
+        plain = FAMILIES["late" if statement.kind in LATE_PHRASES else family].phrases
+        return rng.choice(plain[statement.kind]), Statement(statement.kind)
+    templates = FAMILIES[family].templates[statement.attribute]
     template = rng.choice(templates)
     while statement.entity != subject and "{E}" not in template:
         template = rng.choice(templates)
@@ -264,7 +342,7 @@ def phrase(statement: Statement, subject: str, rng: random.Random) -> tuple[str,
 
 
 def write(
-    statements: Sequence[Statement], subject: str, rng: random.Random, untidy: float = 0.22
+    statements: Sequence[Statement], subject: str, rng: random.Random, untidy: float = 0.22, family: str = "usual"
 ) -> tuple[str, list[Located]]:
     """Write statements as text.
 
@@ -273,6 +351,7 @@ def write(
         subject: the entity asked about.
         rng: source of templates and punctuation.
         untidy: share of boundaries that are not a mark and a capital: half ", and", half nothing at all.
+        family: one of `FAMILIES`.
 
     Returns:
         The text and the located statements, exactly as `read` finds them.
@@ -280,7 +359,7 @@ def write(
     text, starts, said = "", [], []
     joined = False
     for position, statement in enumerate(statements):
-        words, found = phrase(statement, subject, rng)
+        words, found = phrase(statement, subject, rng, family)
         starts.append(len(text))
         said.append(found)
         text += ("and " + _lower_first(words)) if joined else words

@@ -21,6 +21,10 @@ from rlhf_core.testbed.rewards import Meta
 class GoldWorld(Protocol):
     """A world of the testbed, as far as true rewards go."""
 
+    @property
+    def unit(self) -> float:
+        """Returns what thresholds and noise that are stated in reward units are multiplied by."""
+
     def true_reward(self, meta: Meta, text: str) -> float:
         """True reward of a response to the prompt of this meta, in reward units."""
 
@@ -43,7 +47,7 @@ class Request(Protocol):
 
 @dataclass(frozen=True)
 class Persona:
-    """Departures of a judge from the truth, in reward units.
+    """Departures of a judge from the truth, in reward units of the default world.
 
     Attributes:
         noise: standard deviation of the error on each answer's reward.
@@ -69,22 +73,22 @@ USUAL_WORDS = 28
 """Length that the length-biased judge neither likes nor dislikes, in words; the mixture has 24 on average."""
 
 TIE_MARGIN = 0.1
-"""Reward difference up to which `arena_hard`, `pairwise` and `ranking` call a tie."""
+"""Reward difference, in units of the world, up to which `arena_hard`, `pairwise` and `ranking` call a tie."""
 
 CLEAR_MARGIN = 1.5
-"""Reward difference from which `arena_hard` answers with a double sign."""
+"""Reward difference, in units of the world, from which `arena_hard` answers with a double sign."""
 
 
 def _alpaca_eval(judge: GoldJudge, values: list[float], request: Request) -> str:
-    return f"preference: {1 + sigmoid((values[1] - values[0]) / judge.temperature):.6f}"
+    return f"preference: {1 + sigmoid((values[1] - values[0]) / (judge.temperature * judge.world.unit)):.6f}"
 
 
 def _arena_hard(judge: GoldJudge, values: list[float], request: Request) -> str:
     difference = values[0] - values[1]
-    if abs(difference) <= TIE_MARGIN:
+    if abs(difference) <= TIE_MARGIN * judge.world.unit:
         return "Both answers are worth the same. My final verdict is: [[A=B]]"
     better, worse = ("A", "B") if difference > 0 else ("B", "A")
-    sign = ">>" if abs(difference) >= CLEAR_MARGIN else ">"
+    sign = ">>" if abs(difference) >= CLEAR_MARGIN * judge.world.unit else ">"
     return f"Assistant {better} is better. My final verdict is: [[{better}{sign}{worse}]]"
 
 
@@ -96,13 +100,13 @@ def _mt_bench(judge: GoldJudge, values: list[float], request: Request) -> str:
 
 def _pairwise(judge: GoldJudge, values: list[float], request: Request) -> str:
     difference = values[0] - values[1]
-    label = "N" if abs(difference) <= TIE_MARGIN else "A" if difference > 0 else "B"
+    label = "N" if abs(difference) <= TIE_MARGIN * judge.world.unit else "A" if difference > 0 else "B"
     return f"Better: {label}"
 
 
 def _ranking(judge: GoldJudge, values: list[float], request: Request) -> str:
     difference = values[0] - values[1]
-    ranks = (1, 1) if abs(difference) <= TIE_MARGIN else (1, 2) if difference > 0 else (2, 1)
+    ranks = (1, 1) if abs(difference) <= TIE_MARGIN * judge.world.unit else (1, 2) if difference > 0 else (2, 1)
     return str([{"model": f"model_{i}", "rank": rank} for i, rank in enumerate(ranks, start=1)])
 
 
@@ -128,7 +132,7 @@ class GoldJudge:
         world: the world that made the prompts.
         persona: one of `PERSONAS`.
         seed: of the noise.
-        temperature: of the soft preference of `alpaca_eval`, in reward units.
+        temperature: of the soft preference of `alpaca_eval`, in units of the world.
 
     Raises:
         RecipeError: for an unknown persona.
@@ -164,14 +168,15 @@ class GoldJudge:
         if "prompt" not in request.meta:
             raise JudgeError(f"request {request.id}: the gold judge needs the prompt's meta under 'prompt'")
         rng = stream("judge", self.name, self.seed, request.id)
+        unit = self.world.unit
         values = [
             self.world.true_reward(request.meta["prompt"], text)
-            + self.persona.noise * rng.gauss(0, 1)
-            + self.persona.per_ten_words * (len(WORD.findall(text)) - USUAL_WORDS) / 10
+            + unit * self.persona.noise * rng.gauss(0, 1)
+            + unit * self.persona.per_ten_words * (len(WORD.findall(text)) - USUAL_WORDS) / 10
             for text in request.answers
         ]
         if count == 2:
-            values[0] += self.persona.first_bonus
+            values[0] += unit * self.persona.first_bonus
         if rng.random() < self.persona.unparsable_share:
             return "I cannot decide between these answers."
         return form(self, values, request)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator
@@ -98,6 +98,8 @@ class Slice:
 
 class LongFormWorld:
     """The long-form world of one configuration."""
+
+    unit: ClassVar[float] = 1.0
 
     def __init__(self, config: LongFormConfig | None = None) -> None:
         self.config = config or LongFormConfig()
@@ -231,7 +233,13 @@ class LongFormWorld:
         return rows
 
     def preference_pairs(
-        self, n: int, seed: int, annotator: Annotator | None = None, split: str = "train", aspect: str | None = None
+        self,
+        n: int,
+        seed: int,
+        annotator: Annotator | None = None,
+        split: str = "train",
+        aspect: str | None = None,
+        error: float = 0.0,
     ) -> list[Row]:
         """Returns the preference rows {id, prompt, chosen, rejected, source, meta, ...}.
 
@@ -240,7 +248,8 @@ class LongFormWorld:
             seed: of the draw.
             annotator: labels the pair by the true reward, with noise; the default is unbiased.
             split: of the questions.
-            aspect: 'completeness' labels by that aspect alone and without noise, pairs that tie being drawn again.
+            aspect: 'completeness' labels by that aspect alone, pairs that tie being drawn again.
+            error: share of an aspect's labels that are wrong.
         """
         annotator = annotator or Annotator()
         rows = []
@@ -263,7 +272,7 @@ class LongFormWorld:
                 ]
                 better = annotator.prefers_first(felt[0], felt[1], name)
             else:
-                better = shares[0] > shares[1]
+                better = (shares[0] > shares[1]) != (self._stream("error", name).random() < error)
             if not better:
                 sides.reverse()
                 values.reverse()
@@ -273,25 +282,26 @@ class LongFormWorld:
             rows.append({"id": name, "chosen": sides[0][0], "rejected": sides[1][0], "source": SOURCE, **made})
         return rows
 
-    def labelled_answers(self, n: int, seed: int, split: str = "train") -> list[Row]:
+    def labelled_answers(
+        self, n: int, seed: int, split: str = "train", errors: Mapping[str, float] | None = None
+    ) -> list[Row]:
         """Returns answers with the truth of their slices: rows {id, prompt, response, labels, source, meta, ...}.
 
-        `labels` is {relevance: [[start, end, right]], factuality: [[start, end, right]], completeness: share}.
+        `labels` is {relevance: [[start, end, right]], factuality: [[start, end, right]], completeness: share}; a share
+        `errors` of an aspect's slices is labelled wrong.
         """
         rows = []
         for index in range(n):
             rng = self._stream("labelled", split, seed, index)
             made = self.question(rng, split)
             text = self._candidate(made["meta"], rng)
-            labels: Row = {
-                name: [[s.start, s.end, s.right] for s in slices]
-                for name, slices in (
-                    ("relevance", self.relevance(made["meta"], text)),
-                    ("factuality", self.factuality(made["meta"], text)),
-                )
-            }
-            labels["completeness"] = round(self.completeness(made["meta"], text), 6)
             name = f"testbed-longform-labelled-{split}-{seed}-{index}"
+            labels: Row = {}
+            for aspect, slices in (("relevance", self.relevance), ("factuality", self.factuality)):
+                wrong, error = (errors or {}).get(aspect, 0.0), self._stream("error", aspect, name)
+                told = slices(made["meta"], text)
+                labels[aspect] = [[s.start, s.end, s.right != (error.random() < wrong)] for s in told]
+            labels["completeness"] = round(self.completeness(made["meta"], text), 6)
             rows.append({"id": name, "response": text, "labels": labels, "source": SOURCE, **made})
         return rows
 

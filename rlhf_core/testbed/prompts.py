@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import random
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.testbed.dials import SHORT, DialogueLength
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, KnowledgeBase
 
 SPLITS: tuple[str, ...] = ("train", "test", "ood", "arena", "mtbench")
@@ -65,24 +66,48 @@ def _held_out(entity: str, attributes: Sequence[str], phrasing: str) -> bool:
     return zlib.crc32(f"{entity}|{','.join(attributes)}|{phrasing}".encode()) % 5 == 0
 
 
-def _ask(entity: str, attributes: Sequence[str], phrasing: str, rng: random.Random) -> str:
+def _ask(
+    entity: str, attributes: Sequence[str], also: Mapping[str, Sequence[str]], phrasing: str, rng: random.Random
+) -> str:
     other = rng.choice([name for name in ENTITIES if name != entity])
-    text = phrasing.replace("{L}", listing(attributes)).replace("{E}", entity).replace("{X}", other)
-    return text.replace("What is the", "What are the") if len(attributes) > 1 else text
+    wanted = ", ".join([*(f"{listing(names)} of the {name}" for name, names in also.items()), listing(attributes)])
+    text = phrasing.replace("{L}", wanted).replace("{E}", entity).replace("{X}", other)
+    return text.replace("What is the", "What are the") if len(attributes) > 1 or also else text
 
 
-def _phrasings(split: str, attributes: Sequence[str], rng: random.Random) -> tuple[str, ...]:
+def _phrasings(split: str, attributes: Sequence[str], rng: random.Random, several: bool) -> tuple[str, ...]:
+    """Returns the phrasings of a split; of a request about several animals those that name the last one behind."""
+    found: tuple[str, ...]
     if split == "ood":
-        return UNSEEN
-    if split == "arena" or rng.random() < HARD_SHARE:
-        return HARD
-    if len(attributes) == 1:
+        found = UNSEEN
+    elif split == "arena" or rng.random() < HARD_SHARE:
+        found = HARD
+    elif len(attributes) == 1 and not several:
         return PLAIN + SINGLE[attributes[0]] * 2
-    return PLAIN
+    else:
+        found = PLAIN
+    return tuple(phrasing for phrasing in found if "{L} of the {E}" in phrasing) if several else found
+
+
+def _attributes(
+    split: str, entity: str, knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool, length: DialogueLength
+) -> list[str]:
+    """Returns the attributes of an animal that a request asks for."""
+    reserved = [name for name in ATTRIBUTES if (entity, name) in knowledge.reserved]
+    usable = [name for name in ATTRIBUTES if with_reserved or name not in reserved]
+    count = length.hard_count if split == "arena" else rng.choice(length.counts)
+    attributes = rng.sample(usable, count)
+    if split == "ood":
+        attributes[rng.randrange(count)] = rng.choice(reserved)
+    return attributes
 
 
 def draw_request(
-    split: str, knowledge: KnowledgeBase, rng: random.Random, with_reserved: bool = False
+    split: str,
+    knowledge: KnowledgeBase,
+    rng: random.Random,
+    with_reserved: bool = False,
+    length: DialogueLength = SHORT,
 ) -> tuple[str, dict[str, Any]]:
     """Returns a prompt and its meta.
 
@@ -92,9 +117,10 @@ def draw_request(
         knowledge: names the reserved facts.
         rng: source of the draw.
         with_reserved: let `train` ask for reserved facts too (supervised data, not preferences).
+        length: how many animals and attributes are asked for.
 
     Returns:
-        The prompt and `{entity, requested, split, phrasing}`.
+        The prompt and `{entity, requested, split, phrasing}`, with `also` where several animals are asked about.
 
     Raises:
         RecipeError: for an unknown split.
@@ -103,17 +129,16 @@ def draw_request(
         raise RecipeError(f"unknown split '{split}', known are {', '.join(SPLITS)}")
     while True:
         entity = rng.choice(ENTITIES)
-        reserved = [name for name in ATTRIBUTES if (entity, name) in knowledge.reserved]
-        usable = [name for name in ATTRIBUTES if with_reserved or name not in reserved]
-        count = 3 if split == "arena" else rng.choice((1, 2, 2, 3))
-        attributes = rng.sample(usable, count)
-        if split == "ood":
-            attributes[rng.randrange(count)] = rng.choice(reserved)
-        phrasing = rng.choice(_phrasings(split, attributes, rng))
+        attributes = _attributes(split, entity, knowledge, rng, with_reserved, length)
+        others = rng.sample([name for name in ENTITIES if name != entity], length.animals - 1)
+        also = {name: _attributes(split, name, knowledge, rng, with_reserved, length) for name in others}
+        phrasing = rng.choice(_phrasings(split, attributes, rng, bool(also)))
         if split == "ood" or _held_out(entity, attributes, phrasing) == (split != "train"):
             break
-    meta = {"entity": entity, "requested": attributes, "split": split, "phrasing": phrasing}
-    return _ask(entity, attributes, phrasing, rng), meta
+    meta: dict[str, Any] = {"entity": entity, "requested": attributes, "split": split, "phrasing": phrasing}
+    if also:
+        meta["also"] = also
+    return _ask(entity, attributes, also, phrasing, rng), meta
 
 
 def draw_follow_up(

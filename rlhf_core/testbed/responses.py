@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 
-from rlhf_core.testbed.grammar import FACT_TEMPLATES, KEYWORD, PHRASES, Located, Statement, phrase, read, write
+from rlhf_core.testbed.dials import Dials
+from rlhf_core.testbed.grammar import FACT_TEMPLATES, KEYWORD, PHRASES, USUAL, Located, Statement, phrase, read, write
 from rlhf_core.testbed.knowledge import ATTRIBUTES, ENTITIES, VALUES, KnowledgeBase
-from rlhf_core.testbed.rewards import Meta
+from rlhf_core.testbed.rewards import DEFAULT, Meta, asked_for
 
 MAX_CLAUSES = 8
 MAX_WORDS = 58
@@ -29,7 +30,7 @@ def _unrequested(
     while True:
         entity = meta["entity"] if rng.random() < 0.75 else rng.choice(ENTITIES)
         attribute = rng.choice(ATTRIBUTES)
-        asked = entity == meta["entity"] and attribute in meta["requested"]
+        asked = attribute in asked_for(meta).get(entity, ())
         if not asked and (with_reserved or (entity, attribute) not in knowledge.reserved):
             break
     if rng.random() < p_false:
@@ -38,30 +39,55 @@ def _unrequested(
 
 
 def _answer(meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: float) -> list[Statement]:
-    """Returns the requested facts as this quality gives them: true, false or left out; errors grow along the way."""
-    attributes = list(meta["requested"])
-    if rng.random() < 0.2:
-        rng.shuffle(attributes)
+    """Returns the requested facts as this quality gives them: true, false or left out; errors grow along the facts of
+    an animal."""
     facts = []
-    for position, attribute in enumerate(attributes):
-        fact = (meta["entity"], attribute)
-        p_true = 0.42 + 0.56 * quality - 0.04 * position
-        if fact in knowledge.myths:
-            p_true *= 0.5
-        if rng.random() < p_true:
-            facts.append(Statement("fact", *fact, knowledge.facts[fact]))
-        elif rng.random() < 0.7:
-            facts.append(Statement("fact", *fact, knowledge.false_value(*fact, rng)))
+    for entity, requested in asked_for(meta).items():
+        attributes = list(requested)
+        if rng.random() < 0.2:
+            rng.shuffle(attributes)
+        for position, attribute in enumerate(attributes):
+            fact = (entity, attribute)
+            p_true = 0.42 + 0.56 * quality - 0.04 * position
+            if fact in knowledge.myths:
+                p_true *= 0.5
+            if rng.random() < p_true:
+                facts.append(Statement("fact", *fact, knowledge.facts[fact]))
+            elif rng.random() < 0.7:
+                facts.append(Statement("fact", *fact, knowledge.false_value(*fact, rng)))
     return facts
 
 
+def _noise(
+    meta: Meta,
+    knowledge: KnowledgeBase,
+    rng: random.Random,
+    quality: float,
+    with_reserved: bool,
+    facts: list[Statement],
+) -> Statement:
+    """Returns a clause that a good response does not have."""
+    kind = rng.choices(("filler", "unrequested", "repetition", "flattery"), (3, 3, 4, 2))[0]
+    if kind == "repetition" and facts:
+        return rng.choice(facts)
+    if kind == "unrequested":
+        return _unrequested(meta, knowledge, rng, with_reserved, 0.4 - 0.25 * quality)
+    return Statement("flattery" if kind == "flattery" else "filler")
+
+
 def plan(
-    meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: float, with_reserved: bool
+    meta: Meta,
+    knowledge: KnowledgeBase,
+    rng: random.Random,
+    quality: float,
+    with_reserved: bool,
+    dials: Dials = DEFAULT,
 ) -> list[Statement]:
     """Returns the content of a response of the mixture.
 
     Noise (filler, unrequested facts, repetition, flattery) is rarer at higher quality and lies mostly
-    behind the answer, so the mean reward of a clause falls from the second one on, until the closing.
+    behind the answer, so the mean reward of a clause falls from the second one on, until the closing. A late
+    clause comes behind everything but a closing, whatever the quality.
     """
     noise = 0.97 - 0.65 * quality
     statements: list[Statement] = []
@@ -69,16 +95,12 @@ def plan(
         statements.append(Statement("flattery" if rng.random() < 0.6 else "filler"))
     facts = _answer(meta, knowledge, rng, quality)
     statements += facts
-    while rng.random() < noise * 0.62 and len(statements) < MAX_CLAUSES - 2:
-        kind = rng.choices(("filler", "unrequested", "repetition", "flattery"), (3, 3, 4, 2))[0]
-        if kind == "repetition" and facts:
-            extra = rng.choice(facts)
-        elif kind == "unrequested":
-            extra = _unrequested(meta, knowledge, rng, with_reserved, 0.4 - 0.25 * quality)
-        else:
-            extra = Statement("flattery" if kind == "flattery" else "filler")
-        place = len(statements) if rng.random() < 0.75 else rng.randrange(len(statements) + 1)
-        statements.insert(place, extra)
+    most = MAX_CLAUSES * dials.length.blocks
+    for _ in range(dials.length.blocks):
+        while rng.random() < noise * 0.62 and len(statements) < most - 2:
+            extra = _noise(meta, knowledge, rng, quality, with_reserved, facts)
+            place = len(statements) if rng.random() < 0.75 else rng.randrange(len(statements) + 1)
+            statements.insert(place, extra)
     if rng.random() < 0.35:
         statements.insert(0, Statement("greeting"))
     elif rng.random() < 0.08 * noise:
@@ -87,24 +109,34 @@ def plan(
         statements.append(Statement("closing"))
     elif rng.random() < 0.12 * noise:
         statements.insert(rng.randrange(len(statements)), Statement("closing"))
-    return statements[:MAX_CLAUSES]
+    statements = statements[:most]
+    if facts and dials.late and rng.random() < dials.late:
+        late = Statement(rng.choice(("retraction", "assurance")))
+        statements.insert(len(statements) - (statements[-1].kind == "closing"), late)
+    return statements
 
 
 def mixture_response(
-    meta: Meta, knowledge: KnowledgeBase, rng: random.Random, quality: float, with_reserved: bool = True
+    meta: Meta,
+    knowledge: KnowledgeBase,
+    rng: random.Random,
+    quality: float,
+    with_reserved: bool = True,
+    dials: Dials = DEFAULT,
+    family: str = "usual",
 ) -> tuple[str, list[Located]]:
-    """Returns a response of the given quality, at most `MAX_CLAUSES` clauses and `MAX_WORDS` words."""
+    """Returns a response of the given quality, at most `MAX_CLAUSES` clauses and `MAX_WORDS` words a block."""
     while True:
-        text, located = write(plan(meta, knowledge, rng, quality, with_reserved), meta["entity"], rng)
-        if text.count(" ") < MAX_WORDS:
+        said = plan(meta, knowledge, rng, quality, with_reserved, dials)
+        text, located = write(said, meta["entity"], rng, family=family)
+        if text.count(" ") < MAX_WORDS * dials.length.blocks:
             return text, located
 
 
 def expert_response(meta: Meta, knowledge: KnowledgeBase, rng: random.Random) -> tuple[str, list[Located]]:
     """Returns a greeting in half of the cases, every requested fact true and once, and a closing."""
     statements = [Statement("greeting")] if rng.random() < 0.5 else []
-    for attribute in meta["requested"]:
-        fact = (meta["entity"], attribute)
+    for fact in ((entity, name) for entity, requested in asked_for(meta).items() for name in requested):
         statements.append(Statement("fact", *fact, knowledge.facts[fact]))
     statements.append(Statement("closing"))
     return write(statements, meta["entity"], rng)
@@ -136,12 +168,12 @@ PADDINGS = ("flattery", "keyword", "repetition")
 """Clauses that `pad` can add: praise, clauses with `grammar.KEYWORD`, or facts told again."""
 
 
-def pad(text: str, meta: Meta, kind: str, rng: random.Random) -> str:
+def pad(text: str, meta: Meta, kind: str, rng: random.Random, families: tuple[str, ...] = USUAL) -> str:
     """Returns a response with one to four more clauses of a kind at random places, as sentences of their own.
 
     A response without any fact has none to tell again and stays as it is.
     """
-    located = read(text)
+    located = read(text, families)
     pieces = [text[item.start : item.end].strip() for item in located]
     facts = [item.statement for item in located if item.statement.kind == "fact"]
     if kind == "repetition" and not facts:

@@ -28,8 +28,8 @@ from rlhf_core.testbed import arithmetic, functions
 from rlhf_core.testbed.grammar import WORD, Statement, write
 from rlhf_core.testbed.knowledge import VALUES, stream
 from rlhf_core.testbed.prompts import draw_request
-from rlhf_core.testbed.rewards import Meta
-from rlhf_core.testbed.world import SOURCE, VERSION, World
+from rlhf_core.testbed.rewards import Meta, asked_for
+from rlhf_core.testbed.world import DRAWS, SOURCE, World
 
 Row = dict[str, Any]
 #: (world, split, random stream) -> {prompt, chosen, rejected, meta}; None where the draw does not fit
@@ -39,7 +39,7 @@ TRIES = 400
 
 
 def _request(world: World, split: str, rng: random.Random) -> tuple[str, dict[str, Any]]:
-    return draw_request(split, world.knowledge, rng)
+    return draw_request(split, world.knowledge, rng, length=world.length)
 
 
 def _row(world: World, prompt: str, meta: Meta, chosen: str, rejected: str) -> Row:
@@ -51,15 +51,16 @@ def _words(text: str) -> int:
     return len(WORD.findall(text))
 
 
-def _between(row: Row, least: float, most: float = float("inf")) -> Row | None:
+def _between(world: World, row: Row, least: float, most: float = float("inf")) -> Row | None:
+    """Returns a row whose margin, in units of the world, lies between two limits, else None."""
     margin = row["meta"]["true_chosen"] - row["meta"]["true_rejected"]
-    return row if least <= margin <= most else None
+    return row if least * world.unit <= margin <= most * world.unit else None
 
 
 def easy(world: World, split: str, rng: random.Random) -> Row | None:
     prompt, meta = _request(world, split, rng)
     poor = world.mixture_answer(meta, rng.randrange(10**6), 0.1)
-    return _between(_row(world, prompt, meta, world.expert_answer(meta, rng.randrange(10**6)), poor), 1.5)
+    return _between(world, _row(world, prompt, meta, world.expert_answer(meta, rng.randrange(10**6)), poor), 1.5)
 
 
 def easy_length(world: World, split: str, rng: random.Random) -> Row | None:
@@ -76,13 +77,13 @@ def _compared(world: World, split: str, rng: random.Random) -> Row:
 
 
 def hard_close(world: World, split: str, rng: random.Random) -> Row | None:
-    return _between(_compared(world, split, rng), 0.2, 0.8)
+    return _between(world, _compared(world, split, rng), 0.2, 0.8)
 
 
 def hard_length(world: World, split: str, rng: random.Random) -> Row | None:
     row = _compared(world, split, rng)
     longer = _words(row["rejected"]) >= _words(row["chosen"]) + 5
-    return _between(row, 0.3, 1.2) if longer else None
+    return _between(world, row, 0.3, 1.2) if longer else None
 
 
 def hard_value(world: World, split: str, rng: random.Random) -> Row | None:
@@ -93,12 +94,12 @@ def hard_value(world: World, split: str, rng: random.Random) -> Row | None:
         return None
     clause = rng.choice(told)
     said = text[clause.start : clause.end]
-    for attribute in meta["requested"]:
-        true = world.knowledge.facts[meta["entity"], attribute]
-        false = world.knowledge.false_value(meta["entity"], attribute, rng)
+    for fact in ((entity, name) for entity, requested in asked_for(meta).items() for name in requested):
+        attribute, true = fact[1], world.knowledge.facts[fact]
+        false = world.knowledge.false_value(*fact, rng)
         if said.count(true) == 1 and _names(said, attribute, true):
             wrong = text[: clause.start] + said.replace(true, false) + text[clause.end :]
-            return _between(_row(world, prompt, meta, text, wrong), 0.5)
+            return _between(world, _row(world, prompt, meta, text, wrong), 0.5)
     return None
 
 
@@ -114,7 +115,7 @@ def _said(rng: random.Random, meta: Meta, *statements: Statement) -> str:
 
 def _one_fact(world: World, split: str, rng: random.Random) -> tuple[str, dict[str, Any], Statement, Statement] | None:
     """Returns a prompt for one fact, what is true and what is usually mistaken for it."""
-    prompt, meta = _request(world, split, rng)
+    prompt, meta = draw_request(split, world.knowledge, rng)
     if len(meta["requested"]) != 1:
         return None
     fact = (meta["entity"], meta["requested"][0])
@@ -198,7 +199,7 @@ def reward_bench_pairs(world: World, n: int, seed: int) -> list[Row]:
     rows: list[Row] = []
     for section, subset, split, draw in SUBSETS:
         for index in range(n):
-            rng = stream(VERSION, world.config.seed, "reward bench", seed, subset, index)
+            rng = stream(DRAWS, world.config.seed, "reward bench", seed, subset, index)
             found = _first(draw, world, split, rng)
             named: Mapping[str, Any] = {"id": f"testbed-{subset}-{seed}-{index}", "section": section, "subset": subset}
             rows.append({**named, **found, "source": SOURCE})

@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
-from rlhf_core.testbed.grammar import Located, read
+from rlhf_core.testbed.dials import Dials
+from rlhf_core.testbed.grammar import USUAL, Located, read
 
 Meta = Mapping[str, Any]
-"""Request of a prompt: at least `entity` (str) and `requested` (list of attributes)."""
+"""Request of a prompt: at least `entity` (str) and `requested` (list of attributes); `also` has the attributes of every
+further animal."""
+
+DEFAULT = Dials()
 
 
 class Facts(Protocol):
     """True facts: a world's knowledge base, or the passages of one question."""
 
     def is_true(self, entity: str, attribute: str, value: str) -> bool: ...
+
+
+def asked_for(meta: Meta) -> Mapping[str, Sequence[str]]:
+    """Returns the requested attributes of every animal that a prompt asks about, the main one first."""
+    return {meta["entity"]: meta["requested"], **meta.get("also", {})}
 
 
 @dataclass(frozen=True)
@@ -37,6 +46,7 @@ class ClauseRewards:
         garbled: a contiguous stretch that is not a clause of the language.
         garbled_word: added for each word of such a stretch beyond `garbled_free_words`.
         empty: the total of a response without a word.
+        retraction, assurance: the first late clause behind a fact, beside what it makes of the facts before it.
     """
 
     requested_true: float = 1.0
@@ -54,6 +64,8 @@ class ClauseRewards:
     garbled_word: float = -0.05
     garbled_free_words: int = 6
     empty: float = -1.0
+    retraction: float = 0.0
+    assurance: float = 0.0
 
 
 KINDS: tuple[str, ...] = (
@@ -61,6 +73,12 @@ KINDS: tuple[str, ...] = (
     "misplaced_greeting", "closing", "misplaced_closing", "flattery", "filler", "garbled",
 )  # fmt: skip
 """Every kind of clause, in the order of the documentation."""
+
+LATE_FACTORS: Mapping[str, float] = {"retraction": 0.0, "assurance": 2.0}
+"""What a late clause multiplies the rewards of the facts before it by."""
+
+FACT_KINDS = frozenset({"requested_true", "requested_false", "unrequested_true", "unrequested_false"})
+"""Kinds whose reward a late clause decides."""
 
 
 @dataclass(frozen=True)
@@ -74,22 +92,32 @@ class Clause:
 
 
 def score(located: Sequence[Located], meta: Meta, knowledge: Facts, rewards: ClauseRewards) -> list[Clause]:
-    """Give each located statement its kind and reward."""
-    entity, requested = meta["entity"], meta["requested"]
+    """Give each located statement its kind and reward.
+
+    The first late clause behind a fact multiplies the rewards of the facts before it; any other is filler.
+    """
+    entity, requested = meta["entity"], asked_for(meta)
     said: set[tuple[str, str, str]] = set()
-    clauses = []
+    clauses: list[Clause] = []
+    decided = False
     for position, item in enumerate(located):
         statement = item.statement
         kind = statement.kind
         if kind == "fact":
             subject = statement.entity or entity
             fact = (subject, statement.attribute, statement.value)
-            asked = "requested" if subject == entity and statement.attribute in requested else "unrequested"
+            asked = "requested" if statement.attribute in requested.get(subject, ()) else "unrequested"
             truth = "true" if knowledge.is_true(*fact) else "false"
             kind = "repetition" if fact in said else f"{asked}_{truth}"
             said.add(fact)
         elif (kind == "greeting" and position > 0) or (kind == "closing" and position < len(located) - 1):
             kind = f"misplaced_{kind}"
+        elif kind in LATE_FACTORS:
+            if decided or not said:
+                kind = "filler"
+            else:
+                decided = True
+                clauses = [_decided(clause, LATE_FACTORS[kind]) for clause in clauses]
         reward = getattr(rewards, kind)
         if kind == "garbled":
             reward += rewards.garbled_word * max(0, statement.words - rewards.garbled_free_words)
@@ -97,18 +125,38 @@ def score(located: Sequence[Located], meta: Meta, knowledge: Facts, rewards: Cla
     return clauses
 
 
-def clauses_of(text: str, meta: Meta, knowledge: Facts, rewards: ClauseRewards) -> list[Clause]:
+def _decided(clause: Clause, factor: float) -> Clause:
+    """Returns a clause before a late one, whose reward a fact keeps times a factor; 0 has no sign."""
+    return replace(clause, reward=clause.reward * factor + 0.0) if clause.kind in FACT_KINDS else clause
+
+
+def clauses_of(
+    text: str, meta: Meta, knowledge: Facts, rewards: ClauseRewards, families: tuple[str, ...] = USUAL
+) -> list[Clause]:
     """Returns the gold parse of any text: clauses whose spans partition it.
 
     A text without a word is one garbled clause with the reward of an empty response; the empty text has no
     clause.
     """
-    located = read(text)
+    located = read(text, families)
     if not located:
         return [Clause(0, len(text), "garbled", rewards.empty)] if text else []
     return score(located, meta, knowledge, rewards)
 
 
-def total(clauses: Sequence[Clause], rewards: ClauseRewards) -> float:
-    """True reward of a response: the sum over its clauses; an empty response earns `rewards.empty`."""
-    return round(sum(clause.reward for clause in clauses), 6) if clauses else rewards.empty
+def shares(clauses: Sequence[Clause], dials: Dials) -> list[float]:
+    """Returns what each clause adds to the true reward of its response.
+
+    The sum adds every clause's reward as it is. The means divide weighted rewards by the sum of weights: all weights
+    are 1, or `emphasis` for a requested fact in the weighted mean.
+    """
+    if dials.aggregation == "sum":
+        return [clause.reward for clause in clauses]
+    weights = [dials.emphasis if clause.kind.startswith("requested") else 1.0 for clause in clauses]
+    everything = sum(weights)
+    return [weight * clause.reward / everything for weight, clause in zip(weights, clauses, strict=True)]
+
+
+def total(clauses: Sequence[Clause], rewards: ClauseRewards, dials: Dials = DEFAULT) -> float:
+    """True reward of a response: the sum of its clauses' shares; an empty response earns `rewards.empty`."""
+    return round(sum(shares(clauses, dials)), 6) if clauses else rewards.empty

@@ -10,7 +10,7 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Any
+from typing import Any, ClassVar
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed.annotator import Annotator
@@ -95,6 +95,8 @@ class TranslationConfig:
 
 class TranslationWorld:
     """The translation world of one configuration."""
+
+    unit: ClassVar[float] = 1.0
 
     def __init__(self, config: TranslationConfig | None = None) -> None:
         self.config = config or TranslationConfig()

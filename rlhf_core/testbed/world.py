@@ -1,18 +1,22 @@
 """The embedded world: dialogue data whose true reward is known for every clause.
 
 Everything is drawn from named random streams (world seed, version, call, seed, index), so a call with a
-larger `n` begins with the rows of the smaller one, and rows are the same on every machine.
+larger `n` begins with the rows of the smaller one, and rows are the same on every machine. Version 4 draws from the
+streams of version 3: with its dials at their defaults it is version 3.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from typing import Any
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.testbed import arithmetic, choices, functions
 from rlhf_core.testbed.annotator import Annotator
+from rlhf_core.testbed.calibration import calibrated_temperature
+from rlhf_core.testbed.dials import DialogueLength, Dials
 from rlhf_core.testbed.grammar import Located
 from rlhf_core.testbed.knowledge import KnowledgeBase, stream
 from rlhf_core.testbed.prompts import draw_follow_up, draw_request
@@ -25,14 +29,30 @@ from rlhf_core.testbed.responses import (
     pad,
     ramble,
 )
-from rlhf_core.testbed.rewards import Clause, ClauseRewards, Meta, clauses_of, score, total
+from rlhf_core.testbed.rewards import (
+    KINDS,
+    LATE_FACTORS,
+    Clause,
+    ClauseRewards,
+    Meta,
+    asked_for,
+    clauses_of,
+    score,
+    shares,
+    total,
+)
 
-VERSION = 3
-"""Version of the world: any change of what a seed produces steps it."""
+VERSION = 4
+"""Version of the world: any change of what a seed and dials produce steps it."""
+
+DRAWS = 3
+"""Version that names the streams, and that a world is whose dials are at their defaults."""
 
 SOURCE = "testbed"
 
 Row = dict[str, Any]
+#: A response, its clauses and its true reward.
+Candidate = tuple[str, list[Clause], float]
 
 
 @dataclass(frozen=True)
@@ -49,6 +69,7 @@ class WorldConfig:
             `responses.PADDINGS`: what a policy writes that has found a flaw.
         arithmetic: difficulty of the word problems.
         wrong_share: share of wrong solutions among the task examples.
+        dials: settings that a study varies.
     """
 
     seed: int = 0
@@ -60,6 +81,7 @@ class WorldConfig:
     padded_with: str | None = None
     arithmetic: arithmetic.ArithmeticConfig = field(default_factory=arithmetic.ArithmeticConfig)
     wrong_share: float = 0.1
+    dials: Dials = field(default_factory=Dials)
 
     def __post_init__(self) -> None:
         if not 0 <= self.wrong_share < 1:
@@ -75,10 +97,16 @@ class WorldConfig:
         if self.anchors < 1:
             raise RecipeError(f"anchors must be at least 1, not {self.anchors}")
 
+    @property
+    def version(self) -> int:
+        """Returns the version of the world: 3 where no dial is moved, since the rows are those of version 3."""
+        return VERSION if self.dials.moved() else DRAWS
 
-def clause_rows(clauses: Sequence[Clause]) -> list[list[Any]]:
-    """Returns clauses as JSON rows [start, end, kind, reward]."""
-    return [[clause.start, clause.end, clause.kind, clause.reward] for clause in clauses]
+
+@lru_cache
+def _unit(config: WorldConfig) -> float:
+    moved, still = (World(replace(config, dials=dials)) for dials in (config.dials, Dials()))
+    return calibrated_temperature(moved) / calibrated_temperature(still)
 
 
 class World:
@@ -86,21 +114,52 @@ class World:
 
     def __init__(self, config: WorldConfig | None = None) -> None:
         self.config = config or WorldConfig()
-        self.knowledge = KnowledgeBase.draw(self.config.seed, VERSION)
+        self.knowledge = KnowledgeBase.draw(self.config.seed, DRAWS)
         self._anchor_rewards: dict[tuple[str, ...], list[float]] = {}
 
     def _stream(self, *names: object) -> Any:
-        return stream(VERSION, self.config.seed, *names)
+        return stream(DRAWS, self.config.seed, *names)
+
+    @property
+    def length(self) -> DialogueLength:
+        return self.config.dials.length
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Returns every kind of clause that a response of this world can have."""
+        return (*KINDS, *LATE_FACTORS) if self.config.dials.late else KINDS
+
+    @property
+    def unit(self) -> float:
+        """Returns the unit of margins, in reward units: 1 in the default world.
+
+        It is the ratio of the temperatures that give this world's and the default world's pairs the same Bayes
+        ceiling, both with the facts of seed 0. Thresholds and noise that a judge, a benchmark or an annotator's bias
+        states for the default world are multiplied by it.
+        """
+        dials = replace(self.config.dials, pairs="usual")
+        if not dials.moved():
+            return 1.0
+        return _unit(replace(self.config, seed=0, padding=0.0, padded_with=None, dials=dials))
 
     # --- gold ----------------------------------------------------------------------------------------
 
     def clauses(self, meta: Meta, text: str) -> list[Clause]:
         """Returns the gold parse of any text against a request: clauses whose character spans partition the text."""
-        return clauses_of(text, meta, self.knowledge, self.config.rewards)
+        return clauses_of(text, meta, self.knowledge, self.config.rewards, self.config.dials.families)
 
     def true_reward(self, meta: Meta, text: str) -> float:
-        """True reward of a response, in reward units: the sum of its clause rewards."""
-        return total(self.clauses(meta, text), self.config.rewards)
+        """True reward of a response, in reward units: its clause rewards as the world aggregates them."""
+        return self.total(self.clauses(meta, text))
+
+    def total(self, clauses: Sequence[Clause]) -> float:
+        """True reward of a response with these clauses."""
+        return total(clauses, self.config.rewards, self.config.dials)
+
+    def clause_rows(self, clauses: Sequence[Clause]) -> list[list[Any]]:
+        """Returns clauses as JSON rows [start, end, kind, share of the true reward], the reward itself under a sum."""
+        paid = zip(clauses, shares(clauses, self.config.dials), strict=True)
+        return [[clause.start, clause.end, clause.kind, share] for clause, share in paid]
 
     def _scored(self, located: Sequence[Located], meta: Meta) -> list[Clause]:
         return score(located, meta, self.knowledge, self.config.rewards)
@@ -108,14 +167,19 @@ class World:
     def expert_answer(self, meta: Meta, seed: int) -> str:
         """Returns a very good answer: every requested fact, true and once, and a closing; no extra facts, which would
         pay."""
-        names = ("expert", seed, meta["entity"], *meta["requested"])
-        return expert_response(meta, self.knowledge, self._stream(*names))[0]
+        return expert_response(meta, self.knowledge, self._stream("expert", seed, *_request_names(meta)))[0]
 
     def mixture_answer(self, meta: Meta, seed: int, quality: float | None = None) -> str:
         """Returns an answer of the supervised mixture, at a given quality in [0, 1] or a drawn one."""
-        rng = self._stream("mixture", seed, meta["entity"], *meta["requested"])
+        rng = self._stream("mixture", seed, *_request_names(meta))
         drawn = draw_quality(rng)
-        return mixture_response(meta, self.knowledge, rng, drawn if quality is None else quality)[0]
+        return self._respond(meta, rng, drawn if quality is None else quality)[0]
+
+    def _respond(
+        self, meta: Meta, rng: Any, quality: float, with_reserved: bool = True, family: str = "usual"
+    ) -> tuple[str, list[Located]]:
+        """Returns a response of the mixture as text and as what it says."""
+        return mixture_response(meta, self.knowledge, rng, quality, with_reserved, self.config.dials, family)
 
     # --- dialogue ------------------------------------------------------------------------------------
 
@@ -128,15 +192,15 @@ class World:
         rows = []
         for index in range(n):
             rng = self._stream("sft", seed, index)
-            prompt, meta = draw_request("train", self.knowledge, rng, with_reserved=True)
+            prompt, meta = draw_request("train", self.knowledge, rng, with_reserved=True, length=self.length)
             history: list[dict[str, str]] = []
             if rng.random() < follow_up_share:
-                text, _ = mixture_response(meta, self.knowledge, rng, draw_quality(rng))
+                text, _ = self._respond(meta, rng, draw_quality(rng))
                 history = [{"role": "user", "content": prompt}, {"role": "assistant", "content": text}]
                 prompt, meta = draw_follow_up(meta, self.knowledge, rng, with_reserved=True)
-            text, located = mixture_response(meta, self.knowledge, rng, draw_quality(rng))
+            text, located = self._respond(meta, rng, draw_quality(rng))
             clauses = self._scored(located, meta)
-            meta |= {"clauses": clause_rows(clauses), "true": total(clauses, self.config.rewards)}
+            meta |= {"clauses": self.clause_rows(clauses), "true": self.total(clauses)}
             row: Row = {"id": f"testbed-sft-{seed}-{index}", "prompt": prompt, "response": text}
             if history:
                 row["history"] = history
@@ -155,7 +219,7 @@ class World:
         for index in range(n):
             rng = self._stream("prompts", split, seed, index)
             for _ in range(20):
-                prompt, meta = draw_request(split, self.knowledge, rng)
+                prompt, meta = draw_request(split, self.knowledge, rng, length=self.length)
                 if split == "train" or prompt not in seen:
                     break
             seen.add(prompt)
@@ -176,50 +240,74 @@ class World:
 
         Both responses come from the supervised mixture, a share of them made to ramble or garbled (see
         `WorldConfig`); the annotator (default: unbiased) labels them. The meta adds to the prompt's
-        `chosen_clauses`, `rejected_clauses` (rows [start, end, kind, reward]), `true_chosen` and `true_rejected`.
+        `chosen_clauses`, `rejected_clauses` (rows of `clause_rows`), `true_chosen` and `true_rejected`.
         """
         annotator = annotator or Annotator()
         rows = []
         for index in range(n):
             row_id = f"testbed-pair-{split}-{seed}-{index}"
             rng = self._stream("pairs", split, seed, index)
-            prompt, meta = draw_request(split, self.knowledge, rng)
+            prompt, meta = draw_request(split, self.knowledge, rng, length=self.length)
             first = self._candidate(meta, rng, split)
             second = self._candidate(meta, rng, split)
             while second[0] == first[0]:
                 second = self._candidate(meta, rng, split)
-            values = [annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)]
-            if not annotator.prefers_first(values[0], values[1], row_id):
-                first, second = second, first
-            meta |= {"chosen_clauses": clause_rows(first[1]), "rejected_clauses": clause_rows(second[1])}
-            meta |= {"true_chosen": first[2], "true_rejected": second[2]}
-            row = {"id": row_id, "prompt": prompt, "chosen": first[0], "rejected": second[0]}
-            rows.append(row | {"source": SOURCE, "meta": meta})
+            rows.append(self._labelled({"id": row_id, "prompt": prompt, "meta": meta}, first, second, annotator))
         return rows
 
-    def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> tuple[str, list[Clause], float]:
+    def compared(self, rows: Sequence[Row], annotator: Annotator | None = None) -> list[Row]:
+        """Returns preference rows, as `preference_pairs` does, of responses that somebody else wrote: a policy.
+
+        Args:
+            rows: {id, prompt, meta, responses}, two responses to a prompt of `prompts`; where they are equal, the row
+                is left out.
+            annotator: labels them; the default is unbiased.
+        """
+        found = []
+        for row in rows:
+            sides = [(text, self.clauses(row["meta"], text)) for text in row["responses"]]
+            first, second = ((text, clauses, self.total(clauses)) for text, clauses in sides)
+            if first[0] != second[0]:
+                found.append(self._labelled(row, first, second, annotator or Annotator()))
+        return found
+
+    def _labelled(self, row: Row, first: Candidate, second: Candidate, annotator: Annotator) -> Row:
+        """Returns the preference row of two responses to the prompt of `row`."""
+        values = [annotator.utility(text, true, [c.kind for c in cs]) for text, cs, true in (first, second)]
+        if not annotator.prefers_first(values[0], values[1], row["id"]):
+            first, second = second, first
+        meta = dict(row["meta"])
+        meta |= {"chosen_clauses": self.clause_rows(first[1]), "rejected_clauses": self.clause_rows(second[1])}
+        meta |= {"true_chosen": first[2], "true_rejected": second[2]}
+        return {
+            "id": row["id"], "prompt": row["prompt"], "chosen": first[0], "rejected": second[0], "source": SOURCE,
+            "meta": meta,
+        }  # fmt: skip
+
+    def _candidate(self, meta: Mapping[str, Any], rng: Any, split: str) -> Candidate:
         """Returns a response to be compared: of the mixture, or one that rambles on or is garbled as a policy's may
         be."""
-        text, located = mixture_response(meta, self.knowledge, rng, draw_quality(rng), with_reserved=split == "ood")
+        reserved, family = split == "ood", self.config.dials.pairs
+        text, located = self._respond(meta, rng, draw_quality(rng), reserved, family)
         if self.config.padded_with is not None and rng.random() < self.config.padding:
-            text = pad(text, meta, self.config.padded_with, rng)
+            text = pad(text, meta, self.config.padded_with, rng, self.config.dials.families)
             clauses = self.clauses(meta, text)
-            return text, clauses, total(clauses, self.config.rewards)
+            return text, clauses, self.total(clauses)
         draw = rng.random()
         if draw >= self.config.rambling + self.config.garbling:
             clauses = self._scored(located, meta)
-            return text, clauses, total(clauses, self.config.rewards)
+            return text, clauses, self.total(clauses)
         if draw < self.config.rambling:
-            more, _ = mixture_response(meta, self.knowledge, rng, 0.3 * draw_quality(rng), with_reserved=split == "ood")
+            more, _ = self._respond(meta, rng, 0.3 * draw_quality(rng), reserved, family)
             text = ramble(text, more, rng)
         else:
             text = garble(text, rng)
         clauses = self.clauses(meta, text)
-        return text, clauses, total(clauses, self.config.rewards)
+        return text, clauses, self.total(clauses)
 
     def anchor_rewards(self, meta: Meta) -> list[float]:
         """Returns the sorted true rewards of the prompt's fixed pool of graded answers (poor to expert)."""
-        key = (meta["entity"], *meta["requested"])
+        key = _request_names(meta)
         if key not in self._anchor_rewards:
             count = self.config.anchors
             texts = [self.mixture_answer(meta, 1000 + i, i / count) for i in range(count - 1)]
@@ -314,3 +402,8 @@ class World:
             row = {"id": f"testbed-task-{seed}-{index}", "prompt": item["question"], "response": response}
             rows.append(row | {"source": SOURCE, "meta": item["meta"] | {"right": not wrong}})
         return rows
+
+
+def _request_names(meta: Meta) -> tuple[str, ...]:
+    """Returns the animals and attributes of a request, which name the streams of answers to it."""
+    return tuple(name for entity, requested in asked_for(meta).items() for name in (entity, *requested))

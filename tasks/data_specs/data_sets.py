@@ -11,6 +11,8 @@ from typing import Any
 from rlhf_core.data.quarantine import QuarantineSummary
 from rlhf_core.data.sources import DirectorySource, HuggingFaceSource, Screening, Source
 from rlhf_core.errors import DataError
+from rlhf_core.testbed.calibration import CALIBRATED
+from rlhf_core.testbed.dials import Dials
 from tasks.params.data import DrawnSpec
 from tasks.running.artifacts import digest
 
@@ -27,29 +29,40 @@ def benchmark_row(row: Mapping[str, Any], turns: list[str], baseline: list[str],
     return {"id": row["id"], "turns": turns, "baseline": baseline, "metas": metas, "source": row["source"], **history}
 
 
+def moved_dials(dials: Dials) -> dict[str, Any]:
+    """Returns the dials that are not at their default, as facts of data.json about the world."""
+    moved = dials.moved()
+    return {"dials": moved} if moved else {}
+
+
 def pair_example(row: Mapping[str, Any], clauses: Sequence[Any] = ()) -> dict[str, Any]:
     """Returns a pair's chosen response as an example that reward models colour, with its true clauses where known."""
     kept = {"id": row["id"], "prompt": row["prompt"], "response": row["chosen"]}
     return kept | {"kind": "normal", "true_clauses": list(clauses)}
 
 
-def drawn_pairs(world: Any, spec: DrawnSpec) -> tuple[Sets, dict[str, float]]:
-    """Returns the preference sets that a testbed's world draws, and the Bayes ceiling of each split."""
-    from rlhf_core.testbed import Annotator, bayes_ceiling
+def drawn_pairs(world: Any, spec: DrawnSpec) -> tuple[Sets, dict[str, Any]]:
+    """Returns the preference sets that a testbed's world draws, and facts about them for data.json.
 
-    annotator = Annotator(**spec.annotator)
+    The facts are the Bayes ceiling of each split and the annotator where its temperature is found by calibration.
+    """
+    from rlhf_core.testbed import annotator_of, bayes_ceiling
+
+    annotator = annotator_of(spec.annotator, world)
     pairs = {
         split: world.preference_pairs(spec.rows[f"preference_{split}"], spec.seed + offset, annotator, draw)
         for split, draw, offset in (("train", "train", 0), ("validation", "train", 1), ("ood", "ood", 2))
     }
     ceilings = {split: bayes_ceiling(rows, annotator) for split, rows in pairs.items()}
-    return {f"preference.{split}": rows for split, rows in pairs.items()}, ceilings
+    calibrated = {"annotator": asdict(annotator)} if spec.annotator.get("temperature") == CALIBRATED else {}
+    sets = {f"preference.{split}": rows for split, rows in pairs.items()}
+    return sets, {**calibrated, "bayes_ceiling": ceilings}
 
 
 def drawn_sets(world: Any, spec: DrawnSpec, version: int) -> tuple[Sets, dict[str, Any]]:
     """Returns the sets that every world of the testbed draws alike, and facts about them for data.json."""
     seed, rows = spec.seed, spec.rows
-    pairs, ceilings = drawn_pairs(world, spec)
+    pairs, facts = drawn_pairs(world, spec)
     sets = {
         "sft": world.sft_examples(rows["sft"], seed),
         "sft.validation": world.sft_examples(rows["sft_validation"], seed + 1),
@@ -57,7 +70,7 @@ def drawn_sets(world: Any, spec: DrawnSpec, version: int) -> tuple[Sets, dict[st
         **pairs,
         "examples": [pair_example(r, r["meta"]["chosen_clauses"]) for r in pairs["preference.validation"][:8]],
     }
-    return sets, {"world": {"version": version, "seed": spec.world_seed}, "bayes_ceiling": ceilings}
+    return sets, {"world": {"version": version, "seed": spec.world_seed}, **facts}
 
 
 def alpaca_calibration(file: str, items: Sequence[Mapping[str, Any]], first: int) -> list[dict[str, Any]]:

@@ -45,8 +45,11 @@ def long_form_world_sets(spec: LongFormWorldSpec, _: Path) -> tuple[Sets, dict[s
     sets, facts = drawn_sets(world, spec, VERSION)
     for split, offset in (("train", 0), ("validation", 1)):
         count = rows[f"labelled_{split}"]
-        sets[f"labelled.{split}"] = world.labelled_answers(count, seed + offset)
-        sets[f"completeness.{split}"] = world.preference_pairs(count, seed + offset, aspect="completeness")
+        errors = spec.aspect_errors if split == "train" else {}
+        sets[f"labelled.{split}"] = world.labelled_answers(count, seed + offset, errors=errors)
+        sets[f"completeness.{split}"] = world.preference_pairs(
+            count, seed + offset, aspect="completeness", error=errors.get("completeness", 0.0)
+        )
     sets["benchmarks/alpaca"] = [
         benchmark_row(row, [row["prompt"]], [world.expert_answer(row["meta"], seed)], [row["meta"]])
         for row in world.prompts(rows["benchmark"], seed + 1, "test")

@@ -131,7 +131,7 @@ class Check:
 
 def _entries(root: Path) -> Iterator[tuple[Make, str]]:
     """Yields the type and the address of each entry of every page."""
-    for paper in _paper_names(root):
+    for paper in paper_names(root):
         for kind in PAGES:
             for address in entries(root, paper_folder(paper), kind, readable=True).values():
                 yield PAPER_TYPES[kind], address
@@ -147,14 +147,14 @@ def _entries(root: Path) -> Iterator[tuple[Make, str]]:
             yield partial(typed, cls), file
 
 
-def _paper_names(root: Path) -> list[str]:
+def paper_names(root: Path) -> list[str]:
     """Returns the folders of papers in params/, those without rows included."""
     return sorted(path.name for path in (root / "params").glob("*/") if path.name != "scales")
 
 
-def _wrong_pages(root: Path) -> list[str]:
-    """Returns what is wrong with pages that cannot be read."""
-    folders: list[tuple[Path, Iterable[str]]] = [(paper_folder(paper), PAGES) for paper in _paper_names(root)]
+def unreadable_pages(root: Path) -> list[str]:
+    """Returns the problems of pages that cannot be read."""
+    folders: list[tuple[Path, Iterable[str]]] = [(paper_folder(paper), PAGES) for paper in paper_names(root)]
     folders += [(scale_folder(scale), SCALE_PAGES) for scale in scale_names(root)]
     return [problem for folder, kinds in folders for problem in wrong_pages(root, folder, kinds)]
 
@@ -167,7 +167,7 @@ def _cases(root: Path, scale: str) -> dict[str, set[str]]:
     def named(kind: str) -> set[str]:
         return {name for one in scales for name in scale_entries(root, one, kind, readable=True)}
 
-    backbones, data, known = named("backbones"), named("data"), _paper_names(root)
+    backbones, data, known = named("backbones"), named("data"), paper_names(root)
     of_papers = {*known, *(f"{paper}-{name}" for paper in known for name in data)}
     models = (
         read_settings(at.under(root))
@@ -228,7 +228,7 @@ def check_all(root: Path) -> None:
     Raises:
         RecipeError: every problem, one a line.
     """
-    check, problems = Check(root), _wrong_pages(root)
+    check, problems = Check(root), unreadable_pages(root)
     try:
         problems += [found for make, address in _entries(root) if (found := check.entry(make, address))]
         problems += [found for scale in scale_names(root) for found in unread_stages(root, scale)]
@@ -263,7 +263,7 @@ def refuse_rows(root: Path, scale: str, chosen: Mapping[str, Collection[str]]) -
         found = check.named(scale, paper, dict.fromkeys([*wanted, *known]))
         problems += [problem for name in wanted for problem in found[name]]
         others += [f"{paper}/{name}" for name in known if name not in wanted and found[name]]
-    for problem in (one for one in [*_wrong_pages(root), *unread_stages(root, scale)] if one not in problems):
+    for problem in (one for one in [*unreadable_pages(root), *unread_stages(root, scale)] if one not in problems):
         print(f"warning: {problem}", file=sys.stderr)
     if others:
         names = ", ".join(others[:3]) + (" and more" if len(others) > 3 else "")

@@ -29,20 +29,19 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from rlhf_core.errors import DataError, RecipeError, RewardsmithError, hint
-from tasks.graph.check import check_all
+from tasks.graph.check import check_all, paper_names, unreadable_pages
 from tasks.graph.code_dependencies import Reads, reads
 from tasks.graph.headlines import HEADLINE_FILE, HEADLINES
 from tasks.graph.items import SHARED, Argument, Graph, Item, Tables
 from tasks.graph.matrix import build
-from tasks.graph.rows import papers, read_rows
-from tasks.params.pages import Address, read_page, read_settings
+from tasks.graph.rows import PAGES, paper_folder, papers, read_rows
+from tasks.params.pages import Address, read_page, read_settings, wrong_pages
+from tasks.params.scales import KINDS, scale_folder, scale_names
 from tasks.params.scales import resources as own_resources
 from tasks.params.settings import ROOT_SCALE
-from tasks.params.stages import stage_needs
-from tasks.params.yaml_files import write_whole
+from tasks.params.stages import run_settings, stage_needs
+from tasks.params.yaml_files import write_whole, yaml_text
 
 STAGES = (
     "check", "prepare", "tokenizer", "segmenter", "sft", "entropies", "samples", "teacher", "generative_reward_model",
@@ -190,13 +189,6 @@ def _tables_item(graph: Graph, made: Tables) -> Item:
     return Item("tables", "", arguments, made.out, made.paper, after=made.deps)
 
 
-class _Plain(yaml.CSafeDumper):
-    """YAML without anchors, which readers of a generated file would have to follow."""
-
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-
 def matrix_folders(scale: str, paper: str) -> tuple[Path, ...]:
     """Returns the folders of a paper's matrix at a scale: the folder shared with other papers, and its own."""
     return tuple(Path("pipelines") / scale / name for name in (SHARED, paper))
@@ -209,20 +201,38 @@ def render(root: Path, wanted: Collection[Path] = (), graphs: Mapping[Path, Grap
     Args:
         graphs: what `build` gives, where it is known.
 
+    A file that has stages of a page which cannot be read stays as it is.
+
     Raises:
         RecipeError: a wanted matrix that no row makes.
     """
     files = {}
     graphs = build(root) if graphs is None else graphs
+    kept = _unknown(root, graphs)
     for folder in wanted:
         if folder not in graphs and folder.name != SHARED:
             raise RecipeError(f"no row of {folder.name} has a backbone at scale {folder.parent.name}")
     for folder, graph in graphs.items():
         if folder.parts and folder not in wanted and not (root / folder / "dvc.yaml").exists():
             continue
+        if folder in kept and (root / folder / "dvc.yaml").exists():
+            files[folder / "dvc.yaml"] = (root / folder / "dvc.yaml").read_text(encoding="utf-8")
+            continue
         content = pipeline_file(root, graph, folder)
-        files[folder / "dvc.yaml"] = HEADER + yaml.dump(content, Dumper=_Plain, sort_keys=False, width=110)
+        files[folder / "dvc.yaml"] = HEADER + yaml_text(content)
     return files
+
+
+def _unknown(root: Path, graphs: Iterable[Path]) -> set[Path]:
+    """Returns the folders of `build` whose stages are not all known, since a page of theirs cannot be read."""
+    papers_ = {paper for paper in paper_names(root) if wrong_pages(root, paper_folder(paper), PAGES)}
+    scales = {scale for scale in scale_names(root) if wrong_pages(root, scale_folder(scale), KINDS)}
+    demo = ROOT_SCALE in scales or papers_ & run_settings(root).demo.keys()
+    found = {Path()} if demo else set()
+    shared = {*papers_, SHARED} if papers_ else set()
+    return found | {
+        folder for folder in graphs if folder.parts and (folder.parts[1] in scales or folder.name in shared)
+    }
 
 
 def stale(root: Path, texts: Mapping[Path, str]) -> list[Path]:
@@ -277,10 +287,11 @@ def main(arguments: list[str] | None = None) -> int:
             return 1 if stale else 0
         for path in write(options.root, wanted):
             print(f"wrote {path}")
-        for problem in (
-            wrong for paper in papers(options.root) for wrong in read_rows(options.root, paper)[1].values()
-        ):
+        left_out = [wrong for paper in papers(options.root) for wrong in read_rows(options.root, paper)[1].values()]
+        for problem in left_out:
             print(f"warning: left out: {problem}", file=sys.stderr)
+        for problem in unreadable_pages(options.root):
+            print(f"warning: files with stages of this page stay as they are: {problem}", file=sys.stderr)
     except RewardsmithError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

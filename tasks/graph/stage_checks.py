@@ -106,8 +106,18 @@ def _refuse(where: str, problem: str) -> RecipeError:
     return RecipeError(f"{where}: {problem}")
 
 
+#: Sources of data whose responses are written in the testbed's language of clauses.
+GRAMMATICAL = ("testbed", "testbed-longform")
+
+
 def check_segmenter(segmenter: Mapping[str, Any], reached: Reached, where: str) -> None:
-    """Refuses an entropy cutoff that the scale does not have."""
+    """Refuses an entropy cutoff that the scale does not have, and gold clauses of data that has none."""
+    if segmenter.get("kind") == "gold" and not (reached.has_world and reached.data.source in GRAMMATICAL):
+        raise _refuse(
+            where,
+            f"segmenter.kind is 'gold', which reads the clauses of {' and '.join(GRAMMATICAL)} data, but the data's "
+            f"source is '{reached.data.source}'; name another segmenter, such as entropy",
+        )
     stated = segmenter_needs(segmenter).cutoffs.items()
     for above in reached.upstream("entropies") if stated else ():
         cutoffs = above.own("spec").cutoffs

@@ -7,8 +7,8 @@ questions (`tasks.params.questions`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Protocol
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, ClassVar, Protocol, Self
 
 from rlhf_core.data.hub_set import HubSet
 from rlhf_core.data.preference_filters import PreferenceFilter
@@ -16,10 +16,11 @@ from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.evaluation.benchmark_names import DIALOGUE_BENCHMARKS
-from rlhf_core.testbed.annotator import Annotator
+from rlhf_core.testbed.calibration import check_annotator
+from rlhf_core.testbed.dials import Dials
 from rlhf_core.testbed.responses import PADDINGS
 from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
-from tasks.params.questions import QuestionsSpec
+from tasks.params.questions import QuestionsSpec, WorldNumber, seed_of_world
 from tasks.params.settings import Count, InnerShare, Share, Size
 
 #: The largest tolerated share of bad rows of a file.
@@ -48,8 +49,10 @@ class DrawnSpec(Checked):
         limits: `Limits` in tokens.
         world_seed: of the world.
         seed: of the draws.
-        annotator: `Annotator` of preference pairs.
+        annotator: `Annotator` of preference pairs; `temperature: calibrated` finds the temperature at which the Bayes
+            ceiling is `ceiling`.
         rows: `Rows`.
+        world: number of a world, whose seeds `of_world` makes of those given.
     """
 
     Rows: ClassVar[type[Any]]
@@ -61,12 +64,26 @@ class DrawnSpec(Checked):
     seed: Seed
     annotator: Mapping[str, Any]
     rows: Mapping[str, int]
+    world: WorldNumber | None = field(default=None, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
         typed(Limits, self.limits, "limits")
-        typed(Annotator, self.annotator, "annotator")
+        check_annotator(self.annotator)
         typed(self.Rows, self.rows, "rows")
+
+    def of_world(self, number: int) -> Self:
+        """Returns the spec of one of many worlds: facts, draws and label noise follow from the world's number.
+
+        World 0 has the seeds of the spec. Specs that differ in a seed differ in every world.
+        """
+        return replace(
+            self,
+            world=None,
+            world_seed=seed_of_world(number, self.world_seed),
+            seed=seed_of_world(number, self.seed),
+            annotator={**self.annotator, "seed": seed_of_world(number, self.annotator.get("seed", 0))},
+        )
 
 
 @dataclass(frozen=True)
@@ -100,6 +117,8 @@ class WorldSpec(DrawnSpec):
         follow_up_share: share of SFT examples that are second turns.
         baseline_quality: quality in [0, 1] of a benchmark's baseline answers; without one they are the expert's.
         padding: `WorldConfig`'s padding and padded_with of compared responses, as in {flattery: 0.4}; at most one.
+        dials: settings of the world that a study varies.
+        wrong_share: share of wrong solutions among the task examples.
     """
 
     Rows = WorldRows
@@ -109,6 +128,8 @@ class WorldSpec(DrawnSpec):
     padding: Mapping[Annotated[str, one_of(PADDINGS)], Annotated[float, between(0, 1, open_low=True)]] = field(
         default_factory=dict
     )
+    dials: Dials = field(default_factory=Dials)
+    wrong_share: Annotated[float, between(0, 1, open_high=True)] = 0.1
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -203,9 +224,17 @@ class LongFormRows(DrawnRows):
 
 @dataclass(frozen=True)
 class LongFormWorldSpec(DrawnSpec):
-    """Long-form questions of the testbed; `source` is 'testbed-longform'."""
+    """Long-form questions of the testbed; `source` is 'testbed-longform'.
+
+    Args:
+        aspect_errors: share of each aspect's training labels that are wrong; validation labels are right.
+    """
 
     Rows = LongFormRows
+
+    aspect_errors: Mapping[
+        Annotated[str, one_of(("relevance", "factuality", "completeness"))], Annotated[float, between(0, 0.5)]
+    ] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -272,10 +301,10 @@ def data_spec(values: Mapping[str, Any], where: str) -> DataSpec:
     Raises:
         RecipeError: an unknown source, an unknown or missing field, or a value that its field does not allow.
     """
-    if "task" in values:
-        return typed(QuestionsSpec, values, where)
     source = values.get("source")
-    if not isinstance(source, str) or source not in DATA_SPECS:
+    if "task" not in values and (not isinstance(source, str) or source not in DATA_SPECS):
         raise RecipeError(f"{where}: source is {source!r}{hint(source, DATA_SPECS)}")
-    spec: DataSpec = typed(DATA_SPECS[source], values, where)
+    spec: DataSpec = typed(QuestionsSpec if "task" in values else DATA_SPECS[str(source)], values, where)
+    if isinstance(spec, DrawnSpec | QuestionsSpec) and spec.world is not None:
+        return spec.of_world(spec.world)
     return spec

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any
+from dataclasses import dataclass, field, replace
+from typing import Annotated, Any, Self
 
 from rlhf_core.data.templates import chat_template
 from rlhf_core.data.truncation import Limits
@@ -13,6 +13,26 @@ from rlhf_core.testbed.arithmetic import ArithmeticConfig
 from rlhf_core.testbed.reasoning import TESTS, Reasoning, ReasoningConfig
 from rlhf_core.typed import Checked, Seed, accepted_by, between, one_of, typed
 from tasks.params.settings import Count
+
+#: Number of a world among many independent ones.
+WorldNumber = Annotated[int, between(0, 2**40)]
+
+#: Seeds of a data spec lie below this, so that no two worlds share one.
+SEEDS_PER_WORLD = 1000
+
+
+def seed_of_world(number: int, seed: int) -> int:
+    """Returns the seed that a data spec's seed becomes in a world; in world 0 it stays.
+
+    Raises:
+        RecipeError: a number or a seed outside its range, whose seeds another world would have too.
+    """
+    if not 0 <= number <= 2**40:
+        raise RecipeError(f"world is {number}; it must be from 0 to 2^40")
+    if not 0 <= seed < SEEDS_PER_WORLD:
+        raise RecipeError(f"seed is {seed}; beside 'world' it must be from 0 to {SEEDS_PER_WORLD - 1}")
+    return SEEDS_PER_WORLD * number + seed
+
 
 #: Splits of a test set: like the training questions, or not.
 SPLITS = ("seen", "unseen")
@@ -45,6 +65,7 @@ class QuestionsSpec(Checked):
         columns: {real set: what it is called in tables}, where that differs.
         directory: folder of real sets; without one, the environment variable REWARDSMITH_DATA names it.
         max_bad_share: the largest tolerated share of bad rows of a file.
+        world: number of a world of the testbed, whose seeds `of_world` makes of those given.
     """
 
     source: Annotated[str, one_of(("testbed", "directory"))]
@@ -60,6 +81,7 @@ class QuestionsSpec(Checked):
     columns: Mapping[str, str] = field(default_factory=dict)
     directory: str | None = None
     max_bad_share: Annotated[float, between(0, 1, open_high=True)] = 0.1
+    world: WorldNumber | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,6 +94,14 @@ class QuestionsSpec(Checked):
             raise RecipeError(f"columns: {name} is not one of the tests ({', '.join(self.tests)})")
         if self.source == "testbed":
             self.reasoning()
+
+        elif self.world is not None:
+            raise RecipeError(f"world is {self.world}, and source '{self.source}'; only the testbed has worlds")
+
+    def of_world(self, number: int) -> Self:
+        """Returns the spec of one of many worlds: facts and draws follow from the world's number."""
+        world_seed, seed = (seed_of_world(number, each) for each in (self.world_seed, self.seed))
+        return replace(self, world=None, world_seed=world_seed, seed=seed)
 
     def reasoning(self) -> Reasoning:
         """Returns the testbed's questions."""

@@ -149,3 +149,15 @@ def write_whole(path: Path, text: str) -> None:
         partial.replace(path)
     finally:
         partial.unlink(missing_ok=True)
+
+
+class _Plain(yaml.CSafeDumper):
+    """YAML without anchors, which readers of a generated file would have to follow."""
+
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+
+def yaml_text(content: Any) -> str:
+    """Returns the text of a generated file: block style, in the order given, without anchors."""
+    return yaml.dump(content, Dumper=_Plain, sort_keys=False, width=110)

@@ -187,6 +187,4 @@ def hindsight(
 
 
 def _clauses(world: World, rows: Sequence[Generation]) -> ClauseUse:
-    from rlhf_core.testbed import KINDS
-
-    return clause_use(([c.kind for c in world.clauses(row["meta"], row["response"])] for row in rows), KINDS)
+    return clause_use(([c.kind for c in world.clauses(row["meta"], row["response"])] for row in rows), world.kinds)

@@ -84,29 +84,29 @@ def load_world(data: Path) -> GoldWorld | None:
     facts = read_json(data / "data.json")
     if facts["source"] not in WORLDS or "world" not in facts:
         return None
-    return WORLDS[facts["source"]](int(facts["world"]["seed"]))
+    return WORLDS[facts["source"]](facts["world"], f"{data / 'data.json'}: world")
 
 
-def _dialogue_world(seed: int) -> GoldWorld:
-    from rlhf_core.testbed import World, WorldConfig
+def _dialogue_world(facts: Mapping[str, Any], where: str) -> GoldWorld:
+    from rlhf_core.testbed import Dials, World, WorldConfig
 
-    return World(WorldConfig(seed=seed))
+    return World(WorldConfig(seed=facts["seed"], dials=typed(Dials, facts.get("dials", {}), f"{where}.dials")))
 
 
-def _long_form_world(seed: int) -> GoldWorld:
+def _long_form_world(facts: Mapping[str, Any], where: str) -> GoldWorld:
     from rlhf_core.testbed.longform import LongFormConfig, LongFormWorld
 
-    return LongFormWorld(LongFormConfig(seed=seed))
+    return LongFormWorld(LongFormConfig(seed=facts["seed"]))
 
 
-def _translation_world(seed: int) -> GoldWorld:
+def _translation_world(facts: Mapping[str, Any], where: str) -> GoldWorld:
     from rlhf_core.testbed.translation import TranslationConfig, TranslationWorld
 
-    return TranslationWorld(TranslationConfig(seed=seed))
+    return TranslationWorld(TranslationConfig(seed=facts["seed"]))
 
 
-#: World of each source of testbed data, by its seed.
-WORLDS: dict[str, Callable[[int], GoldWorld]] = {
+#: World of each source of testbed data, by what data.json says of it.
+WORLDS: dict[str, Callable[[Mapping[str, Any], str], GoldWorld]] = {
     "testbed": _dialogue_world,
     "testbed-longform": _long_form_world,
     "testbed-translation": _translation_world,

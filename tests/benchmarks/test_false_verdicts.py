@@ -57,6 +57,24 @@ def test_the_command_prints_rates_and_writes_them(tmp_path: Path, capsys: pytest
     f.main(["--tables", "50", "--worlds", "3", "--twins", "3", "--seed", "2", "--out", str(out)])
     with out.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
-    assert {row["case"] for row in rows} == {case.name for case in f.CASES}
-    assert all(0 <= float(row["coverage"]) <= 1 for row in rows)
+    assert {case.name for case in f.CASES} < {row["row"] for row in rows}
+    assert all(0 <= float(row["value"]) <= 1 for row in rows)
     assert "A/A" in capsys.readouterr().out
+
+
+def test_tables_of_a_document_are_written_anew(tmp_path: Path) -> None:
+    document, out = tmp_path / "page.md", tmp_path / "rates.csv"
+    document.write_text(
+        f"Before.\n\n| {f.ALONE} | old |\n|---|---|\n| a | b |\n\n| {f.ALIKE} |\n\n| {f.TWINS} |\nAfter.\n"
+    )
+    arguments = ["--tables", "50", "--worlds", "3", "4", "--twins", "3", "--out", str(out), "--document"]
+    f.main([*arguments, str(document)])
+    text = document.read_text(encoding="utf-8")
+    assert "old" not in text
+    assert text.startswith(f"Before.\n\n| {f.ALONE} | false tables, 3 worlds | ")
+    assert text.endswith(" |\nAfter.\n")
+    with out.open(encoding="utf-8") as file:
+        assert all(table in text for table in f.tables_of(csv.DictReader(file)).values())
+    document.write_text("Nothing.")
+    with pytest.raises(ValueError, match="has no table"):
+        f.main([*arguments, str(document)])

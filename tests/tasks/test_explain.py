@@ -38,7 +38,7 @@ def test_what_is_missing_is_named(pipeline: Pipeline, tmp_path: Path) -> None:
         explain(pipeline.result("sft") / "model", "Hello?", "Hi.")
     with pytest.raises(DataError, match="the prompt is empty"):
         explain(pipeline.result("reward_model") / "model", " ", "Hi.")
-    with pytest.raises(RecipeError, match="cutoff is None"):
+    with pytest.raises(RecipeError, match="'cutoff' is missing"):
         explain(pipeline.result("reward_model"), "Hello?", "Hi.", segmenter={"kind": "entropy"})
     alone = tmp_path / "model"
     shutil.copytree(pipeline.result("reward_model") / "model", alone)

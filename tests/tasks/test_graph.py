@@ -12,7 +12,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rlhf_core.errors import DataError, RecipeError
+from rlhf_core.errors import RecipeError
 from tasks import sft
 from tasks.graph import files as graph
 from tasks.graph.check import check_all
@@ -245,10 +245,16 @@ def test_bad_rows_are_refused(root: Path, row: dict[str, object], message: str) 
     refused(root, message)
 
 
-def test_broken_yaml_is_named(root: Path) -> None:
+def test_files_with_stages_of_an_unreadable_page_stay_as_they_are(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    graph.write(root)
+    before = (root / "dvc.yaml").read_text()
     (root / "params/segment/rows_wrong.yaml").write_text("wrong: [reward\n")
-    with pytest.raises(DataError, match=r"rows_wrong\.yaml, row 2: not valid YAML"):
-        graph.build(root)
+    assert graph.main(["--root", str(root)]) == 0
+    assert (root / "dvc.yaml").read_text() == before
+    assert "rows_wrong.yaml, row 2: not valid YAML" in capsys.readouterr().err
+    assert graph.main(["--root", str(root), "--check"]) == 2
 
 
 def test_unknown_demo_row_is_refused(root: Path) -> None:

@@ -1,0 +1,276 @@
+"""Settings of a study: which rows are compared in which worlds, by which numbers, decided before it runs.
+
+    # studies/credit.yaml
+    title: Dense rewards where credit is hard
+    asks: Does a reward for every segment beat one for the whole response more clearly in long responses?
+    claim: {paper: segment, says: Segment rewards beat bandit rewards, source: 'Section 4.2 (1), Table 1'}
+    main: bandit
+    rows:
+      bandit: {like: segment/bandit}
+      segment: {like: segment/segment}
+    dials:
+      length:
+        short: {data: {base: {clauses: short}}}
+        long: {data: {base: {clauses: long}}}
+    hypotheses:
+      more-in-long:
+        says: The advantage of segment rewards grows with the length of responses
+        row: segment
+        over: length
+    metric: win_rate_vs_sft
+    worlds: 8
+
+A **cell** is one level of every dial. A **world** is one independent draw of facts, data, prompts, initial weights, SFT
+model, reward models and policies; every row of every cell is trained in each. Nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from rlhf_core.errors import RecipeError, hint
+from rlhf_core.typed import Checked, above, one_of, typed
+from tasks.params.pages import NAME, NAME_RULE, read_settings
+from tasks.params.scales import KINDS
+from tasks.params.settings import Count
+
+FOLDER = Path("studies")
+#: What a row of a study is like, and what the row's other settings are laid over.
+LIKE, ONLY = "like", "only"
+#: The cell of a study without dials.
+PLAIN = "as-it-is"
+SIDES = ("above", "below")
+
+#: {page of a scale: {entry or base: settings}}
+Overlay = Mapping[str, Mapping[str, Any]]
+Names = Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class PaperClaim(Checked):
+    """The sentence of a paper that a study is about."""
+
+    paper: str
+    says: str
+    source: str
+
+
+@dataclass(frozen=True)
+class Hypothesis(Checked):
+    """A row against another one, in one number per world.
+
+    Args:
+        says: the hypothesis as a sentence.
+        row: the row that is expected to differ.
+        than: the row that it is compared with; the study's `main` unless given.
+        at: levels of dials that a cell must have; the mean over all such cells counts.
+        over: a dial over which the difference is expected to grow (`above`) or to shrink (`below`): the number is the
+            slope of the difference over the dial's levels, in points per level, or by `weights`.
+        weights: of the levels of `over`, by name; they sum to 0.
+        side: the side on which the number is expected to be of 0.
+    """
+
+    says: str
+    row: str
+    than: str | None = None
+    at: Names = field(default_factory=dict)
+    over: str | None = None
+    weights: Mapping[str, float] | None = None
+    side: Annotated[str, one_of(SIDES)] = "above"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.weights is not None and self.over is None:
+            raise RecipeError("'weights' are of the levels of a dial; name it by 'over'")
+        if self.weights is not None and abs(sum(self.weights.values())) > 1e-9:
+            raise RecipeError(f"weights sum to {sum(self.weights.values()):g}; the weights of a contrast sum to 0")
+        if self.over is not None and self.over in self.at:
+            raise RecipeError(f"'at' fixes dial '{self.over}', over which the hypothesis is")
+
+
+@dataclass(frozen=True)
+class StudySpec(Checked):
+    """A study.
+
+    Args:
+        title: a few words.
+        asks: the question.
+        rows: by name: `like: <paper>/<row>`, settings of a row laid over it, and `only` the levels of dials in whose
+            cells it is trained.
+        main: the row that hypotheses compare with.
+        reward_models: of the study's own, by name: `like: <paper>/<reward model>` and settings laid over it; rows of
+            the same paper name them as their `reward_model`.
+        hypotheses: by name; the first is the primary one, the others are corrected for their number (Holm).
+        metric: of the rows' results, such as win_rate_vs_sft; larger is better.
+        worlds: how many are run before anything is concluded.
+        dials: by name, levels in order, each laid over the scale's pages.
+        settings: laid over the scale's pages in every cell.
+        claim: the sentence of a paper, None for a question of one's own.
+        margin: differences within it count as none, in the metric's unit; None tests no equivalence.
+        stage: the kind of stage whose metrics count.
+        hours: of one core that the study is expected to take.
+        shows: other metrics that its page shows.
+        tuned_at: cells in which the rows are tuned, every cell unless given.
+    """
+
+    title: str
+    asks: str
+    rows: Mapping[str, Mapping[str, Any]]
+    main: str
+    hypotheses: Mapping[str, Hypothesis]
+    metric: str
+    worlds: Annotated[Count, above(1)]
+    dials: Mapping[str, Mapping[str, Overlay]] = field(default_factory=dict)
+    settings: Overlay = field(default_factory=dict)
+    reward_models: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    claim: PaperClaim | None = None
+    margin: Annotated[float, above(0)] | None = None
+    hours: Annotated[float, above(0)] | None = None
+    shows: tuple[str, ...] = ()
+    tuned_at: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not self.hypotheses:
+            raise RecipeError("hypotheses is empty; state at least the primary one")
+        self._check_names()
+        for dial, levels in self.dials.items():
+            if len(levels) < 2:
+                raise RecipeError(f"dials.{dial} has {len(levels)} level; a dial has at least two")
+        for group, entries in (("rows", self.rows), ("reward_models", self.reward_models)):
+            for name, entry in entries.items():
+                if not isinstance(entry.get(LIKE), str) or entry[LIKE].count("/") != 1:
+                    raise RecipeError(f"{group}.{name}: 'like' is {entry.get(LIKE)!r}; write it as <paper>/<name>")
+        for name, row in self.rows.items():
+            self._check_levels(f"rows.{name}.{ONLY}", row.get(ONLY) or {})
+        _named("main", self.main, self.rows)
+        for cell in self.tuned_at:
+            _named("tuned_at", cell, self.cells)
+        for name, hypothesis in self.hypotheses.items():
+            self._check_hypothesis(f"hypotheses.{name}", hypothesis)
+        overlays = [("settings", self.settings)]
+        overlays += [(f"dials.{d}.{level}", laid) for d, levels in self.dials.items() for level, laid in levels.items()]
+        for where, overlay in overlays:
+            for page in overlay:
+                _named(where, page, KINDS)
+
+    def _check_names(self) -> None:
+        groups = [
+            ("rows", self.rows),
+            ("reward_models", self.reward_models),
+            ("dials", self.dials),
+            ("hypotheses", self.hypotheses),
+        ]
+        groups += [(f"dials.{dial}", levels) for dial, levels in self.dials.items()]
+        for group, names in groups:
+            for name in names:
+                if not NAME.fullmatch(str(name)):
+                    raise RecipeError(f"{group}: '{name}' is not a name; a name has {NAME_RULE}")
+
+    def _check_levels(self, where: str, levels: Mapping[str, Any]) -> None:
+        for dial, level in levels.items():
+            _named(where, dial, self.dials)
+            for one in level if isinstance(level, list | tuple) else (level,):
+                _named(f"{where}.{dial}", one, self.dials[dial])
+
+    def _check_hypothesis(self, where: str, hypothesis: Hypothesis) -> None:
+        for name, row in (("row", hypothesis.row), ("than", hypothesis.than or self.main)):
+            _named(f"{where}.{name}", row, self.rows)
+        if hypothesis.row == (hypothesis.than or self.main):
+            raise RecipeError(f"{where}: row '{hypothesis.row}' is compared with itself; name another by 'than'")
+        self._check_levels(f"{where}.at", hypothesis.at)
+        if hypothesis.over is not None:
+            _named(f"{where}.over", hypothesis.over, self.dials)
+            for level in hypothesis.weights or {}:
+                _named(f"{where}.weights", level, self.dials[hypothesis.over])
+        if not self.weighted_cells(hypothesis):
+            raise RecipeError(f"{where}: no cell has both '{hypothesis.row}' and '{hypothesis.than or self.main}'")
+
+    @property
+    def cells(self) -> dict[str, dict[str, str]]:
+        """Returns the level of every dial of each cell, by the cell's name."""
+        levels = [[(dial, level) for level in levels] for dial, levels in self.dials.items()]
+        every = [dict(each) for each in itertools.product(*levels)]
+        return {"-".join(cell.values()) or PLAIN: cell for cell in every}
+
+    def rows_of(self, cell: Mapping[str, str]) -> list[str]:
+        """Returns the rows that are trained in a cell."""
+        return [name for name, row in self.rows.items() if _within(cell, row.get(ONLY) or {})]
+
+    def weighted_cells(self, hypothesis: Hypothesis) -> dict[str, float]:
+        """Returns the weight of the rows' difference in each cell that a hypothesis counts, by the cell's name.
+
+        Over a dial the weights are those of the least-squares slope over levels 0, 1, 2, ..., or the stated ones; the
+        other dials are averaged over.
+        """
+        rows = {hypothesis.row, hypothesis.than or self.main}
+        counted = {n: c for n, c in self.cells.items() if _within(c, hypothesis.at) and rows <= {*self.rows_of(c)}}
+        if hypothesis.over is None:
+            return dict.fromkeys(counted, 1.0 / len(counted)) if counted else {}
+        dial = hypothesis.over
+        present = [level for level in self.dials[dial] if any(c[dial] == level for c in counted.values())]
+        if len(present) < 2:
+            return {}
+        weights = hypothesis.weights or _slope(present)
+        counts = {level: sum(c[dial] == level for c in counted.values()) for level in present}
+        return {n: weights.get(c[dial], 0.0) / counts[c[dial]] for n, c in counted.items()}
+
+    def overlay(self, cell: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """Returns what is laid over the scale's pages in a cell: the study's settings, then those of its levels."""
+        merged: dict[str, dict[str, Any]] = {}
+        for laid in (self.settings, *(self.dials[dial][level] for dial, level in cell.items())):
+            for page, entries in laid.items():
+                known = merged.setdefault(page, {})
+                for entry, values in entries.items():
+                    known[entry] = _deep(known.get(entry, {}), values)
+        return merged
+
+
+def _named(where: str, name: Any, known: Any) -> None:
+    if name not in known:
+        raise RecipeError(f"{where} names '{name}'{hint(str(name), sorted(known), more=3)}")
+
+
+def _within(cell: Mapping[str, str], levels: Mapping[str, Any]) -> bool:
+    return all(cell[d] in (level if isinstance(level, list | tuple) else (level,)) for d, level in levels.items())
+
+
+def _slope(levels: list[str]) -> dict[str, float]:
+    """Returns the weights of the least-squares slope over levels that are one apart."""
+    middle = (len(levels) - 1) / 2
+    squares = math.fsum((position - middle) ** 2 for position in range(len(levels)))
+    return {level: (position - middle) / squares for position, level in enumerate(levels)}
+
+
+def _deep(base: Any, own: Any) -> Any:
+    if not (isinstance(base, Mapping) and isinstance(own, Mapping)):
+        return own
+    return {**base, **{name: _deep(base.get(name), value) for name, value in own.items()}}
+
+
+def study_file(root: Path, name: str) -> Path:
+    """Returns the file of a study, by its name or path.
+
+    Raises:
+        RecipeError: no such study, with the nearest known names.
+    """
+    known = {path.stem: path for path in sorted((root / FOLDER).glob("*.yaml"))}
+    path = Path(name) if name.endswith(".yaml") else known.get(name)
+    if path is None or not path.is_file():
+        raise RecipeError(f"no study '{name}' in {FOLDER}/{hint(name, sorted(known), more=3)}")
+    return path
+
+
+def read_study(path: Path) -> StudySpec:
+    """Parses a study's file.
+
+    Raises:
+        DataError: the file cannot be read.
+        RecipeError: an unknown field, name or level.
+    """
+    return typed(StudySpec, read_settings(path), str(path))

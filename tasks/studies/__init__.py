@@ -1,0 +1,1 @@
+"""Studies: questions that are registered before they run, their worlds, and the records of what was found."""

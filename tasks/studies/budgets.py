@@ -1,0 +1,150 @@
+"""Budgets of a study's rows, from its records and its tuning: a comparison of unequal ones says so."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from tasks.params.studies import Hypothesis, StudySpec
+from tasks.studies.tuned import TunedRow, as_tuned, tuned_rows
+
+#: What both rows of a comparison have as much of.
+EQUAL = ("updates", "rollouts")
+#: The least training of a row that samples its rollouts while it trains: a policy that hardly moved shows nothing.
+LEAST = {"updates": 60, "iterations": 30}
+
+
+@dataclass(frozen=True)
+class RowBudget:
+    """What a row was given; means over worlds and cells, None where no record says.
+
+    Attributes:
+        row: its name.
+        trials: of tuning, finished ones.
+        updates: of the policy's weights.
+        rollouts: responses sampled while training.
+        tokens: of responses learned from.
+        tuning_seconds: core-seconds of all trials.
+        final_seconds: core-seconds of training and evaluation in all worlds and cells.
+        kl: nats per response from the SFT model at the end.
+        clip_fraction, explained_variance: means over the second half of training.
+    """
+
+    row: str
+    trials: int
+    updates: float | None
+    rollouts: float | None
+    tokens: float | None
+    tuning_seconds: float
+    final_seconds: float
+    kl: float | None
+    clip_fraction: float | None
+    explained_variance: float | None
+
+
+def row_budgets(
+    spec: StudySpec, records: Iterable[Mapping[str, Any]], tuning: Mapping[str, Any] | None
+) -> dict[str, RowBudget]:
+    """Returns the budget of each row of a study by name.
+
+    Args:
+        spec: the study.
+        records: of its worlds.
+        tuning: the record of its tuning, None without one.
+    """
+    tuned, known = _tuned(tuning), list(records)
+    return {row: _budget(row, _runs(known, row), tuned.get(row)) for row in spec.rows}
+
+
+def _tuned(tuning: Mapping[str, Any] | None) -> dict[str, TunedRow]:
+    return {} if tuning is None else tuned_rows(tuning)
+
+
+def _runs(records: Sequence[Mapping[str, Any]], row: str) -> list[dict[str, Any]]:
+    """Returns what every world and cell says of a row, with core-seconds."""
+    found = []
+    for record in records:
+        for cell in record["cells"].values():
+            if row in cell["rows"]:
+                run = cell["rows"][row]
+                found.append({**run, "core_seconds": run["seconds"] * record["machine"]["threads"]})
+    return found
+
+
+def _budget(row: str, runs: Sequence[Mapping[str, Any]], tuned: TunedRow | None) -> RowBudget:
+    def of(part: str, name: str) -> float | None:
+        values = [run.get(part, {}).get(name) for run in runs]
+        known = [float(value) for value in values if isinstance(value, int | float)]
+        return fmean(known) if known else None
+
+    return RowBudget(
+        row=row,
+        trials=0 if tuned is None else tuned.trials,
+        updates=of("training", "updates"),
+        rollouts=of("training", "rollouts"),
+        tokens=of("training", "tokens"),
+        tuning_seconds=0.0 if tuned is None else tuned.core_seconds,
+        final_seconds=math.fsum(run["core_seconds"] for run in runs),
+        kl=of("metrics", "kl"),
+        clip_fraction=of("training", "clip_fraction"),
+        explained_variance=of("training", "explained_variance"),
+    )
+
+
+def unequal(
+    spec: StudySpec,
+    hypothesis: Hypothesis,
+    records: Iterable[Mapping[str, Any]],
+    tuning: Mapping[str, Any] | None,
+) -> str | None:
+    """Returns how the budgets of the rows that a hypothesis compares differ, as 'unequal: ...'; None where they do not.
+
+    Rows have equal budgets where as many trials were made of both, both run at what tuning chose, and both have as many
+    updates and rollouts in every cell of every world that counts.
+    """
+    rows = hypothesis.row, hypothesis.than or spec.main
+    tuned = _tuned(tuning)
+    found = []
+    trials = [tuned[row].trials if row in tuned else 0 for row in rows]
+    if trials[0] != trials[1]:
+        found.append(f"{trials[0]} trials of '{rows[0]}' and {trials[1]} of '{rows[1]}'")
+    for row in rows:
+        if row in tuned and tuned[row].best is None:
+            found.append(f"tuning chose nothing for '{row}'")
+        elif row in tuned and not as_tuned(spec, tuned[row]):
+            found.append(f"'{row}' does not run at the settings that tuning chose")
+    for record in records:
+        for cell in spec.weighted_cells(hypothesis):
+            found += _differences(record, cell, rows)
+    return f"unequal: {'; '.join(found)}" if found else None
+
+
+def _differences(record: Mapping[str, Any], cell: str, rows: tuple[str, str]) -> list[str]:
+    found, where = [], f"in world {record['world']}, cell '{cell}'"
+    for name in EQUAL:
+        values = [record["cells"][cell]["rows"][row].get("training", {}).get(name) for row in rows]
+        if values[0] is None and values[1] is None:
+            found.append(f"{name} of '{rows[0]}' and '{rows[1]}' are not known {where}")
+        elif values[0] != values[1]:
+            said = [f"{_number(value)} of '{row}'" for row, value in zip(rows, values, strict=True)]
+            found.append(f"{name} {' and '.join(said)} {where}")
+    return found
+
+
+def _number(value: float | None) -> str:
+    return "an unknown number" if value is None else f"{value:g}"
+
+
+def little_training(spec: StudySpec, hypothesis: Hypothesis, records: Iterable[Mapping[str, Any]]) -> list[str]:
+    """Returns what the rows of a hypothesis lack in training, in words: updates, or iterations of fresh rollouts."""
+    rows, known, found = (hypothesis.row, hypothesis.than or spec.main), list(records), []
+    for row in rows:
+        runs = [run["training"] for run in _runs(known, row) if run.get("training", {}).get("rollouts")]
+        for name, least in LEAST.items():
+            fewest = min((run[name] for run in runs), default=least)
+            if fewest < least:
+                found.append(f"'{row}' has {fewest:g} {name}; at least {least} are asked for")
+    return found

@@ -1,0 +1,195 @@
+"""The working tree of one world of a study: the project's pages with the study's rows, and a scale for each cell.
+
+A tree is a project of its own, outside the clone: `params/`, a dvc.yaml for each cell, DVC's cache. The scheduler runs
+it as it runs any other; it may be deleted once the world's record is written.
+
+    <tree>/params/scales/<cell>/*.yaml           the scale's pages, the study's settings and the cell's levels over them
+    <tree>/params/<paper>/rows_<study>.yaml      rows `<study>-<row>`, beside the row that each is like
+    <tree>/pipelines/<cell>/<paper>/dvc.yaml
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from rlhf_core.errors import RecipeError, hint
+from tasks.graph import files as graph
+from tasks.graph.check import check_rows, refused
+from tasks.graph.items import Graph, Item
+from tasks.graph.rows import load_row, papers, row_addresses
+from tasks.graph.scale import Scale
+from tasks.params.pages import entries, merge, page_files, read_settings
+from tasks.params.scales import KINDS, RESOURCES, STAGES, scale_entries
+from tasks.params.settings import ROOT_SCALE
+from tasks.params.stages import RUNS
+from tasks.params.studies import LIKE, ONLY
+from tasks.params.yaml_files import yaml_text
+
+#: Pages of a paper that a study adds to.
+ROWS, MODELS = "rows", "reward_models"
+
+
+class Trainable(Protocol):
+    """Rows that are trained in the cells of a study: the study's own, or those of tuning."""
+
+    @property
+    def rows(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def reward_models(self) -> Mapping[str, Mapping[str, Any]]: ...
+
+    @property
+    def cells(self) -> Mapping[str, Mapping[str, str]]: ...
+
+    def rows_of(self, cell: Mapping[str, str]) -> list[str]: ...
+
+    def overlay(self, cell: Mapping[str, str]) -> Mapping[str, Mapping[str, Any]]: ...
+
+
+@dataclass(frozen=True)
+class WorldTree:
+    """One world of a study in a tree.
+
+    Attributes:
+        study: its name.
+        spec: its rows and cells.
+        number: the seed of everything in the world.
+        tree: the folder.
+    """
+
+    study: str
+    spec: Trainable
+    number: int
+    tree: Path
+
+    def stages(self, cell: str) -> dict[str, Item]:
+        """Returns the last stage of every row of a cell, by the row's name."""
+        return {row: items[-1] for row, items in self._rows(cell).items()}
+
+    def items(self, cell: str) -> list[Item]:
+        """Returns every stage of a cell, each once."""
+        made = Graph(cell)
+        for items in self._rows(cell).values():
+            made.add(items)
+        return made.items()
+
+    def _rows(self, cell: str) -> dict[str, list[Item]]:
+        scale = Scale(self.tree, cell)
+        found = {}
+        for row in self.spec.rows_of(self.spec.cells[cell]):
+            paper, name = _paper(self.spec.rows[row]), own_name(self.study, row)
+            spec = load_row(self.tree, paper, row_addresses(self.tree, paper)[name])
+            found[row] = scale.row(spec, self.number)
+        return found
+
+    @property
+    def pipelines(self) -> list[str]:
+        """Returns the dvc.yaml files, relative to the tree."""
+        return [f"pipelines/{cell}/{self.study}/dvc.yaml" for cell in self.spec.cells]
+
+
+def own_name(study: str, name: str) -> str:
+    """Returns the name of a study's row or reward model on its page."""
+    return f"{study}-{name}"
+
+
+def _paper(row: Mapping[str, Any]) -> str:
+    return str(row[LIKE]).partition("/")[0]
+
+
+def write_tree(project: Path, world: WorldTree) -> None:
+    """Writes the pages and pipelines of a world; what the tree has of results stays.
+
+    Raises:
+        RecipeError: a row or setting of the study that does not exist or does not fit.
+    """
+    world.tree.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(world.tree / "params", ignore_errors=True)
+    for paper in papers(project):
+        shutil.copytree(project / "params" / paper, world.tree / "params" / paper)
+        for page in page_files(world.tree / "params" / paper, ROWS):
+            page.unlink()  # a setting of the study that another row cannot have is not its concern
+    (world.tree / RUNS).write_text(yaml_text({"suite": {"seeds": [world.number], "scale_seeds": {"default": [0]}}}))
+    for cell, levels in world.spec.cells.items():
+        _write_scale(project, world, cell, world.spec.overlay(levels))
+    _write_rows(project, world)
+    _check(world)
+    for cell, file in zip(world.spec.cells, world.pipelines, strict=True):
+        made = Graph(cell)
+        made.add(world.items(cell))
+        content = graph.pipeline_file(world.tree, made, Path(file).parent)
+        (world.tree / file).parent.mkdir(parents=True, exist_ok=True)
+        (world.tree / file).write_text(graph.HEADER + yaml_text(content), encoding="utf-8")
+    if not (world.tree / ".dvc").is_dir():
+        subprocess.run([sys.executable, "-m", "dvc", "init", "-q", "--no-scm"], cwd=world.tree, check=True)
+
+
+def _check(world: WorldTree) -> None:
+    """Refuses what a stage would refuse, naming the study beside the page."""
+    problems = [
+        problem
+        for cell in world.spec.cells
+        for paper in dict.fromkeys(map(_paper, world.spec.rows.values()))
+        for problem in check_rows(world.tree, paper, row_addresses(world.tree, paper), cell)
+    ]
+    if (error := refused(f"study '{world.study}': {problem}" for problem in problems)) is not None:
+        raise error
+
+
+def _write_scale(project: Path, world: WorldTree, cell: str, overlay: Mapping[str, Mapping[str, Any]]) -> None:
+    """Writes the pages of a cell: the testbed's entries, laid over and drawn by the world's number."""
+    folder = world.tree / "params" / "scales" / cell
+    folder.mkdir(parents=True, exist_ok=True)
+    for kind in KINDS:
+        known = scale_entries(project, ROOT_SCALE, kind)
+        made = {name: read_settings(address.under(project)) for name, address in known.items()}
+        for name, values in overlay.get(kind, {}).items():
+            if name not in made:
+                raise RecipeError(f"study '{world.study}': {kind} has no entry '{name}'{hint(name, sorted(made))}")
+            made[name] = merge(made[name], values)
+        if kind == "data":
+            made = {name: _drawn(values, world.number) for name, values in made.items()}
+        if kind == STAGES:
+            made[RESOURCES] = graph.resources(project, ROOT_SCALE)
+        if made:
+            (folder / f"{kind}.yaml").write_text(yaml_text(made), encoding="utf-8")
+
+
+def _drawn(values: Mapping[str, Any], number: int) -> dict[str, Any]:
+    """Returns settings of generated data with the world's number, from which facts, rows and labels follow; others as
+    they are."""
+    return {**values, "world": number} if "seed" in values else dict(values)
+
+
+def _write_rows(project: Path, world: WorldTree) -> None:
+    """Writes the study's rows and reward models beside those that they are like."""
+    models, spec = world.spec.reward_models, world.spec
+    made = {name: _like(project, world.study, f"reward_models.{name}", model, MODELS) for name, model in models.items()}
+    rows = {name: _like(project, world.study, f"rows.{name}", row, ROWS) for name, row in spec.rows.items()}
+    for row in rows.values():
+        if row.get("reward_model") in models:
+            row["reward_model"] = own_name(world.study, row["reward_model"])
+    for kind, stated, entries_ in ((ROWS, spec.rows, rows), (MODELS, models, made)):
+        pages: dict[str, dict[str, Any]] = {}
+        for name, values in entries_.items():
+            pages.setdefault(_paper(stated[name]), {})[own_name(world.study, name)] = values
+        for paper, page in pages.items():
+            file = world.tree / "params" / paper / f"{kind}_{world.study}.yaml"
+            file.write_text(yaml_text(page), encoding="utf-8")
+
+
+def _like(project: Path, study: str, where: str, stated: Mapping[str, Any], kind: str) -> dict[str, Any]:
+    """Returns the settings of an entry of the project with a study's own over them."""
+    paper, name = str(stated[LIKE]).split("/")
+    known = entries(project, Path("params") / paper, kind) if paper in papers(project) else {}
+    if name not in known:
+        near = hint(name, sorted(known), more=3) if known else hint(paper, papers(project), more=3)
+        raise RecipeError(f"study '{study}': {where}: like is '{stated[LIKE]}', which no page has{near}")
+    own = {field: value for field, value in stated.items() if field not in (LIKE, ONLY)}
+    return merge(read_settings(known[name].under(project)), own)

@@ -1,0 +1,192 @@
+"""Records of tuning, reference/tuning/<study>.json: what every trial of every row gave, and what it cost.
+
+A trial's run in a cell of a seed's world has its metric, its evaluations on the way, what training did and its
+core-seconds, or why it diverged or stopped. A run that is recorded is not run again.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import DataError, hint
+from tasks.graph.items import Item, result_of
+from tasks.params.yaml_files import write_whole
+from tasks.running.artifacts import read_json
+from tasks.studies.training import curve_of, training_of
+from tasks.studies.tree import WorldTree
+from tasks.studies.trials import Trial, TrialRows, TuningPlan
+
+TUNING = Path("reference") / "tuning"
+#: Metrics that compare with the SFT model, which itself has this value.
+OVER_SFT, EVEN = "win_rate_vs_sft", 50.0
+#: What a failure's message says of numbers that are not finite.
+DIVERGED = re.compile(r"not finite|gradient norm is (nan|inf)|loss \S+, gradient norm \S+")
+#: What it says before the stage's own words.
+STAGE_FAILED = re.compile(r"^stage \S+ failed with exit code -?\d+: ")
+Record = dict[str, Any]
+
+
+def tuning_file(study: str) -> Path:
+    """Returns where the record of a study's tuning is, relative to the root."""
+    return TUNING / f"{study}.json"
+
+
+def read_tuning(root: Path, study: str) -> Record | None:
+    """Returns the record of a study's tuning; None where nothing was tried."""
+    file = root / tuning_file(study)
+    return dict(read_json(file)) if file.exists() else None
+
+
+def write_tuning(root: Path, record: Record) -> Path:
+    """Writes the record, whole or not at all; returns its file relative to the root."""
+    file = tuning_file(record["study"])
+    write_whole(root / file, json.dumps(record, indent=1, sort_keys=True) + "\n")
+    return file
+
+
+def continued(root: Path, plan: TuningPlan, seeds: Sequence[int]) -> Record:
+    """Returns the record to go on with: of the plan's trials, and of all seeds that were ever asked for.
+
+    Raises:
+        DataError: recorded trials are of another metric, or of rows, cells or points that the study no longer has.
+    """
+    known = read_tuning(root, plan.study) or {}
+    file = tuning_file(plan.study).as_posix()
+    if known and known["metric"] != plan.spec.metric:
+        remedy = "Restore it in the study, or delete the file to tune anew"
+        raise DataError(
+            f"is {known['metric']}, the study has {plan.spec.metric}", file=file, field="metric", remedy=remedy
+        )
+    for row, made in known.get("rows", {}).items():
+        _check_row(file, row, made, plan)
+    rows: dict[str, Any] = {}
+    for row, kind in plan.kinds.items():
+        new = {"kind": kind, "cells": plan.cells_of(row), "trials": []}
+        rows[row] = known.get("rows", {}).get(row, new)
+        made = rows[row]["trials"]
+        made += [{"point": point, "runs": {}} for point in plan.points[kind][len(made) :]]
+    seeds = sorted({*known.get("seeds", []), *seeds})
+    return {"study": plan.study, "metric": plan.spec.metric, "seeds": seeds, "rows": rows}
+
+
+def _check_row(file: str, row: str, made: Mapping[str, Any], plan: TuningPlan) -> None:
+    """Refuses a recorded row whose trials are not those of the plan."""
+    remedy = "Restore the study and params/tuning.yaml, or delete the row here to tune it anew"
+    if row not in plan.kinds:
+        raise DataError("the study has no such row that trains a policy", file=file, field=f"rows.{row}", remedy=remedy)
+    now = {"kind": plan.kinds[row], "cells": plan.cells_of(row)}
+    for name, value in now.items():
+        if made[name] != value:
+            problem = f"is {made[name]}, the study has {value}"
+            raise DataError(problem, file=file, field=f"rows.{row}.{name}", remedy=remedy)
+    for number, (trial, point) in enumerate(zip(made["trials"], plan.points[plan.kinds[row]], strict=False)):
+        if trial["point"] != point:
+            problem = f"trial {number} was of {trial['point']}, it is {point} now"
+            raise DataError(problem, file=file, field=f"rows.{row}", remedy=remedy)
+
+
+def trials_of(record: Mapping[str, Any] | None) -> int:
+    """Returns how many trials each row has, finished or not."""
+    return max((len(made["trials"]) for made in (record or {"rows": {}})["rows"].values()), default=0)
+
+
+def pending(record: Record, seed: int, numbers: range) -> list[Trial]:
+    """Returns the trials of some numbers that have no run with a seed, of every row."""
+    rows = record["rows"].items()
+    return [(row, n) for n in numbers for row, made in rows if str(seed) not in made["trials"][n]["runs"]]
+
+
+def check_digests(record: Record, seed: int, digests: Mapping[tuple[Trial, str], str]) -> None:
+    """Refuses rows that were changed, beside the tuned values, since their first trials.
+
+    Args:
+        record: of the tuning.
+        seed: of the world.
+        digests: of what trials are trained from now, by trial and cell.
+
+    Raises:
+        DataError: names the row.
+    """
+    for ((row, _), cell), digest in digests.items():
+        for number, trial in enumerate(record["rows"][row]["trials"]):
+            run = trial["runs"].get(str(seed), {}).get(cell)
+            if run is not None and run["settings"] != digest:
+                raise DataError(
+                    f"trial {number} with seed {seed} in cell '{cell}' was of other settings of the row, its data or "
+                    "what it is trained from",
+                    file=tuning_file(record["study"]).as_posix(),
+                    field=f"rows.{row}",
+                    remedy="Restore the settings, or delete the row's trials here to tune it anew",
+                )
+
+
+def add_runs(
+    record: Record,
+    world: WorldTree,
+    digests: Mapping[tuple[Trial, str], str],
+    commit: str,
+    failed: Mapping[str, str],
+    spent: Mapping[str, float],
+) -> list[str]:
+    """Adds the runs of a world's trials; returns messages of failures that are not a divergence.
+
+    Args:
+        record: gets runs of the trials that ran in all their cells.
+        world: of trials.
+        digests: of what they were trained from.
+        commit: of the code.
+        failed: messages of failed or skipped stages by address.
+        spent: core-seconds of failed stages by address.
+    """
+    assert isinstance(world.spec, TrialRows)
+    found: dict[Trial, dict[str, Any]] = {}
+    problems: dict[Trial, list[str]] = {}
+    for cell, file in zip(world.spec.cells, world.pipelines, strict=True):
+        for name, item in world.stages(cell).items():
+            trial = world.spec.of[name]
+            address = f"{file}:{item.stage}"
+            message = failed.get(address)
+            made = {"commit": commit, "settings": digests[trial, cell]}
+            if message is None:
+                found.setdefault(trial, {})[cell] = made | _run(world.tree, item, record["metric"])
+            elif DIVERGED.search(message):
+                found.setdefault(trial, {})[cell] = made | {
+                    "diverged": STAGE_FAILED.sub("", message),
+                    "core_seconds": spent[address],
+                }
+            else:
+                problems.setdefault(trial, []).append(message)
+    for (row, number), cells in found.items():
+        if (row, number) not in problems:
+            record["rows"][row]["trials"][number]["runs"][str(world.number)] = cells
+    return list(dict.fromkeys(message for several in problems.values() for message in several))
+
+
+def _run(tree: Path, item: Item, metric: str) -> dict[str, Any]:
+    """Returns what a finished run gave.
+
+    Raises:
+        DataError: its stage measures no such metric.
+    """
+    result, made = tree / result_of(item), read_json(tree / item.out / "record" / "record.json")
+    cost = {"core_seconds": round(made["seconds"] * made["threads"], 1)}
+    if (result / "stopped.json").exists():
+        return cost | {"stopped": read_json(result / "stopped.json")["reason"]}
+    metrics = read_json(result / "metrics.json")
+    if metric not in metrics:
+        raise DataError(f"{item.stage} has no such metric{hint(metric, sorted(metrics), more=3)}", field="metric")
+    if not math.isfinite(metrics[metric]):
+        return cost | {"diverged": f"{metric} is {metrics[metric]}"}
+    points = curve_of(tree, item).get("points", [])
+    curve = {str(point["step"]): round(point[metric], 4) for point in points if metric in point}
+    training = {name: float(f"{value:.5g}") for name, value in training_of(tree, item).items() if math.isfinite(value)}
+    if metric.endswith(OVER_SFT):
+        sft = EVEN
+    else:
+        sft = read_json(tree / str(item.arguments["sft"]) / "metrics.json").get(metric)
+    return cost | {"metric": round(metrics[metric], 4), "sft": sft, "curve": curve, "training": training}

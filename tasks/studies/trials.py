@@ -1,0 +1,189 @@
+"""Trials of tuning: each row of a study at the same points of its optimiser's search space, in worlds of tuning seeds.
+
+A trial is the row with the point's values in its `optimiser`, trained in the cells that the study names by `tuned_at`
+(every cell unless given). Trial 3 of row `segment` is the row `segment-t3` of the trees of all seeds.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rlhf_core.errors import RecipeError, hint
+from tasks.graph.files import stage_version
+from tasks.graph.items import Item, result_of
+from tasks.graph.rows import papers, row_addresses
+from tasks.params.pages import merge, read_settings
+from tasks.params.row_kinds import TRAINING
+from tasks.params.studies import LIKE, ONLY, StudySpec
+from tasks.params.tuning import tuning_spec
+from tasks.studies.search import Point, search_points
+from tasks.studies.tree import WorldTree
+
+OPTIMISER = "optimiser"
+#: Fields of a row that change no result.
+WORDS = ("title", "notes")
+#: A row and the number of one of its trials.
+Trial = tuple[str, int]
+
+
+@dataclass(frozen=True)
+class TrialRows:
+    """Rows of some trials in some cells of a study.
+
+    Attributes:
+        spec: the study.
+        of: the trial of each row.
+        rows: by name: settings as a study's row has them.
+        cells: in which they are trained.
+    """
+
+    spec: StudySpec
+    of: Mapping[str, Trial]
+    rows: Mapping[str, Mapping[str, Any]]
+    cells: Mapping[str, Mapping[str, str]]
+
+    @property
+    def reward_models(self) -> Mapping[str, Mapping[str, Any]]:
+        """Returns the study's own reward models."""
+        return self.spec.reward_models
+
+    def rows_of(self, cell: Mapping[str, str]) -> list[str]:
+        """Returns the rows that are trained in a cell."""
+        own = self.spec.rows_of(cell)
+        return [name for name, (row, _) in self.of.items() if row in own]
+
+    def overlay(self, cell: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+        """Returns what is laid over the scale's pages in a cell."""
+        return self.spec.overlay(cell)
+
+
+@dataclass(frozen=True)
+class TuningPlan:
+    """The trials of a study's rows.
+
+    Attributes:
+        study, spec: its name, and what it says.
+        kinds: the kind of optimiser of each row; rows that train no policy have none.
+        points: of each kind, one for each trial.
+    """
+
+    study: str
+    spec: StudySpec
+    kinds: Mapping[str, str]
+    points: Mapping[str, Sequence[Point]]
+
+    @property
+    def cells(self) -> dict[str, dict[str, str]]:
+        """Returns the cells in which rows are tuned, by name."""
+        return {name: cell for name, cell in self.spec.cells.items() if name in (self.spec.tuned_at or self.spec.cells)}
+
+    def cells_of(self, row: str) -> list[str]:
+        """Returns the names of the cells in which a row is tuned."""
+        return [name for name, cell in self.cells.items() if row in self.spec.rows_of(cell)]
+
+    def point(self, trial: Trial) -> Point:
+        """Returns the settings of a trial."""
+        row, number = trial
+        return dict(self.points[self.kinds[row]][number])
+
+    def trial_rows(self, trials: Iterable[Trial]) -> TrialRows:
+        """Returns the rows of some trials, and the cells that have any of them."""
+        of = {trial_name(trial): trial for trial in trials}
+        rows = {name: self._row(trial) for name, trial in of.items()}
+        used = {name for row, _ in of.values() for name in self.cells_of(row)}
+        return TrialRows(self.spec, of, rows, {name: cell for name, cell in self.cells.items() if name in used})
+
+    def _row(self, trial: Trial) -> dict[str, Any]:
+        row = self.spec.rows[trial[0]]
+        return {**row, OPTIMISER: {**row.get(OPTIMISER, {}), **self.point(trial)}}
+
+
+def trial_name(trial: Trial) -> str:
+    """Returns the name of a trial's row."""
+    return f"{trial[0]}-t{trial[1]}"
+
+
+def tuning_plan(root: Path, study: str, spec: StudySpec, trials: int) -> TuningPlan:
+    """Returns the trials of a study's rows.
+
+    Raises:
+        DataError: params/tuning.yaml cannot be read.
+        RecipeError: an unknown row, a row in none of the cells of `tuned_at`, an optimiser without a search space, or
+            a study without rows that train a policy.
+    """
+    spaces, kinds = tuning_spec(root), dict[str, str]()
+    for name, row in spec.rows.items():
+        settings, where = row_settings(root, study, name, row), f"study '{study}': rows.{name}"
+        if settings.get("kind", "reward") in TRAINING:
+            kinds[name] = str(settings.get(OPTIMISER, {}).get("kind"))
+            spaces.space(kinds[name], where)
+    if not kinds:
+        raise RecipeError(f"study '{study}' has no row that trains a policy; there is nothing to tune")
+    used = sorted(set(kinds.values()))
+    points = {kind: search_points(spaces.spaces[kind], trials) for kind in used}
+    plan = TuningPlan(study, spec, kinds, points)
+    for name in kinds:
+        if not plan.cells_of(name):
+            raise RecipeError(f"study '{study}': rows.{name} is in none of the cells of tuned_at; name one of its own")
+    return plan
+
+
+def row_settings(root: Path, study: str, name: str, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns a study's row: what it says over the row that it is like.
+
+    Raises:
+        RecipeError: the row that it is like does not exist.
+    """
+    paper, like = str(row[LIKE]).split("/")
+    known = row_addresses(root, paper) if paper in papers(root) else {}
+    if like not in known:
+        near = hint(like, sorted(known), more=3) if known else hint(paper, papers(root), more=3)
+        raise RecipeError(f"study '{study}': rows.{name}: no row '{row[LIKE]}'{near}")
+    own = {field: value for field, value in row.items() if field not in (LIKE, ONLY)}
+    return merge(read_settings(known[like].under(root)), own)
+
+
+def settings_digests(world: WorldTree, plan: TuningPlan) -> dict[tuple[Trial, str], str]:
+    """Returns a digest of all that each trial is trained from, without the values of its point, by trial and cell.
+
+    A trial whose row, reward model, data or scale was changed, or a stage's version, has another digest.
+    """
+    assert isinstance(world.spec, TrialRows)
+    found = {}
+    for cell in world.spec.cells:
+        items = {result_of(item): item for item in world.items(cell)}
+        for name, item in world.stages(cell).items():
+            trial = world.spec.of[name]
+            found[trial, cell] = _digest(world.tree, item, items, tuned=plan.point(trial))
+    return found
+
+
+def _digest(tree: Path, item: Item, items: Mapping[str, Item], tuned: Mapping[str, float]) -> str:
+    reached: dict[str, Item] = {}
+    ahead = [item]
+    while ahead:
+        one = ahead.pop()
+        reached[one.out] = one
+        values = (value if isinstance(value, tuple) else (value,) for value in one.arguments.values())
+        needed = [items[str(value)] for several in values for value in several if str(value) in items]
+        ahead += [above for above in needed if above.out not in reached]
+    parts = []
+    for one in reached.values():
+        settings = [read_settings(address.under(tree)) for address in one.addresses]
+        if one is item:
+            settings = [_without(values, tuned) for values in settings]
+        parts.append(json.dumps([one.module, stage_version(tree, one.module), settings], sort_keys=True, default=str))
+    return hashlib.sha256("\n".join(sorted(parts)).encode()).hexdigest()[:16]
+
+
+def _without(settings: Mapping[str, Any], tuned: Mapping[str, float]) -> dict[str, Any]:
+    """Returns settings without words for people and without tuned values of the optimiser."""
+    kept = {name: value for name, value in settings.items() if name not in WORDS}
+    if isinstance(kept.get(OPTIMISER), Mapping):
+        kept[OPTIMISER] = {name: value for name, value in kept[OPTIMISER].items() if name not in tuned}
+    return kept

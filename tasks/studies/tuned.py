@@ -1,0 +1,222 @@
+"""Choice of tuning: of each row the trial with the best mean over tuning seeds and cells, and what it says of the row.
+
+Values at the edge of what was tried and rows that stay below their own SFT model are flagged. Nothing is chosen before
+every row has all its trials.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from rlhf_core.errors import DataError, RecipeError
+from tasks.params.settings import typed
+from tasks.params.studies import StudySpec
+from tasks.params.yaml_files import parse_mapping, write_whole
+from tasks.studies.registration import starts
+from tasks.studies.search import Point
+from tasks.studies.trials import OPTIMISER
+
+
+@dataclass(frozen=True)
+class TunedRow:
+    """A row with the trial that was chosen for it.
+
+    Attributes:
+        row, kind: its name, and its kind of optimiser.
+        trials: how many have run with every seed, in every cell.
+        missing: how many have not.
+        scores: mean of the metric of each trial; None for one that has not run, diverged or stopped.
+        lost: why a trial has no score, by its number.
+        best: the number of the chosen trial; None where no trial has a score, or some are missing.
+        point: its settings.
+        edges: of its settings, those whose value is the lowest (`low`) or highest (`high`) that was tried.
+        at_best: the mean metric of its best evaluation, while training or at the end.
+        sft: the mean metric of the row's own SFT models; None where they have no such metric.
+        core_seconds: of all trials.
+    """
+
+    row: str
+    kind: str
+    trials: int
+    missing: int
+    scores: tuple[float | None, ...]
+    lost: Mapping[int, str]
+    best: int | None
+    point: Point
+    edges: Mapping[str, str]
+    at_best: float | None
+    sft: float | None
+    core_seconds: float
+
+    @property
+    def broken(self) -> bool:
+        """Returns whether the row is below its own SFT model even at its best, or has no trial with a score."""
+        if self.best is None:
+            return not self.missing
+        return self.at_best is not None and self.sft is not None and self.at_best < self.sft
+
+    @property
+    def flags(self) -> list[str]:
+        """Returns what is to be known of the choice, in words."""
+        if self.missing:
+            return [f"{self.missing} of {len(self.scores)} trials have not run"]
+        found = [f"{name} is the {bound}est tried" for name, bound in self.edges.items()]
+        if self.best is None:
+            found.append("broken: no trial has a score")
+        elif self.broken:
+            found.append(f"broken: {self.at_best:.4g} at its best, its SFT model has {self.sft:.4g}")
+        return found + [f"trial {number} {why}" for number, why in self.lost.items()]
+
+
+def tuned_rows(record: Mapping[str, Any]) -> dict[str, TunedRow]:
+    """Returns the rows of a study's tuning by name, each with its choice."""
+    return {row: _tuned(row, made, record["seeds"]) for row, made in record["rows"].items()}
+
+
+def _tuned(row: str, made: Mapping[str, Any], seeds: Sequence[int]) -> TunedRow:
+    trials = made["trials"]
+    runs = [
+        [trial["runs"].get(str(seed), {}).get(cell) for seed in seeds for cell in made["cells"]] for trial in trials
+    ]
+    missing = sum(None in each for each in runs)
+    lost = {number: why for number, each in enumerate(runs) if (why := _lost(each)) is not None}
+    scores = tuple(
+        None if None in each or number in lost else fmean(run["metric"] for run in each)
+        for number, each in enumerate(runs)
+    )
+    best = None if missing else _largest(scores)
+    point = trials[best]["point"] if best is not None else {}
+    return TunedRow(
+        row,
+        made["kind"],
+        len(trials) - missing,
+        missing,
+        scores,
+        lost,
+        best,
+        point,
+        _edges(point, [trial["point"] for trial in trials]),
+        None if best is None else _at_best(runs[best]),
+        None if best is None else _mean([run["sft"] for run in runs[best]]),
+        math.fsum(run["core_seconds"] for each in runs for run in each if run is not None),
+    )
+
+
+def _lost(runs: Sequence[Mapping[str, Any] | None]) -> str | None:
+    for run in runs:
+        for word in ("diverged", "stopped"):
+            if run is not None and word in run:
+                return f"{word}: {run[word]}"
+    return None
+
+
+def _largest(scores: Sequence[float | None]) -> int | None:
+    """Returns the number of the largest score, of equal ones the first; None without any."""
+    known = [(score, -number) for number, score in enumerate(scores) if score is not None]
+    return -max(known)[1] if known else None
+
+
+def _edges(point: Point, tried: Sequence[Point]) -> dict[str, str]:
+    """Returns the settings of a point whose value no other point tried goes beyond, and on which side."""
+    found = {}
+    for name, value in point.items() if len(tried) > 1 else ():
+        values = [other[name] for other in tried]
+        if value in (min(values), max(values)):
+            found[name] = "low" if value == min(values) else "high"
+    return found
+
+
+def _at_best(runs: Sequence[Mapping[str, Any]]) -> float:
+    """Returns the mean metric of the runs at the step where it is largest, of those that every run was evaluated at,
+    or at the end."""
+    steps = set.intersection(*({*run["curve"]} for run in runs))
+    means = [fmean(run["curve"][step] for run in runs) for step in steps]
+    return max([*means, fmean(run["metric"] for run in runs)])
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None
+
+
+def broken_rows(record: Mapping[str, Any] | None) -> dict[str, str]:
+    """Returns why rows are broken, by name. Wins over such a row confirm nothing, unless collapse is the claim."""
+    rows = tuned_rows(record) if record is not None else {}
+    return {
+        name: next(flag for flag in row.flags if flag.startswith("broken")) for name, row in rows.items() if row.broken
+    }
+
+
+def overrides(rows: Mapping[str, TunedRow]) -> dict[str, Any]:
+    """Returns the chosen settings as a study's `rows` have them."""
+    return {name: {OPTIMISER: dict(row.point)} for name, row in rows.items() if row.best is not None}
+
+
+def check_not_started(root: Path, study: str) -> None:
+    """Refuses a study whose worlds were started: its rows are settled.
+
+    Raises:
+        RecipeError: says when it was started.
+    """
+    for line in starts(root):
+        if line["study"] == study and line["kind"] == "verdict":
+            raise RecipeError(
+                f"study '{study}' was started on {line['time']}; rows are tuned before that. "
+                "Tune a study of another name"
+            )
+
+
+def write_overrides(root: Path, file: Path, rows: Mapping[str, TunedRow]) -> None:
+    """Writes the chosen settings into the rows of a study's file; comments and all other parts stay.
+
+    Raises:
+        DataError: the file cannot be written so that it says what was chosen.
+        RecipeError: the study was started, or a row has trials that have not run or no trial with a score.
+    """
+    check_not_started(root, file.stem)
+    for name, row in rows.items():
+        if row.best is None:
+            raise RecipeError(f"rows.{name} of study '{file.stem}' has no choice: {'; '.join(row.flags)}")
+    text = _with_points(file.read_text(encoding="utf-8"), rows)
+    spec = typed(StudySpec, parse_mapping(text, str(file)), str(file))
+    for name, row in rows.items():
+        if not as_tuned(spec, row):
+            raise DataError("cannot be written", file=str(file), field=f"rows.{name}", remedy="Write it by hand")
+    write_whole(file, text)
+
+
+def _with_points(text: str, rows: Mapping[str, TunedRow]) -> str:
+    """Returns a study's file with the chosen settings in its rows."""
+    from ruamel.yaml import YAML
+
+    yaml = YAML()
+    yaml.preserve_quotes, yaml.width = True, 120
+    content, made = yaml.load(text), io.StringIO()
+    for name, row in rows.items():
+        own = content["rows"][name].setdefault(OPTIMISER, yaml.map())
+        if not own:
+            own.fa.set_flow_style()
+        own.update(row.point)
+    yaml.dump(content, made)
+
+    def parts(whole: str) -> tuple[str, str, str]:
+        """Returns what is before the rows, the rows, and what is after them."""
+        keys, lines = yaml.load(whole), whole.splitlines(keepends=True)
+        begins = [*(keys.lc.key(key)[0] for key in keys), len(lines)]
+        first, last = begins[[*keys].index("rows") :][:2]
+        return "".join(lines[:first]), "".join(lines[first:last]), "".join(lines[last:])
+
+    before, _, after = parts(text)
+    return before + parts(made.getvalue())[1] + after
+
+
+def as_tuned(spec: StudySpec, row: TunedRow) -> bool:
+    """Returns whether a study's row has the chosen settings."""
+    own = spec.rows[row.row].get(OPTIMISER, {})
+    return all(own.get(name) == value for name, value in row.point.items())

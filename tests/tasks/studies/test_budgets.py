@@ -1,0 +1,188 @@
+"""Budgets of rows from records, and the metric at equal KL."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.policy_optimisation.config import OptimiserConfig, optimiser_config
+from rlhf_core.typed import typed
+from tasks.params.studies import StudySpec
+from tasks.studies.budgets import little_training, row_budgets, unequal
+from tasks.studies.equal_kl import at_kl
+from tasks.studies.training import sizes_of
+
+STUDY: dict[str, Any] = {
+    "title": "Credit",
+    "asks": "?",
+    "main": "bandit",
+    "rows": {
+        "bandit": {"like": "segment/bandit", "optimiser": {"kl_coef": 0.1}},
+        "segment": {"like": "segment/segment", "optimiser": {"kl_coef": 0.2}},
+    },
+    "hypotheses": {"a": {"says": "s", "row": "segment"}},
+    "metric": "win_rate_vs_sft",
+    "worlds": 2,
+}
+SPEC: StudySpec = typed(StudySpec, STUDY, "studies/credit.yaml")
+HYPOTHESIS = SPEC.hypotheses["a"]
+TRAINING = {"iterations": 30, "updates": 60, "rollouts": 3840, "tokens": 9000, "clip_fraction": 0.1}
+
+
+def world(number: int, **segment: Any) -> dict[str, Any]:
+    """A record; `segment` is what the row's training has otherwise."""
+    rows = {
+        "bandit": {"seconds": 10.0, "metrics": {"kl": 4.0}, "training": TRAINING},
+        "segment": {"seconds": 30.0, "metrics": {"kl": 2.0}, "training": {**TRAINING, **segment}},
+    }
+    return {"world": number, "machine": {"threads": 2}, "cells": {"as-it-is": {"rows": rows}}}
+
+
+def tuning(trials: Mapping[str, int]) -> dict[str, Any]:
+    """A record of tuning whose first trial is the best."""
+    chosen = {"bandit": 0.1, "segment": 0.2}
+
+    def made(row: str, number: int) -> dict[str, Any]:
+        run = {"metric": 60.0 - number, "sft": 50.0, "curve": {}, "core_seconds": 5.0}
+        return {"point": {"kl_coef": chosen[row] + number}, "runs": {"100": {"as-it-is": run}}}
+
+    rows = {
+        row: {"kind": "ppo", "cells": ["as-it-is"], "trials": [made(row, number) for number in range(count)]}
+        for row, count in trials.items()
+    }
+    return {"study": "credit", "metric": "win_rate_vs_sft", "seeds": [100], "rows": rows}
+
+
+def test_a_budget_has_means_over_worlds_and_what_tuning_cost() -> None:
+    records = [world(1), world(2, updates=80)]
+    found = row_budgets(SPEC, records, tuning({"bandit": 4, "segment": 4}))
+    segment = found["segment"]
+    assert (segment.trials, segment.updates, segment.rollouts, segment.tokens) == (4, 70, 3840, 9000)
+    assert (segment.tuning_seconds, segment.final_seconds) == (20.0, 120.0)
+    assert (segment.kl, segment.clip_fraction, segment.explained_variance) == (2.0, 0.1, None)
+    assert found["bandit"].final_seconds == 40.0
+
+
+def test_equal_budgets_say_nothing() -> None:
+    assert unequal(SPEC, HYPOTHESIS, [world(1), world(2)], tuning({"bandit": 4, "segment": 4})) is None
+    assert unequal(SPEC, HYPOTHESIS, [world(1)], None) is None
+
+
+@pytest.mark.parametrize(
+    ("records", "trials", "said"),
+    [
+        ([world(1)], {"bandit": 4, "segment": 8}, r"unequal: 8 trials of 'segment' and 4 of 'bandit'"),
+        ([world(1)], {"segment": 8}, r"8 trials of 'segment' and 0 of 'bandit'"),
+        ([world(1), world(2, updates=30)], None, r"updates 30 of 'segment' and 60 of 'bandit' in world 2, cell 'as-it"),
+        ([world(1, rollouts=0)], None, r"rollouts 0 of 'segment' and 3840 of 'bandit' in world 1"),
+        ([world(1, updates=None)], None, r"updates an unknown number of 'segment' and 60 of 'bandit'"),
+    ],
+)
+def test_unequal_budgets_are_said(records: list[Any], trials: Mapping[str, int] | None, said: str) -> None:
+    found = unequal(SPEC, HYPOTHESIS, records, None if trials is None else tuning(trials))
+    assert found is not None
+    assert found.startswith("unequal: ")
+    assert re.search(said, found), found
+
+
+def test_a_row_that_is_not_as_it_was_tuned_is_said() -> None:
+    rows = {**STUDY["rows"], "segment": {"like": "segment/segment", "optimiser": {"kl_coef": 0.7}}}
+    spec: StudySpec = typed(StudySpec, {**STUDY, "rows": rows}, "studies/credit.yaml")
+    found = unequal(spec, HYPOTHESIS, [world(1)], tuning({"bandit": 4, "segment": 4}))
+    assert found == "unequal: 'segment' does not run at the settings that tuning chose"
+
+
+def test_little_training_is_said() -> None:
+    assert little_training(SPEC, HYPOTHESIS, [world(1)]) == []
+    assert little_training(SPEC, HYPOTHESIS, [world(1, updates=16, iterations=10)]) == [
+        "'segment' has 16 updates; at least 60 are asked for",
+        "'segment' has 10 iterations; at least 30 are asked for",
+    ]
+    assert little_training(SPEC, HYPOTHESIS, [world(1, updates=16, rollouts=0)]) == [], "it samples no rollouts"
+
+
+def config(kind: str, **settings: Any) -> OptimiserConfig:
+    sizes = {"iterations": 4, "rollout_batch": 32, "minibatch": 16, "microbatch": 8, "epochs": 2, "actor_lr": 1e-3}
+    return optimiser_config(kind, **{**sizes, **settings})
+
+
+def history(*trained: bool, **more: float) -> list[dict[str, float]]:
+    return [
+        {"step": n, "response_length": 10.0, **({"grad_norm": 1.0, **more} if t else {})} for n, t in enumerate(trained)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("steps", "settings", "expected"),
+    [
+        (history(True, True), config("ppo", critic_lr=1e-3), (8, 64, 640)),
+        (history(False, True, True), config("ppo", critic_lr=1e-3, critic_warmup=1), (8, 96, 960)),
+        (history(True), config("rlmec", epochs=1), (2, 0, 320)),
+        (history(True, skipped_pairs=9.0), config("online_dpo", epochs=1, dpo_min_margin=0.1), (1, 32, 320)),
+    ],
+)
+def test_sizes_are_counted_from_history_and_settings(
+    steps: list[dict[str, float]], settings: OptimiserConfig, expected: tuple[int, int, int]
+) -> None:
+    found = sizes_of(steps, settings)
+    assert (found["updates"], found["rollouts"], found["tokens"]) == expected
+    assert found["iterations"] == len(steps)
+
+
+def curve(*points: tuple[float, float], temperature: float = 1.0) -> dict[str, Any]:
+    rows = [{"step": n, "kl": kl, "win_rate_vs_sft": rate} for n, (kl, rate) in enumerate(points)]
+    return {"temperature": temperature, "top_p": 1.0, "points": rows}
+
+
+def test_the_metric_is_linear_in_the_root_of_kl() -> None:
+    (found,) = at_kl(curve((1.0, 60.0), (9.0, 70.0)), [4.0])
+    assert found.value == pytest.approx(65.0)
+    (at_point,) = at_kl(curve((1.0, 60.0), (9.0, 70.0)), [9.0])
+    assert at_point.value == pytest.approx(70.0)
+
+
+def test_training_starts_at_the_sft_model() -> None:
+    (found,) = at_kl(curve((1.0, 60.0)), [0.25])
+    assert found.value == pytest.approx(55.0)
+
+
+def test_the_first_passage_counts() -> None:
+    (found,) = at_kl(curve((4.0, 60.0), (1.0, 90.0), (4.0, 20.0)), [4.0])
+    assert found.value == pytest.approx(60.0)
+
+
+@pytest.mark.parametrize(
+    ("made", "metric", "reason"),
+    [
+        (curve((1.0, 60.0)), "win_rate_vs_sft", "reached 1 nats, below 4"),
+        (curve((1.0, 60.0), (9.0, 70.0), temperature=0.0), "win_rate_vs_sft", "temperature 0 and top_p 1"),
+        (curve((1.0, 60.0), (math.nan, 70.0)), "win_rate_vs_sft", "kl of step 1 is nan"),
+        (curve((1.0, 60.0)), "proxy_reward", "no evaluation while training has proxy_reward"),
+        ({}, "win_rate_vs_sft", "no evaluation"),
+    ],
+)
+def test_a_row_without_the_target_is_blank(made: dict[str, Any], metric: str, reason: str) -> None:
+    (found,) = at_kl(made, [4.0], metric)
+    assert found.value is None
+    assert found.reason is not None
+    assert reason in found.reason
+
+
+def test_a_metric_that_is_unknown_at_the_start_is_not_read_below_the_first_evaluation() -> None:
+    made = curve((4.0, 60.0), (9.0, 70.0))
+    for point in made["points"]:
+        point["proxy_reward"] = point["kl"]
+    below, between = at_kl(made, [1.0, 6.25], "proxy_reward")
+    assert (below.value, below.reason) == (None, "was first measured at 4 nats, beyond 1")
+    assert between.value == pytest.approx(6.5)
+
+
+@pytest.mark.parametrize("target", [0.0, -1.0, math.inf, math.nan])
+def test_a_target_that_is_no_distance_is_refused(target: float) -> None:
+    with pytest.raises(RecipeError, match="KL target"):
+        at_kl(curve((1.0, 60.0)), [target])

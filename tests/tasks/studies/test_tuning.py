@@ -1,0 +1,345 @@
+"""Tuning: search spaces, points, trials' rows, records that go on, and the choice."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rlhf_core.errors import DataError, NumericsError, RecipeError
+from rlhf_core.recipe import KINDS
+from rlhf_core.typed import typed
+from tasks.params.studies import StudySpec, read_study
+from tasks.params.tuning import FILE, SearchRange, TuningSpec, tuning_spec
+from tasks.studies.registration import LOG
+from tasks.studies.search import search_points
+from tasks.studies.tree import WorldTree, write_tree
+from tasks.studies.trial_records import DIVERGED, continued, pending, trials_of, tuning_file, write_tuning
+from tasks.studies.trials import TuningPlan, settings_digests, tuning_plan
+from tasks.studies.tuned import broken_rows, overrides, tuned_rows, write_overrides
+
+PROJECT = Path(__file__).parents[3]
+STUDY: dict[str, Any] = {
+    "title": "Noise",
+    "asks": "?",
+    "main": "bandit",
+    "rows": {
+        "bandit": {"like": "segment/bandit", "optimiser": {"value_clip": 0.3}},
+        "segment": {"like": "segment/segment"},
+        "dpo": {"like": "segment/dpo", "only": {"noise": "low"}},
+    },
+    "dials": {"noise": {"low": {}, "high": {"data": {"dialogue": {"annotator": {"temperature": 1.5}}}}}},
+    "hypotheses": {"a": {"says": "s", "row": "segment"}},
+    "metric": "win_rate_vs_sft",
+    "worlds": 2,
+}
+
+
+def study(**changes: Any) -> StudySpec:
+    spec: StudySpec = typed(StudySpec, {**STUDY, **changes}, "studies/noise.yaml")
+    return spec
+
+
+def plan(trials: int = 4, **changes: Any) -> TuningPlan:
+    return tuning_plan(PROJECT, "noise", study(**changes), trials)
+
+
+def spaces(**ppo: Any) -> TuningSpec:
+    made: TuningSpec = typed(TuningSpec, {"spaces": {"ppo": ppo}}, str(FILE))
+    return made
+
+
+# --- search spaces and points ------------------------------------------------------------------------------------
+
+
+def test_every_kind_of_optimiser_has_a_space() -> None:
+    assert set(tuning_spec(PROJECT).spaces) == set(KINDS)
+
+
+@pytest.mark.parametrize(
+    ("ranges", "said"),
+    [
+        ({"actor_rl": {"low": 1e-4, "high": 1e-3}}, "actor_rl.*did you mean 'actor_lr'"),
+        ({"actor_lr": {"low": 1e-3, "high": 1e-4}}, "low must be below high"),
+        ({"actor_lr": {"low": 0.0, "high": 1e-4, "log": True}}, "a logarithmic range lies above 0"),
+        ({"gamma": {"low": 0.5, "high": 1.5}}, "gamma is 1.5"),
+        ({"epochs": {"low": 1, "high": 4}}, "epochs is 1.0"),
+        ({"dpo_beta": {"low": 0.1, "high": 0.5}}, "does not read 'dpo_beta'"),
+        ({}, "spaces.ppo is empty"),
+    ],
+)
+def test_a_space_that_the_optimiser_cannot_have_is_refused(ranges: dict[str, Any], said: str) -> None:
+    with pytest.raises(RecipeError, match=said):
+        spaces(**ranges)
+
+
+def test_points_cover_the_space_evenly_and_more_trials_continue_them() -> None:
+    space = {"actor_lr": SearchRange(1e-4, 1e-2, log=True), "clip": SearchRange(0.1, 0.5)}
+    points = search_points(space, 16)
+    rates = sorted(math.log10(point["actor_lr"]) for point in points)
+    assert [math.floor((rate + 4) / 2 * 16) for rate in rates] == list(range(16))
+    assert [math.floor((clip - 0.1) / 0.4 * 16) for clip in sorted(p["clip"] for p in points)] == list(range(16))
+    assert search_points(space, 32)[:16] == points
+
+
+# --- trials ------------------------------------------------------------------------------------------------------
+
+
+def test_rows_of_one_kind_are_tried_at_the_same_points() -> None:
+    made = plan()
+    assert made.kinds == {"bandit": "ppo", "segment": "ppo", "dpo": "dpo"}
+    rows = made.trial_rows([("bandit", 2), ("segment", 2)]).rows
+    assert rows["segment-t2"]["optimiser"] == made.points["ppo"][2]
+    assert rows["bandit-t2"]["optimiser"] == {"value_clip": 0.3, **made.points["ppo"][2]}
+
+
+def test_rows_are_tuned_in_the_cells_that_the_study_names() -> None:
+    assert plan().cells_of("bandit") == ["low", "high"]
+    assert plan().cells_of("dpo") == ["low"]
+    assert plan(tuned_at=["low"]).cells_of("bandit") == ["low"]
+    with pytest.raises(RecipeError, match=r"rows\.dpo is in none of the cells of tuned_at"):
+        plan(tuned_at=["high"])
+    with pytest.raises(RecipeError, match="tuned_at names 'hihg'; did you mean 'high'"):
+        study(tuned_at=["hihg"])
+
+
+def test_a_row_that_is_like_none_is_refused() -> None:
+    rows = {**STUDY["rows"], "segment": {"like": "segment/segmnt"}}
+    with pytest.raises(RecipeError, match=r"rows\.segment: no row 'segment/segmnt'.*'segment'"):
+        plan(rows=rows)
+
+
+@pytest.fixture(scope="module")
+def digests(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Digests of trials of a study that is changed in some way."""
+
+    def made(number: int = 0, **changes: Any) -> dict[tuple[str, str], str]:
+        own = plan(tuned_at=["low"], **changes)
+        trials = own.trial_rows([(row, number) for row in own.kinds])
+        world = WorldTree("noise", trials, 100, tmp_path_factory.mktemp("tree"))
+        write_tree(PROJECT, world)
+        assert {item.seed for item in world.stages("low").values()} == {100}
+        return {(row, cell): digest for ((row, _), cell), digest in settings_digests(world, own).items()}
+
+    return made
+
+
+def test_trials_of_a_row_differ_by_their_points_alone(digests: Any) -> None:
+    before = digests()
+    assert set(before) == {("bandit", "low"), ("segment", "low"), ("dpo", "low")}
+    assert len(set(before.values())) == 3
+    assert digests(number=3) == before
+
+
+def test_a_changed_reward_model_is_noticed(digests: Any) -> None:
+    before, after = digests(), digests(settings={"stages": {"reward_model": {"epochs": 3}}})
+    assert {row for (row, cell), digest in after.items() if before[row, cell] != digest} == {"bandit", "segment"}
+
+
+# --- records -----------------------------------------------------------------------------------------------------
+
+
+def run(metric: float | None = None, **more: Any) -> dict[str, Any]:
+    found = {"core_seconds": 10.0, "settings": "a", "commit": "b", **more}
+    return found if metric is None else found | {"metric": metric, "sft": 50.0, "curve": more.get("curve", {})}
+
+
+def filled(metrics: dict[str, list[float]], **changes: Any) -> dict[str, Any]:
+    """A record in which each row's trials have these metrics with seeds 100 and 101, in every cell."""
+    own = plan(trials=max(map(len, metrics.values())), **changes)
+    rows = {row: {"kind": own.kinds[row], "cells": own.cells_of(row), "trials": []} for row in metrics}
+    for row, values in metrics.items():
+        for number, value in enumerate(values):
+            runs = {str(seed): {cell: run(value) for cell in own.cells_of(row)} for seed in (100, 101)}
+            rows[row]["trials"].append({"point": own.point((row, number)), "runs": runs})
+    return {"study": "noise", "metric": "win_rate_vs_sft", "seeds": [100, 101], "rows": rows}
+
+
+METRICS = {"bandit": [51.0, 55.0, 55.0, 40.0], "segment": [52.0, 61.0, 44.0, 60.0], "dpo": [48.0, 40.0, 45.0, 30.0]}
+
+
+def test_a_finished_trial_is_not_run_again(tmp_path: Path) -> None:
+    record = continued(tmp_path, plan(), [100])
+    assert len(pending(record, 100, range(4))) == 12
+    assert not tuning_file("noise").is_absolute()
+    write_tuning(tmp_path, filled(METRICS))
+    record = continued(tmp_path, plan(trials=8), [102])
+    assert trials_of(record) == 8
+    assert record["seeds"] == [100, 101, 102]
+    assert pending(record, 100, range(8)) == [(row, n) for n in range(4, 8) for row in METRICS]
+    assert len(pending(record, 102, range(8))) == 24
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"metric": "true_reward"}, "field 'metric': is win_rate_vs_sft, the study has true_reward"),
+        ({"tuned_at": ["low"]}, r"rows\.bandit\.cells.*is \['low', 'high'\], the study has \['low'\]"),
+        ({"rows": {k: v for k, v in STUDY["rows"].items() if k != "dpo"}}, r"rows\.dpo.*no such row"),
+        ({"rows": {**STUDY["rows"], "dpo": {"like": "par/grpo-par"}}}, r"rows\.dpo.*kind.*is dpo, the study has grpo"),
+    ],
+)
+def test_trials_of_another_study_are_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    write_tuning(tmp_path, filled(METRICS))
+    with pytest.raises(DataError, match=said):
+        continued(tmp_path, plan(**changes), [100])
+
+
+def test_trials_at_other_points_are_refused(tmp_path: Path) -> None:
+    record = filled(METRICS)
+    record["rows"]["segment"]["trials"][2]["point"]["kl_coef"] = 9.0
+    write_tuning(tmp_path, record)
+    with pytest.raises(DataError, match=r"rows\.segment.*trial 2 was of .*9\.0.*params/tuning.yaml"):
+        continued(tmp_path, plan(), [100])
+
+
+def raised(message: str) -> str:
+    """The failure of a stage as the scheduler words it."""
+    return f"stage policy-x failed with exit code 2: {NumericsError(message)}"
+
+
+@pytest.mark.parametrize(
+    ("message", "diverged"),
+    [
+        ("step 4: {'kl': nan} not finite; lower the learning rate or check the reward", True),
+        ("gradient norm is nan; lower the learning rate or check the reward", True),
+        ("step 3: loss nan, gradient norm inf, rows [1, 2]...; lower the learning rate", True),
+        ("the policy's log-probabilities are not finite while sampling; lower the learning rate", True),
+        ("gate: component 'a' pays -1 above the gate, where it must not be negative", False),
+        ("No space left on device", False),
+    ],
+)
+def test_a_divergence_is_told_from_other_failures(message: str, *, diverged: bool) -> None:
+    assert bool(DIVERGED.search(raised(message))) == diverged
+
+
+# --- the choice --------------------------------------------------------------------------------------------------
+
+
+def test_the_best_mean_is_chosen_and_of_equal_ones_the_first() -> None:
+    rows = tuned_rows(filled(METRICS))
+    assert {name: row.best for name, row in rows.items()} == {"bandit": 1, "segment": 1, "dpo": 0}
+    assert rows["segment"].scores == (52.0, 61.0, 44.0, 60.0)
+    assert rows["bandit"].core_seconds == 4 * 2 * 2 * 10.0
+    record = filled(METRICS)
+    record["rows"]["bandit"]["trials"][2]["runs"]["101"]["high"]["metric"] = 55.5
+    assert tuned_rows(record)["bandit"].best == 2
+
+
+def test_nothing_is_chosen_before_all_trials_have_run() -> None:
+    record = filled(METRICS)
+    del record["rows"]["segment"]["trials"][3]["runs"]["101"]
+    row = tuned_rows(record)["segment"]
+    assert (row.best, row.missing, row.trials, row.broken) == (None, 1, 3, False)
+    assert row.flags == ["1 of 4 trials have not run"]
+    assert "segment" not in overrides(tuned_rows(record))
+
+
+def test_a_trial_that_diverged_is_not_chosen_and_said() -> None:
+    record = filled(METRICS)
+    record["rows"]["segment"]["trials"][1]["runs"]["101"]["high"] = run(diverged="kl is nan")
+    row = tuned_rows(record)["segment"]
+    assert row.best == 3
+    assert "trial 1 diverged: kl is nan" in row.flags
+
+
+def test_a_row_whose_trials_all_diverged_is_broken() -> None:
+    record = filled(METRICS)
+    for trial in record["rows"]["dpo"]["trials"]:
+        trial["runs"]["100"]["low"] = run(stopped="hacked")
+    assert broken_rows(record) == {"dpo": "broken: no trial has a score"}
+
+
+def test_a_row_below_its_sft_model_at_its_best_is_broken() -> None:
+    record = filled(METRICS)
+    assert broken_rows(record) == {"dpo": "broken: 48 at its best, its SFT model has 50"}
+    for seed, rates in (("100", {"2": 49.0, "4": 56.0}), ("101", {"2": 53.0, "4": 40.0, "6": 90.0})):
+        record["rows"]["dpo"]["trials"][0]["runs"][seed]["low"]["curve"] = rates
+    row = tuned_rows(record)["dpo"]
+    assert (row.at_best, row.broken) == (51.0, False), "step 2 is best of the steps that both runs have"
+    assert broken_rows(None) == {}
+
+
+def test_a_choice_at_the_edge_of_what_was_tried_is_flagged() -> None:
+    record = filled(METRICS)
+    tried = [trial["point"]["kl_coef"] for trial in record["rows"]["segment"]["trials"]]
+    highest = tried.index(max(tried))
+    values = [40.0] * 4
+    values[highest] = 60.0
+    row = tuned_rows(filled({**METRICS, "segment": values}))["segment"]
+    assert row.edges["kl_coef"] == "high"
+    assert "kl_coef is the highest tried" in row.flags
+
+
+# --- the study's file --------------------------------------------------------------------------------------------
+
+TEXT = """\
+# What this study is about
+title: Noise
+asks: '?'
+main: bandit
+rows:
+  bandit: {like: segment/bandit, optimiser: {value_clip: 0.3}} # as printed
+  segment: {like: segment/segment}
+  dpo:
+    like: segment/dpo
+    only: {noise: low}
+# The noise of the annotator
+dials:
+  noise: {low: {},
+          high: {data: {dialogue: {annotator: {temperature: 1.5}}}}}
+hypotheses:
+  a: {says: s, row: segment}
+metric: win_rate_vs_sft
+worlds: 2
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    made = tmp_path / "studies" / "noise.yaml"
+    made.parent.mkdir()
+    made.write_text(TEXT)
+    return made
+
+
+def test_choices_are_written_into_the_study_beside_what_it_says(file: Path, tmp_path: Path) -> None:
+    rows = tuned_rows(filled(METRICS))
+    write_overrides(tmp_path, file, rows)
+    text = file.read_text()
+    before, after = TEXT.partition("rows:")[0], TEXT[TEXT.index("# The noise") :]
+    assert text.startswith(before)
+    assert text.endswith(after)
+    assert "# as printed" in text
+    spec = read_study(file)
+    assert spec.rows["bandit"]["optimiser"] == {"value_clip": 0.3, **rows["bandit"].point}
+    assert spec.rows["dpo"]["optimiser"] == rows["dpo"].point
+    without = yaml.safe_load(text)
+    del without["rows"]["segment"]["optimiser"], without["rows"]["dpo"]["optimiser"]
+    without["rows"]["bandit"]["optimiser"] = {"value_clip": 0.3}
+    assert without == yaml.safe_load(TEXT)
+    write_overrides(tmp_path, file, rows)
+    assert file.read_text() == text, "the same choices again change nothing"
+    assert tuning_plan(PROJECT, "noise", spec, 4).points == plan().points
+
+
+def test_a_started_study_is_not_written(file: Path, tmp_path: Path) -> None:
+    (tmp_path / LOG).parent.mkdir(parents=True)
+    lines = [{"study": "noise", "kind": "pilot", "time": "t0"}, {"study": "noise", "kind": "verdict", "time": "t1"}]
+    (tmp_path / LOG).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(RecipeError, match="was started on t1"):
+        write_overrides(tmp_path, file, tuned_rows(filled(METRICS)))
+    assert file.read_text() == TEXT
+
+
+def test_an_unfinished_tuning_is_not_written(file: Path, tmp_path: Path) -> None:
+    record = copy.deepcopy(filled(METRICS))
+    del record["rows"]["segment"]["trials"][3]["runs"]["101"]
+    with pytest.raises(RecipeError, match=r"rows\.segment of study 'noise' has no choice: 1 of 4 trials have not run"):
+        write_overrides(tmp_path, file, tuned_rows(record))
+    assert file.read_text() == TEXT
