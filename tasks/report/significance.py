@@ -11,9 +11,8 @@ from dataclasses import dataclass
 
 from rlhf_core.evaluation.worlds import ByWorld, Effect, against, paired
 from tasks.report.measurements import BySeed
+from tasks.studies.registration import SPENT
 
-#: Seeds whose results were seen while worlds and settings were chosen.
-SPENT = (range(10), range(1000, 1101))
 EXPLORATORY = "exploratory: settings were made while looking at these seeds"
 
 

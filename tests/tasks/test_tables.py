@@ -108,7 +108,9 @@ def test_the_verdicts_of_a_table_are_by_worlds_and_corrected_over_its_rows(built
         found = cells[name]
         assert (found["word"], found["p"]) == (verdict.word, verdict.p_corrected)
         assert found["difference"] == pytest.approx(verdict.effect.estimate)
-        assert found["interval"] == [verdict.effect.interval().lower, verdict.effect.interval().upper]
+        interval = verdict.effect.interval()
+        assert interval is not None
+        assert found["interval"] == [interval.lower, interval.upper]
         assert found["smallest_visible"] == verdict.smallest_visible
     assert {found["verdict"] for found in cells.values()} == {"confirmed", None}
     assert cells["segment"]["verdict"] is None, "the main row itself"
@@ -246,7 +248,11 @@ def test_length_control_takes_away_what_length_alone_wins() -> None:
         difference = generator.normal(extra, 30, size=200)
         wins = 1.0 + (1 / (1 + np.exp(-0.06 * difference)) > generator.uniform(size=200))
         judged[name] = Judged(prompts, wins.tolist(), (100 + difference).tolist(), [100.0] * 200)
-    found = {name: length_controlled(name, rows, dict.fromkeys(prompts, 0.0)) for name, rows in judged.items()}
+    found = {
+        name: rate
+        for name, rows in judged.items()
+        if (rate := length_controlled(name, rows, dict.fromkeys(prompts, 0.0))) is not None
+    }
     raw = {name: 100 * (float(np.mean(rows.preferences)) - 1) for name, rows in judged.items()}
     assert found["longer"] < raw["longer"] - 5
     assert found["short"] > raw["short"] + 5

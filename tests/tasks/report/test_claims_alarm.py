@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -28,7 +29,9 @@ def write_policy(results: Path, name: str, seed: int, **scores: list[float]) -> 
     same, and to up to three of the first, other ones at each seed, this row the worst."""
     folder = results / "alarm" / "policy" / name / str(seed) / "result"
     folder.mkdir(parents=True)
-    rows = [{"id": str(i), **{by: values[i % len(values)] for by, values in scores.items()}} for i in range(PROMPTS)]
+    rows: list[dict[str, Any]] = [
+        {"id": str(i), **{by: values[i % len(values)] for by, values in scores.items()}} for i in range(PROMPTS)
+    ]
     for row in rows[: (7 * seed + len(name)) % 4]:
         row |= {by: 6.0 if by == "grammar" else -0.1 for by in scores}
     rows[-1] |= dict.fromkeys(scores, 0.0)
