@@ -216,8 +216,19 @@ def test_a_table_in_the_terminal(built: Path, capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     assert "31.05" in text
     assert "not run" in text
+    assert "exploratory: settings were made while looking at these seeds." in " ".join(text.split())
     terminal.print_table(built / "nowhere.json", "alarm/1")
     assert "Published only" in capsys.readouterr().out
+
+
+def test_the_primary_column_is_beside_the_printed_ones_with_effect_verdict_and_what_is_visible(built: Path) -> None:
+    first = terminal.rich_tables(built / "tables.json", "segment/1")[0]
+    (primary,) = [column for column in first.columns if "True LC vs SFT" in str(column.header)]
+    shown = [str(shown) for shown in primary.cells]
+    assert (
+        sum(bool(re.search(r"\n-\d+\.\d+ \[-\d+\.\d+, -\d+\.\d+\]\nbelow \(sees \d+\.\d+\)", text)) for text in shown)
+        == 3
+    )
 
 
 def test_a_table_in_a_narrow_terminal_loses_no_digit(
