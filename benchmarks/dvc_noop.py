@@ -3,9 +3,9 @@
     python -m benchmarks.dvc_noop [--graphs demo par all] [--repeats 3] [--out .work/benchmarks]
 
 The temporary repository has the params/ and dvc.yaml files of the project at testbed scale. Its outputs are small files
-that nobody trained, known to DVC by `dvc commit`. `demo` is the root dvc.yaml, a paper's name its whole matrix as a user
-names it (pipelines/testbed/<paper>/dvc.yaml, with every stage above it), `all` every matrix together. Prints a table;
-writes dvc_noop.csv.
+that nobody trained, known to DVC by `dvc commit`. `demo` is the root dvc.yaml, a paper's name its whole matrix as a
+user names it (pipelines/testbed/<paper>/dvc.yaml, with every stage above it), `all` every matrix together. Prints a
+table; writes dvc_noop.csv.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.matrix import build
 from tasks.graph.rows import papers
 from tasks.params.settings import ROOT_SCALE

@@ -42,9 +42,9 @@ def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibr
 
     Raises:
         DataError: a length that is not finite, or judgements without one valid preference. Source: Dubois et al.
-            2024, see `rlhf_core.evaluation.alpaca_eval`.
+            2024, see `rlhf_core.evaluation.length_controlled`.
     """
-    from rlhf_core.evaluation.alpaca_eval import length_controlled_win_rate
+    from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
 
     for prompt, *lengths in zip(judged.prompts, judged.own_length, judged.baseline_length, strict=True):
         if not all(math.isfinite(length) for length in lengths):
@@ -91,7 +91,8 @@ def calibration_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Difficulties, Any
     """
     import pandas as pd
 
-    from rlhf_core.evaluation.alpaca_eval import difficulty_of_calibration_rows, fit_difficulty, make_calibration_rows
+    from rlhf_core.evaluation.alpaca_calibration import difficulty_of_calibration_rows, make_calibration_rows
+    from rlhf_core.evaluation.alpaca_eval import fit_difficulty
 
     published = [row for row in rows if "instruction_difficulty" in row]
     if published:

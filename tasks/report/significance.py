@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from rlhf_core.evaluation.worlds import ByWorld, Effect, against, paired
 from tasks.report.measurements import BySeed
-from tasks.studies.registration import SPENT
+from tasks.studies.world_seeds import SPENT
 
 EXPLORATORY = "exploratory: settings were made while looking at these seeds"
 
