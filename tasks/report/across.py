@@ -29,14 +29,14 @@ SORT_METRIC = next(iter(COLUMNS))
 
 
 @dataclass(frozen=True)
-class RowOverSeeds:
-    """A row of one paper or study, with its metrics over all of its seeds.
+class RowOverWorlds:
+    """A row of one paper or study, with its metrics over its worlds; a run's seed is its world.
 
     Attributes:
         group: the paper or study.
         name, title: of the row.
         backbone: the SFT model that the row started from.
-        cells: mean and, over several seeds, standard error of each of `COLUMNS`; None where it was not measured.
+        cells: mean and, over several worlds, standard error of each of `COLUMNS`; None where it was not measured.
         runs: folder of the `policy` stage by seed.
     """
 
@@ -53,9 +53,9 @@ class RowOverSeeds:
         return run_anchor(self.group, "policy", self.name, next(iter(self.runs)))
 
 
-def rows_by_backbone(results: Path) -> dict[str, list[RowOverSeeds]]:
-    """Returns the rows whose win rate over the SFT model is measured at every seed, by SFT model, the best first."""
-    found: dict[str, list[RowOverSeeds]] = {}
+def rows_by_backbone(results: Path) -> dict[str, list[RowOverWorlds]]:
+    """Returns the rows whose win rate over the SFT model is measured in every world, by SFT model, the best first."""
+    found: dict[str, list[RowOverWorlds]] = {}
     for folder in sorted(results.glob("*/policy/*")):
         group, name = folder.parts[-3], folder.parts[-1]
         seeds = tuple(sorted(int(path.name) for path in folder.glob("[0-9]*")))
@@ -68,7 +68,7 @@ def rows_by_backbone(results: Path) -> dict[str, list[RowOverSeeds]]:
         if backbone is not None:
             cells = _measured(runs)
             paths = {str(seed): relative_path(run.path, results) for seed, run in runs.items()}
-            row = RowOverSeeds(group, name, _title(results, group, name), backbone, cells, paths)
+            row = RowOverWorlds(group, name, _title(results, group, name), backbone, cells, paths)
             found.setdefault(backbone, []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: -(row.cells[SORT_METRIC] or (0.0, None))[0])
