@@ -168,7 +168,7 @@ def test_the_terminal_has_caveats_budgets_and_equal_kl(tmp_path: Path, capsys: p
     state(tmp_path, lambda i, c, r: 47.0 if r == "token" else plain(i, c, r), kl_targets=[4, 25])
     print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
     shown = capsys.readouterr().out
-    assert "* The advantage grows with length\n    +9.00 [+5.1, +12.9], p = 0.0052: confirmed\n" in shown
+    assert "* The advantage grows with length\n    +9.00 [+5.1, +12.9], p = 0.00521: confirmed\n" in shown
     assert "'token' ended below its SFT model in 8 of 8 runs" in shown
     assert "2,048" in shown
     assert "win_rate_vs_sft at equal KL, nats per response" in shown
