@@ -230,7 +230,7 @@ def atlas(
     """Write the atlas: one page of all studies with their findings, and what was asked of the papers' claims."""
     from tasks.report.atlas_page import write_atlas
 
-    print(f"atlas: {write_atlas(Path.cwd(), out).resolve()}")
+    print(f"atlas: {write_atlas(Path(), out).resolve()}")
 
 
 @commands.command()

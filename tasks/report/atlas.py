@@ -131,7 +131,8 @@ class PaperCount:
         claims: how many the paper's file has.
         asked: how many of them a study names by `claim.id`.
         elsewhere: studies of the paper that name none of them.
-        words: how many of the studies that name a claim found each word, 'open' included.
+        words: how many of the studies that name a claim found each word, 'open' included; refused studies count
+            nowhere.
     """
 
     paper: str
@@ -180,8 +181,8 @@ def _study(root: Path, file: Path) -> AtlasStudy:
 
 
 def _count(paper: str, studies: tuple[AtlasStudy, ...]) -> PaperCount:
-    own = [(study, study.spec.claim.id) for study in studies if study.spec is not None and study.spec.claim is not None
-           and study.spec.claim.paper == paper]  # fmt: skip
+    claims = [(study, study.state.spec.claim) for study in studies if study.state is not None]
+    own = [(study, claim.id) for study, claim in claims if claim is not None and claim.paper == paper]
     named = [(study, claim) for study, claim in own if claim is not None]
     words = Counter(study.word for study, _ in named)
     return PaperCount(paper, len(claim_ids(paper)), len({claim for _, claim in named}), len(own) - len(named), words)
@@ -224,10 +225,10 @@ def points_of(state: StudyState, hypothesis: Hypothesis) -> list[Point]:
     dial, found = hypothesis.over, []
     levels = [level for level in spec.dials[dial] if any(cell[dial] == level for cell in cells.values())]
     by_level = {level: [name for name, cell in cells.items() if cell[dial] == level] for level in levels}
-    for level, names in by_level.items():
+    for place, names in by_level.items():
         for name in names if len(names) > 1 else ():
-            others = ", ".join(value for key, value in cells[name].items() if key != dial)
-            found.append(Point(level, others, effect([name])))
+            others = ", ".join(f"{key} {level}" for key, level in cells[name].items() if key != dial)
+            found.append(Point(place, others, effect([name])))
     return found + [Point(level, "", effect(names)) for level, names in by_level.items()]
 
 

@@ -13,7 +13,7 @@ from tasks.report.atlas import Point
 from tasks.report.drawing import INK, PALETTE, RULE, STYLE, inline_svg
 
 WIDTH, HEIGHT = 4.7, 3.1
-#: Steps of a scale: the next larger one is taken that gives at most six.
+#: Steps of a scale: the next larger one is taken that gives at most seven.
 STEPS = (1, 2, 5)
 
 
@@ -49,9 +49,14 @@ def effect_scale(effects: Sequence[Effect], margin: float | None) -> EffectScale
     return EffectScale(low, high, tuple(step * n for n in range(first, math.floor(high / step) + 1)))
 
 
+def tick_text(value: float) -> str:
+    """Returns the number of a tick, signed."""
+    return f"{value:+g}".replace("-", "−") if value else "0"
+
+
 def _step(width: float) -> float:
-    size = 10.0 ** math.floor(math.log10(width / 6))
-    return next(size * step for step in (*STEPS, 10) if width / (size * step) <= 6)
+    size = 10.0 ** math.floor(math.log10(width / 7))
+    return next(size * step for step in (*STEPS, 10) if width / (size * step) <= 7)
 
 
 def dial_svg(
@@ -77,7 +82,9 @@ def dial_svg(
     with matplotlib.rc_context({**STYLE, "svg.hashsalt": key}):
         figure, axes = pyplot.subplots(figsize=(WIDTH, HEIGHT))
         if margin:
-            axes.axhspan(-margin, margin, color=RULE, alpha=0.55, linewidth=0, label=f"within ±{margin:g}: none")
+            axes.axhspan(
+                -margin, margin, color=RULE, alpha=0.55, linewidth=0, label=f"within ±{margin:g} counts as none"
+            )
         axes.axhline(0, color=INK, linewidth=1.1)
         for number, name in enumerate(series):
             shift = 0.11 * (number - (len(series) - 1) / 2)
@@ -99,6 +106,8 @@ def dial_svg(
     return inline_svg(buffer.getvalue(), key, title)
 
 
+#: Colours of series beside their mean; green is the claim's.
+OTHERS = (1, 3, 4, 7)
 #: Directions of an arrow for claims about a slope, in shares of the axes.
 ARROWS = {"rises": (-0.09, 0.09), "falls": (0.09, -0.09)}
 
@@ -109,7 +118,8 @@ def _draw_series(
     import numpy as np
 
     mean = not points[0].series
-    colour = PALETTE[0] if mean else PALETTE[1 + number % (len(PALETTE) - 1)]
+    name = points[0].series or ("mean of these" if number else "mean over worlds")
+    colour = PALETTE[0] if mean else PALETTE[OTHERS[number % len(OTHERS)]]
     x = [labels.index(point.label) + shift for point in points]
     y = [point.effect.estimate for point in points]
     intervals = [point.effect.interval() for point in points]
@@ -117,7 +127,7 @@ def _draw_series(
     axes.errorbar(
         x, y, yerr=half, fmt="o" if mean else "s", linestyle="-" if joined else "none", color=colour,
         linewidth=2.3 if mean else 1.1, elinewidth=2.0 if mean else 1.0, capsize=3.5 if mean else 2,
-        markersize=7 if mean else 4, label=points[0].series or "mean", zorder=3 if mean else 2,
+        markersize=7 if mean else 4, label=name, zorder=3 if mean else 2,
         alpha=1.0 if mean else 0.75,
     )  # fmt: skip
 

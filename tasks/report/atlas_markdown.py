@@ -57,8 +57,8 @@ def _study(study: AtlasStudy) -> list[str]:
     rows = []
     for finding in study.state.findings:
         effect = finding.effect
-        numbers = ["", ""] if effect is None else [amount(effect.estimate), interval_text(effect)]
-        sees = "" if finding.sees is None else amount(finding.sees, sign=False)
+        numbers = ["", ""] if effect is None else [amount(spec, effect.estimate), interval_text(spec, effect)]
+        sees = "" if finding.sees is None else amount(spec, finding.sees, sign=False)
         says = f"{finding.hypothesis.says} ({measured(spec, finding.hypothesis)})"
         rows.append([says, *numbers, p_value(finding.p), finding.word, sees])
     lines += _table(head, rows)

@@ -11,7 +11,7 @@ from rlhf_core.evaluation.worlds import Effect
 from tasks.params.yaml_files import write_whole
 from tasks.report import atlas_markdown
 from tasks.report.atlas import OPEN, WORDS, Atlas, AtlasStudy, CellMean, points_of, read_atlas, runs_of
-from tasks.report.atlas_drawing import EffectScale, dial_svg, effect_scale
+from tasks.report.atlas_drawing import EffectScale, dial_svg, effect_scale, tick_text
 from tasks.report.atlas_words import amount, interval_text, measured, sentence, unit
 from tasks.report.page import label, p_value, render_page, template_text
 from tasks.studies.budgets import BUDGET_COLUMNS
@@ -82,6 +82,7 @@ def render(atlas: Atlas) -> str:
         runs_of=runs_of,
         scale_of=scale_of,
         sentence=sentence,
+        tick_text=tick_text,
         shown_metrics=shown_metrics,
         unit=unit,
     )
