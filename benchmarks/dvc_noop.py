@@ -2,9 +2,10 @@
 
     python -m benchmarks.dvc_noop [--graphs demo par all] [--repeats 3] [--out .work/benchmarks]
 
-The temporary repository has the project's params/ and dvc.yaml files at testbed scale. Its outputs are small files that
-nobody trained, known to DVC by `dvc commit`. `demo` is the root dvc.yaml, a paper's name its whole matrix with what it
-shares, `all` every matrix together. Prints a table; writes dvc_noop.csv.
+The temporary repository has the params/ and dvc.yaml files of the project at testbed scale. Its outputs are small files
+that nobody trained, known to DVC by `dvc commit`. `demo` is the root dvc.yaml, a paper's name its whole matrix as a
+user names it (pipelines/testbed/<paper>/dvc.yaml, with every stage above it), `all` every matrix together. Prints a
+table; writes dvc_noop.csv.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.matrix import build
-from tasks.graph.rows import ROOT_SCALE, papers
+from tasks.graph.rows import papers
+from tasks.params.settings import ROOT_SCALE
 from tasks.params.yaml_files import read_mapping
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -76,9 +78,12 @@ def measure(name: str, repeats: int) -> dict[str, float | int | str]:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder)
         files = make_repository(root, name)
-        targets = [str(file) for file in files] if name != DEMO else ["dvc.yaml"]
+        targets = [str(file) for file in files] if name == ALL else [str(files[-1])]
         call(root, "repro", "-q", *targets)
-        found: dict[str, float | int | str] = {"graph": name, "stages": stages_of(root, files)}
+        found: dict[str, float | int | str] = {
+            "graph": name,
+            "stages": stages_of(root, [Path(target) for target in targets]),
+        }
         for command in ("repro", "status"):
             times = [call(root, command, "-q", *targets) for _ in range(repeats)]
             for kind, values in zip(("seconds", "cpu_seconds"), zip(*times, strict=True), strict=True):

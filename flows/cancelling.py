@@ -95,7 +95,7 @@ class _Watch:
 
 @contextmanager
 def ends_when_cancelled(run: UUID) -> Iterator[None]:
-    """Within it, this process ends as on SIGTERM when its run is being cancelled and no worker ends it.
+    """Ends this process as on SIGTERM, within the block, when its run is being cancelled and no worker ends it.
 
     Call it in the main thread. A temporary server's run cannot be cancelled.
 

@@ -40,7 +40,7 @@ def follow_up(module: str, arguments: Sequence[str], root: Path, running: Runnin
         the last line that it printed.
 
     Raises:
-        RunFailed: it ended badly.
+        RunFailed: it failed.
     """
     environment = {
         **os.environ,

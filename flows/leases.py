@@ -46,7 +46,7 @@ class Leases:
         threading.Thread(target=self._keep, daemon=True).start()
 
     def take(self, name: str, count: int = 1) -> UUID | None:
-        """Slots of a limit; a handle for `give_back`, None while others hold them.
+        """Takes slots of a limit; returns a handle for `give_back`, None while others hold them.
 
         Raises:
             LookupError: there is no such limit.
@@ -129,7 +129,7 @@ class Leases:
                 self._silent = True
 
     def _take_again(self, handle: UUID) -> None:
-        """A new lease in place of one that ended, unless it has been given back or others hold its slots."""
+        """Takes a new lease in place of one that ended, unless it has been given back or others hold its slots."""
         import httpx
 
         with self._lock:

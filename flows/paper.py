@@ -42,7 +42,7 @@ def page_link(create: Callable[..., object]) -> None:
 
 
 def runs_link(create: Callable[..., object], root: Path, paper: str) -> None:
-    """Link of the run to a paper's runs in MLflow, once they are there."""
+    """Links the run to a paper's runs in MLflow, once they are there."""
     if address := paper_runs(root, paper):
         key = re.sub("[^a-z0-9]+", "-", f"mlflow-{paper}".lower())  # all that Prefect allows in one
         create(key=key, link=address, link_text=f"runs of {paper} in MLflow")

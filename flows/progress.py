@@ -17,10 +17,10 @@ class Silent:
     """Shows nothing: Prefect's log tells what happens."""
 
     def started(self, stage: str) -> None:
-        """A stage began."""
+        """Shows that a stage began."""
 
     def finished(self, stage: str, text: str, seconds_left: float | None) -> None:
-        """A stage ended; `seconds_left` is what the run should still take."""
+        """Shows that a stage ended; `seconds_left` is what the run should still take."""
 
 
 class StageLines(Silent):

@@ -34,7 +34,7 @@ from rlhf_core.rewards.reads import READS
 from rlhf_core.shaping.choices import SHAPINGS
 from tasks.dvc import stale
 from tasks.dvc.plan import ROOT_FILE
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED
 from tasks.graph.rows import papers, row_addresses
@@ -169,7 +169,7 @@ def adopt(root: Path, name: str) -> Path:
 
 
 def report_result(path: Path, scale: str, paper: str, name: str, seeds: list[int]) -> None:
-    """The results as an artifact of the run."""
+    """Reports the results as an artifact of the run."""
     rows = []
     for seed in seeds:
         metrics = path / "results" / scale / paper / "policy" / name / str(seed) / "result" / "metrics.json"

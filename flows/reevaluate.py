@@ -1,8 +1,8 @@
-"""Scheduled re-evaluation: the models behind the registry's aliases, again where something changed.
+"""Scheduled re-evaluation of the models that MLflow's registry aliases point to.
 
-Rules of the schedule: at most one run at a time (a new one is cancelled while one is active), and a run evaluates
-however late it is. So of several that were missed the first evaluates and the others are cancelled; one that begins
-after it finds nothing changed.
+A model is evaluated if the model, a benchmark or the judge changed, a benchmark got no verdict, or a check of the judge
+is due. At most one run is active; one that falls due meanwhile is cancelled. A late run is not skipped: after an outage
+the first missed run evaluates, the others are cancelled, and a later one finds nothing changed.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from flows.shared_slots import POLL_SECONDS, machine_slots
 from flows.slots import Grant, Slots
 from flows.stage_run import RunningStages, run_stage
 from rlhf_core.errors import RewardsmithError
-from tasks.graph.files import file_name, is_checkout, resources
+from tasks.graph.dvc_files import file_name, is_checkout, resources
 from tasks.params.evaluation import Watched
-from tasks.reevaluation.alerts import note_told, untold
+from tasks.reevaluation.alerts import note_sent, unsent
 from tasks.reevaluation.evaluate import load_settings
 from tasks.reevaluation.history import RECORDS, bring_records, records_folder
 from tasks.running import machine
@@ -53,18 +53,18 @@ def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
     """Evaluates one model in a process of its own, within the machine's slots; returns its record.
 
     Raises:
-        RewardsmithError: this machine has too few GPUs for it, or it ended badly.
+        RewardsmithError: this machine has too few GPUs for it, or the evaluation failed.
     """
     needs = needs_of(root, model)
     with closing(machine_slots(Slots(machine.cores(), machine.gpus(), machine.memory_gb()))) as slots:
-        slots.check(_address(model), needs)
+        slots.check(_label(model), needs)
         while (grant := slots.take(needs)) is None:
             time.sleep(POLL_SECONDS)
         with tempfile.TemporaryDirectory() as folder:
             return _run(root, settings, model, Path(folder) / "record.json", grant)
 
 
-def _address(model: Registered) -> str:
+def _label(model: Registered) -> str:
     return f"reevaluation of {model.name}@{model.alias}"
 
 
@@ -77,12 +77,12 @@ def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant)
     call += ["--result", model.path, "--out", str(out)]
     run_stage(
         root,
-        address=_address(model),
-        name=file_name(_address(model)),
+        address=_label(model),
+        name=file_name(_label(model)),
         out=records_folder(root, model.name, model.alias).relative_to(root).as_posix(),
         environment=grant.environment(),
         running=RunningStages(),
-        say=get_run_logger().info,
+        log=get_run_logger().info,
         memory_gb=grant.memory_gb,
         call=call,
         packages=root if is_checkout(root) else None,
@@ -91,41 +91,41 @@ def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant)
     return found
 
 
-def tell(root: Path, registry: Registry, model: Registered) -> tuple[int, list[str]]:
-    """Makes the alerts of every record visible that has not been told, also one of a run that died before it could.
+def send_pending_alerts(root: Path, registry: Registry, model: Registered) -> tuple[int, list[str]]:
+    """Sends the alerts of every record of which they are not sent yet, including records of a run that died before.
 
-    A record whose alerts did not reach everybody is told again at the next run.
+    A record whose alerts did not reach everybody is sent again by the next run.
 
     Returns:
-        how many alerts there were, and what did not work.
+        the number of alerts, and the problems.
     """
     folder, count = records_folder(root, model.name, model.alias), 0
-    for record in untold(folder):
+    for record in unsent(folder):
         problems = alert(registry, model, record)
         count += len(record["alerts"])
         if problems:
             return count, problems
-        note_told(folder, record["number"])
+        note_sent(folder, record["number"])
     return count, []
 
 
 def alert(registry: Registry, model: Registered, record: Mapping[str, Any]) -> list[str]:
-    """Makes a record's alerts visible: a Prefect event, an artifact, a tag in MLflow where the record is of the alias's
-    present version, and a webhook; returns what did not work."""
+    """Sends a record's alerts: as Prefect events, an artifact, a call of the webhook and, if the record is of the
+    alias's present version, a tag in MLflow; returns the problems."""
     problems, alerts = [], record["alerts"]
-    about = {"version": record["version"], "alias": model.alias}
+    identity = {"version": record["version"], "alias": model.alias}
     for one in alerts:
         emit_event(
             event=f"rewardsmith.{one['kind'].replace(' ', '-')}",
             resource={"prefect.resource.id": f"rewardsmith.model.{model.name}", "prefect.resource.name": model.name},
-            payload=dict(one) | about,
+            payload=dict(one) | identity,
         )
     if alerts:
         text = "\n".join(f"- **{one['kind']}**: {one['text']}" for one in alerts)
-        create_markdown_artifact(key=f"alert-{_key(model.name)}", markdown=text, description="Alert")
+        create_markdown_artifact(key=f"alert-{_artifact_key(model.name)}", markdown=text, description="Alert")
     address = os.environ.get("REWARDSMITH_WEBHOOK")
     if alerts and address:
-        content = {"model": model.name, **about, "alerts": [*alerts]}
+        content = {"model": model.name, **identity, "alerts": [*alerts]}
         try:
             httpx.post(address, json=content, timeout=20).raise_for_status()
         except httpx.HTTPError as error:
@@ -138,12 +138,12 @@ def alert(registry: Registry, model: Registered, record: Mapping[str, Any]) -> l
     return problems
 
 
-def _key(name: str) -> str:
+def _artifact_key(name: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
 
 
 def track_records(root: Path) -> None:
-    """Brings the records under DVC: reevaluations.dvc names them, and belongs into the next commit.
+    """Adds the records to DVC: reevaluations.dvc lists them and belongs into the next commit.
 
     Raises:
         RewardsmithError: DVC refuses.
@@ -160,7 +160,7 @@ def _row(model: Registered, record: Mapping[str, Any]) -> dict[str, Any]:
         return {"model": model.name, "alias": model.alias, "version": model.version, "why": "nothing changed"}
     parts = {name: values["mean"] for name, values in record["benchmarks"].items()}
     changes = "; ".join(f"{name} {values['verdict']}" for name, values in record["changes"].items())
-    asked = sum(values["asked"] for values in record["benchmarks"].values())
+    judge_requests = sum(values["asked"] for values in record["benchmarks"].values())
     return {
         "model": model.name,
         "alias": model.alias,
@@ -169,19 +169,25 @@ def _row(model: Registered, record: Mapping[str, Any]) -> dict[str, Any]:
         **{name: None if value is None else round(value, 4) for name, value in parts.items()},
         "change": changes or "nothing to compare with",
         "judge": record["canary"]["verdict"],
-        "asked": asked,
+        "judge_requests": judge_requests,
     }
 
 
-@flow(name="reevaluate", description="Models of the registry again, where something changed.", persist_result=False)
+@flow(
+    name="reevaluate",
+    description="Re-evaluates registered models if something changed.",
+    persist_result=False,
+)
 def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
-    """Evaluates models again.
+    """Evaluates models again where something changed.
 
     Args:
-        models: limits the run to these, as name@alias; empty for the models of params/reevaluation.yaml.
+        models: limits the run to these models, as name@alias; empty for the models of params/reevaluation.yaml.
         root: the repository.
     """
     log, tree = get_run_logger(), Path(root).resolve()
+    # A schedule runs the commit that its deployment was made from: code or parameters edited since are refused, so that
+    # every record belongs to a commit.
     check_pinned(tree)
     page_link(create_link_artifact)
     settings = load_settings(tree / SCHEDULE)
@@ -198,9 +204,9 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
                     try:
                         rows.append(_row(model, evaluate(tree, tree / SCHEDULE, model)))
                     finally:
-                        count, untaken = tell(tree, registry, model)
+                        count, unsent_alerts = send_pending_alerts(tree, registry, model)
                         alerted += count
-                        problems += untaken
+                        problems += unsent_alerts
                 except RewardsmithError as error:
                     problems.append(str(error))
                     log.error("%s", error)

@@ -1,4 +1,4 @@
-"""Which process runs which flow run: what tells a living run from one whose process was killed."""
+"""Notes of each flow run's process, which tell a living run from one whose process was killed."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def noted(root: Path) -> Iterator[None]:
 
 
 def tag_place() -> None:
-    """A deployment's last step before its run begins: notes this machine on the run.
+    """Notes this machine on a run, as a deployment's last step before the run begins.
 
     A run that is killed in its first moment, before it says so itself, is known to have been here.
     """

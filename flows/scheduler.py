@@ -111,7 +111,7 @@ def stage_task(
         environment=environment,
         memory_gb=memory_gb,
         running=running,
-        say=log.info,
+        log=log.info,
         call=call,
     )
 

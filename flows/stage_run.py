@@ -41,7 +41,7 @@ TAIL = 60
 
 
 class StageFailed(RewardsmithError):
-    """A stage that ended badly; `retry` says whether trying again can help."""
+    """A failed stage; `retry` says whether trying again can help."""
 
     def __init__(self, message: str, *, exit_code: int, retry: bool) -> None:
         super().__init__(message)
@@ -163,7 +163,7 @@ def run_stage(
     out: str,
     environment: Mapping[str, str],
     running: RunningStages,
-    say: Callable[[str], None],
+    log: Callable[[str], None],
     memory_gb: float = 0.0,
     call: Sequence[str] = (),
     packages: Path | None = None,
@@ -176,13 +176,13 @@ def run_stage(
         out: the stage's output directory.
         environment: added to this process's environment (threads, devices).
         running: where the process group is noted while it runs.
-        say: receives each line of the log.
+        log: receives each line of the log.
         memory_gb: what it declared; one that holds more is ended. 0 means no bound.
         call: the module and its arguments, where it is not `tasks.dvc.one_stage`.
         packages: the folder of the package that has the module; None for the one that this code is in.
 
     Raises:
-        StageFailed: it ended badly.
+        StageFailed: the stage failed.
     """
     log_path = root / WORK / "logs" / f"{name}.log"
     log_path.parent.mkdir(parents=True, exist_ok=True)
@@ -212,13 +212,13 @@ def run_stage(
     memory = MemoryWatch(process.pid, memory_gb)
     tail: deque[str] = deque(maxlen=TAIL)
     try:
-        with log_path.open("w", encoding="utf-8") as log:
+        with log_path.open("w", encoding="utf-8") as log_file:
             for line in process.stdout or ():
-                log.write(line)
-                log.flush()
+                log_file.write(line)
+                log_file.flush()
                 if line.strip():
                     tail.append(line)
-                    say(line.rstrip())
+                    log(line.rstrip())
         status = process.wait()
     except OSError as error:
         if error.errno != errno.ENOSPC:
@@ -237,7 +237,7 @@ def run_stage(
         try:
             write_failure(root, name, address=address, out=out, failure=failure)
         except OSError as error:
-            say(f"the failure of {address} cannot be noted: {error}")
+            log(f"the failure of {address} cannot be noted: {error}")
         raise failure
     (root / WORK / "failures" / f"{name}.json").unlink(missing_ok=True)
     how = outcome.read_text(encoding="utf-8") if outcome.exists() else RAN

@@ -27,13 +27,13 @@ from tasks.params.studies import StudySpec, read_study, study_file
 from tasks.studies.records import record_of, write_record
 from tasks.studies.registration import (
     Registration,
-    check_number,
     check_unchanged,
     note_start,
     record_file,
     registration,
 )
 from tasks.studies.tree import WorldTree, write_tree
+from tasks.studies.world_seeds import check_world_seed
 
 WORK = Path(".work") / "studies"
 
@@ -77,7 +77,7 @@ def study(name: str, worlds: int = 1, pilots: list[int] | None = None, keep: boo
         every = [own.world(index) for index in range(spec.worlds)]
         numbers = [number for number in every if not (folder / record_file(own.study, number)).exists()][:worlds]
     for number in numbers:
-        check_number(number, pilot=bool(pilots))
+        check_world_seed(number, pilot=bool(pilots))
     if not numbers:
         return f"{own.study}: every world has its record"
     note_start(folder, own, numbers, "pilot" if pilots else "verdict")

@@ -26,7 +26,6 @@ from rlhf_core.errors import RewardsmithError
 from tasks.commands.tuning_table import print_tuning
 from tasks.params.studies import read_study, study_file
 from tasks.running.commit import commit_of
-from tasks.studies.registration import check_number
 from tasks.studies.tree import WorldTree, write_tree
 from tasks.studies.trial_records import (
     Record,
@@ -41,6 +40,7 @@ from tasks.studies.trial_records import (
 )
 from tasks.studies.trials import Trial, TuningPlan, settings_digests, tuning_plan
 from tasks.studies.tuned import check_not_started, tuned_rows, write_overrides
+from tasks.studies.world_seeds import check_world_seed
 
 WORK = Path(".work") / "tuning"
 TRIALS, SEEDS = 16, (100,)
@@ -88,7 +88,7 @@ def prepared(root: Path, name: str, trials: int, seeds: Sequence[int]) -> tuple[
         RecipeError: an unknown study, or a seed that is not of tuning.
     """
     for seed in seeds:
-        check_number(seed, pilot=True)
+        check_world_seed(seed, pilot=True)
     file = study_file(root, name)
     known = trials_of(read_tuning(root, file.stem))
     plan = tuning_plan(root, file.stem, read_study(file), max(trials, known))

@@ -31,7 +31,7 @@ BUCKET_ELEMENTS = 2**24
 
 
 def world_size() -> int:
-    """Returns processes of this run."""
+    """Returns the number of processes of this run."""
     dist = _joined()
     return dist.get_world_size() if dist is not None else 1
 
@@ -153,7 +153,7 @@ def spread(values: Tensor, rows: int) -> Tensor:
 
 
 def summed(sums: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors of one shape by name, summed over ranks."""
+    """Returns tensors of one shape by name, summed over ranks."""
     if world_size() == 1 or not sums:
         return dict(sums)
     import torch

@@ -58,7 +58,7 @@ def edit_weights(source: Sequence[int], target: Sequence[int], *, gamma: float =
 
 
 def edited_tokens_naive(source: Sequence[int], target: Sequence[int]) -> list[bool]:
-    """`edited_tokens` by the full table of distances, in Python: the reference for tests and the benchmark.
+    """Computes `edited_tokens` by the full table of distances, in Python: the reference for tests and the benchmark.
 
     Where alignments tie it may choose another one, of the same cost.
     """

@@ -104,11 +104,11 @@ class RolloutBatch:
 
 
 def trimmed(prompt_mask: Tensor, response_mask: Tensor) -> tuple[int, int]:
-    """Returns the longest prompt and response of some rows: the widths that they need."""
+    """Returns the lengths of the longest prompt and response of some rows: the widths that they need."""
     return max(1, int(prompt_mask.sum(dim=1).max())), max(1, int(response_mask.sum(dim=1).max()))
 
 
 def microbatches(prompt_mask: Tensor, response_mask: Tensor, size: int) -> list[Tensor]:
-    """Indices of this rank's rows in groups of similar total length, so that little padding is computed."""
+    """Returns indices of this rank's rows in groups of similar total length, so that little padding is computed."""
     order = torch.argsort(prompt_mask.sum(dim=1) + response_mask.sum(dim=1), stable=True)
     return [rows for rows in distributed.own(order).split(size) if len(rows)]

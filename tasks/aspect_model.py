@@ -43,6 +43,7 @@ from tasks.running.loading import encode, load_encoder
 from tasks.running.stage import command_line, device, run_stage, training_on
 from tasks.running.supervised import train_resumably
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "aspect_model"
 

@@ -26,6 +26,7 @@ from tasks.running.result_rows import PooledAnswers, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.reward_models import RewardModelInputs, Scorer, TrainedScorer
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "best_of_n"
 

@@ -270,8 +270,8 @@ def hackability(
     `params/hackability/rows_<name>.yaml`.
     """
     from tasks.graph import laboratory
-    from tasks.graph.files import matrix_folders
-    from tasks.graph.files import write as write_graph
+    from tasks.graph.dvc_files import matrix_folders
+    from tasks.graph.dvc_files import write as write_graph
 
     root = Path.cwd()
     every = laboratory.mitigations(root)
@@ -492,7 +492,7 @@ def graph(
     The matrix of a paper (`pipelines/<scale>/<paper>/dvc.yaml`) is written when `run` or `plan` first asks for it, or
     here with `--matrix`.
     """
-    from tasks.graph.files import main as write_graph
+    from tasks.graph.dvc_files import main as write_graph
 
     call = ["--matrix", matrix, "--scale", scale] if matrix else []
     raise typer.Exit(write_graph([*call, *(["--check"] if check else [])]))
@@ -570,7 +570,7 @@ def adopt(name: Annotated[str, typer.Argument(help="The recipe, as named in the 
 
 
 def app() -> None:
-    """Entry point: an error of the user's prints one line and exits with 2."""
+    """Runs the command line: an error of the user's prints one line and exits with 2."""
     try:
         commands()
     except (RewardsmithError, *PATH_ERRORS) as error:

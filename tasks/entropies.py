@@ -21,6 +21,7 @@ from tasks.running.loading import encode, load_encoder, load_policy
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.entropies import response_entropies
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 2
 STAGE = "entropies"
 

@@ -45,6 +45,7 @@ from tasks.running.stage import command_line, run_stage, set_threads, training_o
 from tasks.running.supervised import train_resumably
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "generative_reward_model"
 
@@ -95,7 +96,8 @@ def gather(data: Path, samples: list[SampledSolution], file: Path, teacher: Path
 
 
 def training_rows(material: Material, tasks: ModelTasks, seed: int) -> tuple[list[EncodedSequence], dict[str, float]]:
-    """Sequences of both tasks and their counts: fixed predictions, and as many right ones, which stay as they are."""
+    """Returns sequences of both tasks and their counts: fixed predictions, and as many right ones, which stay as they
+    are."""
     found: dict[str, list[EncodedSequence]] = {"locating": [], "rewriting": []}
     fixed = [each for each in material.wrong if material.learnt(each) and material.rewrites[each.id]["accepted"]]
     for each in fixed:
@@ -141,7 +143,7 @@ def fit(
 def quality(
     material: Material, found: Mapping[str, VerifiedRewrite], located_right: Sequence[bool]
 ) -> dict[str, float]:
-    """Returns the locating and rewriting on held-out questions, beside the teacher where both rewrites are right
+    """Measures locating and rewriting on held-out questions, beside the teacher where both rewrites are right
     (Figure 4).
 
     Args:
@@ -237,7 +239,7 @@ def realigned(
 
 
 def fidelity_metrics(scored: Sequence[RewardedSolution], material: Material, encoder: Encoder) -> dict[str, float]:
-    """Returns the negative rewards against the truly wrong tokens of wrong predictions, where the truth is known.
+    """Compares negative rewards with the truly wrong tokens of wrong predictions, where the truth is known.
 
     The areas under the curve are those of the probabilities, before clipping.
     `vanilla` pays every token of a wrong prediction the same: it finds them all and tells none apart.

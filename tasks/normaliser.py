@@ -1,14 +1,21 @@
-"""Stage `normaliser`: calibration of a reward model's rewards, and the regression of Mean(p) and Std(p).
+"""Stage `normaliser`: statistics of a reward model's rewards on training responses, which every normaliser needs.
 
-Segments of chosen and rejected training responses are pooled. All normalisers of the paper are fitted at once (global,
-last, sequence, location-aware by Huber and by least squares), so that their ablation costs one pass.
+Segments of chosen and rejected responses are pooled. p = (t + 1) / T is a segment's relative place in the response:
+t is its index from 0, T the number of segments. One pass fits all normalisers of the paper, so that an ablation of them
+needs no other:
+
+- global: mean and standard deviation of all segments' rewards;
+- last: mean and standard deviation of the last segments' rewards (p = 1);
+- sequence: mean and standard deviation of whole responses' rewards;
+- location-aware: Mean(p) and Std(p) as functions of log p, by Huber regression and by least squares.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 
@@ -30,14 +37,15 @@ from tasks.running.stage import command_line, device, run_stage, set_threads
 from tasks.scoring.entropies import load_entropies
 from tasks.scoring.segmenting import segment_pairs
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 3
 STAGE = "normaliser"
 
 
-def calibration_places(spec: CalibrationSpec, rows: int) -> list[int]:
-    """Returns which training pairs calibrate, in order."""
-    count = min(spec.pairs, rows)
-    return sorted(random.Random("calibration").sample(range(rows), count)) if spec.drawn else list(range(count))
+def calibration_indices(spec: CalibrationSpec, pairs: int) -> list[int]:
+    """Returns the indices, in order, of the training pairs that normalisers are fitted to."""
+    count = min(spec.pairs, pairs)
+    return sorted(random.Random("calibration").sample(range(pairs), count)) if spec.drawn else list(range(count))
 
 
 def fit_normalisers(
@@ -61,34 +69,49 @@ def fit_normalisers(
         model.to(device())
         model.eval()
         segmenter = load_segmenter(trained["segmenter"], sentences)
-        rows = read_rows(data / "preference.train.jsonl", PreferencePair)
-        places = calibration_places(spec, len(rows))
+        training_pairs = read_rows(data / "preference.train.jsonl", PreferencePair)
+        indices = calibration_indices(spec, len(training_pairs))
         if segmenter.needs_entropies and entropies is None:
             raise RecipeError("the reward model cuts by entropies: give --entropies")
-        values = load_entropies(entropies, "train") if entropies and segmenter.needs_entropies else None
-        if values is not None:
-            values = [values[start + i] for start in (0, len(rows)) for i in places]
-        chosen = [rows[i] for i in places]
-        pairs = segment_pairs(chosen, encoder, segmenter, values, aggregation=aggregation, end_token=end_token)
-        e, segments = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=trained["heads"][0])
+        response_entropies = None
+        if entropies and segmenter.needs_entropies:
+            # The file has all chosen responses, then all rejected ones.
+            stored = load_entropies(entropies, "train")
+            response_entropies = [stored[start + i] for start in (0, len(training_pairs)) for i in indices]
+        pairs = segment_pairs(
+            [training_pairs[i] for i in indices],
+            encoder,
+            segmenter,
+            response_entropies,
+            aggregation=aggregation,
+            end_token=end_token,
+        )
+        # The first head is the one that policies are rewarded by; ODIN's second head only takes up length.
+        head = trained["heads"][0]
+        sequence_values, segment_values = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
         segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))
         padded = torch.zeros(segmentation.ends.shape)
-        for i, row in enumerate(segments):
-            padded[i, : len(row)] = torch.tensor(row)
+        for i, values in enumerate(segment_values):
+            padded[i, : len(values)] = torch.tensor(values)
         fitted = calibrate(
             [Segments(padded, segmentation)],
-            e.double().numpy(),
+            sequence_values.double().numpy(),
             floor_fraction=spec.floor_fraction,
             min_samples=spec.min_samples,
             own=spec.own,
         )
         write_json(result / "normaliser.json", fitted)
-        metrics = {**fitted["counts"], "global_mean": fitted["global"]["mean"]}
-        for estimator, coefficients in fitted["location_aware"].items():
-            metrics |= {f"{estimator}_{name}": value for name, value in coefficients.items()}
-        metrics |= {"global_std": fitted["global"]["std"], "sequence_mean": fitted["sequence"]["mean"]}
-        metrics |= {"sequence_std": fitted["sequence"]["std"]}
-        write_json(result / "metrics.json", {name: float(value) for name, value in metrics.items()})
+        write_json(result / "metrics.json", flat_metrics(fitted))
+
+
+def flat_metrics(fitted: Mapping[str, Any]) -> dict[str, float]:
+    """Returns counts, moments and coefficients of `calibrate` as `<normaliser or estimator>_<number>`."""
+    metrics = dict(fitted["counts"])
+    for name in ("global", "sequence"):
+        metrics |= {f"{name}_mean": fitted[name]["mean"], f"{name}_std": fitted[name]["std"]}
+    for estimator, coefficients in fitted["location_aware"].items():
+        metrics |= {f"{estimator}_{name}": value for name, value in coefficients.items()}
+    return {name: float(value) for name, value in metrics.items()}
 
 
 main = command_line(fit_normalisers)

@@ -36,6 +36,7 @@ from tasks.running.launch import join_processes
 from tasks.running.result_rows import Metrics
 from tasks.running.stage import command_line, run_stage
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 5
 STAGE = "policy"
 
@@ -131,7 +132,7 @@ def _by_selection(
 def _write(
     result: Path, run: PolicyRun, evaluation: Evaluation, summary: Metrics, alarms: list[dict[str, Any]]
 ) -> None:
-    """The stage's outputs; adapters are merged into the model, so that whoever reads it needs to know of none."""
+    """Writes the stage's outputs; adapters are merged into the model, so that later stages need not know of any."""
     model = run.policy.model if run.adapter is None else run.adapter.merged()
     if not distributed.rank():
         save_model(model, result / "model")

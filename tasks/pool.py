@@ -20,6 +20,7 @@ from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import BenchmarkItem, PooledAnswers, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "pool"
 

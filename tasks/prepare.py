@@ -52,6 +52,7 @@ from tasks.params.questions import QuestionsSpec
 from tasks.running.artifacts import stage_output, write_json, write_jsonl
 from tasks.running.stage import command_line, run_stage
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 3
 STAGE = "prepare"
 

@@ -33,6 +33,7 @@ from tasks.running.progress import progress
 from tasks.running.stage import command_line, device, run_stage, set_threads
 from tasks.scoring.references import load_references
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "references"
 

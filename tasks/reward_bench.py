@@ -23,6 +23,7 @@ from tasks.running.result_rows import BenchmarkPair
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.reward_models import RewardModelInputs, TrainedScorer, score_pairs
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "reward_bench"
 

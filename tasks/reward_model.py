@@ -49,6 +49,7 @@ from tasks.scoring.segmenting import (
     token_rewards,
 )
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 4
 STAGE = "reward_model"
 

@@ -29,6 +29,7 @@ from tasks.running.progress import progress
 from tasks.running.result_rows import Question, SampledSolution, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "samples"
 #: More steps than this are counted, since the paper's solutions have no more.

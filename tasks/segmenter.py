@@ -29,6 +29,7 @@ from tasks.running.artifacts import read_jsonl, stage_output, write_json
 from tasks.running.progress import progress
 from tasks.running.stage import command_line, device, run_stage, set_threads
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 2
 STAGE = "segmenter"
 

@@ -29,6 +29,7 @@ from tasks.running.loading import load_encoder, load_policy
 from tasks.running.result_rows import Prompt, read_rows
 from tasks.running.stage import command_line, run_stage, set_threads
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "selection"
 
@@ -86,7 +87,7 @@ def _compare(
     scale: SelectionScale,
     seed: int,
 ) -> tuple[dict[str, Any], dict[str, list[float]], bool]:
-    """(what is recorded of an aspect, its rates of both answers, whether it is constant)."""
+    """Returns (what is recorded of an aspect, its rates of both answers, whether it is constant)."""
     greedy, sampled = (aspect.score(answers.rows, texts) for texts in (answers.greedy, answers.sampled))
     rates = {"greedy": aspect.rates(greedy), "sampled": aspect.rates(sampled)}
     pairs = Pairs.of(rates["greedy"], rates["sampled"], aspect.aspect.higher_is_better)

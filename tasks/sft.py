@@ -37,6 +37,7 @@ from tasks.running.loading import encode, load_encoder, load_judge, load_world
 from tasks.running.stage import command_line, device, run_stage, training_on
 from tasks.running.supervised import train_resumably
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 3
 STAGE = "sft"
 

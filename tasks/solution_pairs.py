@@ -17,6 +17,7 @@ from tasks.policy_run.solutions import SAMPLES_FILE
 from tasks.running.artifacts import read_json, read_jsonl, stage_output, write_json, write_jsonl
 from tasks.running.stage import command_line, run_stage
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "solution_pairs"
 
@@ -27,7 +28,7 @@ PICTURES = 8
 
 
 def split_pairs(samples: Sequence[Sample], file: str) -> dict[str, list[dict[str, Any]]]:
-    """{train, validation}: pairs of the samples, every eighth question's kept for validation.
+    """Returns {train, validation}: pairs of the samples, every eighth question's kept for validation.
 
     Raises:
         DataError: fewer than two questions have both a correct and a wrong solution.

@@ -25,6 +25,7 @@ from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 8
 CURVE_METRICS = (
     "reward",
@@ -51,7 +52,7 @@ def paper_figures(paper_key: str, tree: ResultTree) -> list[dict[str, Any]]:
 
 
 def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
-    """'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts.
+    """Returns 'table-1/segment/alpaca_wr' -> mean, with '_se' beside it over several seeds; verdict counts.
 
     Rows that differ by evaluator alone carry it: 'table-1/alarm@holistic-reward/avg'. Of a test it is the p-value.
     '_unparsable' is how often a judge gave no verdict.
@@ -76,7 +77,7 @@ def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
 
 
 def write_curves(path: Path, paper_key: str, tree: ResultTree) -> None:
-    """Training curves of every row in long form, for DVC plots."""
+    """Writes the training curves of every row in long form, for DVC plots."""
     with path.open("w", newline="", encoding="utf-8") as file:
         writer = csv.writer(file)
         writer.writerow(["row", "seed", "step", "metric", "value"])

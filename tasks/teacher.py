@@ -28,6 +28,7 @@ from tasks.running.result_rows import Question, SampledSolution, VerifiedRewrite
 from tasks.running.stage import command_line, run_stage, set_threads
 from tasks.scoring.rewrites import rewrite_row, wrong_solutions
 
+#: Raise it when the result changes; DVC then runs the stage again.
 VERSION = 1
 STAGE = "teacher"
 

@@ -18,7 +18,7 @@ from typing import Any
 
 import yaml
 
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.params.pages import read_settings
 from tasks.params.scales import scale_entries
 

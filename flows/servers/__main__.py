@@ -31,7 +31,7 @@ from tasks.running.platform_state import CLIENT, FOLDER, STATE, alive, write_pri
 
 @contextmanager
 def only_one(root: Path) -> Iterator[None]:
-    """Yields one `up` or `down` at a time; another waits."""
+    """Lets one `up` or `down` run at a time; another waits."""
     path = root / FOLDER / "lock"
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as file:
@@ -142,7 +142,8 @@ def _import_prefect() -> None:
 
 
 def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
-    """Returns the pool, limits, states of killed runs, deployments."""
+    """Brings pool, limits, states of killed runs and deployments in line with the tree; returns what it did, in
+    words."""
     from prefect.client.orchestration import get_client
 
     from flows.deployments import apply
@@ -158,7 +159,7 @@ def _bring_in_line(settings: Settings, *, worker_alive: bool) -> list[str]:
 
 
 def make_pool(client: Any) -> None:
-    """The work pool, and its queue of the runs that share the working tree: one at a time, the others wait."""
+    """Makes the work pool, and its queue of the runs that share the working tree: one at a time, the others wait."""
     from prefect.client.schemas.actions import WorkPoolCreate
     from prefect.exceptions import ObjectAlreadyExists
 
@@ -184,7 +185,7 @@ def reported(workers: Sequence[Mapping[str, Any]], name: str, start: datetime) -
 
 
 def _wait_for_worker(settings: Settings, start: datetime) -> None:
-    """Until the worker started then has reported to the server.
+    """Waits until the worker started then has reported to the server.
 
     Raises:
         RewardsmithError: it ended, or did not report.

@@ -29,7 +29,7 @@ border-top: 1px solid #ddd } a { color: #0b5cad } .up { color: #1a7f37 } .down {
 
 
 def states(settings: Settings) -> list[tuple[str, str, str, bool]]:
-    """(name, address, what it is, whether it answers) of everything that the page links."""
+    """Returns (name, address, what it is, whether it answers) of everything that the page links."""
     worker = read_state(settings.folder)["processes"].get("worker")
     report = (settings.root / "report" / "index.html").exists()
     login = f"the login asks for {USER}:password in one field"

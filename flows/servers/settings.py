@@ -183,7 +183,7 @@ def slots_name() -> str:
 
 
 def holder(port: int) -> str:
-    """Returns who listens on a port, in words."""
+    """Returns the process that listens on a port, in words."""
     try:
         for connection in psutil.net_connections("tcp"):
             if connection.laddr and connection.laddr.port == port and connection.status == psutil.CONN_LISTEN:

@@ -155,7 +155,7 @@ def _server(
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Returns where calls of servers wait, in a thread of its own; one per process."""
+    """Returns the event loop of calls to servers, in a thread of its own; one per process."""
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="languagetool", daemon=True).start()
     return loop

@@ -41,7 +41,7 @@ def slice_ends(tokenizer: PreTrainedTokenizerBase, sequence: EncodedSequence, sl
 
 
 def slice_logits(model: ScalarModel, batch: Sequence[SegmentedSequence], pad_id: int) -> tuple[Tensor, Tensor]:
-    """(logits [batch, max_slices] float32, above 0 where the slice is right; mask of the same shape)."""
+    """Returns (logits [batch, max_slices] float32, above 0 where the slice is right; mask of the same shape)."""
     device = next(model.parameters()).device
     prompt_ids, prompt_mask = pad_rows([s.sequence.prompt for s in batch], pad_id, "left")
     response_ids, response_mask = pad_rows([s.sequence.response for s in batch], pad_id, "right")
@@ -53,7 +53,7 @@ def slice_logits(model: ScalarModel, batch: Sequence[SegmentedSequence], pad_id:
 def slice_loss(
     model: ScalarModel, batch: Sequence[LabelledSequence], pad_id: int, error_weight: float = 1.0
 ) -> tuple[Tensor, float, dict[str, float]]:
-    """(sum of the cross-entropies, number of slices, {accuracy: slices told right}).
+    """Returns (sum of the cross-entropies, number of slices, {accuracy: slices told right}).
 
     Args:
         model: in training.

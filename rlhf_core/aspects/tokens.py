@@ -16,12 +16,12 @@ _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 def words(text: str) -> list[Span]:
-    """Spans of words and of single marks."""
+    """Returns spans of words and of single marks."""
     return [match.span() for match in _WORD.finditer(text)]
 
 
 def groups(offsets: Sequence[Span]) -> tuple[Span, ...]:
-    """Spans in order and disjoint: empty ones are left out, tokens that share a character form one group."""
+    """Returns spans in order and disjoint: empty ones are left out, tokens that share a character form one group."""
     found: list[Span] = []
     for start, end in offsets:
         if start >= end:
@@ -34,7 +34,7 @@ def groups(offsets: Sequence[Span]) -> tuple[Span, ...]:
 
 
 def marked(offsets: Sequence[Span], errors: Sequence[Span]) -> Scored:
-    """-1 on every token that shares a character with an error, 0 on the others."""
+    """Returns -1 on every token that shares a character with an error, 0 on the others."""
     spans = groups(offsets)
     values = tuple(
         -1.0 if any(start < to and at < end for at, to in errors if at < to) else 0.0 for start, end in spans

@@ -56,7 +56,7 @@ def prompt_messages(record: Mapping[str, Any]) -> list[Message]:
 
 
 def check_messages(messages: Sequence[Mapping[str, str]]) -> None:
-    """Refuse messages that no answer can follow.
+    """Refuses messages that no answer can follow.
 
     Raises:
         DataError: no message, an unknown role, content that is not text, or an assistant turn at the end.

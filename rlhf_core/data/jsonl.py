@@ -51,7 +51,7 @@ class Lines:
 
 
 def read_lines(path: str | Path) -> Lines:
-    """Read a .jsonl or .jsonl.gz file; single broken lines are returned, not raised.
+    """Reads a .jsonl or .jsonl.gz file; single broken lines are returned, not raised.
 
     Blank lines are no rows. Lines end at a line feed only (U+2028 inside a text is text).
 
@@ -102,7 +102,7 @@ def read_jsonl(path: str | Path) -> list[dict[str, Any]]:
 
 
 def write_jsonl(path: str | Path, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Write records, one a line, atomically; a name ending in .gz is compressed without a clock.
+    """Writes records, one a line, atomically; a name ending in .gz is compressed without a clock.
 
     Raises:
         DataError: a value that JSON cannot hold (NaN and infinities included), with its row.
@@ -154,7 +154,8 @@ def _open(path: Path) -> IO[bytes]:
 
 
 def _without_mark(raw: bytes, path: Path) -> bytes:
-    """Returns the strip a UTF-8 byte order mark; refuse encodings in which a line feed byte means nothing."""
+    """Returns the content without a UTF-8 byte order mark; refuses UTF-16 and UTF-32, whose lines cannot be told by a
+    byte."""
     if raw.startswith(_WIDE_MARKS) or b"\0" in raw[:2]:
         encoding = "UTF-32" if raw.startswith(_UTF32_MARKS) or b"\0\0" in raw[:4] else "UTF-16"
         raise DataError(

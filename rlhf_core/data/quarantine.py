@@ -100,7 +100,7 @@ def screen(
     quarantine_dir: str | Path | None,
     max_bad_share: float = 0.1,
 ) -> Screened:
-    """Returns the split rows into good ones (returned) and bad ones (written to `quarantine_dir`).
+    """Splits rows into good ones (returned) and bad ones (written to `quarantine_dir`).
 
     The quarantine file is `<file name>.quarantine.jsonl`, written whole; one left by an earlier run is
     removed when no row is bad.

@@ -107,7 +107,7 @@ def _rows(test: Callable[[Mapping[str, Any]], bool], field: str, reason: str) ->
 
 
 def _unique_by(keys: Sequence[str]) -> pa.Check:
-    """Returns the first row of each key is kept, later ones fail. Rows without a key are other checks' business."""
+    """Returns a check that passes the first row of each key and fails later ones; rows without a key pass."""
 
     def passes(frame: pd.DataFrame) -> pd.Series[bool]:
         columns = [frame[key] if key in frame else pd.Series(None, index=frame.index) for key in keys]

@@ -16,12 +16,13 @@ _ABBREVIATION = re.compile(r"\b(?:[A-Z]|Mr|Mrs|Ms|Dr|St|Jr|Sr|vs|etc|approx|No|v
 
 
 def sentences(text: str) -> list[Span]:
-    """Spans of sentences: they end at a full stop, question or exclamation mark before white space, or at a newline."""
+    """Returns spans of sentences: they end at a full stop, question or exclamation mark before white space, or at a
+    newline."""
     return _cut(text, _SENTENCE_END)
 
 
 def sub_sentences(text: str) -> list[Span]:
-    """Spans of sub-sentences: sentences cut at commas, semicolons and colons, too."""
+    """Returns spans of sub-sentences: sentences cut at commas, semicolons and colons, too."""
     return _cut(text, _SUB_SENTENCE_END)
 
 

@@ -34,7 +34,7 @@ class Source(Protocol):
     summaries: list[QuarantineSummary]
 
     def available(self) -> dict[str, list[str]]:
-        """{set name: its splits}."""
+        """Returns {set name: its splits}."""
 
     def load(self, name: str, split: str, kind: str | None = None) -> list[Record]:
         """Returns the good records of one split.
@@ -261,7 +261,7 @@ def _check_columns(mapping: Mapping[str, str], columns: Sequence[str], label: st
 
 
 def _mapped(row: Mapping[str, Any], mapping: Mapping[str, str]) -> Record:
-    """Returns the our record of their row; what a path does not reach is left out, so the schema reports it missing."""
+    """Returns our record of their row; what a path does not reach is left out, so the schema reports it missing."""
     record: Record = {}
     for ours, theirs in mapping.items():
         value = row[theirs] if theirs in row else _follow(row, theirs.split("."))

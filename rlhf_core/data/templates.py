@@ -84,7 +84,7 @@ class ChatTemplate(ABC):
         return _token_id(tokenizer, self.eos_token(tokenizer), self.name)
 
     def check_tokenizer(self, tokenizer: PreTrainedTokenizerBase) -> None:
-        """Start-up check that every marker and EOS is one token of this tokenizer.
+        """Checks that every marker and EOS is one token of this tokenizer.
 
         Raises:
             RecipeError: names the missing token.

@@ -37,7 +37,7 @@ def train_byte_level_bpe(
     single_digits: bool = True,
     full_byte_alphabet: bool = True,
 ) -> PreTrainedTokenizerFast:
-    """Returns the train a byte-level BPE tokenizer; the same texts and settings give the same tokenizer.
+    """Trains a byte-level BPE tokenizer; the same texts and settings give the same tokenizer.
 
     Ids: `<pad>` 0, `<unk>` 1, then `special_tokens` in order, then bytes and merges.
 
@@ -116,7 +116,7 @@ def load_tokenizer(folder: str | Path) -> PreTrainedTokenizerBase:
 
 
 def check_padding(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> None:
-    """Start-up check that masking by pad id masks padding only.
+    """Checks that masking by pad id masks padding only.
 
     Where pad is also the end-of-turn token (or another marker of the template), a mask made from ids hides
     real tokens: the model never learns to stop, and rewards on EOS vanish.
@@ -137,7 +137,7 @@ def check_padding(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) ->
 
 
 def add_pad_token(tokenizer: PreTrainedTokenizerBase, template: ChatTemplate) -> bool:
-    """Give the tokenizer a pad token of its own if `check_padding` would refuse it.
+    """Gives the tokenizer a pad token of its own if `check_padding` would refuse it.
 
     An unused reserved token of the vocabulary is not guessed: `<pad>` is added (or reused where it exists).
 
@@ -172,10 +172,10 @@ def response_offsets(tokenizer: PreTrainedTokenizerBase, text: str) -> list[Span
 
 
 def require_offset_mapping(tokenizer: PreTrainedTokenizerBase) -> None:
-    """Start-up check for everything that maps characters to tokens.
+    """Checks that a tokenizer knows the characters behind its tokens.
 
     Raises:
-        RecipeError: a tokenizer written in Python, which does not know the characters behind its tokens.
+        RecipeError: a tokenizer written in Python, which does not know them.
     """
     if not tokenizer.is_fast:
         raise RecipeError(
@@ -229,7 +229,7 @@ def _is_byte_level(tokenizer: PreTrainedTokenizerBase) -> bool:
 
 
 def _spans_by_prefix(tokenizer: PreTrainedTokenizerBase, ids: Sequence[int]) -> tuple[str, list[Span]]:
-    """Spans for any other tokenizer (Phi-3's): what each prefix of the ids decodes to; quadratic."""
+    """Returns spans for any other tokenizer (Phi-3's): what each prefix of the ids decodes to; quadratic."""
     prefixes = [str(tokenizer.decode(list(ids[:end]), skip_special_tokens=True)) for end in range(len(ids) + 1)]
     ends = [len(prefix) for prefix in prefixes]
     for position in range(len(ends) - 2, -1, -1):

@@ -42,7 +42,7 @@ def official_index(instruction_id: Hashable) -> int:
 
 
 def read_instruction_difficulty(path: str | Path) -> dict[int, float]:
-    """Read the official `instruction_difficulty.csv` (index, instruction_difficulty), keyed by index."""
+    """Reads the official `instruction_difficulty.csv` (index, instruction_difficulty), keyed by index."""
     frame = _read_csv(path)
     if "index" not in frame.columns and len(frame.columns) == 2:  # an unnamed first column is the index
         frame = frame.rename(columns={frame.columns[0]: "index"})
@@ -52,12 +52,12 @@ def read_instruction_difficulty(path: str | Path) -> dict[int, float]:
 
 
 def read_calibration_rows(path: str | Path) -> pd.DataFrame:
-    """Read the official `df_gamed.csv`; see `check_calibration_rows`."""
+    """Reads the official `df_gamed.csv`; see `check_calibration_rows`."""
     return check_calibration_rows(_read_csv(path), str(path))
 
 
 def check_calibration_rows(rows: pd.DataFrame, source: str = "calibration rows") -> pd.DataFrame:
-    """Returns the validate calibration rows (verbose and concise variants of the baseline judged against itself).
+    """Returns calibration rows (verbose and concise variants of the baseline, judged against it), validated.
 
     Columns: preference in [0, 1] (as in the official file, already shifted down by one), index,
     std_delta_len, instruction_difficulty, not_gamed_baseline (False); others are ignored.
@@ -82,13 +82,13 @@ def check_calibration_rows(rows: pd.DataFrame, source: str = "calibration rows")
 
 
 def difficulty_of_calibration_rows(rows: pd.DataFrame) -> dict[Any, float]:
-    """Returns the instruction id -> difficulty, from each instruction's first row (as the official metric)."""
+    """Returns instruction id -> difficulty, from each instruction's first row (as the official metric)."""
     first = check_calibration_rows(rows).drop_duplicates("index")
     return dict(zip(first["index"].tolist(), first["instruction_difficulty"].astype(float), strict=True))
 
 
 def standardised_length_difference(len_model: ArrayLike, len_baseline: ArrayLike) -> Floats:
-    """(len_baseline - len_model) / its standard deviation (ddof 1); all 0 if the difference is constant.
+    """Returns (len_baseline - len_model) / its standard deviation (ddof 1); all 0 if the difference is constant.
 
     Args:
         len_model, len_baseline: [n] lengths in characters.

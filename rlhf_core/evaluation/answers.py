@@ -115,7 +115,8 @@ def parse_number(text: str) -> Fraction | None:
 
 
 def answers_equal(predicted: str | None, gold: str | None) -> bool:
-    """Returns the equal as numbers (18.0 = 18, 1,000 = 1000, $5 = 5 dollars), else as text without space and case.
+    """Returns whether two answers are equal: as numbers (18.0 = 18, 1,000 = 1000, $5 = 5 dollars), else as text without
+    space and case.
 
     Texts are compared as spelled alike: `\\dfrac`, `\\frac12` and `\\text{(C)}` are `\\frac`, `\\frac{1}{2}` and `C`.
     """
@@ -135,7 +136,8 @@ def _folded(text: str) -> str:
 
 
 def solution_is_right(solution: str, gold: str) -> bool:
-    """Returns the number extracted from a generated solution equals the gold answer (itself or its `#### n` line)."""
+    """Returns whether the number extracted from a generated solution equals the gold answer (itself or its `#### n`
+    line)."""
     target = gold if parse_number(gold) is not None else extract_number(gold)
     return answers_equal(extract_number(solution), target)
 
@@ -164,7 +166,7 @@ def _harness_normalised(text: str) -> str:
 
 
 def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = None) -> int | None:
-    """0-based index of the chosen answer in a generated multiple-choice solution, or None.
+    """Returns the 0-based index of the chosen answer in a generated multiple-choice solution, or None.
 
     Looks after the last `The answer is` or `####`, else in the whole text, for, in this order: a letter in
     parentheses; a single letter before punctuation or the line's end; the text of exactly one
@@ -199,7 +201,8 @@ def extract_choice(text: str, n_choices: int, choices: Sequence[str] | None = No
 
 
 def _told_choice(tail: str, last: str, choices: Sequence[str]) -> int | None:
-    """Returns the choice whose text (an article before it or not), or else letter, the text begins with."""
+    """Returns the index of the choice that the text begins with: its text, with or without an article, else its
+    letter."""
     tail = re.sub(r"^[\s:*\"'$]+", "", tail)
     for i in sorted(range(len(choices)), key=lambda i: -len(choices[i].strip())):
         text = choices[i].strip().removesuffix(".")

@@ -29,7 +29,7 @@ SCORES: dict[str, tuple[float, int]] = {
 
 
 def score_of_label(label: str | None, weight: int = STRONG_WEIGHT) -> tuple[float, int]:
-    """(score of A, weight) of a verdict; (nan, 0) for a missing or unknown one."""
+    """Returns (score of A, weight) of a verdict; (nan, 0) for a missing or unknown one."""
     if label not in SCORES:
         return math.nan, 0
     score, times = SCORES[label]

@@ -25,7 +25,7 @@ def check_sizes(sizes: Sequence[int], pool: int) -> None:
 
 
 def best_of_first(rewards: Tensor, sizes: Sequence[int]) -> dict[int, list[int]]:
-    """{N: index of the best of each prompt's first N responses}, the first one among equals.
+    """Returns {N: index of the best of each prompt's first N responses}, the first one among equals.
 
     Args:
         rewards: [prompts, pool] float32.

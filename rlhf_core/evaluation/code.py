@@ -41,7 +41,7 @@ def judge_samples(
     limits: ProgramLimits | None = None,
     workers: int = 1,
 ) -> list[list[ProgramResult]]:
-    """Run every sample of every problem against the problem's tests.
+    """Runs every sample of every problem against the problem's tests.
 
     Args:
         samples: per problem the generated texts (fenced or plain code).

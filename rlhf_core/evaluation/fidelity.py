@@ -102,7 +102,7 @@ def clause_rewards(response: ScoredResponse, aggregate: str = "sum") -> tuple[Fl
 
 
 def fidelity(responses: Sequence[ScoredResponse], aggregate: str = "sum") -> Fidelity:
-    """Returns the correlate learned with true clause rewards over responses.
+    """Correlates learned with true clause rewards over responses.
 
     A correlation is NaN when it is undefined: fewer than two clauses, or one side constant. A response with
     fewer than two clauses, or with one side constant, is left out of the within-response means of ranks.

@@ -96,7 +96,7 @@ def score_items(
     normalise: Normalisation = "characters",
     delimiter: str = " ",
 ) -> list[ChoiceResult]:
-    """Returns the score every choice of every item with one call of the scorer.
+    """Scores every choice of every item with one call of the scorer.
 
     Args:
         items: the questions.
@@ -133,7 +133,7 @@ def score_items(
 
 
 def summarise_choices(items: Sequence[ChoiceItem], results: Sequence[ChoiceResult]) -> dict[str, float]:
-    """{acc, acc_norm, acc_se, acc_norm_se (ddof 1), mc2 (items with labels), n} in [0, 1]; NaN when empty."""
+    """Returns {acc, acc_norm, acc_se, acc_norm_se (ddof 1), mc2 (items with labels), n} in [0, 1]; NaN when empty."""
     raw = np.array([r.right for r in results], dtype=float)
     norm = np.array([r.right_norm for r in results], dtype=float)
     masses = [

@@ -71,7 +71,7 @@ class Overoptimisation:
 
 
 def rank_correlation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Returns spearman's rho, equal values sharing their mean rank; NaN below three pairs or where one side is
+    """Returns Spearman's rho, equal values sharing their mean rank; NaN below three pairs or where one side is
     constant.
 
     Raises:
@@ -152,7 +152,7 @@ class ClauseUse:
 
 
 def clause_use(responses: Iterable[Sequence[str]], kinds: Sequence[str]) -> ClauseUse:
-    """Counts of the clause types of every response.
+    """Returns counts of the clause types of every response.
 
     Args:
         responses: the types of each response's clauses.

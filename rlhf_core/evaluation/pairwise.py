@@ -47,7 +47,7 @@ def record_of(results: Iterable[int]) -> Record:
 
 
 def compared(own: Mapping[str, float], other: Mapping[str, float], *, higher_is_better: bool = True) -> dict[str, int]:
-    """1, 0 or -1 per prompt that both answered: whether the first one's value is the better one."""
+    """Returns 1, 0 or -1 per prompt that both answered: whether the first one's value is the better one."""
     sign = 1 if higher_is_better else -1
     return {
         prompt: sign * ((own[prompt] > other[prompt]) - (own[prompt] < other[prompt]))

@@ -60,7 +60,8 @@ class StyleScore:
 
 
 def comparisons(pairs: Sequence[StyledPair]) -> dict[str, tuple[Floats, int]]:
-    """{domain: (shares of right comparisons [prompts, 3], columns as `LEVELS`; ties)} of prompts with all styles.
+    """Returns {domain: (shares of right comparisons [prompts, 3], columns as `LEVELS`; ties)} of prompts with all
+    styles.
 
     Raises:
         DataError: an unknown style, or the same one twice for a prompt.

@@ -117,7 +117,7 @@ class Sandbox:
         self.close()
 
     def run(self, program: Program) -> ProgramResult:
-        """Run one program; a sandbox that died is replaced and the program counted as crashed."""
+        """Runs one program; a sandbox that died is replaced and the program counted as crashed."""
         if not program.tests:
             raise SandboxError("a program without tests cannot pass; give at least one test")
         if self._process is None:
@@ -138,7 +138,7 @@ class Sandbox:
         return ProgramResult(status, str(answer.get("detail", "")), int(answer.get("n_passed", 0)))
 
     def close(self) -> None:
-        """End the sandbox and everything in it."""
+        """Ends the sandbox and everything in it."""
         process, self._process = self._process, None
         if process is not None:
             with contextlib.suppress(ProcessLookupError):
@@ -225,7 +225,7 @@ class Sandbox:
 def run_programs(
     programs: Sequence[Program], limits: ProgramLimits | None = None, *, workers: int = 1
 ) -> list[ProgramResult]:
-    """Run programs, each in its own limited child, and return their results in order.
+    """Runs programs, each in its own limited child, and returns their results in order.
 
     Args:
         programs: what to run.

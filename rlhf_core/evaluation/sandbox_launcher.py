@@ -45,7 +45,7 @@ class MountAttributes(ctypes.Structure):
 
 
 def refuse(step: str, error: int | None = None) -> NoReturn:
-    """End with one line that says which step of the isolation this machine does not allow."""
+    """Ends with one line that says which step of the isolation this machine does not allow."""
     reason = os.strerror(ctypes.get_errno() if error is None else error)
     sys.stderr.write(f"{step}: {reason}\n")
     sys.stderr.flush()
@@ -53,13 +53,13 @@ def refuse(step: str, error: int | None = None) -> NoReturn:
 
 
 def check(result: int, step: str) -> None:
-    """Refuse when a C call returned an error."""
+    """Refuses when a C call returned an error."""
     if result != 0:
         refuse(step)
 
 
 def enter_namespaces() -> None:
-    """Leave the host's mounts, network, processes and IPC; as an ordinary user through a user namespace."""
+    """Leaves the host's mounts, network, processes and IPC; as an ordinary user through a user namespace."""
     kinds = CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWPID | CLONE_NEWIPC | CLONE_NEWUTS
     user, group = os.geteuid(), os.getegid()
     if user == 0 and libc.unshare(kinds) == 0:
@@ -77,7 +77,7 @@ def enter_namespaces() -> None:
 
 
 def mount(source: str, target: str, kind: str | None, flags: int, options: str | None = None) -> None:
-    """mount(2), refusing on failure."""
+    """Calls mount(2), refusing on failure."""
     result = libc.mount(
         source.encode(),
         target.encode(),
@@ -89,7 +89,7 @@ def mount(source: str, target: str, kind: str | None, flags: int, options: str |
 
 
 def make_read_only(target: str) -> None:
-    """Make a mount and all below it read-only and free of set-user-id programs."""
+    """Makes a mount and all below it read-only and free of set-user-id programs."""
     attributes = MountAttributes(MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID, 0, 0, 0)
     done = libc.syscall(
         SYS_MOUNT_SETATTR,
@@ -104,7 +104,7 @@ def make_read_only(target: str) -> None:
 
 
 def bind(root: str, source: str, target: str | None = None, *, read_only: bool = True) -> None:
-    """Show a host file or folder inside the new root."""
+    """Shows a host file or folder inside the new root."""
     place = root + (target or source)
     if os.path.isdir(source):
         os.makedirs(place, exist_ok=True)
@@ -117,7 +117,7 @@ def bind(root: str, source: str, target: str | None = None, *, read_only: bool =
 
 
 def build_root(config: dict[str, Any]) -> None:
-    """Mount the new root and move into it; nothing else of the host stays reachable."""
+    """Mounts the new root and moves into it; nothing else of the host stays reachable."""
     root = str(config["root"])
     mount("none", "/", None, MS_REC | MS_PRIVATE)
     mount("tmpfs", root, "tmpfs", MS_NOSUID | MS_NODEV, "size=1m,mode=755")
@@ -146,7 +146,7 @@ def build_root(config: dict[str, Any]) -> None:
 
 
 def drop_privileges() -> None:
-    """Become nobody; an inner non-root user of a user namespace loses its capabilities at exec."""
+    """Becomes nobody; an inner non-root user of a user namespace loses its capabilities at exec."""
     if os.geteuid() == 0:
         os.setgroups([])
         os.setresgid(NOBODY, NOBODY, NOBODY)
@@ -156,7 +156,7 @@ def drop_privileges() -> None:
 
 
 def main() -> None:
-    """Build the sandbox described by the JSON in the first argument and run its runner as process 1."""
+    """Builds the sandbox described by the JSON in the first argument and runs its runner as process 1."""
     config = json.loads(sys.argv[1])
     enter_namespaces()
     child = os.fork()

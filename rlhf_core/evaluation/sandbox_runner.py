@@ -39,7 +39,7 @@ PR_SET_DUMPABLE = 4
 
 
 def limit_child(memory_mb: int, file_kb: int, cpu_seconds: int) -> None:
-    """Resource limits of one program: memory, CPU, file size, no further processes or threads, few files."""
+    """Sets the resource limits of one program: memory, CPU, file size, no further processes or threads, few files."""
     memory = memory_mb << 20
     resource.setrlimit(resource.RLIMIT_AS, (memory, memory))
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
@@ -52,7 +52,7 @@ def limit_child(memory_mb: int, file_kb: int, cpu_seconds: int) -> None:
 
 
 def broken_isolation() -> str | None:
-    """Returns what is not isolated as seen from the inside, None if everything is."""
+    """Returns the part that is not isolated as seen from the inside, None if everything is isolated."""
     if os.getpid() != 1:
         return "not in a process namespace of its own"
     if 0 in os.getresuid():
@@ -79,7 +79,7 @@ def broken_isolation() -> str | None:
 
 
 def reap_everything() -> None:
-    """Kill every other process of the sandbox (this is process 1) and collect it."""
+    """Kills every other process of the sandbox (this is process 1) and collects it."""
     with contextlib.suppress(ProcessLookupError):
         os.kill(-1, signal.SIGKILL)
     with contextlib.suppress(ChildProcessError):
@@ -88,7 +88,7 @@ def reap_everything() -> None:
 
 
 def clean_work() -> None:
-    """Empty the working folder, so that no program sees another's files."""
+    """Empties the working folder, so that no program sees another's files."""
     for entry in os.scandir("/work"):
         if entry.is_dir(follow_symlinks=False):
             with contextlib.suppress(OSError):
@@ -100,12 +100,12 @@ def clean_work() -> None:
 
 
 def run_source(source: str, name: str, namespace: dict[str, Any]) -> None:
-    """Run module-level code in a namespace."""
+    """Runs module-level code in a namespace."""
     types.FunctionType(compile(source, name, "exec"), namespace)()
 
 
 def child_main(job: dict[str, Any], report: int, token: str) -> NoReturn:
-    """Run one program and its tests; the token on the report pipe says that the end was really reached."""
+    """Runs one program and its tests; the token on the report pipe says that the end was really reached."""
     os.setsid()
     null = os.open("/dev/null", os.O_RDWR)
     for descriptor in (0, 1, 2):
@@ -147,7 +147,7 @@ def describe(error: BaseException) -> str:
 
 
 def run_job(job: dict[str, Any]) -> dict[str, Any]:
-    """Returns the fork, wait within the time limit, clear up, and read the report."""
+    """Runs one job in a child of its own: forks, waits within the time limit, clears up, and reads the report."""
     token = secrets.token_hex(16)
     read_end, write_end = os.pipe()
     child = os.fork()
@@ -176,7 +176,7 @@ def run_job(job: dict[str, Any]) -> dict[str, Any]:
 
 
 def verdict(report: str, token: str, finished: bool, status: int) -> dict[str, Any]:
-    """Returns the turn a child's report into a result; only a report with the token and a clean exit can pass."""
+    """Turns a child's report into a result; only a report with the token and a clean exit can pass."""
     if not finished:
         return {"status": "timeout", "detail": "time limit", "n_passed": 0}
     lines = report.split("\n", 3)
@@ -190,7 +190,7 @@ def verdict(report: str, token: str, finished: bool, status: int) -> dict[str, A
 
 
 def main() -> None:
-    """Check the isolation, then serve jobs until standard input ends."""
+    """Checks the isolation, then serves jobs until standard input ends."""
     ctypes.CDLL(None).prctl(PR_SET_DUMPABLE, 0, 0, 0, 0)  # no program may read this process's memory
     reason = broken_isolation()
     sys.stdout.write(json.dumps({"refused": reason} if reason else {"ready": True}) + "\n")

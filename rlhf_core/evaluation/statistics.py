@@ -132,7 +132,7 @@ def bootstrap_interval(
 
 
 def wilson_interval(successes: float, n: int, level: float = 0.95) -> Interval:
-    """Returns the wilson score interval of a proportion (no continuity correction); (NaN, 0, 1) for n = 0.
+    """Returns the Wilson score interval of a proportion (no continuity correction); (NaN, 0, 1) for n = 0.
 
     Args:
         successes: between 0 and n; half successes (ties) are allowed.

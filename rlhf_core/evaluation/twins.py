@@ -72,7 +72,7 @@ class Calibration:
 
 
 def chi_square_band(n: int, level: float = LEVEL) -> tuple[float, float]:
-    """Returns where a share `level` of the means of n squared normal variables is."""
+    """Returns the band that holds a share `level` of the means of n squared normal variables."""
     from scipy import stats
 
     tail = (1 - level) / 2

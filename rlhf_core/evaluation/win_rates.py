@@ -1,4 +1,7 @@
-"""Soft preferences and their win rate. Preferences are in [1, 2]; 2 means that the model beats the baseline."""
+"""Soft preferences and their win rate. Preferences are in [1, 2]; 2 means that the model beats the baseline.
+
+The length-controlled win rate is in `length_controlled.py`.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ Floats = NDArray[np.float64]
 
 
 def clean_preferences(preferences: ArrayLike) -> Floats:
-    """Preferences as float64 with everything invalid as NaN.
+    """Returns preferences as float64, with NaN for invalid ones.
 
     0 is AlpacaEval's old mark of a draw and becomes 1.5; other values outside [1, 2] are invalid.
 

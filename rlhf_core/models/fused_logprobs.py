@@ -88,7 +88,7 @@ class _Blocks:
         self.statistics = torch.promote_types(dtype, torch.float32)
 
     def columns(self) -> Iterator[tuple[slice, Tensor]]:
-        """(place in the vocabulary, weights [block, hidden] in the dtype of the product)."""
+        """Returns (place in the vocabulary, weights [block, hidden] in the dtype of the product)."""
         for start in range(0, self.weight.shape[0], self.vocabulary):
             place = slice(start, min(start + self.vocabulary, self.weight.shape[0]))
             yield place, self.weight[place].to(self.dtype)
@@ -108,7 +108,7 @@ class _Blocks:
 
 
 def _target_columns(targets: Tensor, columns: slice) -> tuple[Tensor, Tensor]:
-    """([rows, 1] column of each target within the block, clamped into it; [rows] whether it lies there)."""
+    """Returns ([rows, 1] column of each target within the block, clamped into it; [rows] whether it lies there)."""
     place = targets - columns.start
     inside = (place >= 0) & (place < columns.stop - columns.start)
     return place.clamp(0, columns.stop - columns.start - 1)[:, None], inside

@@ -61,7 +61,7 @@ class Adapter:
             yield
 
     def save(self, folder: Path) -> None:
-        """The adapters alone, as safetensors."""
+        """Saves the adapters alone, as safetensors."""
         self._peft.save_pretrained(str(folder), safe_serialization=True)
 
     def merged(self) -> PreTrainedModel:

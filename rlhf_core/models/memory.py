@@ -57,7 +57,7 @@ class Sharding:
         return 2 if self.bf16 else 4
 
     def trained(self, parameters: int) -> tuple[float, float]:
-        """(bytes on each GPU, bytes per rank in the CPU's memory) of a model that is trained."""
+        """Returns (bytes on each GPU, bytes per rank in the CPU's memory) of a model that is trained."""
         stage = self.stage or 0
         weights = self.bytes * parameters / (self.ranks if stage >= 3 else 1)
         gradients = self.bytes * parameters / (self.ranks if stage >= 2 else 1)

@@ -71,7 +71,7 @@ class Policy(Protocol):
 
 
 def pad_rows(rows: Sequence[Sequence[int]], pad_id: int, side: str) -> tuple[Tensor, Tensor]:
-    """(ids [batch, max_len] int64, mask bool) of token lists padded on `side` ('left' or 'right')."""
+    """Returns (ids [batch, max_len] int64, mask bool) of token lists padded on `side` ('left' or 'right')."""
     width = max((len(row) for row in rows), default=0)
     ids = torch.full((len(rows), width), pad_id, dtype=torch.long)
     mask = torch.zeros((len(rows), width), dtype=torch.bool)

@@ -192,7 +192,7 @@ class ScalarModel(nn.Module):
         )
 
     def save(self, folder: Path, config: Mapping[str, Any]) -> None:
-        """Weights as safetensors, heads beside them, and what the model was trained on."""
+        """Saves weights as safetensors, heads beside them, and what the model was trained on."""
         folder.mkdir(parents=True, exist_ok=True)
         save_model(self.backbone, folder)
         weights = {**self.heads.state_dict(), **self.projections.state_dict()}

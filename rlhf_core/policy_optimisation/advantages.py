@@ -71,7 +71,7 @@ GROUP_STDS = Choices("group_std", {"population": population, "sample": sample, "
 
 
 def group_relative(scores: Tensor, groups: Tensor, std: str = "population") -> Tensor:
-    """(score - mean of its group) / standard deviation of its group.
+    """Returns (score - mean of its group) / standard deviation of its group.
 
     Nothing is added to the standard deviation, so that an affine map of the scores (a > 0) changes nothing.
 
@@ -114,7 +114,7 @@ def _group_sums(values: Tensor, groups: Tensor) -> Tensor:
 
 
 def _centred(scores: Tensor, groups: Tensor) -> tuple[Tensor, Tensor]:
-    """(size of each response's group, score minus its group's mean), [batch] float64."""
+    """Returns (size of each response's group, score minus its group's mean), [batch] float64."""
     counts = _group_sums(torch.ones_like(scores), groups)
     return counts, scores.double() - _group_sums(scores, groups) / counts
 
@@ -130,7 +130,7 @@ def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
 
 
 def whiten(values: Tensor, mask: Tensor, epsilon: float = 1e-8) -> Tensor:
-    """(v - mean)/std over all real tokens of the batch (population std), 0 on padding.
+    """Returns (v - mean)/std over all real tokens of the batch (population std), 0 on padding.
 
     All zeros when the values are equal, to a millionth of their mean: the mean's rounding is no deviation.
     """

@@ -115,7 +115,7 @@ def collect(
 def score(
     policy: Policy, prompt_ids: Tensor, prompt_mask: Tensor, ids: Tensor, mask: Tensor, microbatch: int
 ) -> tuple[Tensor, Tensor]:
-    """(log-probabilities, entropies) of responses [batch, response_len] under a policy, from one pass."""
+    """Returns (log-probabilities, entropies) of responses [batch, response_len] under a policy, from one pass."""
     logprobs = torch.zeros(ids.shape, device=ids.device)
     entropies = torch.zeros_like(logprobs)
     for rows in microbatches(prompt_mask, mask, microbatch):
@@ -132,7 +132,8 @@ def score(
 
 
 def inputs_of(batch: RolloutBatch, rows: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """(prompt ids, prompt mask, response ids, response mask) of some rows, trimmed to the widths that they need."""
+    """Returns (prompt ids, prompt mask, response ids, response mask) of some rows, trimmed to the widths that they
+    need."""
     prompt_len, response_len = trimmed(batch.prompt_mask[rows], batch.responses.mask[rows])
     return (
         batch.prompt_ids[rows, -prompt_len:],

@@ -69,7 +69,7 @@ class Learner:
     def update(
         self, experience: Experience, generator: torch.Generator, kl_coef: float, *, train_actor: bool = True
     ) -> dict[str, float]:
-        """Returns epochs of minibatch updates; returns losses and diagnostics averaged over them.
+        """Runs epochs of minibatch updates; returns losses and diagnostics averaged over them.
 
         The gaps between log-probabilities at rollout and now are the first minibatch's, before anything is learned
         from the batch: what is not rounding there is off-policy data, as from a replay buffer, or an error. Where
@@ -116,7 +116,7 @@ class Learner:
     def minibatch(
         self, experience: Experience, units: Tensor, kl_coef: float, *, train_actor: bool = True
     ) -> dict[str, float]:
-        """Returns one optimiser step on the rows of `units` [n, k], accumulated over microbatches; returns its
+        """Takes one optimiser step on the rows of `units` [n, k], accumulated over microbatches; returns its
         metrics."""
         config, mask = self.config, experience.batch.responses.mask
         rows = units.flatten()

@@ -52,7 +52,7 @@ def clipped_surrogate(
 
 
 def policy_gradient(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> TokenLoss:
-    """-A * log pi: REINFORCE, and A2C where the advantages are a critic's.
+    """Returns -A * log pi: REINFORCE, and A2C where the advantages are a critic's.
 
     Args:
         logprobs, advantages: [batch, response_len] float32.
@@ -66,7 +66,7 @@ def policy_gradient(logprobs: Tensor, advantages: Tensor, mask: Tensor) -> Token
 def rlmec_objective(
     logprobs: Tensor, reference_logprobs: Tensor, rewards: Tensor, mask: Tensor, clip: float
 ) -> TokenLoss:
-    """-c * log pi with the detached coefficient c = min(r*R, clip(r)*R), r = pi / pi_ref.
+    """Returns -c * log pi with the detached coefficient c = min(r*R, clip(r)*R), r = pi / pi_ref.
 
     Args:
         logprobs, reference_logprobs, rewards: [batch, response_len] float32.

@@ -99,7 +99,7 @@ class PolicyOptimiser:
         return self.learner.actor.gathered()
 
     def iterate(self) -> tuple[dict[str, float], Experience]:
-        """Returns one iteration: (metrics, what was rolled out in it)."""
+        """Runs one iteration; returns its metrics, and what was rolled out in it."""
         config, step = self.config, self.step + 1
         with self.gathered():
             batch = self.source.next(self.generator)
@@ -126,7 +126,7 @@ class PolicyOptimiser:
         return metrics, experience
 
     def experience(self, batch: RolloutBatch) -> Experience:
-        """Returns rewards a rollout batch and estimates advantages."""
+        """Rewards a rollout batch and estimates its advantages."""
         config, mask = self.config, batch.responses.mask
         reward = self.reward(batch)
         rewards = reward.total
@@ -157,7 +157,7 @@ class PolicyOptimiser:
         return distributed.merged(values)
 
     def update(self, experience: Experience, *, train_actor: bool = True) -> dict[str, float]:
-        """Returns epochs of minibatch updates; returns losses and diagnostics averaged over them."""
+        """Runs epochs of minibatch updates; returns losses and diagnostics averaged over them."""
         return self.learner.update(experience, self.generator, self.kl.value, train_actor=train_actor)
 
     def state_dict(self) -> dict[str, Any]:

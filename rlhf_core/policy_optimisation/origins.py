@@ -66,7 +66,7 @@ def from_reward_model(parts: CriticParts) -> ScalarModel:
     """Returns the reward model, its head as the value head.
 
     Raises:
-        RecipeError: there is none.
+        RecipeError: no reward model is given.
     """
     if parts.reward_model is None:
         raise RecipeError("critic is 'reward_model', but no component reads a reward model")

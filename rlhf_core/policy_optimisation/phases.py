@@ -40,7 +40,7 @@ class PhaseClock:
         self._tokens[name] += tokens
 
     def read(self) -> dict[str, float]:
-        """`<phase>_seconds`, and `<phase>_tokens_per_second` of phases that took any; starts anew."""
+        """Returns `<phase>_seconds`, and `<phase>_tokens_per_second` of phases that took any; starts anew."""
         found: dict[str, float] = {}
         for name, seconds in self._seconds.items():
             found[f"{name}_seconds"] = seconds

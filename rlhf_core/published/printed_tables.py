@@ -138,7 +138,7 @@ class Paper:
 
 
 def suggestion(name: str, known: Iterable[str]) -> str:
-    """'; did you mean ...?' with the nearest known name, else the list of known names."""
+    """Returns '; did you mean ...?' with the nearest known name, else the list of known names."""
     names = list(dict.fromkeys(known))
     lowered = {other.lower(): other for other in names}
     near = nearest(name.lower(), lowered, cutoff=0.5)

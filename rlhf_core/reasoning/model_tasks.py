@@ -39,7 +39,7 @@ class ModelTasks:
         return self._prompt(asked)
 
     def rewriting_prompt(self, wrong: WrongSolution) -> list[int]:
-        """Returns the up to and including `Correct prediction:`."""
+        """Returns the prompt up to and including `Correct prediction:`."""
         asked = self.template.rewriting(wrong.question["prompt"], wrong.question["solution"], wrong.prediction)
         return self._prompt(asked, REWRITTEN)
 
@@ -79,8 +79,7 @@ def locate(policy: Policy, tasks: ModelTasks, wrong: Sequence[WrongSolution], *,
 def correct(
     policy: Policy, tasks: ModelTasks, wrong: Sequence[WrongSolution], *, max_new_tokens: int, batch: int
 ) -> list[Correction]:
-    """Returns the two-stage inference: locates the first wrong step, keeps what stands before it, and completes;
-    greedily."""
+    """Corrects in two stages: locates the first wrong step, then keeps the text before it and completes it greedily."""
     located = locate(policy, tasks, wrong, batch=batch)
     kept, prompts = [], []
     for each, said in zip(wrong, located, strict=True):

@@ -45,7 +45,7 @@ class Teacher(Protocol):
 
     @property
     def name(self) -> str:
-        """Returns which teacher it is, for the record."""
+        """Returns the teacher's name, for the record."""
 
     def correct(self, wrong: Sequence[WrongSolution]) -> list[Correction]:
         """Returns one correction for each, in order; an empty rewrite where there is no answer."""

@@ -71,7 +71,7 @@ class FirstWrongStep:
 
 
 def locating_target(step: int | None) -> str:
-    """`The first error step is [k]`, or `correct` for None."""
+    """Returns `The first error step is [k]`, or `correct` for None."""
     return CORRECT if step is None else f"The first error step is [{step}]"
 
 

@@ -125,7 +125,8 @@ class ToolClock:
         self._before = self._now()
 
     def read(self) -> dict[str, float]:
-        """`tool_seconds` that the reward waited, `tool_calls` and `tool_retries`; starts anew. Empty without tools."""
+        """Returns `tool_seconds` that the reward waited, `tool_calls` and `tool_retries`; starts anew. Empty without
+        tools."""
         before, self._before = self._before, self._now()
         return {name: value - before[name] for name, value in self._before.items()}
 

@@ -36,7 +36,7 @@ class Combination(Protocol):
         """
 
     def build(self, weights: Mapping[str, float], pure: Tensor | None) -> composition.Combination:
-        """Returns what combines the components' rewards.
+        """Returns the function that combines the components' rewards.
 
         Args:
             weights: of the components by name.

@@ -104,7 +104,7 @@ class Component:
                 )
 
     def __call__(self, batch: RolloutBatch, *, update: bool = True) -> Part:
-        """Returns scores, normalises, shapes and places; `update` lets running statistics take in the batch."""
+        """Scores, normalises, shapes and places; `update` lets running statistics take in the batch."""
         raw = self.scorer.score(batch)
         signal = self.normaliser(raw)
         if self.shaping is not None:
@@ -124,7 +124,7 @@ Combination = Callable[[Mapping[str, Part], RolloutBatch], dict[str, "Tensor"]]
 
 
 def add_up(parts: Mapping[str, Part], batch: RolloutBatch) -> dict[str, Tensor]:
-    """Returns every component pays what it says: the weighted sum."""
+    """Returns the weighted sum: every component pays what it says."""
     return {name: part.tokens for name, part in parts.items()}
 
 

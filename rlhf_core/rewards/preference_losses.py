@@ -40,7 +40,8 @@ def correlation(values: Tensor, others: Tensor) -> Tensor:
 
 
 def head_similarity(first: torch.nn.Module, second: torch.nn.Module) -> Tensor:
-    """|W_1 . W_2| / (|W_1| |W_2|) of two linear heads' weights, a scalar in [0, 1]. Source: ODIN, via PAR §4.1."""
+    """Returns |W_1 . W_2| / (|W_1| |W_2|) of two linear heads' weights, a scalar in [0, 1]. Source: ODIN, via PAR
+    §4.1."""
     a, b = _weight(first), _weight(second)
     return (a @ b).abs() / (a.norm() * b.norm()).clamp(min=1e-12)
 
@@ -68,7 +69,7 @@ class PreferenceLoss(Protocol):
     def __call__(
         self, evaluated: Evaluations, lengths: tuple[Tensor, Tensor], heads: Mapping[str, torch.nn.Module]
     ) -> tuple[Tensor, dict[str, float]]:
-        """(sum of the loss over pairs, sums over pairs of further measures).
+        """Returns (sum of the loss over pairs, sums over pairs of further measures).
 
         Args:
             evaluated: e(x, y) of each head.

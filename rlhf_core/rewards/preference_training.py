@@ -29,7 +29,7 @@ def aggregate(
     aggregation: Aggregation = MEAN,
     head: str = "reward",
 ) -> tuple[Aggregated, Tensor]:
-    """(what the segments are worth, ends [batch, max_segments] with -1 beyond each row's count)."""
+    """Returns (what the segments are worth, ends [batch, max_segments] with -1 beyond each row's count)."""
     device = next(model.parameters()).device
     prompt_ids, prompt_mask = pad_rows([s.sequence.prompt for s in batch], pad_id, "left")
     response_ids, response_mask = pad_rows([s.sequence.response for s in batch], pad_id, "right")
@@ -185,7 +185,8 @@ def pair_loss(
     aggregation: Aggregation = MEAN,
     loss: PreferenceLoss = BRADLEY_TERRY,
 ) -> tuple[Tensor, float, dict[str, float]]:
-    """(sum of the loss over pairs, number of pairs, sums of accuracy and margin); one forward pass for both sides.
+    """Returns (sum of the loss over pairs, number of pairs, sums of accuracy and margin); one forward pass for both
+    sides.
 
     Accuracy and margin are of the loss's first head.
     """
@@ -214,7 +215,8 @@ def score_parts(
     batch: int = 64,
     head: str = "reward",
 ) -> tuple[Tensor, list[dict[str, list[float]]]]:
-    """(e [n] float32; per sequence `worth`, `rewards` and `weights` of its segments) in batches of similar length."""
+    """Returns (e [n] float32; per sequence `worth`, `rewards` and `weights` of its segments) in batches of similar
+    length."""
     order = distributed.own(sorted(range(len(sequences)), key=lambda i: len(sequences[i].sequence)))
     result = torch.zeros(len(sequences))
     parts: list[dict[str, list[float]]] = [{} for _ in sequences]
@@ -238,6 +240,6 @@ def score_all(
     batch: int = 64,
     head: str = "reward",
 ) -> tuple[Tensor, list[list[float]]]:
-    """(e [n] float32, what each segment is worth per sequence)."""
+    """Returns (e [n] float32, what each segment is worth per sequence)."""
     result, parts = score_parts(model, sequences, pad_id, aggregation, batch, head)
     return result, [part["worth"] for part in parts]

@@ -117,7 +117,7 @@ class RewardModelScorer:
     def _own_view(
         self, responses: Responses, segmentation: Segmentation
     ) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-        """(ids, mask, ends) of the responses with `<END>` behind each sentence."""
+        """Returns (ids, mask, ends) of the responses with `<END>` behind each sentence."""
         assert self.tokenizer is not None
         assert self.end_token is not None
         texts = [responses.spelled(row)[0] for row in range(len(responses.ids))]

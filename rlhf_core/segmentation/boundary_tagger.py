@@ -98,7 +98,8 @@ def without_punctuation(gold: GoldText) -> GoldText:
 def labelled_windows(
     gold: Sequence[GoldText], tokenizer: PreTrainedTokenizerBase, window: int
 ) -> list[tuple[list[int], list[int]]]:
-    """(token ids, 1 where the token ends a sentence) of every stretch of at most `window` tokens; they overlap by half.
+    """Returns (token ids, 1 where the token ends a sentence) of every stretch of at most `window` tokens; they overlap
+    by half.
 
     Raises:
         DataError: no text with a sentence.
@@ -122,7 +123,7 @@ def labelled_windows(
 def tagger_loss(
     model: Any, rows: Sequence[tuple[list[int], list[int]]], tokenizer: PreTrainedTokenizerBase
 ) -> tuple[Tensor, float]:
-    """(sum of the binary cross-entropy over real tokens, number of real tokens)."""
+    """Returns (sum of the binary cross-entropy over real tokens, number of real tokens)."""
     begin, end = (tokenizer.get_vocab()[token] for token in (BEGIN, SEPARATOR))
     ids, mask = pad_rows([[begin, *tokens, end] for tokens, _ in rows], int(tokenizer.pad_token_id or 0), "right")
     labels, _ = pad_rows([[-1, *marks, -1] for _, marks in rows], -1, "right")
@@ -180,7 +181,7 @@ def train_tagger(
 def save_tagger(
     model: Any, tokenizer: PreTrainedTokenizerBase, folder: Path, *, threshold: float, max_sentence_chars: int
 ) -> None:
-    """A folder that wtpsplit's `SaT(folder, tokenizer_name_or_path=folder)` loads, with our settings beside it."""
+    """Saves a folder that wtpsplit's `SaT(folder, tokenizer_name_or_path=folder)` loads, and our settings in it."""
     folder.mkdir(parents=True, exist_ok=True)
     save_model(model, folder)
     tokenizer.save_pretrained(folder)

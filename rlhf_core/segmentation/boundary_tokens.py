@@ -42,7 +42,7 @@ def boundary_tokens(starts: Sequence[int], boundaries: Sequence[int]) -> list[in
 
 
 def check_end_token(text: str) -> None:
-    """A text that holds `<END>` cannot tell its own letters from a boundary.
+    """Refuses a text that holds `<END>` itself, which could not be told from a boundary.
 
     Raises:
         DataError: the text holds it.

@@ -135,7 +135,7 @@ def needs_outcomes(shaping: Any) -> bool:
 
 
 def references_needed(shaping: Any) -> int:
-    """Returns how many reference rewards of each prompt are compared with; 0 where none are."""
+    """Returns the number of reference rewards that each prompt needs; 0 for a shaping without references."""
     steps = build_shaping(shaping, SftUnits(0.0, 1.0, 1.0)).steps
     return max((step.references for _, step in steps if isinstance(step, Centered)), default=0)
 

@@ -40,7 +40,7 @@ def over_references(function: Callable[[Tensor], Tensor], values: Tensor, refere
 
 
 def sigmoid(values: Tensor, k: float = 1.0) -> Tensor:
-    """1/(1 + exp(-k v)), in (0, 1)."""
+    """Returns 1/(1 + exp(-k v)), in (0, 1)."""
     return torch.sigmoid(k * values.float())
 
 
@@ -123,12 +123,12 @@ def clip(values: Tensor, mean: float, deviation: float) -> Tensor:
 
 
 def meanstd(values: Tensor, mean: float, deviation: float) -> Tensor:
-    """(v - mean)/deviation; deviation 1 stands in for 0. Source: PAR, §4.1 (Meanstd)."""
+    """Returns (v - mean)/deviation; deviation 1 stands in for 0. Source: PAR, §4.1 (Meanstd)."""
     return (values.float() - mean) / (deviation or 1.0)
 
 
 def minmax(values: Tensor, minimum: float, maximum: float) -> Tensor:
-    """(v - min)/(max - min); 1/2 where max = min. Source: PAR, §4.1 (Minmax)."""
+    """Returns (v - min)/(max - min); 1/2 where max = min. Source: PAR, §4.1 (Minmax)."""
     if maximum <= minimum:
         return torch.full_like(values, 0.5, dtype=torch.float32)
     return (values.float() - minimum) / (maximum - minimum)

@@ -48,7 +48,7 @@ class RunningStatistics:
         self.count = count
 
     def state_dict(self) -> dict[str, float]:
-        """Returns the everything, as numbers that JSON and a checkpoint hold exactly; without values there is no
+        """Returns everything, as numbers that JSON and a checkpoint hold exactly; without values there is no
         range."""
         state = asdict(self)
         return state if self.count else {name: state[name] for name in ("count", "mean", "m2")}

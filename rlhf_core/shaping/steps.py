@@ -65,7 +65,7 @@ class Elementwise(Checked):
 
 
 def _values(signal: Signal, batch: RolloutBatch) -> tuple[Tensor, Tensor]:
-    """(values, mask) [batch, n] of a signal."""
+    """Returns (values, mask) [batch, n] of a signal."""
     values = signal.values.float()
     if isinstance(signal, Sequence):
         return values[:, None], torch.ones_like(values, dtype=torch.bool)[:, None]

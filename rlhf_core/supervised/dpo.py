@@ -17,7 +17,7 @@ from rlhf_core.supervised.sft import sequence_statistics
 def dpo_loss(
     chosen: Tensor, rejected: Tensor, reference_chosen: Tensor, reference_rejected: Tensor, beta: float
 ) -> tuple[Tensor, Tensor]:
-    """-log sigmoid(beta * ((c - c_ref) - (r - r_ref))) per pair.
+    """Returns -log sigmoid(beta * ((c - c_ref) - (r - r_ref))) per pair.
 
     Args:
         chosen, rejected, reference_chosen, reference_rejected: [pairs] summed response log-probabilities.

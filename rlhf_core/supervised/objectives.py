@@ -27,7 +27,7 @@ class Objective(Protocol):
     every: int
 
     def loss(self, rows: Sequence[int]) -> tuple[Tensor, float, dict[str, float]]:
-        """(sum of the loss, what it is divided by, further sums to report)."""
+        """Returns (sum of the loss, what it is divided by, further sums to report)."""
 
     def weight(self, rows: Sequence[int]) -> float:
         """Returns the divisor of a batch's loss sum."""

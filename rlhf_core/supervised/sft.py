@@ -27,7 +27,7 @@ def sequence_statistics(
 
 
 def sft_loss(policy: Policy, sequences: Sequence[EncodedSequence]) -> tuple[Tensor, float]:
-    """(sum of -log p over response tokens, number of response tokens)."""
+    """Returns (sum of -log p over response tokens, number of response tokens)."""
     statistics, mask = sequence_statistics(policy, sequences)
     return -statistics.logprobs.sum(), float(mask.sum())
 

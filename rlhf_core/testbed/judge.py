@@ -111,7 +111,7 @@ def _ranking(judge: GoldJudge, values: list[float], request: Request) -> str:
 
 
 def _output_pair(judge: GoldJudge, values: list[float], request: Request) -> str:
-    """Returns the prompt allows no tie: of two equal answers the first is named, so that both orders never agree."""
+    """Names the better output, the first of two equal ones: the prompt allows no tie, so both orders never agree."""
     return f"Output ({'a' if values[0] >= values[1] else 'b'})"
 
 

@@ -54,7 +54,7 @@ class KnowledgeBase:
 
     @classmethod
     def draw(cls, seed: int, version: int, reserved_per_entity: int = 1) -> KnowledgeBase:
-        """Returns the draw the facts of the world `seed`.
+        """Draws the facts of the world `seed`.
 
         Raises:
             RecipeError: if `reserved_per_entity` leaves fewer than four attributes to ask for.

@@ -77,7 +77,7 @@ def load_set(name: str, directory: Path | None, rows: int | None) -> list[dict[s
 
 
 def _evenly(found: Sequence[dict[str, Any]], rows: int) -> list[dict[str, Any]]:
-    """At most `rows` of the rows, groups whole; at least one group."""
+    """Returns at most `rows` of the rows, groups whole; at least one group."""
     groups: dict[str, list[dict[str, Any]]] = {}
     for row in found:
         groups.setdefault(str(row.get("group_id", row["id"])), []).append(row)
@@ -87,7 +87,7 @@ def _evenly(found: Sequence[dict[str, Any]], rows: int) -> list[dict[str, Any]]:
 
 
 def _part(subset: str) -> str:
-    """Returns JudgeBench's subjects of MMLU-Pro are one part."""
+    """Returns the part of a set that a subset belongs to: JudgeBench's subjects of MMLU-Pro are one part."""
     return "mmlu-pro" if subset.startswith("mmlu-pro") else subset
 
 
@@ -137,7 +137,7 @@ def bench_reward(
     template: str = "tokenizer",
     limits: Limits | None = None,
 ) -> tuple[list[SetScore], float]:
-    """(scores of every set, share of prompts and responses that were cut to the model's limits).
+    """Returns (scores of every set, share of prompts and responses that were cut to the model's limits).
 
     Args:
         model: result of a `reward_model` stage, or a folder of a Hugging Face classifier with one output.

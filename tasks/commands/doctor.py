@@ -60,7 +60,7 @@ def check_chromium() -> Finding:
 
 
 def pinned(constraints: Path) -> dict[str, str]:
-    """Versions by normalised name from a constraints file."""
+    """Returns versions by normalised name from a constraints file."""
     lines = constraints.read_text(encoding="utf-8").splitlines() if constraints.exists() else []
     pins = (line.split("#")[0].split(";")[0].strip().split("==") for line in lines if "==" in line)
     return {normalised(name): version.strip() for name, version in pins}

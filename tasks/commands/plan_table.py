@@ -86,7 +86,7 @@ def _summary(root: Path, stages: Mapping[str, Stage], seconds: Mapping[str, floa
 
 
 def _print_costs(root: Path, scale: str, paper: str) -> None:
-    """GPU hours and memory of a paper's stages at a scale that needs GPUs, by the documented models of both."""
+    """Prints GPU hours and memory of a paper's stages at a scale that needs GPUs, by the documented models of both."""
     from rlhf_core.models.memory import GIB, Sharding
     from tasks.graph.scale_check import check_scale
 

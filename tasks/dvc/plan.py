@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rlhf_core.errors import RecipeError, hint
 from rlhf_core.published import printed_tables
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.check import refuse_rows
 from tasks.graph.items import SHARED, Graph
 from tasks.graph.matrix import build

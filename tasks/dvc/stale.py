@@ -15,7 +15,7 @@ import yaml
 from rlhf_core.errors import RewardsmithError
 from tasks.dvc.plan import ROOT_FILE, asked_files, asked_papers
 from tasks.dvc.unofficial import newest_run, open_repo, run_key
-from tasks.graph.files import CPU
+from tasks.graph.dvc_files import CPU
 from tasks.graph.stages import Stage, declared_stages, in_order, is_of_seeds, seeds_of, select
 
 

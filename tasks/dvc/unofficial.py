@@ -64,7 +64,7 @@ def newest_run(repo: Any, key: str) -> dict[str, Any] | None:
 
 def exit_status(error: BaseException) -> int | None:
     """Returns the exit status of the stage's command behind an error of DVC, as a shell gives it (128 + signal); None
-    where no command ended badly."""
+    where no command failed."""
     from dvc.stage.exceptions import StageCmdFailedError
 
     cause: BaseException | None = error

@@ -24,7 +24,7 @@ def answer(
     seed: int,
     batch: int,
 ) -> list[tuple[str, int]]:
-    """(text, tokens) of one answer per row, rows batched by prompt length."""
+    """Returns (text, tokens) of one answer per row, rows batched by prompt length."""
     prompts = [encoder.prompt(row) for row in rows]
     order = sorted(range(len(rows)), key=lambda i: len(prompts[i]))
     answers: list[tuple[str, int]] = [("", 0)] * len(rows)

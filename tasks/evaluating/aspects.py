@@ -90,7 +90,8 @@ def read_aspects(
 
 
 def named_models(results: Sequence[Path]) -> dict[str, Path]:
-    """Results of aspect models by the model's name: `results/<scale>/<paper>/aspect_model/<name>/<seed>/result`."""
+    """Returns results of aspect models by the model's name:
+    `results/<scale>/<paper>/aspect_model/<name>/<seed>/result`."""
     return {path.parts[-3]: path for path in results}
 
 

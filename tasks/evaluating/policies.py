@@ -78,7 +78,7 @@ class Evaluator:
         return self._items[name]
 
     def evaluate(self, policy: Policy, reference_generations: Sequence[Generation] | None) -> Evaluation:
-        """Returns all benchmarks.
+        """Evaluates a policy on all benchmarks.
 
         Args:
             policy: evaluated in place, unchanged.
@@ -283,7 +283,7 @@ def true_rewards(generations: Sequence[Generation], benchmark: str) -> dict[str,
 
 
 def win_rates_over_reference(generations: Sequence[Generation], reference: Sequence[Generation]) -> dict[str, float]:
-    """True win rates over the reference model, paired by prompt, from true rewards (testbed only).
+    """Returns true win rates over the reference model, paired by prompt, from true rewards (testbed only).
 
     A tie is half a win; the p-value is two-sided binomial with ties left out.
     """

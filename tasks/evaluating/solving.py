@@ -22,7 +22,7 @@ HARNESS_MODES: tuple[HarnessMode, ...] = ("strict", "flexible")
 
 
 def test_sets(data: Path) -> dict[str, str]:
-    """{test set: seen or unseen} of a prepared data set; empty where it holds no questions."""
+    """Returns {test set: seen or unseen} of a prepared data set; empty where it holds no questions."""
     found: dict[str, str] = read_json(data / "data.json").get("tests", {})
     return found
 
@@ -90,7 +90,7 @@ def _solution(name: str, item: Mapping[str, Any], text: str, tokens: int) -> Gen
 
 
 def harness_accuracies(answers: Sequence[str], predictions: Sequence[str]) -> dict[str, float]:
-    """{gsm8k_strict, gsm8k_flexible}: accuracy in percent in both modes of lm-evaluation-harness.
+    """Returns {gsm8k_strict, gsm8k_flexible}: accuracy in percent in both modes of lm-evaluation-harness.
 
     Args:
         answers: the questions' numbers.

@@ -168,7 +168,7 @@ def known_rows(root: Path) -> list[RewardRows]:
 
 
 def _write(path: Path, written: Mapping[str, Mapping[str, Any]]) -> None:
-    """A page with some entries and those that it had; left alone where it says the same already."""
+    """Writes a page with some entries and those that it had; leaves it alone where it says the same already."""
     before = read_page(path) if path.exists() else Page(path, {}, {})
     known = {name: before.entry(name) for name in before.names}
     wanted = {**known, **written}

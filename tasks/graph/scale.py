@@ -329,7 +329,7 @@ class Scale:
         return found
 
     def _words(self, backbone: str, where: str) -> str:
-        """Returns what identifies a backbone's tokenizer: the source that it is loaded from, else its name."""
+        """Returns the identity of a backbone's tokenizer: the source that it is loaded from, else its name."""
         self._chosen("backbones", backbone, "backbone", where)
         name, file = self._named(backbone, "tokenizer", "tokenizers")
         return str(self._read(file).get("source", name))

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError, RewardsmithError, hint
-from tasks.graph.files import file_name
+from tasks.graph.dvc_files import file_name
 from tasks.graph.items import SHARED
 from tasks.graph.rows import ROW_STAGES
 from tasks.graph.stopping import stopped

@@ -82,7 +82,7 @@ class EvaluationConfig(Checked):
         }
 
     def between_rows(self) -> dict[str, Any]:
-        """Returns who compares the answers of two rows, and on how many prompts."""
+        """Returns the judge of two rows' answers, and the number of prompts."""
         return {"judge": self.judge, "rows": self.pair_rows}
 
 

@@ -1,17 +1,18 @@
 """Pages: several entries of one kind in a YAML file, a base and, for each entry, what differs.
 
-    # params/par/rows.yaml
+    # params/par/rows_optimisers.yaml, shortened
     base:
       kind: reward
-      optimiser: {kind: ppo}
-    vanilla:
-      title: Vanilla
-    par-grpo:
-      title: PAR with GRPO
-      shaping: {kind: par}
+      reward_model: standard
+      shaping: [{kind: length_penalty, ...}]
       optimiser: {kind: grpo}
+    grpo-vanilla:
+      title: GRPO, Vanilla
+    grpo-par:
+      title: GRPO, PAR
+      shaping: [{kind: length_penalty, ...}, {kind: par}]
 
-An address names an entry as `params/par/rows.yaml:par-grpo`; a file without a key means its whole content.
+An address names an entry, such as `params/par/rows_optimisers.yaml:grpo-par`, or a whole file if it has no key.
 
 How an entry is merged with the base:
     1. mappings are merged key by key, at every depth;

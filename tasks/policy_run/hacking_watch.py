@@ -128,7 +128,7 @@ class HackingWatch:
         return [asdict(alarm) for alarm in self.alarm.alarms]
 
     def metrics(self) -> Metrics:
-        """`hacking_alarms`, and `hacking_onset` where there are any: the step of the first."""
+        """Returns `hacking_alarms`, and `hacking_onset` where there are any: the step of the first."""
         onset = self.alarm.onset
         found: Metrics = {"hacking_alarms": len(self.alarm.alarms)}
         return found if onset is None else {**found, "hacking_onset": onset}

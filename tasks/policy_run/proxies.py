@@ -56,7 +56,7 @@ class ProxyReader:
         return found
 
     def read(self, rows: Sequence[Generation]) -> dict[str, float]:
-        """`proxy_reward`, and `preference_score`: the mean of sigmoid(r(y) - r(y_sft)) over prompts.
+        """Returns `proxy_reward`, and `preference_score`: the mean of sigmoid(r(y) - r(y_sft)) over prompts.
 
         Source: PAR, §3.2 (hidden preference) and §4.6.
         """
@@ -112,6 +112,6 @@ def peak_evaluation(
 
 
 def lost_after_peak(metrics: Mapping[str, float]) -> Metrics:
-    """`loss_after_peak`: true win rate of the best evaluation's weights less that of the last, in points."""
+    """Returns `loss_after_peak`: true win rate of the best evaluation's weights less that of the last, in points."""
     names = ("peak_win_rate_vs_sft", "win_rate_vs_sft")
     return {"loss_after_peak": metrics[names[0]] - metrics[names[1]]} if set(names) <= set(metrics) else {}

@@ -140,7 +140,7 @@ class PolicyRun:
         return self.evaluator.world is not None or self.evaluator.judge is not None
 
     def checkpoint(self, step: int, prompts: int) -> dict[str, float]:
-        """Returns the win rate over the SFT model on some prompts, and the KL of those very answers; returns each one's
+        """Measures the win rate over the SFT model on some prompts, and the KL of those answers; returns each one's
         score."""
         return self.note(step, self.evaluator.generate_dialogue(self.policy, "alpaca", prompts))
 

@@ -62,7 +62,7 @@ class SolutionFolders:
                 raise RecipeError(f"{who} learns from {name}: give --{ARGUMENTS[name]}")
 
     def sources(self, preference: list[PreferencePair]) -> Sources:
-        """Returns the everything that is given, read."""
+        """Returns the rows of everything that is given."""
         samples = [] if self.samples is None else read_samples(*_rows(self.samples / SAMPLES_FILE))
         teacher = [] if self.teacher is None else read_rewrites(*_rows(self.teacher / TEACHER_FILE))
         made = [] if self.token_rewards is None else read_rewrites(*_rows(self.token_rewards / GENERATED_FILE))

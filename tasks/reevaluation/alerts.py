@@ -1,6 +1,6 @@
-"""Which records of re-evaluation have been told to people: each is, also when the flow died in between.
+"""Records of re-evaluation whose alerts are still to be sent: each is sent, even if a flow died in between.
 
-`alerted.json` beside the records holds the number of the last one.
+`alerted.json` beside the records has the number of the last record sent.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from tasks.reevaluation.history import MARK, records
 from tasks.running.artifacts import read_json
 
 
-def untold(folder: Path) -> list[dict[str, Any]]:
-    """Records newer than the last told one, oldest first; the newest alone where nothing says which that was."""
+def unsent(folder: Path) -> list[dict[str, Any]]:
+    """Returns the records newer than the last one sent, oldest first; the newest alone without such a note."""
     known = records(folder)
     path = folder / MARK
     if not path.exists():
@@ -24,6 +24,6 @@ def untold(folder: Path) -> list[dict[str, Any]]:
     return [record for record in known if record["number"] > last]
 
 
-def note_told(folder: Path, record: int) -> None:
-    """Notes the last record that was told, whole or not at all; the file may be a link into DVC's cache."""
+def note_sent(folder: Path, record: int) -> None:
+    """Notes the last record whose alerts were sent, whole or not at all; the file may be a link into DVC's cache."""
     write_whole(folder / MARK, json.dumps({"record": record}, indent=1) + "\n")

@@ -77,7 +77,11 @@ class Subject:
 
     @classmethod
     def of(cls, result: Path) -> Subject:
-        """Returns raises: DataError: a result without the record of a policy."""
+        """Returns what the record of a policy's result names.
+
+        Raises:
+            DataError: a result without the record of a policy.
+        """
         record = read_json(result.parent / "record" / "record.json")
         found: dict[str, Path] = {}
         for path in map(Path, record.get("inputs", {})):
@@ -285,7 +289,7 @@ def lost_verdicts(
 
 
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Without numbers that JSON has no word for."""
+    """Returns the values without numbers that JSON cannot write."""
     return {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in values.items()}
 
 
@@ -300,7 +304,7 @@ def last_comparable(known: Sequence[Mapping[str, Any]], name: str, benchmark: st
 
 
 def reevaluate(root: Path, settings: ReevaluationSettings, model: Mapping[str, str], *, now: float) -> dict[str, Any]:
-    """Returns one model: decides, evaluates, compares, and appends a record.
+    """Re-evaluates one model: decides, evaluates, compares, and appends a record.
 
     Args:
         root: the repository.

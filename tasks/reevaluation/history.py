@@ -17,7 +17,7 @@ from tasks.running.artifacts import digest, read_json
 RECORDS = Path("reevaluations")
 #: The file by which DVC keeps them.
 NAMED = Path("reevaluations.dvc")
-#: Which record was told last; of two, the later one holds. No other file of the folder ever changes.
+#: The last record whose alerts were sent; of two such files the later holds. No other file of the folder ever changes.
 MARK = "alerted.json"
 
 
@@ -27,7 +27,7 @@ def records_folder(root: Path, name: str, alias: str) -> Path:
 
 
 def records(folder: Path) -> list[dict[str, Any]]:
-    """Records of a model, oldest first."""
+    """Returns records of a model, oldest first."""
     return [read_json(path) for path in sorted(folder.glob("[0-9]*.json"))]
 
 

@@ -65,8 +65,8 @@ class HackingRun:
 
     @property
     def hacked(self) -> bool:
-        """Returns the proxy up, and the win rate over the SFT policy fell beyond noise: below 50, or from an earlier
-        peak."""
+        """Tells whether the proxy rose and the win rate over the SFT policy fell beyond noise: below 50, or from an
+        earlier peak."""
         below = self.measures["final"] < 50 and self.measures.get("p", 1.0) < LEVEL
         return self.measures.get("proxy_gain", 0.0) > 0 and (below or "onset" in self.measures)
 
@@ -100,7 +100,7 @@ class MitigationResult:
 
     @property
     def hacked(self) -> int:
-        """Returns seeds on which it was hacked."""
+        """Counts the seeds on which it was hacked."""
         return sum(run.hacked for run in self.runs)
 
     @property

@@ -51,12 +51,13 @@ def length_controlled(
 
     Returns:
         key -> (percent, {prompt: part in [-1, 2]}). Source: Dubois et al. 2024, see
-        `rlhf_core.evaluation.alpaca_eval`.
+        `rlhf_core.evaluation.length_controlled`.
     """
     models = {key: rows for key, rows in judged.items() if rows.enough}
     if not models:
         return {}
-    from rlhf_core.evaluation.alpaca_eval import difficulty_of_calibration_rows, fit_difficulty
+    from rlhf_core.evaluation.alpaca_calibration import difficulty_of_calibration_rows
+    from rlhf_core.evaluation.alpaca_eval import fit_difficulty
 
     published = [row for row in calibration if "instruction_difficulty" in row]
     if published:
@@ -80,7 +81,7 @@ def _calibration_frame(rows: Sequence[Mapping[str, Any]], difficulty: Mapping[An
     """Returns the calibration rows of every variant on the judged instructions, as one frame; None without any."""
     import pandas as pd
 
-    from rlhf_core.evaluation.alpaca_eval import make_calibration_rows
+    from rlhf_core.evaluation.alpaca_calibration import make_calibration_rows
 
     variants: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
@@ -100,12 +101,9 @@ def _calibration_frame(rows: Sequence[Mapping[str, Any]], difficulty: Mapping[An
 
 
 def _fit(rows: Judged, difficulty: Mapping[Any, float], calibration: Any) -> tuple[float, dict[str, float]]:
-    from rlhf_core.evaluation.alpaca_eval import (
-        FEATURES,
-        clean_preferences,
-        length_controlled_win_rate,
-        standardised_length_difference,
-    )
+    from rlhf_core.evaluation.alpaca_calibration import standardised_length_difference
+    from rlhf_core.evaluation.length_controlled import FEATURES, length_controlled_win_rate
+    from rlhf_core.evaluation.win_rates import clean_preferences
 
     fit = length_controlled_win_rate(
         rows.preferences,

@@ -71,7 +71,7 @@ def write_json(path: Path | str, value: Any) -> None:
 
 
 def _not_finite(value: Any, name: str) -> Iterator[str]:
-    """Names of the numbers that JSON cannot hold, as in `rows/3/reward`."""
+    """Yields the names of numbers that JSON cannot hold, as in `rows/3/reward`."""
     if isinstance(value, Mapping | list | tuple):
         items: Iterable[tuple[Any, Any]] = value.items() if isinstance(value, Mapping) else enumerate(value)
         for key, part in items:
@@ -103,7 +103,7 @@ def read_jsonl(path: Path | str) -> list[dict[str, Any]]:
 
 
 def read_tensors(path: Path) -> dict[str, Any]:
-    """Tensors of an artifact file by name; a missing or damaged one is named with its remedy."""
+    """Returns tensors of an artifact file by name; a missing or damaged one is named with its remedy."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -194,7 +194,7 @@ def _stamp(path: Path) -> frozenset[tuple[str, int, int, int]]:
 
 
 def peak_memory() -> dict[str, float]:
-    """`peak_memory_mb` of this process so far, and `peak_gpu_memory_mb` where it uses a GPU."""
+    """Returns `peak_memory_mb` of this process so far, and `peak_gpu_memory_mb` where it uses a GPU."""
     found = {"peak_memory_mb": round(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024, 1)}
     torch = sys.modules.get("torch")  # a stage without models does not load it for this
     if torch is not None and torch.cuda.is_available() and torch.cuda.is_initialized():

@@ -31,7 +31,7 @@ STATE_FILE = "state.json"
 
 
 def flatten(state: Any) -> tuple[dict[str, Tensor], Any]:
-    """Tensors by name, and the JSON value that refers to them.
+    """Returns tensors by name, and the JSON value that refers to them.
 
     One tensor in several places (tied weights) is stored once.
 

@@ -236,7 +236,7 @@ def checkpoint_seconds() -> float:
 def resumable_output(
     out: Path | str, *, stage: str, version: int, inputs: Sequence[Path | str | None], seed: int
 ) -> Iterator[tuple[Path, RunCheckpoints]]:
-    """`stage_output` and the run's checkpoints, which are removed when the result stands.
+    """Yields `stage_output` and the run's checkpoints, which are removed when the result is there.
 
     Args:
         out, stage, version, inputs: as for `stage_output`.

@@ -56,7 +56,7 @@ def in_turn(path: Path, busy: str) -> Iterator[None]:
 
 
 def _holder(file: TextIO) -> str:
-    """Returns who holds a lock file, in words."""
+    """Returns the holder of a lock file, in words."""
     file.seek(0)
     return file.read().strip() or "unknown process"
 

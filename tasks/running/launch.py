@@ -29,8 +29,7 @@ PR_SET_PDEATHSIG = 1
 
 
 def wanted_processes() -> int:
-    """Returns processes that this one has to start: REWARDSMITH_PROCESSES, or 1 in a process that a launcher
-    started."""
+    """Returns the number of processes to start: REWARDSMITH_PROCESSES, or 1 in a process that a launcher started."""
     if "RANK" in os.environ:
         return 1
     return _count(PROCESSES_VARIABLE, "1")
@@ -99,7 +98,7 @@ def join_processes() -> None:
 
 
 def end_with_launcher() -> None:
-    """On Linux, ends this process when its launcher is killed.
+    """Ends this process, on Linux, when its launcher is killed.
 
     torchrun starts ranks in sessions of their own: without this they would continue to write beside a restarted run.
     """
@@ -110,7 +109,7 @@ def end_with_launcher() -> None:
 
 
 def threads_per_process(cores: int | None = None) -> int:
-    """REWARDSMITH_THREADS, else 1; a launcher by hand gives it to each of its processes.
+    """Returns REWARDSMITH_THREADS, else 1; a launcher by hand gives it to each of its processes.
 
     Raises:
         RecipeError: the processes of this machine together would have more threads than it has cores.

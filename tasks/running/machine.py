@@ -47,7 +47,7 @@ def cgroup_cores(root: Path = CGROUP, proc: Path = PROC) -> float | None:
 
 
 def cores(root: Path = CGROUP, proc: Path = PROC) -> int:
-    """Cores this process may use, at least 1."""
+    """Returns the number of cores that this process may use, at least 1."""
     try:
         count = len(os.sched_getaffinity(0))
     except AttributeError:  # macOS
@@ -95,8 +95,8 @@ def full_disk(what: str) -> str:
 
 
 def out_of_memory_kills(root: Path = CGROUP, proc: Path = PROC) -> int:
-    """Returns processes that the system ended for want of memory so far: those of the nearest control group that counts
-    them, else the machine's; 0 where nothing says."""
+    """Returns the number of processes that the system has ended for want of memory, by the nearest control group that
+    counts them, else by the machine; 0 without a count."""
     counts = [proc / "vmstat"]
     for group in reversed(control_groups("memory", root, proc)):
         counts = [group / "memory.events", group / "memory.oom_control", *counts]

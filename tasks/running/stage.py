@@ -200,7 +200,7 @@ def training_on(data: Path) -> Iterator[None]:
 
 
 def device() -> torch.device:
-    """Returns where models live: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
+    """Returns the device of models: a GPU when one was given by CUDA_VISIBLE_DEVICES, else the CPU.
 
     A scheduler names a stage's GPU there; a stage that declares none runs on the CPU wherever it runs.
     """

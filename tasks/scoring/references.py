@@ -35,7 +35,7 @@ class References:
 
 
 def _responses(stored: Mapping[str, Tensor], head: str, tokenizer: PreTrainedTokenizerBase) -> tuple[Responses, Tensor]:
-    """(responses, head values [n, response_len]) as padded tensors."""
+    """Returns (responses, head values [n, response_len]) as padded tensors."""
     lengths = stored["lengths"].tolist()
     ids, entropies, values = (
         pad_sequence(list(stored[name].split(lengths)), batch_first=True)

@@ -108,7 +108,7 @@ class TrainedScorer:
     def load(
         cls, folder: Path, above: RewardModelInputs | None = None, segmenter: Mapping[str, Any] | None = None
     ) -> TrainedScorer:
-        """From the `result/model` folder of a `reward_model` stage, or its `result` folder.
+        """Loads from the `result/model` folder of a `reward_model` stage, or its `result` folder.
 
         Args:
             folder: the folder.
@@ -147,7 +147,7 @@ class TrainedScorer:
     def parts(
         self, sequences: Sequence[SegmentedSequence], batch: int | None = None
     ) -> tuple[torch.Tensor, list[dict[str, list[float]]]]:
-        """(e [n] float32; `worth`, `rewards` and `weights` of each one's segments)."""
+        """Returns (e [n] float32; `worth`, `rewards` and `weights` of each one's segments)."""
         size = batch or self.batch
         return score_parts(self.model, sequences, self.encoder.pad_id, self.aggregation, size, head=self.head)
 
@@ -173,7 +173,7 @@ class ScalarScorer:
 
     @classmethod
     def load(cls, folder: Path, template: str = "tokenizer", limits: Limits | None = None) -> ScalarScorer:
-        """From a folder with config.json and safetensors; no remote code.
+        """Loads from a folder with config.json and safetensors; no remote code.
 
         Args:
             folder: of the model.

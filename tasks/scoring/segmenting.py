@@ -59,7 +59,7 @@ def segmented(
     """Returns sequences cut into segments, with `<END>` behind each sentence if its id is given, and the spans.
 
     Raises:
-        RecipeError: `<END>` with segments that are no sentences.
+        RecipeError: `<END>` with segments that are not sentences.
     """
     if end_token is None:
         return segment_sequences(encoded, encoder, segmenter, entropies, chunk)
@@ -71,7 +71,7 @@ def segmented(
 def sequences_with_ends(
     encoded: list[EncodedSequence], encoder: Encoder, segmenter: SentenceSegmenter, end_token: int
 ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Sequences with `<END>` behind each sentence and EOS last, and the spans of sentences with their `<END>`.
+    """Returns sequences with `<END>` behind each sentence and EOS last, and the spans of sentences with their `<END>`.
 
     Responses are cut to the limits before the tokens are added.
     """
@@ -92,8 +92,8 @@ def segment_sequences(
     entropies: list[list[float]] | None,
     chunk: int = 512,
 ) -> tuple[list[SegmentedSequence], list[list[tuple[int, int]]]]:
-    """Returns Segment ends and half-open spans of every sequence's response; a span may be empty (see
-    `Segmentation`)."""
+    """Returns the sequences with the ends of their responses' segments, and the segments' half-open spans, which may be
+    empty (see `Segmentation`)."""
     if segmenter.needs_spelling:
         require_offset_mapping(encoder.tokenizer)
     sequences: list[SegmentedSequence] = []

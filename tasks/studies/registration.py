@@ -20,16 +20,10 @@ from rlhf_core.errors import DataError, RecipeError
 from tasks.params.yaml_files import write_whole
 from tasks.running.artifacts import read_jsonl
 from tasks.running.commit import commit_of
+from tasks.studies.world_seeds import world_seed
 
 RECORDS = Path("reference") / "studies"
 LOG = RECORDS / "log.jsonl"
-
-#: Numbers that worlds of verdicts begin at, and the number below which they are.
-FIRST_NUMBER, NUMBERS = 10**6, 2**31 - 10**6
-#: Seeds of tuning and pilots, and of comparisons of a row with itself.
-TUNING, AGAIN = range(100, 200), range(200, 300)
-#: Seeds whose results were looked at while the world and its settings were made.
-SPENT: tuple[range, ...] = (range(10), range(1000, 1101))
 
 
 @dataclass(frozen=True)
@@ -49,9 +43,8 @@ class Registration:
     commit: str
 
     def world(self, index: int) -> int:
-        """Returns the number of the study's world of an index, from 0 on: the seed of everything in it."""
-        drawn = hashlib.sha256(f"{self.digest} world {index}".encode()).digest()
-        return FIRST_NUMBER + int.from_bytes(drawn[:8], "big") % (NUMBERS - FIRST_NUMBER)
+        """Returns the seed of the study's world of an index, from 0 on."""
+        return world_seed(self.digest, index)
 
 
 def digest_of(file: Path) -> str:
@@ -132,22 +125,6 @@ def note_start(root: Path, own: Registration, worlds: Collection[int], kind: str
     before = (root / LOG).read_text(encoding="utf-8") if (root / LOG).exists() else ""
     (root / LOG).parent.mkdir(parents=True, exist_ok=True)
     write_whole(root / LOG, before + json.dumps({**line, "worlds": sorted(worlds)}) + "\n")
-
-
-def check_number(number: int, *, pilot: bool) -> None:
-    """Refuses the number of a world that does not fit its use.
-
-    Raises:
-        RecipeError: a spent seed, or a pilot with a seed that is not of tuning.
-    """
-    if any(number in spent for spent in SPENT):
-        raise RecipeError(f"seed {number} is spent: results of it were seen while the world and its settings were made")
-    if pilot and number not in TUNING:
-        raise RecipeError(f"seed {number} is not of tuning; pilots have seeds {TUNING.start} to {TUNING.stop - 1}")
-    if not pilot and (number in TUNING or number < FIRST_NUMBER):
-        raise RecipeError(
-            f"seed {number} is not one that a study draws; those of verdicts are at least {FIRST_NUMBER:,}"
-        )
 
 
 def record_file(study: str, number: int, *, pilot: bool = False) -> Path:

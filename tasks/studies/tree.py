@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.check import check_rows, refused
 from tasks.graph.items import Graph, Item
 from tasks.graph.rows import load_row, papers, row_addresses

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from rlhf_core.errors import RecipeError, hint
-from tasks.graph.files import stage_version
+from tasks.graph.dvc_files import stage_version
 from tasks.graph.items import Item, result_of
 from tasks.graph.rows import papers, row_addresses
 from tasks.params.pages import merge, read_settings

@@ -64,13 +64,14 @@ class Counts:
 
 
 def only_writer(root: Path) -> AbstractContextManager[None]:
-    """Returns one process mirrors at a time, whichever tree it mirrors; another waits: a sync removes the runs that are
-    not complete, which to a second one are those that the first is just writing."""
+    """Lets one process mirror at a time, whichever tree it mirrors; another waits. A sync removes incomplete runs, and
+    to a second sync the runs that the first is just writing would be incomplete."""
     return in_turn(store_folder(root) / "tracking.lock", "another sync writes into MLflow")
 
 
 def store_folder(root: Path) -> Path:
-    """`.work` of the tree whose MLflow a tree writes into: of the platform's tree, else of the main worktree."""
+    """Returns `.work` of the tree whose MLflow a tree writes into: of the platform's tree, else of the main
+    worktree."""
     platform = os.environ.get("REWARDSMITH_PLATFORM")  # .work/platform
     if platform:
         return Path(platform).parent
@@ -81,7 +82,7 @@ def store_folder(root: Path) -> Path:
 
 
 def tracking_uri(root: Path) -> str:
-    """MLFLOW_TRACKING_URI, else `mlflow.db` in the repository."""
+    """Returns MLFLOW_TRACKING_URI, else `mlflow.db` in the repository."""
     return os.environ.get("MLFLOW_TRACKING_URI") or f"sqlite:///{root.resolve() / 'mlflow.db'}"
 
 
@@ -207,7 +208,7 @@ def data_inputs(record: Mapping[str, Any]) -> list[Any]:
 
 
 def _log_run(client: Any, run_id: str, outcome: RowOutcome, root: Path) -> None:
-    """Parameters, metrics and artifacts of one row x seed."""
+    """Logs parameters, metrics and artifacts of one row x seed."""
     from mlflow.entities import Metric, Param
 
     begin, end = _milliseconds(outcome.record)
@@ -304,7 +305,7 @@ class Mirror:
         return identity
 
     def child(self, outcome: RowOutcome, table: str) -> None:
-        """The run of a row x seed under a table, made or replaced when its result is another."""
+        """Makes the run of a row x seed under a table, or replaces it when its result is another."""
         parent = self.parent(table)
         old = self.existing.get(f"{self.scale}/{table}/{outcome.row}/{outcome.seed}")
         if old is not None and old.data.tags.get("digest") == outcome.digest:
@@ -333,7 +334,7 @@ class Mirror:
         self.counts.replaced += 1
 
     def register(self, outcome: RowOutcome, run: Any, tags: Mapping[str, str]) -> None:
-        """The result as a version of its registered model, where it is a reward model or a policy."""
+        """Registers the result as a version of its registered model, where it is a reward model or a policy."""
         name = model_name(self.paper, self.scale, outcome.stage, outcome.row)
         if name is not None and not outcome.failure:
             self.registry.register(name, run, tags)

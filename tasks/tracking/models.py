@@ -78,7 +78,7 @@ class Registry:
             self._read(paper)
 
     def _read(self, paper: str) -> None:
-        """The versions known, by model and seed with digest, the newest of each; and where every alias points."""
+        """Reads the known versions, by model and seed with digest, the newest of each; and where every alias points."""
         query = f"name LIKE '{paper}-%'"
         for version in sorted(pages(self.client.search_model_versions, query), key=lambda found: int(found.version)):
             mark = f"{version.tags.get('seed')}/{version.tags.get('digest')}"
@@ -87,7 +87,7 @@ class Registry:
             self.aliases[model.name] = {alias: str(version) for alias, version in model.aliases.items()}
 
     def register(self, name: str, run: Any, tags: Mapping[str, str]) -> None:
-        """A version for a run's result, and the alias of its seed pointed at it; the same result again changes nothing.
+        """Makes a version for a run's result and points its seed's alias at it; the same result again changes nothing.
 
         A result that comes back after another, or whose alias a kill left unset, takes the alias again.
 

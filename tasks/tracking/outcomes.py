@@ -13,7 +13,7 @@ from typing import Any
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.items import SHARED
 from tasks.graph.names import made_tables
 from tasks.graph.rows import ROW_STAGES
@@ -58,7 +58,7 @@ class TableMetrics:
     read: Mapping[str, str] = field(default_factory=dict)
 
     def of(self, outcome: RowOutcome, root: Path) -> Mapping[str, float]:
-        """Returns the run's own; empty when the table was made from another result of it."""
+        """Returns the run's own metrics of the table; empty when the table was made from another result of it."""
         result = (outcome.out / "result").relative_to(root).as_posix()
         return self.runs.get((outcome.row, outcome.seed), {}) if self.read.get(result) == outcome.digest else {}
 

@@ -48,7 +48,7 @@ def stage(root: Path) -> None:
     small_repository.create(root, demo=("bandit",), seeds=(0,))
     stages = command("dvc", "stage", "list", "--name-only", root=root).stdout.split()
     before, address = (next(name for name in stages if name.startswith(kind)) for kind in ("prepare", "tokenizer"))
-    how = {"environment": {}, "running": RunningStages(), "say": print}
+    how = {"environment": {}, "running": RunningStages(), "log": print}
     run_stage(root, address=before, name="prepare", out="", **how)  # type: ignore[arg-type]
     messages = []
     for left in (4 << 10, 0):

@@ -497,7 +497,7 @@ def test_a_recipe_that_ran_is_adopted_as_a_row(platform: Platform) -> None:
     done = command(sys.executable, "-P", "-m", "flows.recipe", "own", root=platform.root, PYTHONPATH=str(PROJECT))
     assert "params/segment/rows_own.yaml" in done.stdout
     (platform.root / "params/segment/rows_own.yaml").unlink()
-    command(sys.executable, "-P", "-m", "tasks.graph.files", root=platform.root, PYTHONPATH=str(PROJECT))
+    command(sys.executable, "-P", "-m", "tasks.graph.dvc_files", root=platform.root, PYTHONPATH=str(PROJECT))
 
 
 def test_a_taken_port_is_named_with_who_holds_it(tmp_path: Path) -> None:

@@ -81,66 +81,66 @@ def record(root: Path, number: int, *texts: str, version: str = "3") -> None:
     (folder / f"{number:06d}.json").write_text(json.dumps(content))
 
 
-def tell(root: Path, listener: Listener) -> tuple[int, list[str]]:
-    return reevaluate.tell(root, Registry(listener), MODEL)
+def send(root: Path, listener: Listener) -> tuple[int, list[str]]:
+    return reevaluate.send_pending_alerts(root, Registry(listener), MODEL)
 
 
-def test_a_record_of_a_run_that_died_is_told_by_the_next_and_by_no_other(tmp_path: Path, listener: Listener) -> None:
+def test_a_record_of_a_run_that_died_is_sent_by_the_next_and_by_no_other(tmp_path: Path, listener: Listener) -> None:
     record(tmp_path, 1)
-    assert tell(tmp_path, listener) == (0, [])
+    assert send(tmp_path, listener) == (0, [])
     record(tmp_path, 2, "lost 0.2")  # and the run that made it dies
-    assert tell(tmp_path, listener) == (1, [])
-    assert tell(tmp_path, listener) == (0, [])
+    assert send(tmp_path, listener) == (1, [])
+    assert send(tmp_path, listener) == (0, [])
     assert listener.posted == [("3", ["lost 0.2"])]
 
 
-def test_an_alert_that_the_webhook_did_not_take_is_told_again(tmp_path: Path, listener: Listener) -> None:
+def test_an_alert_that_the_webhook_did_not_take_is_sent_again(tmp_path: Path, listener: Listener) -> None:
     record(tmp_path, 1)
-    tell(tmp_path, listener)
+    send(tmp_path, listener)
     record(tmp_path, 2, "lost 0.2")
     listener.works = False
-    count, problems = tell(tmp_path, listener)
+    count, problems = send(tmp_path, listener)
     assert (count, len(problems)) == (1, 1)
     record(tmp_path, 3, "lost 0.3")
     listener.works = True
-    assert tell(tmp_path, listener) == (2, [])
+    assert send(tmp_path, listener) == (2, [])
     assert listener.posted == [("3", ["lost 0.2"]), ("3", ["lost 0.3"])]
 
 
 def test_an_older_versions_alert_does_not_tag_the_present_one(tmp_path: Path, listener: Listener) -> None:
     record(tmp_path, 1)
-    tell(tmp_path, listener)
+    send(tmp_path, listener)
     record(tmp_path, 2, "lost 0.2", version="2")
     record(tmp_path, 3)
-    tell(tmp_path, listener)
+    send(tmp_path, listener)
     assert listener.posted == [("2", ["lost 0.2"])]
     assert listener.tags == ["none", "none"]
 
 
-def test_an_alert_is_told_of_a_version_whose_run_another_took_the_place_of(tmp_path: Path, listener: Listener) -> None:
+def test_an_alert_is_sent_of_a_version_whose_run_another_took_the_place_of(tmp_path: Path, listener: Listener) -> None:
     listener.stage = "deleted"
     record(tmp_path, 1, "lost 0.2")
-    assert tell(tmp_path, listener) == (1, [])
+    assert send(tmp_path, listener) == (1, [])
     assert listener.posted == [("3", ["lost 0.2"])]
     assert (listener.tags, listener.on_run) == (["lost 0.2"], [])
     listener.stage = "active"
     record(tmp_path, 2, "lost 0.3")
-    assert tell(tmp_path, listener) == (1, [])
+    assert send(tmp_path, listener) == (1, [])
     assert listener.on_run == ["lost 0.3"]
 
 
-def test_an_alert_that_mlflow_does_not_take_reaches_the_others_and_is_told_again(
+def test_an_alert_that_mlflow_does_not_take_reaches_the_others_and_is_sent_again(
     tmp_path: Path, listener: Listener
 ) -> None:
     listener.mlflow_works = False
     record(tmp_path, 1, "lost 0.2")
-    count, problems = tell(tmp_path, listener)
+    count, problems = send(tmp_path, listener)
     assert (count, listener.posted) == (1, [("3", ["lost 0.2"])])
     assert problems == [
         "MLflow did not take the alert: version 3 of segment-policy-a cannot be tagged: no space left on device"
     ]
     listener.mlflow_works = True
-    assert tell(tmp_path, listener) == (1, [])
+    assert send(tmp_path, listener) == (1, [])
     assert listener.tags == ["lost 0.2"]
 
 
@@ -156,7 +156,7 @@ def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_ar
     monkeypatch.setattr(reevaluate, "get_run_logger", lambda: logging.getLogger("test"))
     for name in ("check_pinned", "page_link", "open_registry"):
         monkeypatch.setattr(reevaluate, name, lambda *_: None)
-    for name in ("evaluate", "tell", "track_records"):
+    for name in ("evaluate", "send_pending_alerts", "track_records"):
         monkeypatch.setattr(reevaluate, name, lambda *_, name=name: done.append(name))
     monkeypatch.setattr(reevaluate, "load_settings", lambda _path: ReevaluationSettings((), Schedule("0 3 * * *")))
     monkeypatch.setattr(reevaluate, "bring_records", refused)
@@ -165,10 +165,10 @@ def test_nothing_is_evaluated_or_added_to_dvc_while_the_records_that_it_names_ar
     assert done == []
 
 
-def test_records_from_before_the_mark_are_told_no_more_but_the_newest(tmp_path: Path, listener: Listener) -> None:
+def test_records_from_before_the_mark_are_sent_no_more_but_the_newest(tmp_path: Path, listener: Listener) -> None:
     record(tmp_path, 1, "old")
     record(tmp_path, 2, "new")
-    tell(tmp_path, listener)
+    send(tmp_path, listener)
     assert listener.posted == [("3", ["new"])]
 
 

@@ -70,7 +70,7 @@ def test_of_runs_that_were_missed_one_evaluates_and_one_that_begins_after_it_fin
 
     monkeypatch.setattr(reevaluate, "evaluate", evaluate)
     monkeypatch.setattr(reevaluate, "open_registry", lambda root: SimpleNamespace(resolve=lambda *_: model))
-    monkeypatch.setattr(reevaluate, "tell", lambda *_: (0, []))
+    monkeypatch.setattr(reevaluate, "send_pending_alerts", lambda *_: (0, []))
     with prefect_test_harness(server_startup_timeout=300), get_client(sync_client=True) as client:
         make_pool(client)
         apply(root, client)

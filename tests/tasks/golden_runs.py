@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-from tasks.graph.files import STAGES
+from tasks.graph.dvc_files import STAGES
 from tests.tasks import golden_choices as choices
 from tests.tasks import golden_tables
 from tests.tasks.golden_settings import SETTINGS as MAIN

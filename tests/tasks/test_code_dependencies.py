@@ -13,7 +13,7 @@ import yaml
 
 from tasks.dvc.stale import read_state
 from tasks.graph.code_dependencies import Reads, reads
-from tasks.graph.files import pipeline_file
+from tasks.graph.dvc_files import pipeline_file
 from tasks.graph.items import Graph, Item
 from tasks.params.pages import Address
 from tests.small_repository import command

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from rlhf_core.errors import RecipeError
 from tasks import sft
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.check import check_all
 from tasks.params.pages import read_settings
 from tests import small_repository

@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.testbed import World
 from tasks.command_line import commands
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph import laboratory as hackability
 from tasks.graph.check import check_paper
 from tasks.graph.laboratory import OwnReward, RewardRows
@@ -271,7 +271,7 @@ def invoke(monkeypatch: pytest.MonkeyPatch, root: Path, *words: str) -> tuple[An
 
     monkeypatch.chdir(root)
     monkeypatch.setattr("tasks.command_line.run_flow", flow)
-    monkeypatch.setattr("tasks.graph.files.write", lambda root, folders: [])
+    monkeypatch.setattr("tasks.graph.dvc_files.write", lambda root, folders: [])
     return CliRunner().invoke(commands, ["hackability", *words]), calls
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.tracking import outcomes
 from tests import small_repository
 

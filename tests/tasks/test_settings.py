@@ -12,7 +12,7 @@ from rlhf_core.segmentation import check_stated_segmenter
 from rlhf_core.supervised.config import TrainingConfig
 from tasks.graph.rows import load_rows
 from tasks.graph.scale import Scale
-from tasks.normaliser import calibration_places
+from tasks.normaliser import calibration_indices
 from tasks.params.aspects import AspectModelSpec
 from tasks.params.backbone import BackboneSpec, EntropySpec, SegmenterSpec, TokenizerSpec
 from tasks.params.data import RealSpec, data_spec
@@ -114,12 +114,12 @@ def test_the_paper_scale_has_the_papers_numbers() -> None:
 
 
 def test_a_calibration_set_is_drawn_from_all_pairs_and_the_same_each_time() -> None:
-    drawn = calibration_places(CalibrationSpec(200, drawn=True), 10_000)
-    assert drawn == sorted(set(drawn)) == calibration_places(CalibrationSpec(200, drawn=True), 10_000)
+    drawn = calibration_indices(CalibrationSpec(200, drawn=True), 10_000)
+    assert drawn == sorted(set(drawn)) == calibration_indices(CalibrationSpec(200, drawn=True), 10_000)
     assert len(drawn) == 200
     assert 4_000 < sum(drawn) / 200 < 6_000
-    assert calibration_places(CalibrationSpec(3), 10) == [0, 1, 2]
-    assert calibration_places(CalibrationSpec(30, drawn=True), 4) == [0, 1, 2, 3]
+    assert calibration_indices(CalibrationSpec(3), 10) == [0, 1, 2]
+    assert calibration_indices(CalibrationSpec(30, drawn=True), 4) == [0, 1, 2, 3]
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import pytest
 
 from rlhf_core.errors import RecipeError
-from tasks.graph.files import STAGES, pipeline_file
+from tasks.graph.dvc_files import STAGES, pipeline_file
 from tasks.graph.matrix import build
 from tasks.running.stage import argument_parser, command_line, set_threads
 

@@ -14,7 +14,7 @@ from flows.stage_run import StageDone
 from rlhf_core.errors import DataError
 from tasks import tables
 from tasks.commands.explain import shared_credit
-from tasks.graph import files as graph
+from tasks.graph import dvc_files as graph
 from tasks.graph.expected import expected_bytes, expected_seconds
 from tasks.graph.stages import Stage, stopped_stages
 from tasks.graph.stopping import STOPPED_FILE, stopped

@@ -13,7 +13,8 @@ import pandas as pd
 import pytest
 
 from rlhf_core.errors import DataError, RecipeError
-from rlhf_core.evaluation.alpaca_eval import length_controlled_win_rate, read_calibration_rows
+from rlhf_core.evaluation.alpaca_calibration import read_calibration_rows
+from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
 from rlhf_core.evaluation.statistics import holm
 from tasks import tables
 from tasks.data_specs.data_sets import alpaca_calibration

@@ -64,7 +64,7 @@ class AnswerCache:
         return self._rows.get(key)
 
     def put(self, key: str, text: str, **facts: str | int | float) -> None:
-        """Store an answer with a few facts about it (never credentials)."""
+        """Stores an answer with a few facts about it (never credentials)."""
         row = {"key": key, "text": text, **facts}
         line = json.dumps(row, ensure_ascii=True).encode("ascii") + b"\n"
         with self._lock:

@@ -89,7 +89,7 @@ class Game:
 
     @property
     def score_for_model(self) -> float:
-        """1 if the model wins, .5 for a tie, 0 if it loses (soft preferences against 1.5); NaN if invalid."""
+        """Returns 1 if the model wins, .5 for a tie, 0 if it loses (soft preferences against 1.5); NaN if invalid."""
         label = self.label_for_model
         if label is not None:
             return _SCORE_OF_A[label]
@@ -119,7 +119,7 @@ _TIES: dict[str, JudgeAnswer] = {
 
 
 def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[tuple[JudgeAnswer, str, int]]:
-    """Returns the ask, parse, and ask again what cannot be parsed, at most `retries` more times."""
+    """Asks, parses, and asks again for what cannot be parsed, at most `retries` more times."""
     results: list[tuple[JudgeAnswer, str, int]] = [(JudgeAnswer.invalid("not asked"), "", 0)] * len(requests)
     pending = list(range(len(requests)))
     for attempt in range(retries + 1):
@@ -147,7 +147,7 @@ def _ask(judge: Judge, requests: Sequence[JudgeRequest], retries: int) -> list[t
 
 
 def drawn_order(prompt: str, seed: int = 0) -> Side:
-    """Returns which side is shown first: a fair coin of seed and prompt alone, so every model meets the same orders.
+    """Returns the side that is shown first: a fair coin of seed and prompt alone, so every model meets the same orders.
 
     Source: AlpacaEval 2.0, which switches the two outputs at random with the instruction as random seed.
     """
@@ -164,7 +164,7 @@ def play_games(
     seed: int = 0,
     retries: int = 2,
 ) -> list[Game]:
-    """Returns the judge every comparison once per order.
+    """Has every comparison judged once per order.
 
     Args:
         judge: who answers.
@@ -212,7 +212,7 @@ def play_games(
 def grade_answers(
     judge: Judge, answers: Sequence[tuple[str, str, str, Mapping[str, Any]]], *, retries: int = 2
 ) -> list[Game]:
-    """Returns the single-answer grading (MT-Bench): `answers` are (id, prompt, answer, meta); one game each."""
+    """Has single answers graded (MT-Bench): `answers` are (id, prompt, answer, meta); one game each."""
     _require_unique([row[0] for row in answers])
     requests = [JudgeRequest(id_, prompt, (text,), "mt_bench", meta) for id_, prompt, text, meta in answers]
     return [
@@ -222,7 +222,7 @@ def grade_answers(
 
 
 def combine_orders(games: Sequence[Game], rule: Literal["sum", "agreement"] = "sum") -> list[Outcome]:
-    """Returns the combine a comparison's games into one outcome.
+    """Combines a comparison's games into one outcome.
 
     Args:
         games: games of any number of comparisons, in any order.

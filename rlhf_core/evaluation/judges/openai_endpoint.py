@@ -180,7 +180,7 @@ class EndpointJudge:
     def _ask_all(
         self, missing: Mapping[str, dict[str, Any]], templates: Mapping[str, str], n_known: int
     ) -> dict[str, str]:
-        """Returns the ask everything that is not cached, side by side; store each answer as it arrives."""
+        """Asks for everything that is not cached, side by side; stores each answer as it arrives."""
         texts: dict[str, str] = {}
         failures: list[str] = []
         self._stop.clear()
@@ -223,7 +223,7 @@ class EndpointJudge:
         texts: Mapping[str, str],
         templates: Mapping[str, str],
     ) -> None:
-        """Cache answers that arrived while the run was being stopped."""
+        """Caches answers that arrived while the run was being stopped."""
         for future, key in pending.items():
             if key not in texts and future.done() and not future.cancelled() and not future.exception():
                 self._count(future.result())
@@ -260,7 +260,7 @@ class EndpointJudge:
         )
 
     def _ask(self, client: httpx.Client, body: Mapping[str, Any], template: str) -> _Answer:
-        """Returns one request with its bounded tries."""
+        """Sends one request, with a bounded number of tries."""
         pause = self.config.backoff_s
         for attempt in range(self.config.retries + 1):
             try:

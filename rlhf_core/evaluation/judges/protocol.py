@@ -38,7 +38,7 @@ class Judge(Protocol):
     name: str
 
     def answer(self, requests: Sequence[JudgeRequest]) -> list[str]:
-        """Returns the return the raw verdict text of each request, in order."""
+        """Returns the raw verdict text of each request, in order."""
         ...
 
 

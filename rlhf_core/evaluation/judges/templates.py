@@ -131,7 +131,8 @@ def parse_mt_bench(text: str) -> JudgeAnswer:
 
 
 def parse_pairwise(text: str) -> JudgeAnswer:
-    """Returns a line that starts with `Better: A`, `Better: B` or `Better: N`, the letter as a whole word (PAR).
+    """Returns the verdict of a line that starts with `Better: A`, `Better: B` or `Better: N`, the letter as a whole
+    word (PAR).
 
     Several such lines must agree; `Better: A or B` names no winner.
     """
@@ -145,7 +146,7 @@ def parse_pairwise(text: str) -> JudgeAnswer:
 
 
 def parse_ranking(text: str) -> JudgeAnswer:
-    """`[{'model': 'model_1', 'rank': 1}, {'model': 'model_2', 'rank': 2}]` and nothing else, in any order.
+    """Parses `[{'model': 'model_1', 'rank': 1}, {'model': 'model_2', 'rank': 2}]` and nothing else, in any order.
 
     The prompt announces that the answer will be executed; it is matched as text instead. Label A: model_1 is better,
     B: model_2, N: equal ranks. Source: Sentence, appendix B.3.
@@ -161,7 +162,7 @@ def parse_ranking(text: str) -> JudgeAnswer:
 
 
 def parse_output_pair(text: str) -> JudgeAnswer:
-    """`Output (a)` or `Output (b)` and nothing else; label A: the first one is better. Source: ALARM, Figure 6."""
+    """Parses `Output (a)` or `Output (b)` and nothing else; label A: the first is better. Source: ALARM, Figure 6."""
     match = _OUTPUT.fullmatch(text)
     return (
         JudgeAnswer(valid=True, label=match[1].upper()) if match else JudgeAnswer.invalid("not one of the two outputs")
@@ -339,7 +340,7 @@ def _as_asked(request: JudgeRequest) -> str:
 
 
 def _read_elsewhere(text: str) -> JudgeAnswer:
-    """Returns a teacher's answer is read by `rlhf_core.reasoning`; here it only has to be one."""
+    """Returns a teacher's answer as valid unless it is empty; `rlhf_core.reasoning` reads its content."""
     return JudgeAnswer(valid=bool(text.strip()), reason="" if text.strip() else "no answer")
 
 

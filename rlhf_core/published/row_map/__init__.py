@@ -101,7 +101,8 @@ def _by_backbone(entry: Mapping[str, Any], field: str, row: Row) -> str | None:
 
 
 def _parts(entry: Mapping[str, Any], row: Row) -> list[tuple[str | None, Row, frozenset[str]]]:
-    """(part, the row's cells in it, columns of its other parts) of a printed row; the whole row where it has none."""
+    """Returns (part, the row's cells in it, columns of its other parts) of a printed row; the whole row where it has
+    none."""
     parts: Mapping[str, list[str]] = entry.get("parts", {})
     if not parts:
         return [(None, row, frozenset())]
@@ -177,7 +178,7 @@ def metric_name(table: Table, column_key: str, row: Row | None = None) -> str:
 
 
 def in_dashes(words: str) -> str:
-    """Returns words in small letters, with a dash for what is no letter, digit or dot."""
+    """Returns words in small letters, with a dash for everything but letters, digits and dots."""
     return re.sub(r"[^a-z0-9.]+", "-", words.lower()).strip("-")
 
 

@@ -1,211 +1,11 @@
-"""AlpacaEval 2.0: win rates by hand, the length-controlled fit against a naive reference."""
-
-import math
+"""Difficulties of instructions that one joint fit finds."""
 
 import numpy as np
-import pandas as pd
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import GroupKFold
 
-from rlhf_core.errors import DataError
-from rlhf_core.evaluation import alpaca_eval as ae
-
-
-def test_win_rate_by_hand():
-    result = ae.win_rate([2, 1, 1.5, 1.75])
-    assert result["win_rate"] == pytest.approx(56.25)
-    assert result["standard_error"] == pytest.approx(np.std([1, 0, 0.5, 0.75], ddof=1) / 2 * 100)
-    assert result["discrete_win_rate"] == pytest.approx(62.5)
-
-
-def test_invalid_preferences_are_dropped_and_counted_and_zero_is_a_draw():
-    result = ae.win_rate([2, None, float("nan"), 2.5, 0.5, 0, -1, float("inf")])
-    assert (result["n"], result["n_invalid"]) == (2, 6)
-    assert result["win_rate"] == pytest.approx(75.0)
-    empty = ae.win_rate([])
-    assert math.isnan(empty["win_rate"])
-    assert empty["n"] == 0
-    assert math.isnan(ae.win_rate([2])["standard_error"])
-
-
-@given(st.lists(st.floats(1, 2), min_size=2, max_size=30))
-def test_swapping_model_and_baseline_mirrors_the_win_rate(preferences):
-    there, back = ae.win_rate(preferences), ae.win_rate([3 - p for p in preferences])
-    assert there["win_rate"] + back["win_rate"] == pytest.approx(100)
-    assert there["standard_error"] == pytest.approx(back["standard_error"], abs=1e-9)
-
-
-def world(n=240, effect=1.2, quality=0.2, seed=0, spread=150):
-    rng = np.random.default_rng(seed)
-    difficulty = rng.normal(size=n)
-    len_base = rng.integers(300, 2000, size=n)
-    len_model = len_base + rng.normal(100, spread, size=n).astype(int)
-    delta = (len_base - len_model) / np.std(len_base - len_model, ddof=1)
-    p = 1 / (1 + np.exp(-(-effect * np.tanh(delta) + 0.8 * difficulty + quality + rng.normal(size=n) * 0.5)))
-    return 1 + p, len_model, len_base, difficulty
-
-
-def calibration(n=240, seed=1, effect=1.5):
-    rng = np.random.default_rng(seed)
-    parts = []
-    for shift in (1.0, -1.0):
-        delta = -shift + rng.normal(size=n) * 0.3
-        p = 1 / (1 + np.exp(effect * np.tanh(delta)))
-        parts.append(
-            pd.DataFrame(
-                {
-                    "preference": p,
-                    "index": np.arange(n),
-                    "std_delta_len": delta,
-                    "instruction_difficulty": rng.normal(size=n),
-                    "not_gamed_baseline": False,
-                    "model": "gamed",
-                }
-            )
-        )
-    return pd.concat(parts, ignore_index=True)
-
-
-def reference(preference, len_model, len_base, difficulty, gamed, weight=0.1):
-    """The published procedure written out as loops."""
-    delta = len_base - len_model
-    delta = delta / np.std(delta, ddof=1)
-    rows = []
-    for _, row in gamed.iterrows() if gamed is not None else []:
-        rows.append((np.tanh(row.std_delta_len), row.instruction_difficulty, 0.0, row.preference, weight))
-    for d, h, p in zip(delta, difficulty, preference, strict=True):
-        rows.append((np.tanh(d), h, 1.0, p - 1, 1.0))
-    table = np.array([r for r in rows if not math.isnan(r[3])])
-    x, p, w = table[:, :3], table[:, 3], table[:, 4]
-    x2, y2 = np.vstack([x, x]), np.r_[np.ones(len(p)), np.zeros(len(p))].astype(int)
-    p2, w2, group = np.r_[p, 1 - p], np.r_[w, w], np.r_[np.arange(len(p)), np.arange(len(p))]
-    losses = np.zeros((5, 10))
-    strengths = np.logspace(-4, 4, 10)
-    for fold, (train, test) in enumerate(GroupKFold(5).split(x2, y2, group)):
-        state = np.random.RandomState(123)
-        for j, c in enumerate(strengths):
-            fit = LogisticRegression(C=c, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=state)
-            fit.fit(x2[train], y2[train], sample_weight=(p2 * w2)[train])
-            q = np.clip(fit.predict_proba(x2[test])[:, 1], 1e-15, 1 - 1e-15)
-            target = np.where(y2[test] == 1, p2[test], 1 - p2[test])
-            losses[fold, j] = np.mean(-w2[test] * (target * np.log(q) + (1 - target) * np.log(1 - q)))
-    best = strengths[losses.mean(0).argmin()]
-    fit = LogisticRegression(C=best, l1_ratio=1.0, solver="liblinear", fit_intercept=False, random_state=123)
-    fit.fit(x2, y2, sample_weight=p2 * w2)
-    still = np.column_stack([np.zeros(len(difficulty)), difficulty, np.ones(len(difficulty))])
-    return fit.predict_proba(still)[:, 1].mean() * 100, best, fit.coef_[0]
-
-
-@pytest.mark.parametrize("with_gamed", [True, False])
-@pytest.mark.parametrize("seed", [0, 3])
-def test_the_fit_equals_the_procedure_written_out(with_gamed, seed):
-    preference, len_model, len_base, difficulty = world(seed=seed)
-    preference[5] = np.nan
-    gamed = calibration(seed=seed) if with_gamed else None
-    if gamed is not None:
-        gamed.loc[3, "preference"] = np.nan
-    rate, best, coefficients = reference(preference, len_model, len_base, difficulty, gamed)
-    result = ae.length_controlled_win_rate(preference, len_model, len_base, difficulty, gamed)
-    assert result.lc_win_rate == pytest.approx(rate, abs=1e-9)
-    assert pytest.approx(best) == result.C
-    assert list(result.coefficients.values()) == pytest.approx(list(coefficients), abs=1e-9)
-    assert (result.n, result.n_invalid) == (239, 1)
-
-
-def test_length_control_takes_away_what_length_won():
-    len_base = world(n=600)[2]
-    longer = len_base + 300 + (np.arange(600) % 7) * 40
-    delta = (len_base - longer) / np.std(len_base - longer, ddof=1)
-    preference = 1 + 1 / (1 + np.exp(2.0 * np.tanh(delta)))
-    fair = ae.length_controlled_win_rate(preference, longer, len_base, np.zeros(600), calibration(600, effect=2.0))
-    assert fair.win_rate > 80
-    assert fair.lc_win_rate < 60
-    assert fair.coefficients["tanh_std_delta_len"] < -1.5
-
-
-def test_the_baseline_against_itself_is_fifty_and_no_length_difference_is_defined():
-    n = 20
-    same = ae.length_controlled_win_rate(np.full(n, 1.5), np.ones(n), np.ones(n), np.zeros(n), is_baseline=True)
-    assert same.lc_win_rate == 50.0
-    flat = ae.length_controlled_win_rate(np.full(n, 1.5), np.ones(n), np.ones(n), np.zeros(n))
-    assert flat.lc_win_rate == pytest.approx(50.0, abs=0.1)
-
-
-def test_difficulties_are_looked_up_by_instruction_id():
-    preference, len_model, len_base, difficulty = world(60)
-    ids = [f"i{k}" for k in range(60)]
-    by_id = dict(zip(reversed(ids), reversed(difficulty.tolist()), strict=True))
-    direct = ae.length_controlled_win_rate(preference, len_model, len_base, difficulty)
-    keyed = ae.length_controlled_win_rate(preference, len_model, len_base, by_id, instruction_ids=ids)
-    assert keyed == pytest.approx(direct) if isinstance(keyed, float) else keyed.lc_win_rate == direct.lc_win_rate
-    series = pd.Series(by_id)
-    assert ae.length_controlled_win_rate(
-        preference, len_model, len_base, series, instruction_ids=ids
-    ).lc_win_rate == pytest.approx(direct.lc_win_rate)
-    del by_id["i7"]
-    with pytest.raises(DataError, match=r"no difficulty for 1 of 60 instructions, e\.g\. 'i7'"):
-        ae.length_controlled_win_rate(preference, len_model, len_base, by_id, instruction_ids=ids)
-    with pytest.raises(DataError, match="no instruction_ids"):
-        ae.length_controlled_win_rate(preference, len_model, len_base, by_id)
-
-
-def test_difficulties_can_come_from_the_calibration_rows():
-    preference, len_model, len_base, _ = world(50)
-    gamed = calibration(60)
-    ids = list(range(50))
-    own = gamed.drop_duplicates("index").set_index("index")["instruction_difficulty"]
-    given_rows = ae.length_controlled_win_rate(preference, len_model, len_base, None, gamed, instruction_ids=ids)
-    by_hand = ae.length_controlled_win_rate(preference, len_model, len_base, own[ids].to_numpy(), gamed)
-    assert given_rows.lc_win_rate == by_hand.lc_win_rate
-    with pytest.raises(DataError, match="calibration rows that hold them"):
-        ae.length_controlled_win_rate(preference, len_model, len_base, None)
-    with pytest.raises(DataError, match="not a truth value"):
-        ae.check_calibration_rows(gamed.assign(not_gamed_baseline="False"))
-
-
-def test_inputs_that_do_not_fit_are_refused():
-    with pytest.raises(DataError, match="3 preferences, 3 lengths, 2 difficulties"):
-        ae.length_controlled_win_rate([1, 2, 1], [1, 2, 3], [1, 2, 4], [0, 0])
-    with pytest.raises(DataError, match="at least 5"):
-        ae.length_controlled_win_rate([1, 2, 1], [1, 2, 3], [1, 2, 4], [0, 0, 0])
-    with pytest.raises(DataError, match="finite"):
-        ae.length_controlled_win_rate([1] * 6, [1] * 6, [2] * 6, [float("nan")] * 6)
-    with pytest.raises(DataError, match=r"outside \[0, 1\]"):
-        ae.check_calibration_rows(calibration(10).assign(preference=1.7))
-    with pytest.raises(DataError, match="missing columns not_gamed_baseline"):
-        ae.check_calibration_rows(calibration(10).drop(columns="not_gamed_baseline"))
-
-
-def test_the_bootstrap_is_seeded_and_about_as_large_as_the_raw_error():
-    arguments = world(200)
-    first = ae.length_controlled_win_rate(*arguments, calibration(200), bootstrap_rounds=40, seed=3)
-    second = ae.length_controlled_win_rate(*arguments, calibration(200), bootstrap_rounds=40, seed=3)
-    other = ae.length_controlled_win_rate(*arguments, calibration(200), bootstrap_rounds=40, seed=4)
-    assert first.lc_standard_error == second.lc_standard_error != other.lc_standard_error
-    assert 0.3 * first.standard_error < first.lc_standard_error < 3 * first.standard_error
-    assert math.isnan(ae.length_controlled_win_rate(*arguments).lc_standard_error)
-
-
-def test_official_files_are_read(tmp_path):
-    path = tmp_path / "instruction_difficulty.csv"
-    path.write_text("index,instruction_difficulty\n0,0.5\n1,-0.25\n")
-    assert ae.read_instruction_difficulty(path) == {0: 0.5, 1: -0.25}
-    path.write_text(",instruction_difficulty\n0,0.5\n")
-    assert ae.read_instruction_difficulty(path) == {0: 0.5}
-    path.write_text("index,instruction_difficulty\n0,0.5\n1,hard\n")
-    with pytest.raises(DataError, match="row 2"):
-        ae.read_instruction_difficulty(path)
-    with pytest.raises(DataError, match="cannot be read"):
-        ae.read_instruction_difficulty(tmp_path / "none.csv")
-    gamed = tmp_path / "df_gamed.csv"
-    calibration(12).to_csv(gamed, index=False)
-    assert len(ae.read_calibration_rows(gamed)) == 24
-    assert [ae.official_index(i) for i in (5, "alpacaeval-017", "804")] == [5, 17, 804]
-    with pytest.raises(DataError):
-        ae.official_index("no number")
+from rlhf_core.evaluation.alpaca_calibration import make_calibration_rows
+from rlhf_core.evaluation.alpaca_eval import fit_difficulty
+from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
 
 
 def test_joint_difficulties_recover_the_true_ones_and_serve_the_metric():
@@ -221,11 +21,11 @@ def test_joint_difficulties_recover_the_true_ones_and_serve_the_metric():
         p = 1 / (1 + np.exp(-(theta - 0.8 * np.tanh(delta) + gamma)))
         rows += [(f"m{m}", f"i{k}", 1 + p[k], own[k], base[k]) for k in range(n)]
     names, ids, preference, own, base = (list(c) for c in zip(*rows, strict=True))
-    fitted = ae.fit_difficulty(names, ids, preference, own, base)
+    fitted = fit_difficulty(names, ids, preference, own, base)
     assert np.corrcoef([fitted[f"i{k}"] for k in range(n)], gamma)[0, 1] > 0.95
     assert sum(fitted.values()) == pytest.approx(0, abs=1e-9)
-    made = ae.make_calibration_rows(ids[:n], preference[:n], own[:n], base[:n], fitted)
+    made = make_calibration_rows(ids[:n], preference[:n], own[:n], base[:n], fitted)
     assert made["preference"].between(0, 1).all()
-    result = ae.length_controlled_win_rate(preference[:n], own[:n], base[:n], fitted, made, instruction_ids=ids[:n])
+    result = length_controlled_win_rate(preference[:n], own[:n], base[:n], fitted, made, instruction_ids=ids[:n])
     assert 0 < result.lc_win_rate < 100
     assert result.coefficients["instruction_difficulty"] > 0.5

@@ -10,12 +10,9 @@ import pytest
 
 from rlhf_core.errors import DataError, RecipeError
 from tasks.studies.registration import (
-    FIRST_NUMBER,
     LOG,
-    NUMBERS,
     Registration,
     check_log,
-    check_number,
     check_record,
     check_unchanged,
     note_start,
@@ -23,6 +20,7 @@ from tasks.studies.registration import (
     registration,
     starts,
 )
+from tasks.studies.world_seeds import END_OF_VERDICTS, FIRST_OF_VERDICTS, check_world_seed
 
 FILE = Path("studies") / "credit.yaml"
 
@@ -55,7 +53,7 @@ def change(root: Path, *, commit: bool) -> None:
 def test_worlds_are_drawn_from_the_file(clone: Path) -> None:
     before = [own(clone).world(index) for index in range(50)]
     assert len(set(before)) == 50
-    assert all(FIRST_NUMBER <= number < NUMBERS for number in before)
+    assert all(FIRST_OF_VERDICTS <= number < END_OF_VERDICTS for number in before)
     assert before == [own(clone).world(index) for index in range(50)]
     change(clone, commit=True)
     assert not {own(clone).world(index) for index in range(50)} & set(before)
@@ -109,13 +107,13 @@ def test_a_committed_line_of_the_log_stays(clone: Path, fault: str) -> None:
 )
 def test_a_seed_that_does_not_fit_its_use_is_refused(number: int, *, pilot: bool) -> None:
     with pytest.raises(RecipeError, match=f"seed {number}"):
-        check_number(number, pilot=pilot)
+        check_world_seed(number, pilot=pilot)
 
 
 def test_seeds_of_pilots_and_verdicts(clone: Path) -> None:
-    check_number(100, pilot=True)
-    check_number(199, pilot=True)
-    check_number(own(clone).world(0), pilot=False)
+    check_world_seed(100, pilot=True)
+    check_world_seed(199, pilot=True)
+    check_world_seed(own(clone).world(0), pilot=False)
 
 
 def test_a_record_belongs_to_the_registered_study(clone: Path) -> None:
