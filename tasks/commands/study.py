@@ -87,12 +87,13 @@ def _number(finding: StudyFinding) -> str:
 
 
 def _print_budgets(state: StudyState) -> None:
-    table = Table(title="Budgets", box=None, pad_edge=False, title_justify="left")
+    table = Table(box=None, pad_edge=False)
     table.add_column("row")
     for column in BUDGET_COLUMNS:
         table.add_column(column, justify="right")
     for row, budget in row_budgets(state.spec, state.records.values(), state.tuning).items():
         table.add_row(row, *budget.texts)
+    print("\nBudgets")
     _print_whole(table)
 
 
@@ -101,8 +102,7 @@ def _print_at_kl(state: StudyState) -> None:
     if not found:
         return
     targets = state.spec.kl_targets
-    title = f"{state.spec.metric} at equal KL, nats per response"
-    table = Table(title=title, box=None, pad_edge=False, title_justify="left")
+    table = Table(box=None, pad_edge=False)
     for column in ("cell", "row"):
         table.add_column(column)
     for target in targets:
@@ -111,6 +111,7 @@ def _print_at_kl(state: StudyState) -> None:
         line = found[first : first + len(targets)]
         values = ["" if one.value is None else f"{one.value:.1f}" for one in line]
         table.add_row(line[0].cell, line[0].row, *values)
+    print(f"\n{state.spec.metric} at equal KL, nats per response")
     _print_whole(table)
     for one in found:
         if one.reason is not None:
