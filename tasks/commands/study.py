@@ -18,16 +18,16 @@ from tasks.studies.verdicts import StudyFinding, StudyState, load_study
 
 
 def print_studies(root: Path) -> None:
-    """Prints every study with its worlds and its primary finding."""
+    """Prints every study with its worlds and its primary finding, or why it is refused."""
     for file in sorted((root / FOLDER).glob("*.yaml")):
-        spec = read_study(file)
         try:
             state = load_study(root, file)
-            worlds = f"{len(state.records)} of {spec.worlds} worlds"
-            said = state.findings[0].text if state.findings else "no verdict before the last world"
         except RewardsmithError as error:
-            worlds, said = f"{spec.worlds} worlds", str(error)
-        print(f"{file.stem:<14}{worlds:<18}{said}\n{'':<14}{spec.asks}")
+            print(f"{file.stem:<14}{error}")
+            continue
+        worlds = f"{len(state.records)} of {state.spec.worlds} worlds"
+        said = state.findings[0].text if state.findings else "no verdict before the last world"
+        print(f"{file.stem:<14}{worlds:<18}{said}\n{'':<14}{state.spec.asks}")
 
 
 def print_plan(root: Path, name: str) -> None:

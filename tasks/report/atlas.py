@@ -155,8 +155,8 @@ class Atlas:
         words = Counter[str]()
         for paper in self.papers:
             words.update(paper.words)
-        sums = [sum(getattr(paper, name) for paper in self.papers) for name in ("claims", "asked", "elsewhere")]
-        return PaperCount("all", *sums, words)
+        claims, asked = sum(paper.claims for paper in self.papers), sum(paper.asked for paper in self.papers)
+        return PaperCount("all", claims, asked, sum(paper.elsewhere for paper in self.papers), words)
 
 
 def read_atlas(root: Path) -> Atlas:

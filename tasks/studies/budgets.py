@@ -52,11 +52,12 @@ class RowBudget:
     @property
     def texts(self) -> list[str]:
         """Returns the budget as a table shows it, by `BUDGET_COLUMNS`; blank where it is not known."""
-        counts = [self.trials, self.updates, self.rollouts, self.tokens]
-        hours = [self.tuning_seconds / 3600, self.final_seconds / 3600]
-        rates = [self.kl, self.clip_fraction, self.explained_variance]
-        shown = [("{:,.0f}", counts), ("{:.2f}", hours), ("{:.3g}", rates)]
-        return ["" if value is None else form.format(value) for form, values in shown for value in values]
+        shown = [
+            *(("{:,.0f}", value) for value in (self.trials, self.updates, self.rollouts, self.tokens)),
+            *(("{:.2f}", seconds / 3600) for seconds in (self.tuning_seconds, self.final_seconds)),
+            *(("{:.3g}", value) for value in (self.kl, self.clip_fraction, self.explained_variance)),
+        ]
+        return ["" if value is None else form.format(value) for form, value in shown]
 
 
 def core_hours(records: Iterable[Mapping[str, Any]]) -> float:

@@ -12,7 +12,7 @@ from scipy import stats
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.typed import typed
-from tasks.commands.study import print_study
+from tasks.commands.study import print_studies, print_study
 from tasks.params.studies import StudySpec
 from tasks.studies.caveats import rows_at_kl
 from tasks.studies.trial_records import tuning_file, write_tuning
@@ -189,3 +189,14 @@ def test_a_row_is_blank_where_a_world_does_not_reach_the_target(tmp_path: Path) 
 def test_the_targets_of_a_study_are_distances(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="kl_targets"):
         typed(StudySpec, {**STUDY, "kl_targets": [4.0, 0.0]}, "studies/credit.yaml")
+
+
+def test_the_list_has_findings_and_why_a_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state(tmp_path, plain)
+    (tmp_path / "studies" / "vague.yaml").write_text("title: Vague\n")
+    print_studies(tmp_path)
+    first, asks, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["credit", "4", "of", "4", "worlds", "confirmed"]
+    assert asks.strip() == STUDY["asks"]
+    assert second.startswith("vague ")
+    assert "'metric'" in second
