@@ -26,7 +26,7 @@ from tasks.running.artifacts import stage_output, write_json
 from tasks.running.stage import command_line, run_stage
 
 #: Raise it when the result changes; DVC then runs the stage again.
-VERSION = 8
+VERSION = 9
 CURVE_METRICS = (
     "reward",
     "true_reward",
@@ -56,7 +56,7 @@ def flat_metrics(tables: list[dict[str, Any]]) -> dict[str, float]:
 
     Rows that differ by evaluator alone carry it: 'table-1/alarm@holistic-reward/avg'. Of a test it is the p-value.
     '_unparsable' is how often a judge gave no verdict.
-    Metrics that need all rows of a table and so stand in no run's own metrics are there per seed, too:
+    Metrics that are computed here and so are in no run's own metrics are there per seed, too:
     'table-1/segment/0/alpaca_lc'.
     """
     flat: dict[str, float] = {}

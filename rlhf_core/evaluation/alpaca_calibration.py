@@ -92,8 +92,14 @@ def standardised_length_difference(len_model: ArrayLike, len_baseline: ArrayLike
 
     Args:
         len_model, len_baseline: [n] lengths in characters.
+
+    Raises:
+        DataError: a length that is not finite, which would make every difference 0.
     """
     delta = np.asarray(len_baseline, dtype=float) - np.asarray(len_model, dtype=float)
+    bad = np.flatnonzero(~np.isfinite(delta))
+    if len(bad):
+        raise DataError("a length is not a finite number", row=int(bad[0]) + 1, field="length")
     spread = float(delta.std(ddof=1)) if len(delta) > 1 else 0.0
     return delta / spread if spread > 0 else np.zeros_like(delta)
 

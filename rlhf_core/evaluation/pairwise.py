@@ -1,8 +1,8 @@
 """Methods against each other on the same prompts: win rates and the tests between two of them.
 
-Win rate = wins / (wins + losses), 50 % where nothing decides. Over seeds: mean and standard error of the seeds' rates;
-tests on the answers of all seeds together: paired t-test of means, two-sided binomial test (p0 .5, ties left out) of
-wins; p > .05 is a tie. Source: ALARM, Eq. 2, §3.3 and appendix B.2.
+Win rate = wins / (wins + losses), 50 % where all games are ties, none without a game. Over seeds: mean and standard
+error of the seeds' rates; tests on the answers of all seeds together: paired t-test of means, two-sided binomial test
+(p0 .5, ties left out) of wins; p > .05 is a tie. Source: ALARM, Eq. 2, §3.3 and appendix B.2.
 """
 
 from __future__ import annotations
@@ -29,10 +29,12 @@ class Record:
         return Record(self.wins + other.wins, self.ties + other.ties, self.losses + other.losses)
 
     @property
-    def win_rate(self) -> float:
-        """Returns the percent of the decided games; 50 without any."""
+    def win_rate(self) -> float | None:
+        """Returns the percent of the decided games; 50 where all are ties, None without a game."""
         decided = self.wins + self.losses
-        return 100.0 * self.wins / decided if decided else 50.0
+        if not decided:
+            return 50.0 if self.ties else None
+        return 100.0 * self.wins / decided
 
     @property
     def p_value(self) -> float:

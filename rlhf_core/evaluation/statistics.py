@@ -1,11 +1,10 @@
-"""Statistics of comparisons: standard errors, paired tests, intervals, corrections, direction verdicts."""
+"""Statistics of comparisons: standard errors, paired tests, intervals, corrections."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -13,7 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from rlhf_core.errors import DataError
 
 Floats = NDArray[np.float64]
-Direction = Literal["confirmed", "contradicted", "undecided"]
 #: Deviation of differences below which they are equal, as a share of the largest value: rounding of the values.
 ROUNDING = 1e-12
 
@@ -165,24 +163,3 @@ def holm(p_values: Sequence[float]) -> list[float]:
         largest = max(largest, min(1.0, (len(p_values) - rank) * p_values[i]))
         corrected[i] = largest
     return corrected
-
-
-def direction_verdict(
-    published: float | None, published_main: float | None, difference: float, significant: bool
-) -> Direction | None:
-    """Returns whether a measured difference repeats the published order of a row and its main row.
-
-    Args:
-        published, published_main: as printed; None where the paper prints a dash or words.
-        difference: measured, row less main row.
-        significant: whether it is told from 0.
-
-    Returns:
-        confirmed: significant and of the printed sign; contradicted: significant and of the other sign; undecided:
-        not significant. None where the paper prints no order.
-    """
-    if published is None or published_main is None or published == published_main:
-        return None
-    if not significant or difference == 0:
-        return "undecided"
-    return "confirmed" if (difference > 0) == (published > published_main) else "contradicted"

@@ -21,6 +21,7 @@ from rlhf_core.evaluation.statistics import holm
 from rlhf_core.evaluation.worlds import ALPHA, ByRow, Effect, paired
 
 RowWord = Literal["above", "below", "equivalent", "sees only effects above", "not decided"]
+Direction = Literal["confirmed", "contradicted", "equivalent", "undecided"]
 ClaimWord = Literal["confirmed", "contradicted", "undecided", "not run"]
 ClaimSide = Literal["above", "below", "beside"]
 
@@ -76,11 +77,14 @@ def table_verdicts(
     effects = {row: compare(values, row, main) for row in values if row != main}
     if not effects:
         raise DataError(f"the table has no row beside its main row '{main}'")
-    corrected = holm([1.0 if effect.p is None else effect.p for effect in effects.values()])
-    return {
-        row: _row_verdict(effect, p, ALPHA / len(effects), margin)
-        for (row, effect), p in zip(effects.items(), corrected, strict=True)
-    }
+    return dict(zip(effects, verdicts_of(list(effects.values()), margin), strict=True))
+
+
+def verdicts_of(effects: Sequence[Effect], margin: float | None = None) -> list[RowVerdict]:
+    """Returns the verdict of each effect of a table, corrected over all of them (Holm); a table with several main rows
+    has the effects of all."""
+    corrected = holm([1.0 if effect.p is None else effect.p for effect in effects])
+    return [_row_verdict(effect, p, ALPHA / len(effects), margin) for effect, p in zip(effects, corrected, strict=True)]
 
 
 def _row_verdict(effect: Effect, p: float, alpha: float, margin: float | None) -> RowVerdict:
@@ -93,6 +97,26 @@ def _row_verdict(effect: Effect, p: float, alpha: float, margin: float | None) -
     elif within:
         word = "equivalent"
     return RowVerdict(effect, None if effect.reason else p, word, alpha, within)
+
+
+def direction_verdict(published: float | None, published_main: float | None, word: RowWord) -> Direction | None:
+    """Returns whether a row's verdict repeats the published order of the row and its main row.
+
+    Args:
+        published, published_main: as printed; None where the paper prints a dash or words.
+        word: of the row's verdict.
+
+    Returns:
+        confirmed: on the printed side; contradicted: on the other side; equivalent: neither, within the margin;
+        undecided: any other word. None where the paper prints no order.
+    """
+    if published is None or published_main is None or published == published_main:
+        return None
+    if word == "equivalent":
+        return "equivalent"
+    if word not in ("above", "below"):
+        return "undecided"
+    return "confirmed" if (word == "above") == (published > published_main) else "contradicted"
 
 
 @dataclass(frozen=True)

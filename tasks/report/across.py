@@ -28,11 +28,11 @@ FIRST = next(iter(COLUMNS))
 
 
 @dataclass(frozen=True)
-class RowOverSeeds:
-    """A row over its seeds.
+class RowOverWorlds:
+    """A row over its worlds; a run's seed is its world.
 
     Attributes:
-        cells: mean and, over several seeds, standard error of each of `COLUMNS`; None where it was not measured.
+        cells: mean and, over several worlds, standard error of each of `COLUMNS`; None where it was not measured.
         runs: folder of the stage by seed.
     """
 
@@ -48,9 +48,9 @@ class RowOverSeeds:
         return run_anchor(self.group, "policy", self.name, next(iter(self.runs)))
 
 
-def across(results: Path) -> dict[str, list[RowOverSeeds]]:
+def across(results: Path) -> dict[str, list[RowOverWorlds]]:
     """Returns every policy whose true win rate was measured, by SFT model, the best first."""
-    found: dict[str, list[RowOverSeeds]] = {}
+    found: dict[str, list[RowOverWorlds]] = {}
     for folder in sorted(results.glob("*/policy/*")):
         group, name = folder.parts[-3], folder.parts[-1]
         seeds = tuple(sorted(int(path.name) for path in folder.glob("[0-9]*")))
@@ -63,7 +63,7 @@ def across(results: Path) -> dict[str, list[RowOverSeeds]]:
         if backbone is not None:
             cells = _measured(runs)
             paths = {str(seed): relative_path(run.path, results) for seed, run in runs.items()}
-            row = RowOverSeeds(group, name, _title(results, group, name), backbone, cells, paths)
+            row = RowOverWorlds(group, name, _title(results, group, name), backbone, cells, paths)
             found.setdefault(backbone, []).append(row)
     for rows in found.values():
         rows.sort(key=lambda row: -(row.cells[FIRST] or (0.0, None))[0])

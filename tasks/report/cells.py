@@ -7,7 +7,7 @@ from typing import Any
 
 from tasks.report.printed_rows import ELSEWHERE
 
-MARKS = {"confirmed": "✓", "contradicted": "✗", "undecided": "·"}
+MARKS = {"confirmed": "✓", "contradicted": "✗", "equivalent": "=", "undecided": "·"}
 
 
 def format_number(value: float, decimals: int) -> str:
@@ -17,19 +17,49 @@ def format_number(value: float, decimals: int) -> str:
 
 
 def cell_text(cell: Mapping[str, Any], decimals: int) -> str:
-    """Returns a measured cell in short: mean, significance star, standard error and direction mark."""
+    """Returns a measured cell in short: mean, standard error, and of a compared primary cell its verdict."""
     if cell["status"] == ELSEWHERE:
         return ""
-    mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""
     lost = f" ({unparsable_text(cell)})" if cell.get("unparsable") else ""
     if cell["status"] != "measured":
         return f"{cell['status']}{lost}"
     if cell["outcome"] is not None:
-        return f"{cell['outcome']}{mark}{lost}"
-    text = format_number(cell["mean"], decimals) + ("*" if cell["significant"] else "")
+        return f"{cell['outcome']}{lost}"
+    text = format_number(cell["mean"], decimals)
     if cell["se"] is not None:
         text += f" ± {format_number(cell['se'], decimals)}"
-    return f"{text}{mark}{lost}"
+    verdict = "".join(f"; {line}" for line in verdict_lines(cell, decimals))
+    mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""
+    return f"{text}{verdict}{mark}{lost}"
+
+
+def effect_text(cell: Mapping[str, Any], decimals: int) -> str:
+    """Returns the difference to the main row with its 95 % interval, such as '-7.0 [-9.1, -4.9]'."""
+    text = _signed(cell["difference"], decimals)
+    if cell["interval"] is not None:
+        text += " [{}, {}]".format(*(_signed(bound, decimals) for bound in cell["interval"]))
+    return text
+
+
+def verdict_lines(cell: Mapping[str, Any], decimals: int) -> list[str]:
+    """Returns a compared primary cell's effect, verdict, and the smallest effect that its worlds can see; empty for
+    other cells."""
+    if cell["word"] is None:
+        return []
+    smallest = "" if cell["smallest_visible"] is None else format_number(cell["smallest_visible"], decimals)
+    word = cell["word"]
+    if word == "sees only effects above":
+        word = f"{word} {smallest}"
+    elif cell["reason"]:
+        word = f"{word}: {cell['reason']}"
+    elif smallest:
+        word = f"{word} (sees {smallest})"
+    return [effect_text(cell, decimals), word, *([cell["missing"]] if cell["missing"] else [])]
+
+
+def _signed(value: float, decimals: int) -> str:
+    text = format_number(value, decimals)
+    return text if text.startswith("-") else f"+{text}"
 
 
 def unparsable_text(cell: Mapping[str, Any]) -> str:

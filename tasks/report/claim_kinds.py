@@ -11,14 +11,14 @@ import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 from rlhf_core.errors import RecipeError
+from rlhf_core.evaluation.verdicts import ClaimSide
 from tasks.report.claim_numbers import Numbers
-from tasks.report.measurements import BySeed, Measurement
+from tasks.report.measurements import BySeed
 from tasks.report.outputs import StageOutput
 
-Side = Literal["above", "below", "beside"]
 #: (position, height) by position.
 Curve = Sequence[tuple[float, float]]
 #: Fields of parts that hold names of rows, and of metrics.
@@ -34,14 +34,16 @@ class ClaimComparison:
         left, right: their names on the page.
         values, other: by seed; `other` may be a constant such as the 50 % of the SFT policy.
         margin: of beside, in the metric's unit.
+        rows: the two rows that are compared; empty where a row is compared with itself or with a constant.
     """
 
     left: str
     values: BySeed
-    side: Side
+    side: ClaimSide
     right: str
     other: BySeed | float
     margin: float = 0.0
+    rows: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,7 @@ class Rows:
             raise RecipeError(f"than: '{min(same)}' is compared with itself")
 
 
-def compare_rows(part: Rows, numbers: Numbers, side: Side) -> list[ClaimComparison]:
+def compare_rows(part: Rows, numbers: Numbers, side: ClaimSide) -> list[ClaimComparison]:
     """Compares each row with each other row, with a number, or with its own other metric."""
     file, found = numbers.file, []
     margin = file.margin if part.margin is None else part.margin
@@ -79,7 +81,9 @@ def compare_rows(part: Rows, numbers: Numbers, side: Side) -> list[ClaimComparis
         elif isinstance(part.than, tuple):
             for other in part.than:
                 right = other if other_metric == metric else file.label(other, other_metric)
-                found.append(ClaimComparison(label, own, side, right, numbers.of(other, other_metric), margin))
+                found.append(
+                    ClaimComparison(label, own, side, right, numbers.of(other, other_metric), margin, (row, other))
+                )
         else:
             found.append(ClaimComparison(label, own, side, f"{part.than:g}", float(part.than), margin))
     return found
@@ -98,7 +102,12 @@ def compare_order(part: Order, numbers: Numbers) -> list[ClaimComparison]:
     pairs = itertools.product(part.metric or (numbers.file.metric,), itertools.pairwise(part.rows))
     return [
         ClaimComparison(
-            numbers.file.label(high, metric), numbers.of(high, metric), "above", low, numbers.of(low, metric)
+            numbers.file.label(high, metric),
+            numbers.of(high, metric),
+            "above",
+            low,
+            numbers.of(low, metric),
+            rows=(high, low),
         )
         for metric, (low, high) in pairs
     ]
@@ -153,11 +162,19 @@ class Wins:
     margin: float | None = None
 
 
-def compare_wins(part: Wins, numbers: Numbers, side: Side) -> list[ClaimComparison]:
+def compare_wins(part: Wins, numbers: Numbers, side: ClaimSide) -> list[ClaimComparison]:
     """Compares the row's win rate over each other row with 50 %."""
     margin, judge = numbers.file.margin if part.margin is None else part.margin, numbers.file.word(f"wins/{part.by}")
     return [
-        ClaimComparison(f"{part.row} over {other} {judge}", numbers.of(part.row, metric), side, "50", 50.0, margin)
+        ClaimComparison(
+            f"{part.row} over {other} {judge}",
+            numbers.of(part.row, metric),
+            side,
+            "50",
+            50.0,
+            margin,
+            (part.row, other),
+        )
         for other in part.over
         for metric in (f"wins/{part.by}/{other}",)
     ]
@@ -185,7 +202,7 @@ class Selected:
 
 def compare_selected(part: Selected, numbers: Numbers) -> list[ClaimComparison]:
     """Compares the chosen aspect with each other aspect of the selection."""
-    side: Side = "above" if part.side == "above" else "below"
+    side: ClaimSide = "above" if part.side == "above" else "below"
     own = numbers.of(part.row, f"{part.metric}/{part.aspect}")
     label = f"{numbers.file.word(part.metric)} {part.aspect}"
     return [
@@ -201,7 +218,7 @@ class Frontier:
     Args:
         metric: height of the curve, in the evaluations of a run and of its last weights.
         along: its position.
-        pieces: equal pieces of the range that two curves share; in each the mean heights are compared.
+        pieces: equal pieces of the range that two curves share in a world; in each the mean heights are compared.
     """
 
     row: str
@@ -242,22 +259,24 @@ def shared_pieces(curves: Sequence[Curve], pieces: int) -> list[tuple[float, flo
 
 
 def compare_frontier(part: Frontier, numbers: Numbers) -> list[ClaimComparison]:
-    """Compares the row's curve with each other curve, in every piece of the range that both reach at all seeds."""
+    """Compares the row's curve with each other curve, in every piece of the range that both reach in a world.
+
+    The pieces are cut in each world by its own curves, so that a world's numbers do not depend on other worlds.
+    """
     metric, place, found = part.metric or numbers.file.metric, numbers.file.word(part.along), []
     for other in part.over:
         own, theirs = (
             {seed: curve_of(output, metric, part.along) for seed, output in numbers.outputs[name].items()}
             for name in (part.row, other)
         )
-        seeds = own.keys() & theirs.keys()
-        pieces = shared_pieces([curves[seed] for curves in (own, theirs) for seed in seeds], part.pieces)
-        if not pieces:
-            found.append(ClaimComparison(f"{part.row}, no shared {place}", {}, "above", other, {}))
-        for start, end in pieces:
+        cut = {seed: shared_pieces([own[seed], theirs[seed]], part.pieces) for seed in own.keys() & theirs.keys()}
+        for number in range(part.pieces):
             left, right = (
-                {seed: Measurement(mean_height(curves[seed], start, end)) for seed in seeds} for curves in (own, theirs)
+                {seed: mean_height(curves[seed], *pieces[number]) for seed, pieces in cut.items() if pieces}
+                for curves in (own, theirs)
             )
-            found.append(ClaimComparison(f"{part.row}, {place} {start:.2g} to {end:.2g}", left, "above", other, right))
+            label = f"{part.row}, piece {number + 1} of {part.pieces} of the shared {place}"
+            found.append(ClaimComparison(label, left, "above", other, right, rows=(part.row, other)))
     return found
 
 

@@ -12,11 +12,8 @@ from typing import Any
 
 from rlhf_core.published.row_map import data_set, metrics_of_paper, recipe_row
 from tasks.report.matches import EVALUATORS, OTHERS, Matches, match_of
-from tasks.report.measurements import BySeed, Measurement, Measurements, Outputs, TableRuns, measurements
+from tasks.report.measurements import BySeed, Measurements, Outputs, TableRuns, broken, measurements
 from tasks.report.outputs import ResultTree, StageOutput
-
-#: Selection's aspects of which fewer errors are better.
-LOWER_IS_BETTER = ("grammar",)
 
 
 def mean_over_updates(output: StageOutput, name: str) -> float | None:
@@ -50,30 +47,14 @@ def steps_to_answer(output: StageOutput, _: str = "") -> float | None:
     return sum(distances) / len(distances) if distances else None
 
 
-def _preferred(aspect: str, row: Mapping[str, Mapping[str, float]]) -> int:
-    """Returns 1 where the aspect prefers the greedy answer, -1 where the sampled one, 0 for a tie."""
-    greedy, sampled = (float(row[side][aspect]) for side in ("greedy", "sampled"))
-    sign = -1 if aspect in LOWER_IS_BETTER else 1
-    return sign * ((greedy > sampled) - (greedy < sampled))
-
-
-def inconsistency(output: StageOutput, aspect: str) -> Measurement | None:
+def inconsistency(output: StageOutput, aspect: str) -> float | None:
     """Returns the percentage of decided pairs where an aspect prefers the answer that the holistic reward does not."""
-    value = output.metrics.get(f"inconsistency/{aspect}")
-    if value is None:
-        return None
-    pairs = {str(row["id"]): row for row in output.rows("answers.jsonl")}
-    signs = {prompt: (_preferred("holistic", row), _preferred(aspect, row)) for prompt, row in pairs.items()}
-    return Measurement(value, {prompt: float(a * b < 0) for prompt, (a, b) in signs.items() if a})
+    return output.metrics.get(f"inconsistency/{aspect}")
 
 
-def greedy_wins(output: StageOutput, aspect: str) -> Measurement | None:
+def greedy_wins(output: StageOutput, aspect: str) -> float | None:
     """Returns the win rate in percent of greedy over sampled answers by an aspect."""
-    value = output.metrics.get(f"win_rate/{aspect}")
-    if value is None:
-        return None
-    rows = output.rows("answers.jsonl")
-    return Measurement(value, {str(row["id"]): 0.5 + 0.5 * _preferred(aspect, row) for row in rows})
+    return output.metrics.get(f"win_rate/{aspect}")
 
 
 def holistic_distance(output: StageOutput, aspect: str) -> float | None:
@@ -83,7 +64,7 @@ def holistic_distance(output: StageOutput, aspect: str) -> float | None:
 
 
 #: Metrics that are computed from the files of one run and an argument; None where the run does not have them.
-DERIVED: dict[str, Callable[[StageOutput, str], float | Measurement | None]] = {
+DERIVED: dict[str, Callable[[StageOutput, str], float | None]] = {
     "mean": mean_over_updates,
     "last": last_of_history,
     "percent": percent,
@@ -154,30 +135,31 @@ class Numbers:
     Args:
         paper: its key.
         file: the claims file.
-        rows: every row that is compared: numbers that are fitted jointly are fitted over these.
+        rows: every row that is compared.
         tree: the results.
+
+    Attributes:
+        broken: rows that are below their own SFT model even at their best evaluation.
     """
 
     def __init__(self, paper: str, file: ClaimsFile, rows: Sequence[str], tree: ResultTree) -> None:
         self.file = file
-        self.outputs: Outputs = {row: tree.of(recipe_row(paper, row)) for row in rows}
+        places = {row: recipe_row(paper, row) for row in rows}
+        self.outputs: Outputs = {row: tree.of(place) for row, place in places.items()}
         models = {name: tree.of(recipe_row(paper, name)) for name in file.starts_from.values()}
         references = {row: models[name] for row in rows if (name := file.model_of(row))}
         self.runs = TableRuns(self.outputs, references, tree.alpaca_calibration(data_set(paper)))
         task_of = {row: task for task, members in file.tasks.items() for row in members}
         self.matches = Matches(self.outputs, tree.root, task_of)
         self._known: dict[str, Measurements] = {}
+        self.broken = {row for row in rows if places[row].kind == "policy" and broken(self.outputs[row])}
 
     def of(self, row: str, metric: str) -> BySeed:
         """Returns a metric of a row by seed; empty where it was not measured."""
         name, _, argument = metric.partition("/")
         if name in DERIVED:
             found = {seed: DERIVED[name](output, argument) for seed, output in self.outputs[row].items()}
-            return {
-                seed: value if isinstance(value, Measurement) else Measurement(value)
-                for seed, value in found.items()
-                if value is not None
-            }
+            return {seed: value for seed, value in found.items() if value is not None}
         match = match_of(metric)
         if match is not None:
             return self.matches.measured(row, match)

@@ -2,11 +2,13 @@
 
 1. The claims of a paper are data: `rlhf_core/published/claims/<paper>.yaml`, parsed by `claims_of`.
 2. A claim has parts. Each part is of a kind of `claim_kinds` and makes one or several comparisons.
-3. A comparison is tested like a cell of a table (`significance`): over prompts if both numbers have the same prompts,
-   else over seeds. At least two seeds must agree in direction. p-values are corrected (Holm) for the comparisons of a
-   claim.
-4. A part of side "beside" says that two numbers are alike: the 90 % interval of their difference over seeds is within
+3. A comparison is an effect over worlds (`significance`), and the verdict is by
+   `rlhf_core.evaluation.verdicts.claim_verdict`: confirmed if each comparison is at .05, contradicted if the contrary
+   of one is, corrected for the comparisons of the claim (Holm).
+4. A part of side "beside" says that two numbers are alike: the 90 % interval of their difference over worlds is within
    the margin (two one-sided t-tests at .05).
+5. A win over a broken row, below its own SFT model even at its best evaluation, confirms no claim, except one whose
+   point is the collapse.
 """
 
 from __future__ import annotations
@@ -15,12 +17,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
-
-from scipy import stats
+from typing import Any
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.evaluation.statistics import mean_and_standard_error
+from rlhf_core.evaluation.verdicts import ClaimPart, ClaimWord, claim_verdict
+from rlhf_core.evaluation.worlds import ALPHA
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import metrics_of_paper, row_names
 from rlhf_core.typed import typed
@@ -29,12 +30,9 @@ from tasks.report.claim_kinds import KINDS, METRIC_FIELDS, ROW_FIELDS, ClaimComp
 from tasks.report.claim_numbers import DERIVED, ClaimsFile, Numbers, has_metric
 from tasks.report.figure_data import FigureData
 from tasks.report.matches import OTHERS
-from tasks.report.measurements import BySeed, Measurement
 from tasks.report.outputs import ResultTree
-from tasks.report.significance import Comparison, compare, corrected_p
+from tasks.report.significance import EXPLORATORY, Comparison, compare, compare_constant, exploratory
 
-Verdict = Literal["confirmed", "contradicted", "undecided", "not run"]
-LEVEL = 0.05
 FOLDER = printed_tables.FOLDER / "claims"
 
 
@@ -53,12 +51,14 @@ class Claim:
     Attributes:
         says: the sentence, in this project's words.
         source: the paper's section, table or figure.
+        collapse: the claim's point is that rows collapse, so that a win over a broken row counts.
     """
 
     id: str
     says: str
     source: str
     parts: tuple[ClaimStatement, ...]
+    collapse: bool = False
 
 
 @dataclass(frozen=True)
@@ -157,66 +157,54 @@ def _part(raw: Any, paper: str, file: ClaimsFile, where: str) -> ClaimStatement:
     return ClaimStatement(kind, made)
 
 
-def _constant(value: float, like: BySeed) -> BySeed:
-    """Returns a constant win rate in percent as a measurement over the prompts of another measurement."""
-    return {seed: Measurement(value, dict.fromkeys(own.prompts, value / 100)) for seed, own in like.items()}
+def _compared(part: ClaimComparison) -> Comparison | None:
+    if isinstance(part.other, float):
+        return compare_constant(part.left, part.values, part.other)
+    return compare(part.left, part.values, part.right, part.other)
 
 
-def _beside(left: BySeed, right: BySeed, margin: float) -> bool | None:
-    """Returns whether the 90 % interval of the difference over seeds is within the margin; None with one seed."""
-    seeds = sorted(left.keys() & right.keys())
-    if len(seeds) < 2:
-        return None
-    found = mean_and_standard_error([left[seed].value - right[seed].value for seed in seeds])
-    half = float(stats.t.ppf(1 - LEVEL, len(seeds) - 1)) * found.standard_error
-    return abs(found.mean) + half < margin
+def _means(part: ClaimComparison) -> list[float]:
+    """Returns both sides' means over the worlds that both have."""
+    other = part.other
+    if isinstance(other, float):
+        return [sum(part.values.values()) / len(part.values), other]
+    seeds = sorted(part.values.keys() & other.keys())
+    return [sum(values[seed] for seed in seeds) / len(seeds) for values in (part.values, other)]
 
 
-def _verdict(part: ClaimComparison, found: Comparison, corrected: float | None, beside: bool | None) -> Verdict:
-    significant = found.significant(corrected)
-    if part.side == "beside":
-        if beside:
-            return "confirmed"
-        return "contradicted" if significant and abs(found.difference) > part.margin else "undecided"
-    if not significant:
-        return "undecided"
-    return "confirmed" if (found.difference > 0) == (part.side == "above") else "contradicted"
-
-
-def claim_verdict(parts: Sequence[Verdict]) -> Verdict:
-    """Returns 'contradicted' if any part is, 'confirmed' if all parts are, 'not run' if no part was measured."""
-    if all(part == "not run" for part in parts):
+def _part_word(part: ClaimPart, p_contradicted: float | None) -> ClaimWord:
+    """Returns the verdict of one part; its contrary's p is corrected over the parts of the claim."""
+    if part.effect is None:
         return "not run"
-    if "contradicted" in parts:
+    if p_contradicted is not None and p_contradicted < ALPHA:
         return "contradicted"
-    return "confirmed" if all(part == "confirmed" for part in parts) else "undecided"
-
-
-def _mean(values: BySeed, seeds: Sequence[int]) -> float:
-    return sum(values[seed].value for seed in seeds) / len(seeds)
+    return "confirmed" if part.p_holds is not None and part.p_holds < ALPHA else "undecided"
 
 
 def judged(claim: Claim, numbers: Numbers) -> dict[str, Any]:
-    """Returns a claim as plain data, with the numbers, p-value and verdict of each comparison."""
+    """Returns a claim as plain data, with the effect, p-value and verdict of each comparison."""
+    made = [one for each in claim.parts for one in KINDS[each.kind].comparisons(each.fields, numbers)]
+    found = [_compared(one) for one in made]
+    parts = [
+        ClaimPart(each.effect if each else None, one.side, one.margin if one.side == "beside" else None)
+        for one, each in zip(made, found, strict=True)
+    ]
+    verdict = claim_verdict(parts)
+    won = {row for one in made if one.side != "beside" for row in one.rows}
+    broken = sorted(won & numbers.broken) if verdict.word == "confirmed" and not claim.collapse else []
+    word: ClaimWord = "undecided" if broken else verdict.word
     shown: list[dict[str, Any]] = []
-    tested: list[tuple[ClaimComparison, Comparison, bool | None, dict[str, Any]]] = []
-    for part in (one for each in claim.parts for one in KINDS[each.kind].comparisons(each.fields, numbers)):
-        constant = isinstance(part.other, float)
-        right = _constant(part.other, part.values) if isinstance(part.other, float) else part.other
-        row: dict[str, Any] = {"left": part.left, "side": part.side, "right": part.right, "verdict": "not run"}
-        found = compare(part.values, right)
-        if found is not None:
-            seeds = sorted(part.values.keys() & right.keys())
-            row |= {"values": [_mean(part.values, seeds), _mean(right, seeds)]}
-            row |= {"seeds": len(seeds), "constant": constant}
-            beside = _beside(part.values, right, part.margin) if part.side == "beside" else None
-            tested.append((part, found, beside, row))
+    for one, part, each, p in zip(made, parts, found, verdict.p_contradicted, strict=True):
+        row: dict[str, Any] = {"left": one.left, "side": one.side, "right": one.right, "verdict": _part_word(part, p)}
+        if each is not None:
+            interval = each.effect.interval()
+            row |= {"values": _means(one), "constant": isinstance(one.other, float)}
+            row |= {"difference": each.effect.estimate, "worlds": each.effect.worlds, "missing": each.missing}
+            row |= {"interval": [interval.lower, interval.upper] if interval else None, "p": part.p_holds}
+            row |= {"p_contradicted": p, "smallest_visible": each.effect.smallest_visible()}
         shown.append(row)
-    corrections = corrected_p([found for _, found, _, _ in tested])
-    for (part, found, beside, row), corrected in zip(tested, corrections, strict=True):
-        row |= {"p": corrected, "verdict": _verdict(part, found, corrected, beside)}
-    verdict = claim_verdict([row["verdict"] for row in shown])
-    return {"id": claim.id, "text": claim.says, "where": claim.source, "verdict": verdict, "parts": shown}
+    line = {"id": claim.id, "text": claim.says, "where": claim.source, "verdict": word, "parts": shown}
+    return line | ({"broken": broken} if broken else {})
 
 
 def paper_claims(paper: str, tree: ResultTree) -> FigureData:
@@ -232,8 +220,11 @@ def claims_figure(made: PaperClaims, tree: ResultTree) -> FigureData:
         key="claims",
         title="What the paper says",
         caption=f"{file.numbers} A sign between two numbers says where the paper has them: above (›), below (‹) or "
-        f"alike (≈). A claim is confirmed when all its comparisons are and contradicted when one is. {alike}p-values "
-        "are corrected for the comparisons of a claim (Holm), and one seed decides nothing.",
+        f"alike (≈). Each comparison is a t-test over worlds, and one world decides nothing. A claim is confirmed when "
+        "each of its comparisons is at .05, and contradicted when the contrary of one is, corrected for their number "
+        f"(Holm). {alike}A win over a broken row, which is below its own SFT model even at its best evaluation, "
+        "confirms nothing, unless the collapse is the claim."
+        + (f" These claims are {EXPLORATORY}." if exploratory(tree.seeds) else ""),
         kind="claims",
     )
     numbers = Numbers(made.paper, file, made.rows, tree)

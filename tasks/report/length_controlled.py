@@ -1,27 +1,28 @@
-"""Length-controlled win rates of several models at once, with the difficulty of each instruction in common."""
+"""Length-controlled win rates of single runs, with difficulties of instructions that do not come from the runs."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
-import numpy as np
+from rlhf_core.errors import DataError
 
-#: Fewest valid preferences of a model for its fit (five folds of cross-validation).
+#: Fewest valid preferences of a run for its fit (five folds of cross-validation).
 FEWEST = 5
 
-Key = TypeVar("Key")
+#: Instruction -> difficulty.
+Difficulties = Mapping[Any, float]
 
 
 @dataclass(frozen=True)
 class Judged:
-    """One model against one baseline.
+    """One run against one baseline.
 
     Attributes:
         prompts: [n] instruction ids.
-        preferences: [n] in [1, 2], 2 = the model wins; NaN where the verdict is invalid.
+        preferences: [n] in [1, 2], 2 = the run wins; NaN where the verdict is invalid.
         own_length, baseline_length: [n] characters.
     """
 
@@ -30,63 +31,83 @@ class Judged:
     own_length: Sequence[float]
     baseline_length: Sequence[float]
 
-    @property
-    def enough(self) -> bool:
-        return sum(math.isfinite(value) for value in self.preferences) >= FEWEST
 
-
-def length_controlled(
-    judged: Mapping[Key, Judged], calibration: Sequence[Mapping[str, Any]] = ()
-) -> dict[Key, tuple[float, dict[str, float]]]:
-    """Returns the length-controlled win rate of every model, and the part of it that each prompt contributes.
-
-    A prompt's part is its preference less the length effect that the fitted model finds in it, so that a test
-    over prompts compares what the win rates compare.
+def length_controlled(run: str, judged: Judged, difficulty: Difficulties, calibration: Any = None) -> float | None:
+    """Returns the length-controlled win rate of a run in percent; None with fewer than `FEWEST` valid preferences.
 
     Args:
-        judged: the models; those with fewer than `FEWEST` valid preferences are left out.
-        calibration: judged variants of the baseline: {id, variant, preference, model_chars, baseline_chars}; or the
-            published rows, which bring each instruction's difficulty with them: {id, preference in [0, 1],
-            std_delta_len, instruction_difficulty, not_gamed_baseline}.
+        run: its name in messages.
+        difficulty: of every instruction; higher means that models win more easily.
+        calibration: frame of calibration rows, or None.
 
-    Returns:
-        key -> (percent, {prompt: part in [-1, 2]}). Source: Dubois et al. 2024, see
-        `rlhf_core.evaluation.length_controlled`.
+    Raises:
+        DataError: a length that is not finite, or judgements without one valid preference. Source: Dubois et al.
+            2024, see `rlhf_core.evaluation.length_controlled`.
     """
-    models = {key: rows for key, rows in judged.items() if rows.enough}
-    if not models:
+    from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
+
+    for prompt, *lengths in zip(judged.prompts, judged.own_length, judged.baseline_length, strict=True):
+        if not all(math.isfinite(length) for length in lengths):
+            raise DataError(
+                f"{run} has an answer to prompt '{prompt}' of length {lengths[0]}, against a baseline of {lengths[1]}",
+                field="n_chars",
+                remedy="Evaluate the run again: lengths are finite numbers",
+            )
+    valid = sum(math.isfinite(value) for value in judged.preferences)
+    if not valid:
+        raise DataError(
+            f"{run} has {len(judged.prompts)} judgements and no valid preference among them",
+            field="preference",
+            remedy="Evaluate the run with a judge that answers",
+        )
+    if valid < FEWEST:
+        return None
+    return length_controlled_win_rate(
+        judged.preferences,
+        judged.own_length,
+        judged.baseline_length,
+        difficulty,
+        calibration,
+        instruction_ids=judged.prompts,
+    ).lc_win_rate
+
+
+def standardised(values: Mapping[str, float]) -> dict[str, float]:
+    """Returns values with mean 0 and deviation 1; all 0 where they are equal."""
+    if not values:
         return {}
-    from rlhf_core.evaluation.alpaca_calibration import difficulty_of_calibration_rows
-    from rlhf_core.evaluation.alpaca_eval import fit_difficulty
-
-    published = [row for row in calibration if "instruction_difficulty" in row]
-    if published:
-        import pandas as pd
-
-        rows_of = pd.DataFrame([{**row, "index": str(row["id"])} for row in published])
-        known = difficulty_of_calibration_rows(rows_of)
-        return {key: _fit(rows, known, rows_of) for key, rows in models.items()}
-    difficulty = fit_difficulty(
-        [str(number) for number, rows in enumerate(models.values()) for _ in rows.prompts],
-        [prompt for rows in models.values() for prompt in rows.prompts],
-        [value for rows in models.values() for value in rows.preferences],
-        [value for rows in models.values() for value in rows.own_length],
-        [value for rows in models.values() for value in rows.baseline_length],
-    )
-    frame = _calibration_frame(calibration, difficulty)
-    return {key: _fit(rows, difficulty, frame) for key, rows in models.items()}
+    mean = math.fsum(values.values()) / len(values)
+    deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values.values()) / len(values))
+    return {key: (value - mean) / deviation if deviation else 0.0 for key, value in values.items()}
 
 
-def _calibration_frame(rows: Sequence[Mapping[str, Any]], difficulty: Mapping[Any, float]) -> Any:
-    """Returns the calibration rows of every variant on the judged instructions, as one frame; None without any."""
+def calibration_of(rows: Sequence[Mapping[str, Any]]) -> tuple[Difficulties, Any]:
+    """Returns the difficulty of each instruction and the frame of calibration rows.
+
+    Args:
+        rows: judged variants of the baseline: {id, variant, preference, model_chars, baseline_chars}, from which the
+            difficulties are fitted; or the published rows, which bring them: {id, preference in [0, 1],
+            std_delta_len, instruction_difficulty, not_gamed_baseline}.
+    """
     import pandas as pd
 
-    from rlhf_core.evaluation.alpaca_calibration import make_calibration_rows
+    from rlhf_core.evaluation.alpaca_calibration import difficulty_of_calibration_rows, make_calibration_rows
+    from rlhf_core.evaluation.alpaca_eval import fit_difficulty
 
+    published = [row for row in rows if "instruction_difficulty" in row]
+    if published:
+        rows_of = pd.DataFrame([{**row, "index": str(row["id"])} for row in published])
+        return difficulty_of_calibration_rows(rows_of), rows_of
+    difficulty = fit_difficulty(
+        [str(row["variant"]) for row in rows],
+        [str(row["id"]) for row in rows],
+        [row["preference"] for row in rows],
+        [row["model_chars"] for row in rows],
+        [row["baseline_chars"] for row in rows],
+    )
     variants: dict[str, list[Mapping[str, Any]]] = {}
     for row in rows:
-        if str(row["id"]) in difficulty:
-            variants.setdefault(str(row["variant"]), []).append(row)
+        variants.setdefault(str(row["variant"]), []).append(row)
     frames = [
         make_calibration_rows(
             [str(row["id"]) for row in of_variant],
@@ -97,26 +118,4 @@ def _calibration_frame(rows: Sequence[Mapping[str, Any]], difficulty: Mapping[An
         )
         for of_variant in variants.values()
     ]
-    return pd.concat(frames, ignore_index=True) if frames else None
-
-
-def _fit(rows: Judged, difficulty: Mapping[Any, float], calibration: Any) -> tuple[float, dict[str, float]]:
-    from rlhf_core.evaluation.alpaca_calibration import standardised_length_difference
-    from rlhf_core.evaluation.length_controlled import FEATURES, length_controlled_win_rate
-    from rlhf_core.evaluation.win_rates import clean_preferences
-
-    fit = length_controlled_win_rate(
-        rows.preferences,
-        rows.own_length,
-        rows.baseline_length,
-        difficulty,
-        calibration,
-        instruction_ids=rows.prompts,
-    )
-    length, hardness, constant = (fit.coefficients[name] for name in FEATURES)
-    delta = np.tanh(standardised_length_difference(rows.own_length, rows.baseline_length))
-    level = hardness * np.array([difficulty[prompt] for prompt in rows.prompts]) + constant
-    effect = 1 / (1 + np.exp(-(level + length * delta))) - 1 / (1 + np.exp(-level))
-    parts = clean_preferences(rows.preferences) - 1 - effect
-    prompts = {p: float(part) for p, part in zip(rows.prompts, parts, strict=True) if np.isfinite(part)}
-    return fit.lc_win_rate, prompts
+    return difficulty, pd.concat(frames, ignore_index=True)

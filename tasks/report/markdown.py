@@ -7,15 +7,16 @@ from typing import Any
 from tasks.graph.expected import clock
 from tasks.report.across import COLUMNS
 from tasks.report.cells import cell_text, format_number
-from tasks.report.measured import stop_lines
+from tasks.report.measured import table_notes
 from tasks.report.page import Report, label
-from tasks.report.printed_rows import printed_lines
+from tasks.report.printed_rows import printed_lines, shown_columns
 
 LEGEND = (
-    "Each cell: published / measured (mean ± standard error over seeds). `*` differs from the table's main "
-    "row, of a win rate over another row from 50 % (p < .05, corrected by Holm for the table's cells); ✓ confirms, "
-    "✗ contradicts, · leaves undecided the paper's ordering of row and main row. Tests in words (win, tie, lose) are "
-    "uncorrected, as the paper's."
+    "Each cell: published / measured (mean ± standard error over worlds; a run's seed is its world). Compared cells of "
+    "a table's primary column also have the difference to the main row with its 95 % interval and a verdict (p < .05, "
+    "corrected by Holm for the table's rows) with the smallest effect that these worlds see at 80 %; ✓ confirms, ✗ "
+    "contradicts, = is equivalent, · leaves undecided the paper's ordering of row and main row. Other columns, and "
+    "tests in words (win, tie, lose), are descriptive."
 )
 
 
@@ -31,16 +32,15 @@ def _row(cells: list[str]) -> str:
 
 
 def _table(table: dict[str, Any]) -> list[str]:
-    also = [column for column in table["columns"] if not column["published"]]
+    own, also = shown_columns(table)
     lines = [f"### {table['id']}. {table['title']}", ""]
-    lines += _grid(table, [column for column in table["columns"] if column["published"]])
-    stops = [f"`{row['name']}` {escape(line)}." for row in table["rows"] for line in stop_lines(row)]
-    lines += [line for stop in stops for line in (stop, "")]
+    lines += _grid(table, own)
+    lines += [line for note in table_notes(table) for line in (escape(note), "")]
     return lines + (["Also measured on the testbed:", "", *_grid(table, also)] if also else [])
 
 
 def _grid(table: dict[str, Any], columns: list[dict[str, Any]]) -> list[str]:
-    lines = [_row(["row", *(column["printed"] for column in columns)]), "|" + " --- |" * (len(columns) + 1)]
+    lines = [_row(["row", *(_heading(column) for column in columns)]), "|" + " --- |" * (len(columns) + 1)]
     for line in printed_lines(table, columns):
         row = line.rows[0]
         by = row["extra"].get("evaluator")
@@ -54,6 +54,11 @@ def _grid(table: dict[str, Any], columns: list[dict[str, Any]]) -> list[str]:
     return [*lines, ""]
 
 
+def _heading(column: dict[str, Any]) -> str:
+    """Returns a column's printed name; the primary column says that it is."""
+    return f"{column['printed']} (primary)" if column["primary"] else str(column["printed"])
+
+
 def _claims(figure: dict[str, Any]) -> list[str]:
     """Returns a paper's claims in words, each with its verdict."""
     lines = [f"### {figure['title']}", "", _row(["the paper says", "where", "verdict"]), "| --- | --- | --- |"]
@@ -63,7 +68,7 @@ def _claims(figure: dict[str, Any]) -> list[str]:
 
 def _across(report: Report) -> list[str]:
     """Returns rows of all papers by the SFT model that they started from."""
-    headings = ["row", "from", "seeds", *(heading for heading, _ in COLUMNS.values())]
+    headings = ["row", "from", "worlds", *(heading for heading, _ in COLUMNS.values())]
     lines = ["## Across papers", ""] if report.across else []
     for backbone, rows in report.across.items():
         lines += [f"### From {escape(backbone)}", "", _row(headings), "|" + " --- |" * len(headings)]
@@ -106,10 +111,10 @@ def render(report: Report) -> str:
         lines += [
             f"## {paper.title}",
             "",
-            f"Seeds {', '.join(map(str, paper.seeds))}. Of {counts['measured']} measured cells with a "
-            f"published value, {counts['confirmed']} confirm the paper's ordering, {counts['contradicted']} "
-            f"contradict it and {counts['undecided']} leave it undecided; {counts['not run']} published "
-            "cells have no run.",
+            f"Seeds {', '.join(map(str, paper.seeds))}. Of the compared primary cells, {counts['confirmed']} confirm "
+            f"the paper's ordering, {counts['contradicted']} contradict it, {counts['equivalent']} are equivalent and "
+            f"{counts['undecided']} leave it undecided. {counts['measured']} cells with a published value were "
+            f"measured; {counts['not run']} have no run.",
             "",
         ]
         for figure in paper.figures:

@@ -28,9 +28,9 @@ from rlhf_core.evaluation.pairwise import (
     record_of,
 )
 from rlhf_core.published.row_map import MappedRow, recipe_row
-from tasks.report.measurements import Measurement, Outputs
+from tasks.report.measurements import Outputs
 from tasks.report.outputs import ResultTree, StageOutput, mean_and_standard_error
-from tasks.report.significance import Comparison
+from tasks.report.significance import Comparison, compare_constant
 from tasks.running.result_rows import Generation
 
 if TYPE_CHECKING:
@@ -153,19 +153,24 @@ class Matches:
     def win_rates(self, own: str, other: str, by: str) -> dict[int, float]:
         """Returns the win rate in percent by seed; empty where one of the rows was not run or has no such score.
 
-        A seed of which the judge's verdicts decide nothing, some being unparsable, is left out: 50 % would be invented.
+        A seed without a game, or of which the judge's verdicts decide nothing, some being unparsable, is left out: 50 %
+        would be invented.
         """
         if not (self.has(own, by) and self.has(other, by)):
             return {}
-        seeds = [seed for seed in self.seeds(own, other) if not self._told_nothing(own, other, by, seed)]
-        return {seed: record_of(self.results_of(own, other, by, seed).values()).win_rate for seed in seeds}
+        rates = {}
+        for seed in self.seeds(own, other):
+            rate = record_of(self.results_of(own, other, by, seed).values()).win_rate
+            if rate is not None and not self._told_nothing(own, other, by, seed):
+                rates[seed] = rate
+        return rates
 
     def record(self, own: str, other: str, by: str) -> Record:
         """Returns wins, ties and losses over all seeds."""
         records = (record_of(self.results_of(own, other, by, seed).values()) for seed in self.seeds(own, other))
         return sum(records, Record())
 
-    def against_others(self, own: str, by: str) -> dict[int, Measurement]:
+    def against_others(self, own: str, by: str) -> dict[int, float]:
         """Returns the mean of a row's win rates over the other rows of its task, by seed; all of them must have been
         run."""
         others = [name for name, task in self.tasks.items() if name != own and task == self.tasks.get(own)]
@@ -173,20 +178,15 @@ class Matches:
         if not rates:
             return {}
         seeds = sorted(set.intersection(*(set(found) for found in rates)))
-        return {seed: Measurement(sum(found[seed] for found in rates) / len(rates)) for seed in seeds}
+        return {seed: sum(found[seed] for found in rates) / len(rates) for seed in seeds}
 
-    def measured(self, own: str, match: Match) -> dict[int, Measurement]:
-        """Returns a row's win rate by seed, in percent; over one other row with each prompt's result as 1, .5 or 0."""
+    def measured(self, own: str, match: Match) -> dict[int, float]:
+        """Returns a row's win rate by seed, in percent."""
         if match.other is None or match.kind != "wins":
             raise ValueError(f"{match} is not a win rate")
         if match.other == OTHERS:
             return self.against_others(own, match.by)
-        return {
-            seed: Measurement(
-                rate, {p: 0.5 + 0.5 * won for p, won in self.results_of(own, match.other, match.by, seed).items()}
-            )
-            for seed, rate in self.win_rates(own, match.other, match.by).items()
-        }
+        return self.win_rates(own, match.other, match.by)
 
     def outcome(self, main: str, other: str, match: Match) -> PairedTestResult | None:
         """Returns the test of the main row against another; None where one of them was not run or has no such score."""
@@ -194,15 +194,18 @@ class Matches:
         if not seeds or not (self.has(main, match.by) and self.has(other, match.by)):
             return None
         if match.kind == "win-test":
-            if all(self._told_nothing(main, other, match.by, seed) for seed in seeds):
+            record = self.record(main, other, match.by)
+            if record.win_rate is None or all(self._told_nothing(main, other, match.by, seed) for seed in seeds):
                 return None
-            return outcome_of_wins(self.record(main, other, match.by))
+            return outcome_of_wins(record)
         own, theirs = [], []
         for seed in seeds:
             first, second = self.outputs[main][seed].scores, self.outputs[other][seed].scores
             prompts = sorted(first.keys() & second.keys())
             own += [float(first[prompt][match.by]) for prompt in prompts]
             theirs += [float(second[prompt][match.by]) for prompt in prompts]
+        if not own:
+            return None
         return outcome_of_means(own, theirs, higher_is_better=_higher(self.outputs[main][seeds[0]], match.by))
 
 
@@ -252,7 +255,7 @@ def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, A
     main row.
 
     Returns:
-        (fields, a win rate held against 50 %: binomial test over the answers of all seeds; None for other cells).
+        (fields, a win rate against 50 % over worlds; None for other cells).
     """
     own = row.recipe.name if row.recipe else None
     if own is None or not matches.outputs.get(own):
@@ -267,11 +270,9 @@ def matched(matches: Matches, row: MappedRow, match: Match) -> tuple[dict[str, A
     if not rates:
         return {"status": "not measured", **counted}, None
     mean, error = mean_and_standard_error([rates[seed] for seed in sorted(rates)])
-    difference, p_value = mean - 50, matches.record(own, other, match.by).p_value
-    same_sign = all((rate - 50) * difference > 0 for rate in rates.values())
     seeds = {str(seed): rate for seed, rate in sorted(rates.items())}
     fields = {"status": "measured", "mean": mean, "se": error, "seeds": seeds, "against": "50 %", **counted}
-    return fields, Comparison(difference, None, p_value, same_sign, len(rates))
+    return fields, compare_constant(own, rates, 50.0)
 
 
 def _tested(matches: Matches, main: str, own: str, match: Match) -> dict[str, Any]:
@@ -287,12 +288,3 @@ def _tested(matches: Matches, main: str, own: str, match: Match) -> dict[str, An
         "seeds": {str(seed): found.p_value for seed in matches.seeds(main, own)},
         "outcome": found.text,
     }
-
-
-def word_verdict(printed: str, outcome: str) -> str | None:
-    """Returns whether a test says what the paper's does, 'Win (3e - 5)' beside 'Win (2e-03)'; None where it prints a
-    tie."""
-    wanted, found = printed.split()[0], outcome.split()[0]
-    if wanted not in ("Win", "Lose"):
-        return None
-    return "confirmed" if found == wanted else "undecided" if found == "Tie" else "contradicted"

@@ -6,14 +6,24 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from rlhf_core.evaluation.statistics import direction_verdict
+from rlhf_core.evaluation.verdicts import Direction, RowWord, direction_verdict, verdicts_of
+from rlhf_core.evaluation.worlds import Effect
 from rlhf_core.published.printed_tables import Column, Printed, Table
-from rlhf_core.published.row_map import MappedRow, also_measured, data_set, mapped_rows, metric_name, row_keys
-from tasks.report.matches import ITSELF, OTHERS, Matches, match_of, matched, table_matches, word_verdict
-from tasks.report.measurements import Measurements, Outputs, TableRuns, has_itself, measurements
+from rlhf_core.published.row_map import (
+    MappedRow,
+    Primary,
+    also_measured,
+    data_set,
+    mapped_rows,
+    metric_name,
+    primary_of,
+    row_keys,
+)
+from tasks.report.matches import ITSELF, OTHERS, Match, Matches, match_of, matched, table_matches
+from tasks.report.measurements import Measurements, Outputs, TableRuns, broken, has_itself, measurements
 from tasks.report.outputs import ResultTree, mean_and_standard_error
 from tasks.report.printed_rows import ELSEWHERE
-from tasks.report.significance import Comparison, compare, corrected_p
+from tasks.report.significance import EXPLORATORY, Comparison, compare, exploratory
 
 #: Status of a cell where the paper has a dash and this project no row.
 NOT_PRINTED = "not in the paper"
@@ -29,14 +39,20 @@ class Cell:
             `tasks.running.artifacts.Stopped`), 'not measured' (the run has no such metric), 'not in the paper' (it
             prints a dash, and there is no such row), 'elsewhere' (the column belongs to another row behind the same
             printed one) or '-' (a row against itself).
-        mean, se: over seeds, in the column's unit; se is None with one seed.
-        seeds: value by seed.
-        difference, p_seeds, p_prompts: against the table's main row; None on the main row.
-        p_corrected: the deciding p, over prompts where there are any, corrected for the table's compared cells.
-        significant: whether that is below .05 and every seed has the same sign.
-        verdict: 'confirmed', 'contradicted' or 'undecided'; None where the paper orders nothing.
+        mean, se: over worlds, in the column's unit; se is None with one world.
+        seeds: value by seed; a run's seed is its world.
+        difference, interval: to the table's main row, with its 95 % interval; None on the main row, and no interval
+            with one world.
+        worlds: those that the difference is over.
+        missing: names the worlds that one of the two rows lacks; None if both have the same.
         against: what `difference` is to: the main row, or the 50 % of a win rate over another row.
-        outcome: of a test, in the paper's words; the mean is then its p-value.
+        word: of the verdict, see `rlhf_core.evaluation.verdicts.RowVerdict`; None outside of the primary column, as
+            are all fields below but `outcome` and `unparsable`.
+        p: corrected for the table's rows (Holm).
+        smallest_visible: the effect that these worlds find with a power of 80 %.
+        reason: why there is no test.
+        verdict: 'confirmed', 'contradicted', 'equivalent' or 'undecided'; None where the paper orders nothing.
+        outcome: of a test, in the paper's words, descriptive; the mean is then its p-value.
         unparsable: of a judge, the prompts of all seeds for which it gave no verdict; they count for nobody.
     """
 
@@ -46,28 +62,33 @@ class Cell:
     se: float | None = None
     seeds: dict[str, float] = field(default_factory=dict)
     difference: float | None = None
-    p_seeds: float | None = None
-    p_prompts: float | None = None
-    p_corrected: float | None = None
-    significant: bool | None = None
-    verdict: str | None = None
+    interval: tuple[float, float] | None = None
+    worlds: int | None = None
+    missing: str | None = None
     against: str = "the main row"
+    word: RowWord | None = None
+    p: float | None = None
+    smallest_visible: float | None = None
+    reason: str | None = None
+    verdict: Direction | None = None
     outcome: str | None = None
     unparsable: int | None = None
+
+    def compare(self, found: Comparison) -> None:
+        """Fills in the difference, which is descriptive until the table decides."""
+        interval = found.effect.interval()
+        self.difference, self.worlds, self.missing = found.effect.estimate, found.effect.worlds, found.missing
+        self.interval = (interval.lower, interval.upper) if interval else None
 
 
 @dataclass(frozen=True)
 class ComparedCell:
-    """A compared cell: the printed numbers whose order gives the verdict, and the pair of a win rate.
-
-    Both cells of a pair are one test: A's win rate over B is 100 % less B's over A.
-    """
+    """A compared cell of the primary column, and the printed numbers whose order its verdict is held against."""
 
     cell: Cell
-    found: Comparison
+    effect: Effect
     printed: float | None
     main: float | None
-    pair: frozenset[str] | None = None
 
 
 def _cell(mapped: MappedRow, column: Column, values: Measurements, was_run: bool) -> Cell:
@@ -86,8 +107,8 @@ def _cell(mapped: MappedRow, column: Column, values: Measurements, was_run: bool
         cell.status = "not measured"
         return cell
     cell.status = "measured"
-    cell.mean, cell.se = mean_and_standard_error([own[seed].value for seed in sorted(own)])
-    cell.seeds = {str(seed): own[seed].value for seed in sorted(own)}
+    cell.mean, cell.se = mean_and_standard_error([own[seed] for seed in sorted(own)])
+    cell.seeds = {str(seed): own[seed] for seed in sorted(own)}
     return cell
 
 
@@ -95,11 +116,12 @@ def _compared(mapped: MappedRow, values: Measurements) -> Comparison | None:
     """Returns a row against its table's main row; None on the main row and where one of them was not measured."""
     if mapped.recipe is None or mapped.main is None or mapped.is_main:
         return None
-    return compare(values.get(mapped.recipe.name, {}), values.get(mapped.main, {}))
+    name, main = mapped.recipe.name, mapped.main
+    return compare(name, values.get(name, {}), main, values.get(main, {}))
 
 
-def _printed(row: MappedRow | None, column: Column) -> float | None:
-    cell = row.published.values.get(column.key) if row else None
+def _printed(row: MappedRow | None, column: str) -> float | None:
+    cell = row.published.values.get(column) if row else None
     return cell.mean if cell else None
 
 
@@ -118,8 +140,8 @@ def _cells(
     runs: Outputs,
     matches: Matches,
 ) -> list[dict[str, Cell]]:
-    """Returns the cells of every row by column; p-values are corrected over all of them, win rates over others
-    included."""
+    """Returns the cells of every row by column; those of the primary column are decided together."""
+    primary = primary_of(table)
     made: list[dict[str, Cell]] = []
     tested: list[ComparedCell] = []
     for row in rows:
@@ -128,40 +150,48 @@ def _cells(
             metric = row_metric(table, row, column, pattern)
             match = match_of(metric)
             if match is not None and match.other != OTHERS:
-                printed_cell = row.published.values.get(column.key)
-                asked, against_half = matched(matches, row, match)
-                cell = Cell(published=str(printed_cell) if printed_cell else None, **asked)
-                if against_half is not None and row.recipe is not None:
-                    wins = printed_cell.mean if column.direction and printed_cell else None
-                    pair = frozenset((row.recipe.name, str(match.other), f"by {match.by}"))
-                    tested.append(ComparedCell(cell, against_half, wins, 50.0, pair))
-                if cell.outcome and cell.published:
-                    cell.verdict = word_verdict(cell.published, cell.outcome)
-                cells[column.key] = cell
+                cells[column.key] = _matched_cell(row, column, matches, match)
                 continue
             measured = values.get(metric, {})
-            cell = _cell(row, column, measured, bool(row.recipe and runs.get(row.recipe.name)))
-            by_definition = row.recipe == row.reference and has_itself(metric) and cell.published is None
+            cell = cells[column.key] = _cell(row, column, measured, bool(row.recipe and runs.get(row.recipe.name)))
+            by_definition = row.recipe == row.reference and has_itself(metric) and _order(primary, row, column) is None
             found = None if column.key in row.elsewhere or by_definition else _compared(row, measured)
             if found is not None:
-                ordered = (_printed(row, column), _printed(_same_evaluator(rows, row), column))
-                tested.append(ComparedCell(cell, found, *(ordered if column.direction else (None, None))))
-            cells[column.key] = cell
+                cell.compare(found)
+                if primary.holds(column.key, row.published):
+                    order = primary.order or column.key
+                    ordered = (_printed(row, order), _printed(_same_evaluator(rows, row), order))
+                    tested.append(ComparedCell(cell, found.effect, *(ordered if column.direction else (None, None))))
         made.append(cells)
-    decide(tested)
+    decide(tested, primary.margin)
     return made
 
 
-def decide(tested: Sequence[ComparedCell]) -> None:
-    """Fills in what the tests of a table say, each test corrected for the number of them."""
-    keys = [one.pair or number for number, one in enumerate(tested)]
-    tests = dict(zip(keys, (one.found for one in tested), strict=True))
-    corrections = dict(zip(tests, corrected_p(list(tests.values())), strict=True))
-    for key, one in zip(keys, tested, strict=True):
-        cell, found, corrected = one.cell, one.found, corrections[key]
-        cell.difference, cell.p_seeds, cell.p_prompts = found.difference, found.p_seeds, found.p_prompts
-        cell.p_corrected, cell.significant = corrected, found.significant(corrected)
-        cell.verdict = direction_verdict(one.printed, one.main, found.difference, cell.significant)
+def _order(primary: Primary, row: MappedRow, column: Column) -> Printed | None:
+    """Returns the printed cell that a cell's verdict is held against; of other columns, their own."""
+    key = primary.order if primary.order and primary.holds(column.key, row.published) else column.key
+    return row.published.values.get(key)
+
+
+def _matched_cell(row: MappedRow, column: Column, matches: Matches, match: Match) -> Cell:
+    """Returns the cell of a row against another row on the same prompts: descriptive."""
+    printed = row.published.values.get(column.key)
+    asked, against_half = matched(matches, row, match)
+    cell = Cell(published=str(printed) if printed else None, **asked)
+    if against_half is not None:
+        cell.compare(against_half)
+    return cell
+
+
+def decide(tested: Sequence[ComparedCell], margin: float | None = None) -> None:
+    """Fills in the verdicts of a table's primary cells, corrected over all of them, those of several main rows
+    included."""
+    found = verdicts_of([one.effect for one in tested], margin) if tested else []
+    for one, verdict in zip(tested, found, strict=True):
+        cell = one.cell
+        cell.word, cell.p, cell.reason = verdict.word, verdict.p_corrected, one.effect.reason
+        cell.smallest_visible = verdict.smallest_visible
+        cell.verdict = direction_verdict(one.printed, one.main, verdict.word)
 
 
 def row_metric(table: Table, row: MappedRow, column: Column, pattern: str) -> str:
@@ -214,23 +244,28 @@ def measured_table(table: Table, tree: ResultTree) -> dict[str, Any]:
                 "kind": row.recipe.kind if row.recipe else None,
                 "main": row.main,
                 "is_main": row.is_main,
+                "broken": bool(row.reference and not row.is_main and broken(runs)),
                 "runs": {str(seed): out.path.as_posix() for seed, out in runs.items()},
                 "cells": {key: asdict(cell) for key, cell in cells.items()},
                 **({"stopped": {str(seed): reason for seed, reason in stopped.items()}} if stopped else {}),
             }
         )
     printed = {column.key for column in table.columns}
+    primary = primary_of(table)
     return {
         "name": table.name,
         "id": table.id,
         "title": table.title,
         "kind": table.kind,
         "is_result": table.is_result,
+        "evaluator": primary.evaluator,
+        "exploratory": exploratory(seed for runs in outputs.values() for seed in runs),
         "columns": [
             {
                 **asdict(column),
                 "metric": metric,
                 "published": column.key in printed,
+                "primary": column.key in primary.columns,
                 "decimals": decimals(row.published.values.get(column.key) for row in rows),
             }
             for column, metric in columns
@@ -248,6 +283,16 @@ def stop_lines(row: Mapping[str, Any]) -> list[str]:
     return [f"stopped at seed {', '.join(of)}{left}: {reason}" for reason, of in seeds.items()]
 
 
+def table_notes(table: Mapping[str, Any]) -> list[str]:
+    """Returns the notes on a table: that its seeds are spent, and which rows are broken or stopped."""
+    lines = [EXPLORATORY] if table["exploratory"] else []
+    for row in table["rows"]:
+        if row["broken"]:
+            lines.append(f"{row['name']} is broken: below its own SFT model even at its best evaluation")
+        lines += [f"{row['name']} {line}" for line in stop_lines(row)]
+    return [f"{line}." for line in dict.fromkeys(lines)]
+
+
 def decimals(printed: Iterable[Printed | None]) -> int:
     """Decimals of a column's measured numbers: as the paper prints, 1 at least; 2 where it prints none."""
     lengths = [len(cell.text.partition(".")[2]) for cell in printed if cell and cell.mean is not None]
@@ -255,16 +300,16 @@ def decimals(printed: Iterable[Printed | None]) -> int:
 
 
 def verdict_counts(tables: list[dict[str, Any]]) -> dict[str, int]:
-    """Returns counts of measured published cells, and of their verdicts on the paper's ordering."""
-    counts = {"confirmed": 0, "contradicted": 0, "undecided": 0, "not run": 0, "measured": 0}
+    """Returns counts of measured published cells, and of the primary cells' verdicts on the paper's ordering."""
+    counts = {"confirmed": 0, "contradicted": 0, "equivalent": 0, "undecided": 0, "not run": 0, "measured": 0}
     for table in tables:
         if not table["is_result"]:
             continue
         for row in table["rows"]:
             for cell in row["cells"].values():
+                if cell["verdict"]:
+                    counts[cell["verdict"]] += 1
                 if cell["published"] is None or cell["status"] in (ITSELF, NOT_PRINTED):
                     continue
                 counts["measured" if cell["status"] == "measured" else "not run"] += 1
-                if cell["verdict"]:
-                    counts[cell["verdict"]] += 1
     return counts

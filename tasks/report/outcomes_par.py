@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,7 +12,6 @@ from scipy import stats
 from rlhf_core.evaluation.statistics import mean_and_standard_error
 from rlhf_core.published.row_map import recipe_row
 from tasks.report.figure_data import FigureData, Panel, Series
-from tasks.report.measurements import prompt_values
 from tasks.report.outputs import ResultTree, StageOutput
 from tasks.report.outputs import mean_and_standard_error as over_seeds
 from tasks.report.records import record_of
@@ -26,52 +24,30 @@ LEVEL = 0.95
 Cell = dict[str, float | None]
 
 
-def half_width(values: Sequence[float], prompts: Sequence[float]) -> float | None:
-    """Returns the half of the 95 % interval of a mean: over seeds (Student's t); with one seed over its prompts.
-
-    Args:
-        values: one per seed.
-        prompts: of the only seed, a value per prompt in the same unit; may be empty.
-    """
-    several = values if len(values) > 1 else prompts
-    if len(several) < 2:
+def half_width(values: Sequence[float]) -> float | None:
+    """Returns the half of the 95 % interval of a mean over worlds (Student's t); None with one world."""
+    if len(values) < 2:
         return None
-    quantile = float(stats.t.ppf((1 + LEVEL) / 2, len(several) - 1))
-    return quantile * mean_and_standard_error(list(several)).standard_error
+    quantile = float(stats.t.ppf((1 + LEVEL) / 2, len(values) - 1))
+    return quantile * mean_and_standard_error(list(values)).standard_error
 
 
-def _wins(output: StageOutput, models: Mapping[int, StageOutput], metric: str) -> dict[str, float]:
-    """100, 50 or 0 per prompt."""
-    values = prompt_values(metric, output, models.get(output.seed))
-    return {prompt: 100 * value for prompt, value in values.items()}
-
-
-def outcome(outputs: Mapping[int, StageOutput], models: Mapping[int, StageOutput]) -> dict[str, Cell | None]:
+def outcome(outputs: Mapping[int, StageOutput]) -> dict[str, Cell | None]:
     """Returns the win rate at the end and at the best evaluation, and what was lost between them, by name.
 
     Args:
         outputs: of a row, by seed.
-        models: of the SFT model that it starts from.
     """
-    only = next(iter(outputs.values())) if len(outputs) == 1 else None
-    end, peak = ({} if only is None else _wins(only, models, metric) for metric in (WIN_RATE, PEAK))
-    shared = sorted(end.keys() & peak.keys())
-    prompts = {
-        WIN_RATE: list(end.values()),
-        PEAK: list(peak.values()),
-        "loss_after_peak": [peak[prompt] - end[prompt] for prompt in shared],
-    }
     cells: dict[str, Cell | None] = {}
-    for metric in prompts:
+    for metric in (WIN_RATE, PEAK, "loss_after_peak"):
         values = [out.metrics[metric] for out in outputs.values() if metric in out.metrics]
-        mean = sum(values) / len(values) if values else math.nan
-        cells[metric] = {"mean": mean, "se": half_width(values, prompts[metric])} if values else None
+        cells[metric] = {"mean": sum(values) / len(values), "se": half_width(values)} if values else None
     return cells
 
 
-def seeds_of(count: int) -> str:
-    """'1 seed', '3 seeds'."""
-    return f"{count} seed{'s' * (count != 1)}"
+def worlds_of(count: int) -> str:
+    """'1 world', '3 worlds'."""
+    return f"{count} world{'s' * (count != 1)}"
 
 
 def outcomes(tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str, str]) -> list[FigureData]:
@@ -82,8 +58,8 @@ def outcomes(tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str,
         labels: title of each method.
     """
     intervals = (
-        f"Of {seeds_of(len(tree.seeds))} where a row does not say otherwise; 95 % intervals are over seeds, or over "
-        "the test prompts where there is one seed."
+        f"Of {worlds_of(len(tree.seeds))} where a row does not say otherwise; 95 % intervals are over worlds, and one "
+        "world has none."
     )
     picture = FigureData(
         "outcomes", "True win rate at the end and at its best", f"On all test prompts. {intervals}", panels=[]
@@ -98,18 +74,17 @@ def outcomes(tree: ResultTree, settings: Mapping[str, str], labels: Mapping[str,
     columns = {WIN_RATE: "at the end", PEAK: "at its best", "loss_after_peak": "lost after the peak"}
     lines: list[dict[str, Any]] = []
     for prefix, title in settings.items():
-        models = tree.outputs("shared", "sft", BACKBONES[prefix])
         found = {}
         for name, label in labels.items():
             outputs = tree.of(recipe_row("par", prefix + name))
             if not outputs:
                 picture.missing.append(prefix + name)
                 continue
-            found[label] = outcome(outputs, models)
+            found[label] = outcome(outputs)
             cells = [*map(found[label].get, columns)]
             few = len(outputs) < len(tree.seeds)
             line = {"name": label, "group": title, "run": prefix + name, "cells": cells}
-            lines.append(line | ({"note": seeds_of(len(outputs))} if few else {}))
+            lines.append(line | ({"note": worlds_of(len(outputs))} if few else {}))
         picture.panels.append(Panel(title, "true win rate over SFT, %", "", _dots(found, columns)))
     if lines:
         table.blocks = [{"head": "method", "columns": list(columns.values()), "rows": lines, "decimals": 1}]
@@ -212,7 +187,7 @@ def _cost(spent: Spent, name: str, title: str, seeds: int) -> dict[str, Any] | N
     if any(alone):
         shares = [[100 * r / (r + t) for r, t in zip(of, time, strict=True)] for of in (alone, shared)]
         cells[1:] = [_cell(alone), *map(_cell, shares)]
-    note = {"note": seeds_of(len(own))} if len(own) < seeds else {}
+    note = {"note": worlds_of(len(own))} if len(own) < seeds else {}
     return {"name": title, "run": name, "cells": cells, **note}
 
 

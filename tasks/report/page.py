@@ -24,12 +24,12 @@ from tasks.graph.expected import clock
 from tasks.graph.names import made_tables
 from tasks.graph.times import KindTime, RunTimes, by_kind, last_run, run_line
 from tasks.report import across
-from tasks.report.cells import format_number, unparsable_text
+from tasks.report.cells import effect_text, format_number, unparsable_text, verdict_lines
 from tasks.report.colour import colour_scale, coloured_tokens, pieces, scale_legend
 from tasks.report.drawing import panels_svg
-from tasks.report.measured import stop_lines, verdict_counts
+from tasks.report.measured import stop_lines, table_notes, verdict_counts
 from tasks.report.outputs import ResultTree
-from tasks.report.printed_rows import printed_lines
+from tasks.report.printed_rows import printed_lines, shown_columns
 from tasks.report.records import Provenance, Run, provenance, read_run, run_anchor, runs_of
 from tasks.running.artifacts import read_json
 from tasks.tracking.searches import Search, table_search
@@ -98,7 +98,7 @@ class Report:
 
     scale: str
     papers: list[PaperReport]
-    across: dict[str, list[across.RowOverSeeds]]
+    across: dict[str, list[across.RowOverWorlds]]
     runs: dict[str, Run]
     provenance: Provenance
     constants: dict[str, Any]
@@ -183,12 +183,15 @@ def environment() -> Environment:
     env.filters["clock"] = clock
     env.filters["number"] = format_number
     env.filters["printed_lines"] = printed_lines
+    env.filters["shown_columns"] = shown_columns
     env.filters["stop_lines"] = stop_lines
+    env.filters["table_notes"] = table_notes
     env.filters["runs_by_benchmark"] = runs_by_benchmark
     env.globals.update(
         across_columns=across.COLUMNS,
         coloured=_coloured,
         colour_limit=_limit,
+        effect_text=effect_text,
         label=label,
         p_value=p_value,
         scale_legend=scale_legend,
@@ -196,6 +199,8 @@ def environment() -> Environment:
         run_line=run_line,
         svg=_svg,
         tip=_tip,
+        verdict_lines=verdict_lines,
+        worlds=worlds,
     )
     return env
 
@@ -227,15 +232,20 @@ def _svg(figure: dict[str, Any]) -> Markup:
 
 
 def _tip(cell: dict[str, Any], decimals: int) -> str:
-    """Returns the tooltip of a measured cell: seeds and tests, one per line."""
+    """Returns the tooltip of a measured cell: seeds, difference and test, one per line."""
     lines = [f"seed {seed}: {format_number(value, decimals + 1)}" for seed, value in cell["seeds"].items()]
     if cell["difference"] is not None:
-        lines.append(f"less {cell['against']}: {cell['difference']:+.{decimals + 1}f}")
-        lines.append(f"over prompts: {p_value(cell['p_prompts'])}")
-        lines.append(f"over seeds: {p_value(cell['p_seeds'])}")
-        lines.append(f"corrected for the table's cells: {p_value(cell['p_corrected'])}")
+        lines.append(f"less {cell['against']}: {effect_text(cell, decimals + 1)} over {worlds(cell['worlds'])}")
+        lines += [cell["missing"]] if cell["missing"] else []
+    if cell["word"] is not None:
+        lines.append(f"corrected for the table's rows: {p_value(cell['p'])}")
     lines += [unparsable_text(cell)] if cell.get("unparsable") else []
     return "\n".join(lines)
+
+
+def worlds(count: int) -> str:
+    """'1 world', '3 worlds'."""
+    return f"{count} world{'s' * (count != 1)}"
 
 
 def template_text(name: str) -> Markup:

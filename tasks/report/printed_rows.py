@@ -37,6 +37,12 @@ class Line:
         return all(row["is_main"] for row in self.rows)
 
 
+def shown_columns(table: Mapping[str, Any]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Returns the columns of a table of `tables.json` that the paper prints, with the primary one, and the others."""
+    first = [column for column in table["columns"] if column["published"] or column["primary"]]
+    return first, [column for column in table["columns"] if column not in first]
+
+
 def printed_lines(table: Mapping[str, Any], columns: Sequence[Mapping[str, Any]]) -> list[Line]:
     """Returns the lines of a table for some of its columns: parts of a printed row side by side where each has its own
     columns.

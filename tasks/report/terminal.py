@@ -9,9 +9,9 @@ from typing import Any
 
 from rlhf_core.published import printed_tables
 from rlhf_core.published.row_map import mapped_rows
-from tasks.report.cells import MARKS, format_number, unparsable_text
-from tasks.report.measured import stop_lines
-from tasks.report.printed_rows import ELSEWHERE, printed_lines
+from tasks.report.cells import MARKS, format_number, unparsable_text, verdict_lines
+from tasks.report.measured import table_notes
+from tasks.report.printed_rows import ELSEWHERE, printed_lines, shown_columns
 from tasks.running.artifacts import read_json
 
 
@@ -34,24 +34,25 @@ def print_table(tables_json: Path, name: str) -> None:
         # A narrow terminal may break the lines; fitting the table to it would take digits from its columns.
         words = Measurement.get(console, console.options.update_width(1000), table).minimum
         Console(width=max(console.width, words + len(table.columns) + 1)).print(table, crop=False)
-    for line in _stops(tables_json, name):
+    for line in _notes(tables_json, name):
         console.print(line, markup=False, highlight=False)
     if tables_json.exists():
         console.print(
-            "Published, then measured: mean, standard error over seeds. * differs from the main row (bold), of a win "
-            "rate over another row from 50 %, p < .05 corrected for the table's cells (Holm); ✓ confirms the paper's "
-            "order, ✗ contradicts it, · leaves it undecided.",
+            "Published, then measured: mean, standard error over worlds. Compared cells of the primary column have the "
+            "difference to the main row (bold) with its 95 % interval and a verdict, p < .05 corrected for the table's "
+            "rows (Holm), with the smallest effect that these worlds see at 80 %; ✓ confirms the paper's order, ✗ "
+            "contradicts it, = is equivalent, · leaves it undecided. Other columns are descriptive.",
             style="dim",
         )
     else:
         console.print(f"Published only: {tables_json} does not exist; run the paper first.", style="dim")
 
 
-def _stops(tables_json: Path, name: str) -> list[str]:
-    """Returns the notes on stopped rows of a table."""
+def _notes(tables_json: Path, name: str) -> list[str]:
+    """Returns the notes on a table: that it is exploratory, its broken and its stopped rows."""
     made = read_json(tables_json)["tables"] if tables_json.exists() else []
-    rows = [row for table in made if table["name"] == printed_tables.table(name).name for row in table["rows"]]
-    return list(dict.fromkeys(f"{row['name']} {line}." for row in rows for line in stop_lines(row)))
+    own = [table for table in made if table["name"] == printed_tables.table(name).name]
+    return [line for table in own for line in table_notes(table)]
 
 
 def rich_tables(tables_json: Path, name: str) -> list[Any]:
@@ -65,8 +66,7 @@ def rich_tables(tables_json: Path, name: str) -> list[Any]:
         ]
         return [_rich_table(published, columns, None, f"{published.name}  {published.title}")]
     title = f"{published.name}  {published.title}"
-    own = [column for column in data["columns"] if column["published"]]
-    also = [column for column in data["columns"] if not column["published"]]
+    own, also = shown_columns(data)
     tables = [_rich_table(published, own, data, title)]
     return [*tables, _rich_table(published, also, data, "Also measured on the testbed")] if also else tables
 
@@ -117,7 +117,7 @@ def _headers(columns: list[dict[str, Any]]) -> list[str]:
 
 
 def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], is_result: bool) -> Any:
-    """Returns the published number, measured mean with marks, standard error: one line each."""
+    """Returns the published number, measured mean with mark, standard error, effect and verdict: one line each."""
     from rich.text import Text
 
     if not is_result:
@@ -131,9 +131,10 @@ def _rich_cell(printed: str, column: Mapping[str, Any], row: Mapping[str, Any], 
         return text.append(f"{cell['status']}{lost}", style="dim italic")
     mark = f" {MARKS[cell['verdict']]}" if cell["verdict"] else ""
     colour = {"confirmed": "green", "contradicted": "red"}.get(cell["verdict"], "cyan")
-    star = "*" if cell["significant"] else ""
-    shown = cell["outcome"] or f"{format_number(cell['mean'], column['decimals'])}{star}"
+    shown = cell["outcome"] or format_number(cell["mean"], column["decimals"])
     text.append(f"{shown}{mark}", style=f"not dim {colour}")
     if cell["se"] is not None:
         text.append(f"\n±{format_number(cell['se'], column['decimals'])}", style="dim")
+    for line in verdict_lines(cell, column["decimals"]):
+        text.append(f"\n{line}", style="dim")
     return text.append(lost, style="dim")

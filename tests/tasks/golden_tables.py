@@ -19,15 +19,19 @@ from tasks.running.result_rows import Generation, Judgement, Metrics
 
 #: Scale below whose results they are.
 SCALE = "made"
-SEEDS = (0, 1)
+SEEDS = (0, 1, 2)
 PROMPTS = 10
 BENCHMARKS = ("alpaca", "ood", "arena")
 #: Mean true reward and mean length in characters by the row's folder.
 ROWS: dict[str, tuple[float, int]] = {
     "segment/policy/segment": (0.9, 60),
     "segment/policy/bandit": (0.4, 75),
+    "segment/policy/token": (0.2, 85),
     "sentence/policy/sentence": (0.9, 55),
     "sentence/policy/response": (0.3, 80),
+    "sentence/policy/token": (0.1, 70),
+    "shared/sft/phi3-mini": (0.0, 65),
+    "shared/sft/llama32-3b-sft": (0.0, 65),
 }
 #: Deviation of single answers from their row's means.
 REWARD_SPREAD, LENGTH_SPREAD = 0.8, 15.0

@@ -6,7 +6,9 @@ import csv
 import json
 import os
 import re
+import shutil
 from pathlib import Path
+from statistics import mean, stdev
 
 import numpy as np
 import pandas as pd
@@ -15,25 +17,28 @@ import pytest
 from rlhf_core.errors import DataError, RecipeError
 from rlhf_core.evaluation.alpaca_calibration import read_calibration_rows
 from rlhf_core.evaluation.length_controlled import length_controlled_win_rate
-from rlhf_core.evaluation.statistics import holm
+from rlhf_core.evaluation.verdicts import table_verdicts
 from tasks import tables
 from tasks.data_specs.data_sets import alpaca_calibration
 from tasks.graph import names
 from tasks.report import terminal
 from tasks.report.cells import format_number
-from tasks.report.length_controlled import Judged, length_controlled
+from tasks.report.length_controlled import Judged, calibration_of, length_controlled
+from tasks.report.measured import table_notes
 from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import read_json
 from tests.tasks.report.fixture_results import make_results
+
+SEEDS = (0, 1, 2, 3)
 
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The result folder of a tables stage over made-up outputs."""
-    results = make_results(tmp_path_factory.mktemp("tables"), rows=("phi3-mini", "bandit", "segment", "token"))
+    results = make_results(tmp_path_factory.mktemp("tables"), SEEDS, ("phi3-mini", "bandit", "segment", "token"))
     tables.main(
         [
-            *("--results", str(results), "--paper", "segment", "--seeds", "0", "1"),
+            *("--results", str(results), "--paper", "segment", "--seeds", *map(str, SEEDS)),
             *("--out", str(results / "segment" / "tables"), "--stage-version", str(tables.VERSION)),
         ]
     )
@@ -49,12 +54,12 @@ def cell(built: Path, table: str, row: str, column: str) -> dict[str, object]:
 def test_a_cell_is_the_mean_over_its_runs(built: Path) -> None:
     values = [
         read_json(built.parents[1] / "policy" / "bandit" / str(seed) / "result" / "metrics.json")["alpaca_wr"]
-        for seed in (0, 1)
+        for seed in SEEDS
     ]
     found = cell(built, "segment/1", "bandit", "alpaca_wr")
-    assert found["mean"] == pytest.approx(sum(values) / 2)
-    assert found["se"] == pytest.approx(abs(values[0] - values[1]) / 2)
-    assert found["seeds"] == {"0": values[0], "1": values[1]}
+    assert found["mean"] == pytest.approx(mean(values))
+    assert found["se"] == pytest.approx(stdev(values) / len(values) ** 0.5)
+    assert found["seeds"] == {str(seed): value for seed, value in zip(SEEDS, values, strict=True)}
     assert found["published"] == "29.07"
 
 
@@ -75,36 +80,72 @@ def test_the_sft_model_stands_at_50_against_itself_and_is_compared_only_where_th
     assert (found["status"], found["mean"], found["difference"]) == ("measured", 50.0, None)
 
 
-def test_verdicts_stand_where_the_paper_orders(built: Path) -> None:
-    assert cell(built, "segment/1", "bandit", "alpaca_wr")["verdict"] == "confirmed"
-    assert cell(built, "segment/1", "segment", "alpaca_wr")["verdict"] is None  # the main row itself
-    assert cell(built, "segment/1", "bandit", "alpaca_chars")["verdict"] is None  # length has no better side
+def test_only_the_primary_column_has_verdicts(built: Path) -> None:
+    for table in read_json(built / "tables.json")["tables"]:
+        primary = {column["key"] for column in table["columns"] if column["primary"]}
+        for row in table["rows"]:
+            for key, found in row["cells"].items():
+                decided = [found[name] for name in ("word", "verdict", "p", "smallest_visible", "reason")]
+                if key not in primary or found["difference"] is None:
+                    assert decided == [None] * 5, (table["name"], row["name"], key)
+                else:
+                    assert found["word"] is not None
+    other = cell(built, "segment/1", "bandit", "alpaca_wr")
+    assert isinstance(other["difference"], float)
+    assert other["worlds"] == len(SEEDS)
 
 
-def test_verdicts_and_stars_follow_the_p_corrected_for_the_table(built: Path) -> None:
+def test_the_verdicts_of_a_table_are_by_worlds_and_corrected_over_its_rows(built: Path) -> None:
     table = next(t for t in read_json(built / "tables.json")["tables"] if t["name"] == "segment/1")
-    cells = [c for row in table["rows"] for c in row["cells"].values() if c["difference"] is not None]
-    deciding = [c["p_seeds"] if c["p_prompts"] is None else c["p_prompts"] for c in cells]
-    assert [c["p_corrected"] for c in cells] == pytest.approx(holm(deciding))
-    assert any(p < c["p_corrected"] for p, c in zip(deciding, cells, strict=True))
-    for c in cells:
-        assert not c["significant"] or c["p_corrected"] < 0.05
-        assert c["significant"] or c["verdict"] in (None, "undecided")
+    cells = {row["name"]: row["cells"]["lc_win_rate_vs_sft"] for row in table["rows"]}
+    values = {
+        name: {seed: [value] for seed, value in found["seeds"].items()}
+        for name, found in cells.items()
+        if found["status"] == "measured"
+    }
+    expected = table_verdicts(values, "segment")
+    assert set(expected) == {"phi3-mini", "bandit", "token"}
+    for name, verdict in expected.items():
+        found = cells[name]
+        assert (found["word"], found["p"]) == (verdict.word, verdict.p_corrected)
+        assert found["difference"] == pytest.approx(verdict.effect.estimate)
+        interval = verdict.effect.interval()
+        assert interval is not None
+        assert found["interval"] == [interval.lower, interval.upper]
+        assert found["smallest_visible"] == verdict.smallest_visible
+    assert {found["verdict"] for found in cells.values()} == {"confirmed", None}
+    assert cells["segment"]["verdict"] is None, "the main row itself"
+
+
+def test_a_world_that_one_row_lacks_is_named(built: Path, tmp_path: Path) -> None:
+    results = shutil.copytree(built.parents[2], tmp_path / "testbed")
+    shutil.rmtree(results / "segment" / "policy" / "bandit" / "2")
+    tables.build(results, "segment", SEEDS, tmp_path / "out")
+    found = cell(tmp_path / "out" / "result", "segment/1", "bandit", "lc_win_rate_vs_sft")
+    assert (found["worlds"], found["missing"]) == (3, "bandit lacks world 2")
+
+
+def test_a_row_below_its_own_sft_model_is_broken_and_spent_seeds_are_exploratory(built: Path, tmp_path: Path) -> None:
+    results = shutil.copytree(built.parents[2], tmp_path / "testbed")
+    for seed in SEEDS:
+        folder = results / "segment" / "policy" / "bandit" / str(seed) / "result"
+        metrics = read_json(folder / "metrics.json") | {"win_rate_vs_sft": 20.0, "peak_win_rate_vs_sft": 40.0}
+        (folder / "metrics.json").write_text(json.dumps(metrics), encoding="utf-8")
+    tables.build(results, "segment", SEEDS, tmp_path / "out")
+    table = read_json(tmp_path / "out" / "result" / "tables.json")["tables"][0]
+    assert [row["name"] for row in table["rows"] if row["broken"]] == ["bandit"]
+    assert table_notes(table) == [
+        "exploratory: settings were made while looking at these seeds.",
+        "bandit is broken: below its own SFT model even at its best evaluation.",
+    ]
 
 
 def test_joint_metrics_are_listed_per_row_and_seed(built: Path) -> None:
     metrics = read_json(built / "metrics.json")
     seeds = cell(built, "segment/1", "bandit", "alpaca_lc")["seeds"]
-    assert {seed: metrics[f"table-1/bandit/{seed}/alpaca_lc"] for seed in ("0", "1")} == seeds
-    assert metrics["table-1/bandit/alpaca_lc"] == pytest.approx(sum(seeds.values()) / 2)
+    assert {str(seed): metrics[f"table-1/bandit/{seed}/alpaca_lc"] for seed in SEEDS} == seeds
+    assert metrics["table-1/bandit/alpaca_lc"] == pytest.approx(mean(seeds.values()))
     assert "table-1/bandit/0/alpaca_wr" not in metrics, "a run's own metrics hold it"
-
-
-def test_length_control_is_joint_and_tested_over_prompts(built: Path) -> None:
-    found = cell(built, "segment/1", "bandit", "alpaca_lc")
-    assert found["status"] == "measured"
-    assert isinstance(found["p_prompts"], float)
-    assert cell(built, "segment/1", "bandit", "lc_win_rate_vs_sft")["status"] == "measured"
 
 
 def test_flat_metrics_and_curves(built: Path) -> None:
@@ -119,17 +160,16 @@ def test_flat_metrics_and_curves(built: Path) -> None:
 
 
 def test_the_result_is_the_same_twice(built: Path, tmp_path: Path) -> None:
-    tables.build(built.parents[2], "segment", (0, 1), tmp_path / "again")
+    tables.build(built.parents[2], "segment", SEEDS, tmp_path / "again")
     for name in ("tables.json", "figures.json", "metrics.json", "curves.csv"):
         assert (tmp_path / "again" / "result" / name).read_bytes() == (built / name).read_bytes()
 
 
-def test_one_seed_has_no_error_and_no_test_over_seeds(built: Path, tmp_path: Path) -> None:
+def test_one_world_has_no_error_and_no_test(built: Path, tmp_path: Path) -> None:
     tables.build(built.parents[2], "segment", (0,), tmp_path / "one")
-    found = cell(tmp_path / "one" / "result", "segment/1", "bandit", "alpaca_wr")
-    assert found["se"] is None
-    assert found["p_seeds"] is None
-    assert found["p_prompts"] is not None
+    found = cell(tmp_path / "one" / "result", "segment/1", "bandit", "lc_win_rate_vs_sft")
+    assert (found["se"], found["interval"], found["p"]) == (None, None, None)
+    assert (found["word"], found["reason"], found["verdict"]) == ("not decided", "one world", "undecided")
 
 
 def test_bad_arguments_are_refused(built: Path, tmp_path: Path) -> None:
@@ -168,7 +208,7 @@ def test_the_newest_tables_are_shown_and_the_demos_last(built: Path, tmp_path: P
 
 def test_seeds_so_far_are_those_with_a_result(built: Path) -> None:
     results = built.parents[2]
-    assert names.seeds_so_far(results, "segment") == [0, 1]
+    assert names.seeds_so_far(results, "segment") == list(SEEDS)
     assert names.seeds_so_far(results, "par") == []
 
 
@@ -177,8 +217,19 @@ def test_a_table_in_the_terminal(built: Path, capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     assert "31.05" in text
     assert "not run" in text
+    assert "exploratory: settings were made while looking at these seeds." in " ".join(text.split())
     terminal.print_table(built / "nowhere.json", "alarm/1")
     assert "Published only" in capsys.readouterr().out
+
+
+def test_the_primary_column_is_beside_the_printed_ones_with_effect_verdict_and_what_is_visible(built: Path) -> None:
+    first = terminal.rich_tables(built / "tables.json", "segment/1")[0]
+    (primary,) = [column for column in first.columns if "True LC vs SFT" in str(column.header)]
+    shown = [str(shown) for shown in primary.cells]
+    assert (
+        sum(bool(re.search(r"\n-\d+\.\d+ \[-\d+\.\d+, -\d+\.\d+\]\nbelow \(sees \d+\.\d+\)", text)) for text in shown)
+        == 3
+    )
 
 
 def test_a_table_in_a_narrow_terminal_loses_no_digit(
@@ -209,12 +260,15 @@ def test_length_control_takes_away_what_length_alone_wins() -> None:
         difference = generator.normal(extra, 30, size=200)
         wins = 1.0 + (1 / (1 + np.exp(-0.06 * difference)) > generator.uniform(size=200))
         judged[name] = Judged(prompts, wins.tolist(), (100 + difference).tolist(), [100.0] * 200)
-    found = length_controlled(judged)
+    found = {
+        name: rate
+        for name, rows in judged.items()
+        if (rate := length_controlled(name, rows, dict.fromkeys(prompts, 0.0))) is not None
+    }
     raw = {name: 100 * (float(np.mean(rows.preferences)) - 1) for name, rows in judged.items()}
-    assert found["longer"][0] < raw["longer"] - 5
-    assert found["short"][0] > raw["short"] + 5
-    assert found["longer"][0] - found["short"][0] < 0.7 * (raw["longer"] - raw["short"])
-    assert set(found["even"][1]) == set(prompts)
+    assert found["longer"] < raw["longer"] - 5
+    assert found["short"] > raw["short"] + 5
+    assert found["longer"] - found["short"] < 0.7 * (raw["longer"] - raw["short"])
 
 
 def test_published_calibration_rows_bring_their_difficulties(tmp_path: Path) -> None:
@@ -242,7 +296,7 @@ def test_published_calibration_rows_bring_their_difficulties(tmp_path: Path) -> 
     official = length_controlled_win_rate(
         wins, own, other, difficulty, read_calibration_rows(tmp_path / "df_gamed.csv")
     )
-    assert length_controlled({"model": model}, rows)["model"][0] == pytest.approx(official.lc_win_rate, abs=1e-9)
+    assert length_controlled("model", model, *calibration_of(rows)) == pytest.approx(official.lc_win_rate, abs=1e-9)
 
     other_item = {"id": "alpaca_eval-test-000041"}
     with pytest.raises(DataError, match=r"for 1 of 41 instructions, the first is 'alpaca_eval-test-000041'"):
@@ -250,4 +304,4 @@ def test_published_calibration_rows_bring_their_difficulties(tmp_path: Path) -> 
 
 
 def test_too_few_preferences_are_not_measured() -> None:
-    assert length_controlled({"few": Judged(["a"], [2.0], [1.0], [1.0])}) == {}
+    assert length_controlled("few", Judged(["a"], [2.0], [1.0], [1.0]), {"a": 0.0}) is None

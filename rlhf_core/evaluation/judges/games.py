@@ -260,15 +260,16 @@ def win_rate_of_outcomes(outcomes: Sequence[Outcome], ties: Literal["half", "lea
         ties: `half` (PAR): a tie is half a win. `leave_out` (ALARM): wins / (wins + losses).
 
     Returns:
-        {win_rate, standard_error, n, wins, ties, losses, n_invalid}; win_rate is 50 when nothing decides;
-        the standard error (ddof 1, percent) is NaN below two counted outcomes.
+        {win_rate, standard_error, n, wins, ties, losses, n_invalid}; win_rate is 50 where all valid outcomes are ties
+        and NaN without a valid outcome; the standard error (ddof 1, percent) is NaN below two counted outcomes.
     """
     count = {kind: sum(o.result == kind for o in outcomes) for kind in ("win", "tie", "loss", "invalid")}
     scores = [1.0] * count["win"] + [0.0] * count["loss"]
     if ties == "half":
         scores += [0.5] * count["tie"]
     n = len(scores)
-    mean = sum(scores) / n if n else 0.5
+    without = 0.5 if count["tie"] else math.nan
+    mean = sum(scores) / n if n else without
     spread = math.sqrt(sum((s - mean) ** 2 for s in scores) / (n - 1) / n) if n > 1 else math.nan
     return {
         "win_rate": 100.0 * mean,

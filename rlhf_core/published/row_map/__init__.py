@@ -160,6 +160,54 @@ def mapped_rows(table: Table) -> list[MappedRow]:
     return found
 
 
+@dataclass(frozen=True)
+class Primary:
+    """The one metric of a table in which its rows have verdicts.
+
+    Attributes:
+        columns: its column; several where the parts of a printed row have their own.
+        evaluator: of the rows that have verdicts, where the table prints each row under several evaluators.
+        order: the printed column whose order the verdicts are held against; the column itself unless given.
+        margin: of equivalence, in the metric's unit; without one no row is equivalent.
+    """
+
+    columns: tuple[str, ...] = ()
+    evaluator: str | None = None
+    order: str | None = None
+    margin: float | None = None
+
+    def holds(self, column: str, row: Row) -> bool:
+        """Says whether a row has a verdict in a column."""
+        return column in self.columns and self.evaluator in (None, row.extra.get("evaluator"))
+
+
+def primary_of(table: Table) -> Primary:
+    """Returns a table's primary metric; without columns where the map names none.
+
+    Raises:
+        RecipeError: a column, evaluator or order that the table does not have, or a margin that is not above 0.
+    """
+    entry = (_file(table.paper) or {}).get("tables", {}).get(table.id, {})
+    named = entry.get("primary", ())
+    columns = (named,) if isinstance(named, str) else tuple(named)
+    found = Primary(columns, entry.get("evaluator"), entry.get("order"), entry.get("margin"))
+    printed = [column.key for column in table.columns]
+    known = [*printed, *(column.key for column in also_measured(table))]
+    evaluators = [row.extra["evaluator"] for row in table.rows if "evaluator" in row.extra]
+    checks = [("primary", name, known) for name in columns]
+    checks += [("order", found.order, printed)] if found.order is not None else []
+    checks += [("evaluator", found.evaluator, evaluators)] if found.evaluator is not None else []
+    for name, value, choices in checks:
+        if value not in choices:
+            raise RecipeError(
+                f"row map of {table.name}: {name} is '{value}', which the table does not have"
+                f"{suggestion(str(value), choices)}"
+            )
+    if found.margin is not None and not found.margin > 0:
+        raise RecipeError(f"row map of {table.name}: margin is {found.margin}; it must be a number above 0")
+    return found
+
+
 def data_set(paper_key: str) -> str:
     """Returns the data set whose judged baseline variants calibrate a paper's length-controlled win rates."""
     return str((_file(paper(paper_key).key) or {}).get("data", "dialogue"))

@@ -8,10 +8,11 @@ from scipy import stats
 from rlhf_core.evaluation.pairwise import Record, compared, outcome_of_means, outcome_of_wins, record_of
 
 
-def test_a_win_rate_leaves_ties_out_and_is_a_half_where_nothing_decides() -> None:
+def test_a_win_rate_leaves_ties_out_and_is_a_half_where_all_are_ties() -> None:
     assert record_of([1, 1, 1, -1, 0, 0]).win_rate == 75.0
     assert record_of([0, 0]).win_rate == 50.0
     assert record_of([0, 0]).p_value == 1.0
+    assert record_of([]).win_rate is None, "without a game 50 % would be invented"
 
 
 def test_prompts_that_one_side_lacks_are_not_compared() -> None:

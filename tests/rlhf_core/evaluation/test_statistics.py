@@ -85,26 +85,3 @@ def test_holm_by_hand():
     assert s.holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert s.holm([0.04]) == [0.04]
     assert s.holm([]) == []
-
-
-@pytest.mark.parametrize(
-    ("published", "difference", "verdict"),
-    [
-        ((20, 30), -3.0, "confirmed"),
-        ((20, 30), 3.0, "contradicted"),
-        ((40, 30), 3.0, "confirmed"),
-        ((40, 30), -3.0, "contradicted"),
-        ((40, 30), 0.0, "undecided"),
-        ((30, 30), 3.0, None),
-        ((None, 30), 3.0, None),
-        ((30, None), 3.0, None),
-    ],
-)
-def test_the_sign_of_a_significant_difference_decides(published, difference, verdict):
-    assert s.direction_verdict(*published, difference, significant=True) == verdict
-    assert s.direction_verdict(*published, difference, significant=False) == (verdict and "undecided")
-
-
-@given(st.floats(-100, 100), st.floats(-100, 100), st.floats(-50, 50))
-def test_exchanging_the_rows_never_changes_the_verdict(a, b, difference):
-    assert s.direction_verdict(a, b, difference, True) == s.direction_verdict(b, a, -difference, True)

@@ -170,3 +170,30 @@ def test_false_confirmations_and_contradictions_are_at_most_five_percent() -> No
             counts[word] += v.claim_verdict(parts).word == word
     assert 0.005 < counts["confirmed"] / 800 < 0.05
     assert 0.005 < counts["contradicted"] / 800 < 0.05
+
+
+@pytest.mark.parametrize(
+    ("published", "word", "verdict"),
+    [
+        ((20, 30), "below", "confirmed"),
+        ((20, 30), "above", "contradicted"),
+        ((40, 30), "above", "confirmed"),
+        ((40, 30), "below", "contradicted"),
+        ((40, 30), "equivalent", "equivalent"),
+        ((40, 30), "sees only effects above", "undecided"),
+        ((40, 30), "not decided", "undecided"),
+        ((30, 30), "above", None),
+        ((None, 30), "above", None),
+        ((30, None), "above", None),
+    ],
+)
+def test_a_verdict_is_held_against_the_printed_order(
+    published: tuple[float | None, float | None], word: v.RowWord, verdict: str | None
+) -> None:
+    assert v.direction_verdict(*published, word) == verdict
+
+
+def test_effects_of_several_main_rows_are_corrected_together() -> None:
+    effects = [effect_with(0.02), effect_with(0.03, sign=-1), effect_with(0.9)]
+    assert [verdict.p_corrected for verdict in v.verdicts_of(effects)] == pytest.approx([0.06, 0.06, 0.9])
+    assert [verdict.word for verdict in v.verdicts_of(effects[:1])] == ["above"]

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from rlhf_core.published.row_map import recipe_row, row_names
+from rlhf_core.published.row_map import data_set, recipe_row, row_names
 from tests.tasks.report.fixture_results import write
 
 PROMPTS = 40
@@ -44,6 +44,12 @@ def make_claim_results(results: Path, paper: str, seeds: tuple[int, ...] = (0, 1
         for seed in seeds:
             folder = results / row.group / row.kind / row.name / str(seed) / "result"
             _write_run(folder, quality, np.random.default_rng([*letters, seed]))
+    variants = [
+        {"id": str(i), "variant": name, "preference": 1 + p, "model_chars": chars + i % 7, "baseline_chars": 90}
+        for name, chars, p in (("verbose", 140, 0.7), ("concise", 50, 0.3))
+        for i in range(PROMPTS)
+    ]
+    write(results / "shared" / "data" / data_set(paper) / "result" / "alpaca_calibration.jsonl", variants)
     return results
 
 

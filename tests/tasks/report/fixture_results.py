@@ -182,9 +182,21 @@ def make_results(root: Path, seeds: Sequence[int] = (0, 1), rows: Sequence[str] 
         results / "shared" / "data" / "dialogue" / "result" / "data.json",
         {"source": "testbed", "world": {"version": 1, "seed": 0}, "bayes_ceiling": {"validation": 0.8}},
     )
+    write(results / "shared" / "data" / "dialogue" / "result" / "alpaca_calibration.jsonl", calibration())
     make_reward_models(results, seeds)
     make_normaliser(results / "segment" / "normaliser" / "segment" / str(seeds[0]))
     return results
+
+
+def calibration() -> list[dict[str, Any]]:
+    """Judged variants of the baseline: longer answers win a little more."""
+    generator = np.random.default_rng(98)
+    return [
+        {"id": f"a-{prompt}", "variant": variant, "preference": 1 + float(generator.uniform(low, low + 0.5)),
+         "model_chars": int(factor * 90 + 10 * generator.normal()), "baseline_chars": 90}
+        for variant, factor, low in (("verbose", 1.6, 0.4), ("concise", 0.6, 0.1))
+        for prompt in range(PROMPTS)
+    ]  # fmt: skip
 
 
 def make_reward_models(results: Path, seeds: Sequence[int]) -> None:

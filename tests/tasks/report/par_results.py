@@ -11,6 +11,7 @@ import numpy as np
 from tests.tasks.report.fixture_results import record, write
 
 PROMPTS = 600
+SEEDS = (0, 1, 2)
 #: Invented true win rates in percent: at the end, and at the best evaluation.
 ENDS: dict[str, tuple[float, float]] = {
     "par": (85, 85),
@@ -47,6 +48,12 @@ def _evaluations(end: float, peak: float, generator: np.random.Generator) -> lis
     return rows
 
 
+def noise(name: str, seed: int) -> tuple[float, float]:
+    """Invented points by which a row's end and peak differ from its means at a seed."""
+    drawn = np.random.default_rng([*map(ord, name), seed]).uniform(-1, 1, size=2)
+    return round(float(drawn[0]), 2), round(float(drawn[1]), 2)
+
+
 def write_policy(results: Path, name: str, seed: int, end: float, peak: float, **more: Any) -> None:
     """One row at one seed; `more` are metrics."""
     generator = np.random.default_rng([len(name), seed])
@@ -67,7 +74,7 @@ def write_policy(results: Path, name: str, seed: int, end: float, peak: float, *
 
 
 def make_par_results(
-    root: Path, seeds: Sequence[int] = (0, 1), rows: Mapping[str, tuple[float, float]] | None = None
+    root: Path, seeds: Sequence[int] = SEEDS, rows: Mapping[str, tuple[float, float]] | None = None
 ) -> Path:
     """Writes invented outputs; without rows, every method in every setting.
 
@@ -83,7 +90,8 @@ def make_par_results(
             zeros = [{**row, "true_reward": 0.0} for row in _answers(0, np.random.default_rng(0))]
             write(folder / "result" / "generations.jsonl", zeros)
         for name, (end, peak) in made.items():
-            write_policy(results, name, seed, end + seed, peak + seed)
+            more, higher = noise(name, seed)
+            write_policy(results, name, seed, end + more, peak + higher)
         folder = results / "par" / "references" / "standard" / str(seed)
         write(folder / "result" / "metrics.json", {"length": 20.0})
         write(folder / "record" / "record.json", record("references", seed) | {"seconds": 30.0})

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -16,6 +18,7 @@ from tasks.running.artifacts import write_jsonl
 
 ROOT = Path(__file__).resolve().parents[3]
 PROMPTS = 40
+SEEDS = (0, 1, 2)
 MOST, LEAST = "QA: ALARM wins by the factuality rate", "QA: ALARM wins by the holistic reward"
 TIES = "QA: ALARM ties with one and outperforms another: with each single reward in what that is trained for"
 CHOSEN = "Factuality is the aspect that is most consistent with the holistic reward, and chosen"
@@ -23,10 +26,14 @@ CHOSEN = "Factuality is the aspect that is most consistent with the holistic rew
 
 def write_policy(results: Path, name: str, seed: int, **scores: list[float]) -> None:
     """A run whose test answers have these scores, one after the other and again; to the last prompt all rows say the
-    same."""
+    same, and to up to three of the first, other ones at each seed, this row the worst."""
     folder = results / "alarm" / "policy" / name / str(seed) / "result"
     folder.mkdir(parents=True)
-    rows = [{"id": str(i), **{by: values[i % len(values)] for by, values in scores.items()}} for i in range(PROMPTS)]
+    rows: list[dict[str, Any]] = [
+        {"id": str(i), **{by: values[i % len(values)] for by, values in scores.items()}} for i in range(PROMPTS)
+    ]
+    for row in rows[: (7 * seed + len(name)) % 4]:
+        row |= {by: 6.0 if by == "grammar" else -0.1 for by in scores}
     rows[-1] |= dict.fromkeys(scores, 0.0)
     write_jsonl(folder / "scores.jsonl", rows)
     means = {f"score/{by}": sum(row[by] for row in rows) / PROMPTS + 0.001 * seed for by in scores}
@@ -35,7 +42,9 @@ def write_policy(results: Path, name: str, seed: int, **scores: list[float]) -> 
 
 
 def write_selection(results: Path, task: str, seed: int, apart: dict[str, int]) -> None:
-    """The holistic reward always prefers the greedy answer; each aspect the other one in so many of 40 pairs."""
+    """The holistic reward always prefers the greedy answer; each aspect the other one in about so many of 40 pairs."""
+    noise = random.Random(f"{task}/{seed}")
+    apart = {aspect: min(PROMPTS - 1, wrong + noise.randrange(3)) for aspect, wrong in apart.items()}
     folder = results / "alarm" / "selection" / task / str(seed) / "result"
     folder.mkdir(parents=True)
     rows = []
@@ -52,15 +61,15 @@ def write_selection(results: Path, task: str, seed: int, apart: dict[str, int]) 
     (folder / "metrics.json").write_text(json.dumps(apart_by | rates))
 
 
-def verdicts(results: Path, seeds: tuple[int, ...] = (0, 1)) -> dict[str, str]:
+def verdicts(results: Path, seeds: tuple[int, ...] = SEEDS) -> dict[str, str]:
     (block,) = paper_claims("alarm", ResultTree(results, seeds)).blocks
     return {row["text"]: row["verdict"] for row in block["rows"]}
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Over two seeds ALARM is factual, yet the holistic reward says that others are better."""
-    for seed in (0, 1):
+    """Over three seeds ALARM is factual, yet the holistic reward says that others are better."""
+    for seed in SEEDS:
         write_policy(tmp_path, "qa-alarm", seed, holistic=[0.5, 0.6], factuality=[0.9, 0.8])
         write_policy(tmp_path, "qa-holistic", seed, holistic=[0.9, 0.7], factuality=[0.4, 0.6])
         write_policy(tmp_path, "qa-factuality", seed, holistic=[0.6, 0.5], factuality=[0.9, 0.8])
@@ -90,7 +99,7 @@ def test_the_most_consistent_aspect_is_told_from_the_pairs(results: Path) -> Non
 
 
 def test_fewer_errors_win(tmp_path: Path) -> None:
-    for seed in (0, 1):
+    for seed in SEEDS:
         write_policy(tmp_path, "mt-alarm", seed, holistic=[0.9, 0.8], grammar=[1.0, 2.0])
         for other in ("mt-holistic", "mt-grammar", "mt-weighted-sum"):
             write_policy(tmp_path, other, seed, holistic=[0.5, 0.6], grammar=[3.0, 5.0])
@@ -102,16 +111,16 @@ def test_fewer_errors_win(tmp_path: Path) -> None:
 
 
 def test_mean_win_rates_of_the_ablation_are_against_the_rows_of_other_aspects(tmp_path: Path) -> None:
-    for seed in (0, 1):
+    for seed in SEEDS:
         for place, name in enumerate(claims_of("alarm").file.tasks["qa"]):
             last = 0.1 + 0.4 * seed if place == 1 else 1.0 - 0.2 * place
             write_policy(tmp_path, name, seed, holistic=[1.0 - 0.2 * place, 1.0 - 0.2 * place, last])
         write_policy(tmp_path, "qa-holistic", seed, holistic=[9.0])
-    (block,) = paper_claims("alarm", ResultTree(tmp_path, (0, 1))).blocks
+    (block,) = paper_claims("alarm", ResultTree(tmp_path, SEEDS)).blocks
     (claim,) = [
         row for row in block["rows"] if row["text"] == "QA: the aspect that is chosen leads by the holistic reward"
     ]
-    assert [part["values"][0] for part in claim["parts"]] == [100.0] * 3
+    assert all(part["values"][0] > 95 for part in claim["parts"])
     assert claim["parts"][2]["values"][1] < 20
 
 

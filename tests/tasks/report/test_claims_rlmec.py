@@ -13,10 +13,12 @@ from tasks.report.outputs import ResultTree
 from tasks.running.artifacts import write_jsonl
 
 QUESTIONS = 40
+SEEDS = (0, 1, 2)
 
 
 def write_run(results: Path, name: str, seed: int, right: int, kind: str = "policy", first_error: int = 1) -> None:
-    """A run that answers so many of the questions of each test set right."""
+    """A run that answers about so many of the questions of each test set right."""
+    right += seed * len(name) % 3
     folder = results / ("shared" if kind == "sft" else "rlmec") / kind / name / str(seed) / "result"
     folder.mkdir(parents=True)
     sets = ("ecqa", "qasc", "obqa", "arc") if name.replace("rlmec-", "").startswith("qa") else ("gsm8k", "svamp")
@@ -33,15 +35,15 @@ def write_run(results: Path, name: str, seed: int, right: int, kind: str = "poli
     write_jsonl(folder / "generations.jsonl", rows)
 
 
-def verdicts(results: Path, seeds: tuple[int, ...] = (0, 1)) -> dict[str, str]:
+def verdicts(results: Path, seeds: tuple[int, ...] = SEEDS) -> dict[str, str]:
     (block,) = paper_claims("rlmec", ResultTree(results, seeds)).blocks
     return {row["text"]: row["verdict"] for row in block["rows"]}
 
 
 @pytest.fixture
 def results(tmp_path: Path) -> Path:
-    """Supervision from coarse to fine on both tasks, over two seeds; DPO does harm everywhere."""
-    for seed in (0, 1):
+    """Supervision from coarse to fine on both tasks, over three seeds; DPO does harm everywhere."""
+    for seed in SEEDS:
         for task in ("qa", "math"):
             write_run(tmp_path, f"rlmec-{task}", seed, 15, "sft", first_error=0)
             for method, right in (("vanilla-ppo", 10), ("ppo-a2c", 20), ("rlmec", 35), ("dpo", 3)):
@@ -64,9 +66,9 @@ def test_one_seed_decides_nothing(results: Path) -> None:
 
 def test_rewrites_are_compared_with_the_teachers(tmp_path: Path) -> None:
     metrics = {"edit_distance": 3.0, "teacher_edit_distance": 4.0, "rewrite_accuracy": 0.9}
-    for seed in (0, 1):
+    for seed in SEEDS:
         for place, values in (
-            ("rlmec/generative_reward_model/qa", metrics | {"teacher_rewrite_accuracy": 0.9 + 0.01 * seed}),
+            ("rlmec/generative_reward_model/qa", metrics | {"teacher_rewrite_accuracy": 0.9 + 0.01 * seed**2}),
             ("shared/teacher/rlmec-qa", {"ground_truth_edit_distance": 10.0 + 0.01 * seed}),
         ):
             folder = tmp_path / place / str(seed) / "result"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
+import pytest
+
 from rlhf_core.evaluation.judges.protocol import JudgeRequest
+from rlhf_core.evaluation.verdicts import verdicts_of
+from rlhf_core.evaluation.worlds import Effect, against
 from tasks.report.cells import cell_text
 from tasks.report.matches import Match, Matches, matched
 from tasks.report.measured import Cell, ComparedCell, decide
-from tasks.report.significance import Comparison
 
 
 class Scripted:
@@ -79,19 +81,41 @@ def test_a_judge_that_answers_nonsense_measures_nothing() -> None:
     assert played(["same"], ["same"])[0].win_rates("own", "other", "judge") == {0: 50.0}
 
 
-def test_the_test_of_a_win_rate_is_corrected_for_the_cells_of_its_table() -> None:
-    """Both cells of a pair are one test."""
-    half, other = Comparison(8.0, None, 0.02, True, 2), Comparison(1.0, None, 0.9, True, 2)
-    pair = frozenset(("a", "b", "by holistic"))
-    cells = [Cell("57", "measured"), Cell("43", "measured"), Cell(None, "measured")]
-    mirrored = replace(half, difference=-8.0)
-    tested = [ComparedCell(cells[0], half, 57, 50, pair), ComparedCell(cells[1], mirrored, 43, 50, pair)]
-    decide(tested)
-    assert [(cell.significant, cell.verdict) for cell in cells[:2]] == [(True, "confirmed")] * 2
-    decide([*tested, ComparedCell(cells[2], other, None, None)])
-    assert [cell.p_corrected for cell in cells] == [0.04, 0.04, 0.9]
-    decide([*tested, *(ComparedCell(Cell(None, "measured"), other, None, None) for _ in range(3))])
-    assert [(cell.significant, cell.verdict) for cell in cells[:2]] == [(False, "undecided")] * 2
+def test_rows_without_a_shared_prompt_measure_nothing() -> None:
+    """50 % would look like a draw."""
+    matches, _ = played(["good"], ["bad"])
+    for name, prompt in (("own", "a"), ("other", "b")):
+        scores = matches.outputs[name][0].scores
+        scores.clear()
+        scores[prompt] = {"holistic": 1.0}
+    assert matches.win_rates("own", "other", "holistic") == {}
+    assert matches.outcome("own", "other", Match("win-test", "holistic")) is None
+    assert matches.outcome("own", "other", Match("mean-test", "holistic")) is None
+
+
+def test_a_win_rate_over_another_row_is_an_effect_over_worlds_against_a_half() -> None:
+    matches, _ = played(["good", "good", "bad"], ["bad", "bad", "good"], seeds=3)
+    for seed, response in enumerate(("good", "good", "bad")):
+        matches.outputs["own"][seed].generations[1]["response"] = response
+    row = cast(Any, SimpleNamespace(recipe=SimpleNamespace(name="own"), main="other"))
+    cell, found = matched(matches, row, Match("wins", "judge", "other"))
+    rates = [200 / 3, 200 / 3, 50.0]
+    assert list(cell["seeds"].values()) == pytest.approx(rates)
+    assert found is not None
+    assert found.effect == against({"own": {0: rates[:1], 1: rates[1:2], 2: rates[2:]}}, "own", 50.0)
+
+
+def test_primary_cells_of_a_table_are_decided_together() -> None:
+    effects = [Effect(5.0, 0.5, 3, 4), Effect(-0.2, 1.0, 3, 4), Effect(1.0, None, None, 1, "one world")]
+    cells = [Cell("57", "measured"), Cell("43", "measured"), Cell("40", "measured")]
+    printed = [(57.0, 50.0), (43.0, 50.0), (40.0, 50.0)]
+    decide([ComparedCell(cell, effect, *order) for cell, effect, order in zip(cells, effects, printed, strict=True)])
+    assert [cell.word for cell in cells] == ["above", "sees only effects above", "not decided"]
+    assert [cell.verdict for cell in cells] == ["confirmed", "undecided", "undecided"]
+    expected = verdicts_of(effects)
+    assert [cell.p for cell in cells] == [verdict.p_corrected for verdict in expected]
+    assert [cell.smallest_visible for cell in cells] == [verdict.smallest_visible for verdict in expected]
+    assert cells[2].reason == "one world"
 
 
 def test_the_same_answer_is_a_tie_by_a_score_whatever_its_last_digit() -> None:

@@ -56,7 +56,19 @@ def test_cells_that_were_not_run_say_so(page: Path, results: Path) -> None:
     counts = read_json(results / "segment" / "tables" / "result" / "tables.json")["counts"]
     assert counts["not run"] > 0
     table = text.split('id="segment-table-6"')[1].split("</article>")[0]
-    assert table.count("not run") == 6
+    assert table.count("not run") == 8
+
+
+def test_only_primary_cells_show_an_effect_with_its_verdict(page: Path, results: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    table = text.split('id="segment-table-1"')[1].split("</article>")[0]
+    made = read_json(results / "segment" / "tables" / "result" / "tables.json")["tables"][0]
+    compared = [row["cells"]["lc_win_rate_vs_sft"] for row in made["rows"] if not row["is_main"]]
+    assert len(re.findall(r'<span class="se effect">[-+]\d+\.\d+ \[', table)) == len(compared) == 6
+    words = r'<span class="se effect">(?:above|below|sees only effects above \d)'
+    assert len(re.findall(words, table)) == len(compared)
+    assert "<sup>" not in table
+    assert table.count("exploratory: settings were made while looking at these seeds.") == 1
 
 
 def test_runs_lead_to_path_digest_and_commit(page: Path) -> None:

@@ -1,64 +1,50 @@
-"""A difference is what the tests find, never the mean alone."""
+"""Rows are compared over the worlds that both have; a missing world is named."""
 
 from __future__ import annotations
 
-import numpy as np
+import math
+
 import pytest
 
-from tasks.report.measurements import Measurement
-from tasks.report.significance import Comparison, compare, corrected_p
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.worlds import paired
+from tasks.report.significance import by_world, compare, compare_constant, exploratory
 
 
-def run(value: float, prompts: dict[str, float] | None = None) -> Measurement:
-    return Measurement(value, prompts or {})
-
-
-def test_prompts_decide_where_there_are_any() -> None:
-    generator = np.random.default_rng(0)
-    hardness = generator.normal(size=200)
-    main = {f"p{i}": float(hardness[i]) for i in range(200)}
-    row = {f"p{i}": float(hardness[i] - 0.2 + 0.3 * generator.normal()) for i in range(200)}
-    found = compare({0: run(40.0, row), 1: run(40.0, row)}, {0: run(45.0, main), 1: run(45.0, main)})
+def test_a_runs_seed_is_its_world() -> None:
+    row, main = {0: 40.0, 1: 42.0, 2: 47.0}, {0: 45.0, 1: 46.0, 2: 48.0}
+    found = compare("token", row, "segment", main)
     assert found is not None
-    assert found.p_prompts is not None
-    assert found.p_prompts < 1e-6
-    assert found.significant(found.p)
-    assert found.difference == pytest.approx(-5.0)
+    assert found.effect == paired({"token": by_world(row), "segment": by_world(main)}, "token", "segment")
+    assert (found.effect.estimate, found.effect.worlds, found.missing) == (pytest.approx(-10 / 3), 3, None)
 
 
-def test_a_prompt_counts_once_however_many_seeds() -> None:
-    generator = np.random.default_rng(1)
-    first = {f"p{i}": float(v) for i, v in enumerate(generator.normal(size=60))}
-    one = compare({0: run(1.0, first)}, {0: run(0.5, dict.fromkeys(first, 0.0))})
-    many = compare({s: run(1.0, first) for s in range(5)}, {s: run(0.5, dict.fromkeys(first, 0.0)) for s in range(5)})
+def test_a_missing_world_is_left_out_and_named() -> None:
+    found = compare("token", {0: 1.0, 1: 3.0, 7: 90.0}, "segment", {0: 2.0, 1: 5.0, 2: 4.0, 3: 4.0})
+    assert found is not None
+    assert (found.effect.estimate, found.effect.worlds) == (-1.5, 2)
+    assert found.missing == "token lacks world 2, 3; segment lacks world 7"
+
+
+def test_no_shared_world_is_no_comparison() -> None:
+    assert compare("token", {0: 1.0}, "segment", {1: 2.0}) is None
+    assert compare_constant("token", {}, 50.0) is None
+
+
+def test_one_world_and_equal_differences_have_no_test() -> None:
+    one = compare("token", {0: 1.0}, "segment", {0: 2.0})
+    equal = compare("token", {0: 1.0, 1: 2.0}, "segment", {0: 2.0, 1: 3.0})
     assert one is not None
-    assert many is not None
-    assert one.p_prompts == pytest.approx(many.p_prompts)
+    assert equal is not None
+    assert (one.effect.p, one.effect.reason) == (None, "one world")
+    assert (equal.effect.p, equal.effect.reason) == (None, "no variance")
 
 
-def test_seeds_that_disagree_leave_it_undecided() -> None:
-    prompts, none = {f"p{i}": 1.0 + i % 2 for i in range(50)}, {f"p{i}": 0.0 for i in range(50)}
-    found = compare({0: run(50.0, prompts), 1: run(40.0, prompts)}, {0: run(45.0, none), 1: run(44.0, none)})
-    assert found is not None
-    assert found.p_prompts is not None
-    assert found.p_prompts < 0.05
-    assert not found.same_sign
-    assert not found.significant(found.p)
+def test_a_score_that_is_not_finite_is_refused_by_row_and_world() -> None:
+    with pytest.raises(DataError, match="row 'token' has the value nan in world 1"):
+        compare("token", {0: 1.0, 1: math.nan}, "segment", {0: 2.0, 1: 3.0})
 
 
-def test_one_training_run_decides_nothing() -> None:
-    assert not Comparison(5.0, None, 1e-9, True, seeds=1).significant(1e-9)
-
-
-def test_no_shared_seed_is_no_comparison() -> None:
-    assert compare({0: run(1.0)}, {1: run(2.0)}) is None
-
-
-def test_p_values_are_corrected_for_the_number_of_tested_cells() -> None:
-    tested = [Comparison(5.0, None, p, True, seeds=2) for p in (0.02, 0.03, 0.9)]
-    untested = Comparison(5.0, None, None, True, seeds=2)
-    corrected = corrected_p([tested[0], untested, *tested[1:]])
-    assert corrected == pytest.approx([0.06, None, 0.06, 0.9])
-    assert not tested[0].significant(corrected[0])
-    assert tested[0].significant(corrected_p([tested[0], untested])[0]), "what was not tested does not count"
-    assert not untested.significant(None)
+@pytest.mark.parametrize(("seeds", "spent"), [((9, 200), True), ((1100,), True), ((10, 999, 1101), False), ((), False)])
+def test_seeds_that_were_seen_while_settings_were_made_are_exploratory(seeds: tuple[int, ...], spent: bool) -> None:
+    assert exploratory(seeds) == spent
