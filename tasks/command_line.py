@@ -224,6 +224,16 @@ def report(
 
 
 @commands.command()
+def atlas(
+    out: Annotated[Path, typer.Option(help="Folder for atlas.html and atlas.md.")] = Path("report"),
+) -> None:
+    """Write the atlas: one page of all studies with their findings, and what was asked of the papers' claims."""
+    from tasks.report.atlas_page import write_atlas
+
+    print(f"atlas: {write_atlas(Path(), out).resolve()}")
+
+
+@commands.command()
 def hackability(
     flaw: Annotated[list[str] | None, typer.Option(help="Only this flaw (may be repeated).")] = None,
     mitigation: Annotated[list[str] | None, typer.Option(help="Only this mitigation (may be repeated).")] = None,

@@ -34,6 +34,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from rlhf_core.errors import RecipeError, hint
+from rlhf_core.published.printed_tables import PAPERS, claim_ids
 from rlhf_core.typed import Checked, above, one_of, typed
 from tasks.params.pages import NAME, NAME_RULE, read_settings
 from tasks.params.scales import KINDS
@@ -53,11 +54,26 @@ Names = Mapping[str, str]
 
 @dataclass(frozen=True)
 class PaperClaim(Checked):
-    """The sentence of a paper that a study is about."""
+    """The sentence of a paper that a study is about.
 
-    paper: str
+    Args:
+        paper: its short name.
+        says: the sentence.
+        source: the paper's section, table or figure.
+        id: of the claim in `rlhf_core/published/claims/<paper>.yaml`; without one the study is not counted among
+            those that were asked about the paper's list.
+    """
+
+    paper: Annotated[str, one_of(PAPERS)]
     says: str
     source: str
+    id: str | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.id is not None and self.id not in (known := claim_ids(self.paper)):
+            near = hint(self.id, known, more=3)
+            raise RecipeError(f"id is '{self.id}', which is not a claim of claims/{self.paper}.yaml{near}")
 
 
 @dataclass(frozen=True)
@@ -73,6 +89,7 @@ class Hypothesis(Checked):
             slope of the difference over the dial's levels, in points per level, or by `weights`.
         weights: of the levels of `over`, by name; they sum to 0.
         side: the side on which the number is expected to be of 0.
+        collapse: the claim is that the losing row collapses; a win over a row that tuning found broken then counts.
     """
 
     says: str
@@ -82,6 +99,7 @@ class Hypothesis(Checked):
     over: str | None = None
     weights: Mapping[str, float] | None = None
     side: Annotated[str, one_of(SIDES)] = "above"
+    collapse: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -116,6 +134,7 @@ class StudySpec(Checked):
         hours: of one core that the study is expected to take.
         shows: other metrics that its page shows.
         tuned_at: cells in which the rows are tuned, every cell unless given.
+        kl_targets: nats per response at which its page also shows the rows' metric.
     """
 
     title: str
@@ -133,6 +152,7 @@ class StudySpec(Checked):
     hours: Annotated[float, above(0)] | None = None
     shows: tuple[str, ...] = ()
     tuned_at: tuple[str, ...] = ()
+    kl_targets: tuple[Annotated[float, above(0)], ...] = ()
 
     def __post_init__(self) -> None:
         super().__post_init__()

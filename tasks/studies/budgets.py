@@ -15,6 +15,11 @@ from tasks.studies.tuned import TunedRow, as_tuned, tuned_rows
 EQUAL = ("updates", "rollouts")
 #: The least training of a row that samples its rollouts while it trains: a policy that hardly moved shows nothing.
 LEAST = {"updates": 60, "iterations": 30}
+#: Headings of a table of budgets, behind the row's name.
+BUDGET_COLUMNS = (
+    "trials", "updates", "rollouts", "tokens", "tuning, core-hours", "worlds, core-hours", "KL", "clip fraction",
+    "explained variance",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -43,6 +48,25 @@ class RowBudget:
     kl: float | None
     clip_fraction: float | None
     explained_variance: float | None
+
+    @property
+    def texts(self) -> list[str]:
+        """Returns the budget as a table shows it, by `BUDGET_COLUMNS`; blank where it is not known."""
+        shown = [
+            *(("{:,.0f}", value) for value in (self.trials, self.updates, self.rollouts, self.tokens)),
+            *(("{:.2f}", seconds / 3600) for seconds in (self.tuning_seconds, self.final_seconds)),
+            *(("{:.3g}", value) for value in (self.kl, self.clip_fraction, self.explained_variance)),
+        ]
+        return ["" if value is None else form.format(value) for form, value in shown]
+
+
+def core_hours(records: Iterable[Mapping[str, Any]]) -> float:
+    """Returns core-hours of the stages behind some records, each stage once."""
+    seconds = 0.0
+    for record in records:
+        parts = [part for cell in record["cells"].values() for part in (cell["rows"], cell["above"])]
+        seconds += math.fsum(one["seconds"] for part in parts for one in part.values()) * record["machine"]["threads"]
+    return seconds / 3600
 
 
 def row_budgets(
@@ -116,21 +140,26 @@ def unequal(
             found.append(f"tuning chose nothing for '{row}'")
         elif row in tuned and not as_tuned(spec, tuned[row]):
             found.append(f"'{row}' does not run at the settings that tuning chose")
+    places: dict[str, list[str]] = {}
     for record in records:
         for cell in spec.weighted_cells(hypothesis):
-            found += _differences(record, cell, rows)
+            for said in _differences(record, cell, rows):
+                places.setdefault(said, []).append(f"in world {record['world']}, cell '{cell}'")
+    for said, where in places.items():
+        more = f" and in {len(where) - 1} more" if len(where) > 1 else ""
+        found.append(f"{said} {where[0]}{more}")
     return f"unequal: {'; '.join(found)}" if found else None
 
 
 def _differences(record: Mapping[str, Any], cell: str, rows: tuple[str, str]) -> list[str]:
-    found, where = [], f"in world {record['world']}, cell '{cell}'"
+    found = []
     for name in EQUAL:
         values = [record["cells"][cell]["rows"][row].get("training", {}).get(name) for row in rows]
         if values[0] is None and values[1] is None:
-            found.append(f"{name} of '{rows[0]}' and '{rows[1]}' are not known {where}")
+            found.append(f"{name} of '{rows[0]}' and '{rows[1]}' are not known")
         elif values[0] != values[1]:
             said = [f"{_number(value)} of '{row}'" for row, value in zip(rows, values, strict=True)]
-            found.append(f"{name} {' and '.join(said)} {where}")
+            found.append(f"{name} {' and '.join(said)}")
     return found
 
 

@@ -123,7 +123,7 @@ def value_of(record: Mapping[str, Any], cell: str, row: str, metric: str) -> flo
     if "stopped" in found:
         raise DataError(f"{where}: row '{row}' of cell '{cell}' stopped: {found['stopped']}", file=file)
     value = found["metrics"].get(metric)
-    if not isinstance(value, int | float):
+    if not isinstance(value, int | float) or not math.isfinite(value):
         said = "has no such metric" if value is None else f"is {value}"
         raise DataError(f"{where}: row '{row}' of cell '{cell}' {said}", file=file, field=metric)
     return float(value)

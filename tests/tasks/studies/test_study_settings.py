@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import dataclasses
+import re
 from copy import deepcopy
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from rlhf_core.errors import RecipeError
 from rlhf_core.typed import typed
-from tasks.params.studies import PLAIN, StudySpec
+from tasks.params.pages import entries
+from tasks.params.studies import PLAIN, Hypothesis, StudySpec
+
+ROOT = Path(__file__).resolve().parents[3]
 
 STUDY: dict[str, Any] = {
     "title": "Length and truth",
@@ -102,3 +109,21 @@ def test_what_does_not_fit_is_refused_by_name(changes: dict[str, Any], says: str
     with pytest.raises(RecipeError, match=r"studies/x\.yaml") as refused:
         study(**changes)
     assert says in str(refused.value)
+
+
+def test_the_study_of_the_documentation_is_one() -> None:
+    """Its rows and reward models exist, and every field that the page explains is in it or has a default."""
+    text = (ROOT / "docs" / "studies.md").read_text(encoding="utf-8")
+    block = re.search(r"```yaml\n(# studies/my-study\.yaml\n.*?)```", text, re.DOTALL)
+    assert block is not None
+    spec: StudySpec = typed(StudySpec, yaml.safe_load(block[1]), "docs/studies.md")
+    assert list(spec.cells) == ["short-sum", "short-mean", "long-sum", "long-mean"]
+    assert all(spec.weighted_cells(hypothesis) for hypothesis in spec.hypotheses.values())
+    for kind, named in (("rows", spec.rows), ("reward_models", spec.reward_models)):
+        for entry in named.values():
+            paper, name = entry["like"].split("/")
+            assert name in entries(ROOT, Path("params") / paper, kind)
+    explained = set(re.findall(r"^\| `(\w+)` \|", text.split("## Registration")[0], re.MULTILINE))
+    fields = {field.name for kind in (StudySpec, Hypothesis) for field in dataclasses.fields(kind)}
+    assert explained <= fields
+    assert {"over", "at", "side", "collapse", "margin", "kl_targets", "claim"} <= explained

@@ -1,0 +1,96 @@
+"""Caveats beside an effect: unequal budgets, little training, broken rows, runs that ended below their SFT model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from tasks.params.studies import Hypothesis, StudySpec
+from tasks.studies.budgets import little_training, unequal
+from tasks.studies.equal_kl import at_kl
+from tasks.studies.trial_records import EVEN, OVER_SFT
+from tasks.studies.tuned import broken_rows
+
+
+def caveats_of(
+    spec: StudySpec,
+    hypothesis: Hypothesis,
+    records: Iterable[Mapping[str, Any]],
+    tuning: Mapping[str, Any] | None,
+) -> tuple[str, ...]:
+    """Returns what a reader must know of the rows that a hypothesis compares, in words.
+
+    Args:
+        spec: the study.
+        hypothesis: one of its hypotheses.
+        records: of its worlds.
+        tuning: the record of its tuning, None without one.
+    """
+    known, rows = list(records), compared(spec, hypothesis)
+    broken = broken_rows(tuning)
+    found = [f"'{row}' was {broken[row]}" for row in rows if row in broken]
+    budgets = unequal(spec, hypothesis, known, tuning)
+    found += [budgets] if budgets else []
+    found += little_training(spec, hypothesis, known)
+    for row in rows:
+        found += _fallen(spec, hypothesis, known, row)
+    return tuple(found)
+
+
+def compared(spec: StudySpec, hypothesis: Hypothesis) -> tuple[str, str]:
+    """Returns the row of a hypothesis and the row that it is compared with."""
+    return hypothesis.row, hypothesis.than or spec.main
+
+
+def _fallen(spec: StudySpec, hypothesis: Hypothesis, records: Sequence[Mapping[str, Any]], row: str) -> list[str]:
+    """Returns a row's runs that stopped, and how many ended below the SFT model, the lowest named."""
+    stopped, below, runs = [], [], 0
+    for record in records:
+        for cell in spec.weighted_cells(hypothesis):
+            run, where = record["cells"][cell]["rows"][row], f"world {record['world']}, cell '{cell}'"
+            value = run.get("metrics", {}).get(spec.metric)
+            runs += 1
+            if "stopped" in run:
+                stopped.append(f"'{row}' stopped in {where}: {run['stopped']}")
+            elif spec.metric.endswith(OVER_SFT) and isinstance(value, int | float) and value < EVEN:
+                below.append((value, where))
+    if not below:
+        return stopped
+    lowest, where = min(below)
+    said = f"'{row}' ended below its SFT model in {len(below)} of {runs} runs, lowest {lowest:.1f} ({where})"
+    return [*stopped, said]
+
+
+@dataclass(frozen=True)
+class MeanAtKL:
+    """A row's metric at a KL target in a cell; the mean over worlds.
+
+    Attributes:
+        row, cell: their names.
+        target: nats per response.
+        value: None where a world has none: a mean over the other worlds would choose among them.
+        reason: why it has none.
+    """
+
+    row: str
+    cell: str
+    target: float
+    value: float | None
+    reason: str | None
+
+
+def rows_at_kl(spec: StudySpec, records: Iterable[Mapping[str, Any]]) -> list[MeanAtKL]:
+    """Returns the metric of each row of each cell at the study's KL targets."""
+    known, found = list(records), []
+    for cell, levels in spec.cells.items() if spec.kl_targets else ():
+        for row in spec.rows_of(levels):
+            curves = [record["cells"][cell]["rows"][row].get("curve", {}) for record in known]
+            by_world = [at_kl(curve, spec.kl_targets, spec.metric) for curve in curves]
+            for target, points in zip(spec.kl_targets, zip(*by_world, strict=True), strict=True):
+                blank = [point.reason for point in points if point.value is None]
+                values = [point.value for point in points if point.value is not None]
+                reason = f"{len(blank)} of {len(points)} worlds: {blank[0]}" if blank else None
+                found.append(MeanAtKL(row, cell, target, None if blank else fmean(values), reason))
+    return found

@@ -1,0 +1,232 @@
+"""The atlas: what it shows of complete, open and refused studies, its counts, and that it escapes every text."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from rlhf_core.errors import DataError
+from rlhf_core.evaluation.worlds import Effect
+from rlhf_core.published.printed_tables import PAPERS, claim_ids
+from tasks.command_line import commands
+from tasks.report.atlas import AtlasStudy, points_of, read_atlas
+from tasks.report.atlas_drawing import dial_svg, effect_scale
+from tasks.report.atlas_page import write_atlas
+from tasks.report.atlas_words import sentence
+from tests.browser import BROWSER, FLAGS, WIDTHS, look, needs_browser
+from tests.tasks.studies.synthetic_study import STUDY, commit_study, git, write_worlds
+
+EVIL = '<script>alert("x")</script>'
+LONG, SHORT = (8.0, 10.0, 9.0, 11.0), (1.0, 0.0, 2.0, -1.0)
+SECRET = 77.7
+
+
+def plain(index: int, cell: str, row: str) -> float:
+    """Segment above the bandit, more so in long responses."""
+    gain = (LONG if cell.startswith("long") else SHORT)[index]
+    return 55.0 + index + (0.0 if row == "bandit" else gain)
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A complete study, one with three of four worlds, one that was changed without a commit, and one unreadable."""
+    made = tmp_path_factory.mktemp("clone")
+    credit = {**STUDY, "title": f"Credit {EVIL}", "shows": ["kl"], "kl_targets": [4, 25]}
+    write_worlds(made, commit_study(made, credit), plain)
+    claim = {"paper": "alarm", "says": "The gate helps", "source": "Table 1"}
+    gate = commit_study(made, {**STUDY, "title": "Gate", "claim": claim}, "gate")
+    write_worlds(made, gate, lambda i, c, r: SECRET, worlds=3)
+    commit_study(made, {**STUDY, "claim": {**STUDY["claim"], "id": "ngrams"}}, "late")
+    with (made / "studies" / "late.yaml").open("a") as late:
+        late.write("# changed\n")
+    (made / "studies" / "vague.yaml").write_text(f"title: '{EVIL}'\n")
+    return made
+
+
+@pytest.fixture(scope="module")
+def page(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_atlas(root, tmp_path_factory.mktemp("report"))
+
+
+def section(page: Path, study: str) -> str:
+    return page.read_text(encoding="utf-8").split(f'id="study-{study}"')[1].split("</section>")[0]
+
+
+def studies(root: Path) -> dict[str, AtlasStudy]:
+    return {study.name: study for study in read_atlas(root).studies}
+
+
+def test_a_complete_study_has_its_sentence_picture_and_numbers(page: Path) -> None:
+    shown = section(page, "credit")
+    said = "The lead of segment over bandit grows by 9.0 points for each level of length (95 % interval +5.1 to +12.9, "
+    assert said + "p = .005, 4 worlds)." in shown
+    assert shown.count("<svg") == 1
+    assert shown.count('class="toward above"') == len(STUDY["hypotheses"])
+    assert shown.count('class="zero"') == len(STUDY["hypotheses"])
+    assert shown.count('class="band"') == len(STUDY["hypotheses"]) - 1, "a slope has another unit than the margin"
+    assert "2,048" in shown, "budgets"
+    assert "long-mean, token at 25: 4 of 4 worlds: reached 9 nats, below 25" in shown
+    assert "<h4>kl</h4>" in shown
+
+
+def test_means_of_cells_are_over_worlds(root: Path) -> None:
+    means = studies(root)["credit"].means("win_rate_vs_sft")
+    bandit = means["bandit", "long-sum"].effect
+    assert bandit is not None
+    assert (bandit.estimate, bandit.worlds) == (56.5, 4)
+    assert ("token", "long-sum") not in means, "it is not trained there"
+
+
+def test_a_picture_has_the_level_of_a_dial_with_and_without_the_other_dials(root: Path) -> None:
+    state = studies(root)["credit"].state
+    assert state is not None
+    points = points_of(state, state.findings[0].hypothesis)
+    assert [(point.label, point.series) for point in points] == [
+        ("short", "truth sum"), ("short", "truth mean"), ("long", "truth sum"), ("long", "truth mean"),
+        ("short", ""), ("long", ""),
+    ]  # fmt: skip
+    assert [point.effect.estimate for point in points[-2:]] == pytest.approx([0.5, 9.5])
+    assert [point.label for point in points_of(state, state.findings[2].hypothesis)] == ["short-mean", "long-mean"]
+
+
+def test_the_runs_are_named_with_world_commit_and_digest(root: Path, page: Path) -> None:
+    state = studies(root)["credit"].state
+    assert state is not None
+    for record in state.records.values():
+        for shown in (section(page, "credit"), (page.parent / "atlas.md").read_text(encoding="utf-8")):
+            assert f"reference/studies/credit/{record['world']}.json" in shown
+            assert record["commit"][:10] in shown
+            assert record["digest"][:12] in shown
+
+
+def test_a_study_with_worlds_to_come_shows_none_of_its_numbers(page: Path) -> None:
+    for shown in (section(page, "gate"), (page.parent / "atlas.md").read_text(encoding="utf-8").split("## Gate")[1]):
+        assert "3 of 4 worlds; no verdict is shown before the last." in shown
+    for text in (page, page.parent / "atlas.md"):
+        assert str(SECRET) not in text.read_text(encoding="utf-8")
+    assert "<svg" not in section(page, "gate")
+
+
+def test_a_refused_study_says_why(page: Path) -> None:
+    assert "differs from the committed one" in section(page, "late")
+    assert "&#39;metric&#39;" in section(page, "vague")
+
+
+def test_claims_of_the_papers_are_the_denominator(root: Path, page: Path) -> None:
+    atlas = read_atlas(root)
+    assert atlas.total.claims == sum(len(claim_ids(paper)) for paper in PAPERS) > 50
+    papers = {paper.paper: paper for paper in atlas.papers}
+    assert (papers["segment"].asked, papers["segment"].words) == (1, {"confirmed": 1})
+    assert (papers["alarm"].asked, papers["alarm"].elsewhere, papers["alarm"].words) == (0, 1, {})
+    head = page.read_text(encoding="utf-8").split('class="claims"')[1].split("</section>")[0]
+    assert f"<strong>1<small> of {atlas.total.claims}</small></strong>" in head
+    said = f"The five papers make {atlas.total.claims} claims; studies ask 1 of them: 1 confirmed."
+    assert said in (page.parent / "atlas.md").read_text(encoding="utf-8")
+
+
+def test_every_text_is_escaped_and_nothing_is_loaded(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert EVIL not in text
+    assert "Credit &lt;script&gt;" in text
+    assert text.count("<script>") == 1
+    assert EVIL not in (page.parent / "atlas.md").read_text(encoding="utf-8")
+    assert not re.findall(r'(?:src|href)="(?!#|data:)[^"]+"', text)
+    assert "default-src 'none'" in text
+
+
+def test_every_link_has_its_target(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    targets = re.findall(r'\bid="([^"]+)"', text)
+    assert len(targets) == len(set(targets))
+    assert set(re.findall(r'href="#([^"]+)"', text)) <= set(targets)
+
+
+def test_a_row_that_stopped_is_named_instead_of_its_effect(tmp_path: Path) -> None:
+    spoilt = "stopped: no pair differs"
+    own = commit_study(tmp_path, STUDY)
+    write_worlds(tmp_path, own, lambda i, c, r: spoilt if (i, c, r) == (1, "long-sum", "bandit") else plain(i, c, r))
+    shown = section(write_atlas(tmp_path, tmp_path / "report"), "credit")
+    assert "No effect is shown: " in shown
+    assert "row &#39;bandit&#39; of cell &#39;long-sum&#39; stopped: no pair differs" in shown
+    assert "no mean" in shown
+    assert "Segments beat tokens" in shown
+
+
+@pytest.mark.parametrize(
+    ("numbers", "said"),
+    [
+        ((-9.0, -7.0, -8.0, -8.5), "Segment is 8.1 points below bandit (95 % interval −9.5 to −6.8, p < .001, 4 worlds)"
+         ": the other side than claimed."),
+        ((0.1, -0.1, 0.2, 0.0), "a difference within ±3 points, which counts as none."),
+        ((9.0, -8.0, 7.0, -9.0), "These worlds find an effect of 20.4 points with a power of 80 %; a smaller one"),
+        ((5.0, 5.0, 5.0, 5.0), "Segment is 5.0 points above bandit (4 worlds). It is not tested: no variance."),
+    ],
+)  # fmt: skip
+def test_a_sentence_follows_from_the_numbers(tmp_path: Path, numbers: tuple[float, ...], said: str) -> None:
+    hypotheses = {"beats": STUDY["hypotheses"]["beats"]}
+    own = commit_study(tmp_path, {**STUDY, "hypotheses": hypotheses})
+    write_worlds(tmp_path, own, lambda i, c, r: 55.0 + (numbers[i] if r == "segment" else 0.0))
+    study = studies(tmp_path)["credit"]
+    assert study.spec is not None
+    assert study.primary is not None
+    assert said in sentence(study.spec, study.primary)
+
+
+def test_a_scale_has_room_for_all_that_is_drawn_on_it() -> None:
+    scale = effect_scale([Effect(4.0, 1.0, 7, 8), Effect(-20.0, None, None, 8, "no variance")], 3.0)
+    assert scale.low < -20
+    assert scale.high > 4 + 2
+    assert 0 in scale.ticks
+    assert 3 <= len(scale.ticks) <= 8
+    assert (scale.share(scale.low), scale.share(scale.high), scale.share(1e9)) == (0, 100, 100)
+
+
+def test_a_picture_names_the_rows_and_the_claim(root: Path) -> None:
+    state = studies(root)["credit"].state
+    assert state is not None
+    points = points_of(state, state.findings[0].hypothesis)
+    drawn = dial_svg("a", "Credit & length", points, ("segment", "bandit"), 3.0, "rises")
+    for text in ("segment better", "bandit better", "claim", "short", "long", "counts as none"):
+        assert text in drawn
+    assert 'aria-label="Credit &amp; length"' in drawn
+
+
+def test_the_command_writes_page_and_markdown(root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(root)
+    done = CliRunner().invoke(commands, ["atlas", "--out", str(tmp_path)])
+    assert done.exit_code == 0, done.output
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["atlas.html", "atlas.md"]
+    assert str(root) not in (tmp_path / "atlas.html").read_text(encoding="utf-8")
+
+
+def test_a_folder_without_studies_is_refused(tmp_path: Path) -> None:
+    git(tmp_path, "init", "-q")
+    with pytest.raises(DataError, match=r"studies.*there is no study"):
+        read_atlas(tmp_path)
+
+
+@pytest.mark.platform
+@needs_browser
+@pytest.mark.parametrize("width", WIDTHS)
+def test_a_browser_shows_the_page_without_errors(page: Path, tmp_path: Path, width: int) -> None:
+    shown = look(page.as_uri(), tmp_path, width)
+    assert not shown.complaints
+    assert shown.colours > 50
+
+
+@pytest.mark.platform
+@needs_browser
+def test_nothing_is_wider_than_a_telephone(page: Path, tmp_path: Path) -> None:
+    """In a frame, since the browser's window is never narrower than 500 pixels."""
+    assert BROWSER
+    frame = tmp_path / "frame.html"
+    script = "document.title = 'wide ' + frames[0].document.documentElement.scrollWidth"
+    inside = f'<iframe src="{page.as_uri()}" style="width:400px;height:900px;border:0"></iframe>'
+    frame.write_text(f'<body onload="{script}">{inside}')
+    command = [BROWSER, *FLAGS, "--allow-file-access-from-files", f"--user-data-dir={tmp_path / 'profile'}"]
+    done = subprocess.run([*command, "--dump-dom", frame.as_uri()], capture_output=True, text=True, timeout=120)
+    assert "<title>wide 400</title>" in done.stdout

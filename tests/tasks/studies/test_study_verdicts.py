@@ -1,0 +1,202 @@
+"""Verdicts of a study from records of chosen numbers, by hand beside the code."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import pytest
+from scipy import stats
+
+from rlhf_core.errors import RecipeError
+from rlhf_core.typed import typed
+from tasks.commands.study import print_studies, print_study
+from tasks.params.studies import StudySpec
+from tasks.studies.caveats import rows_at_kl
+from tasks.studies.trial_records import tuning_file, write_tuning
+from tasks.studies.verdicts import StudyFinding, StudyState, load_study
+from tests.tasks.studies.synthetic_study import STUDY, Numbers, commit_study, write_worlds
+
+#: Differences of segment and bandit by world: 5 on the mean, 9 more in long responses.
+LONG, SHORT = (8.0, 10.0, 9.0, 11.0), (1.0, 0.0, 2.0, -1.0)
+
+
+def plain(index: int, cell: str, row: str) -> float:
+    """Segment above the bandit, more so in long responses; token like segment."""
+    if row == "bandit":
+        return 55.0 + index
+    return 55.0 + index + (LONG if cell.startswith("long") else SHORT)[index] - (0.1 * index if row == "token" else 0)
+
+
+def state(root: Path, numbers: Numbers, worlds: int | None = None, **changes: Any) -> StudyState:
+    write_worlds(root, commit_study(root, {**STUDY, **changes}), numbers, worlds)
+    return load_study(root, root / "studies" / "credit.yaml")
+
+
+def by_name(found: StudyState) -> dict[str, StudyFinding]:
+    return {finding.name: finding for finding in found.findings}
+
+
+def p_of(values: list[float]) -> float:
+    return float(2 * stats.t.sf(abs(fmean(values)) / (stdev(values) / math.sqrt(len(values))), len(values) - 1))
+
+
+@pytest.mark.parametrize("worlds", [0, 1, 3])
+def test_nothing_is_found_before_the_registered_number_of_worlds(
+    tmp_path: Path, worlds: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = state(tmp_path, plain, worlds)
+    assert (found.findings, found.complete) == ((), False)
+    print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
+    shown = capsys.readouterr().out
+    assert f"{worlds} of 4 worlds" in shown
+    assert "No verdict is shown" in shown
+    assert "advantage" not in shown
+
+
+def test_a_contrast_is_the_weighted_sum_over_cells(tmp_path: Path) -> None:
+    found = by_name(state(tmp_path, plain))
+    slopes = [long - short for long, short in zip(LONG, SHORT, strict=True)]
+    assert list(found["grows"].values.values()) == pytest.approx(slopes)
+    assert found["grows"].effect is not None
+    assert found["grows"].effect.estimate == pytest.approx(fmean(slopes))
+    means = [(long + short) / 2 for long, short in zip(LONG, SHORT, strict=True)]
+    assert list(found["beats"].values.values()) == pytest.approx(means)
+    assert list(found["token"].values.values()) == pytest.approx([0.0, 0.1, 0.2, 0.3])
+
+
+def test_the_primary_is_tested_by_itself_and_the_others_are_corrected(tmp_path: Path) -> None:
+    found = by_name(state(tmp_path, plain))
+    raw = {name: p_of([*finding.values.values()]) for name, finding in found.items()}
+    assert found["grows"].p == pytest.approx(raw["grows"])
+    assert found["beats"].p == pytest.approx(2 * raw["beats"]), "Holm: the smaller of two"
+    assert found["token"].p == pytest.approx(max(2 * raw["beats"], raw["token"]))
+    assert [finding.primary for finding in found.values()] == [True, False, False]
+
+
+def test_the_words_are_those_of_effect_side_and_margin(tmp_path: Path) -> None:
+    found = by_name(state(tmp_path, plain))
+    assert {name: finding.word for name, finding in found.items()} == {
+        "grows": "confirmed", "beats": "confirmed", "token": "equivalent",
+    }  # fmt: skip
+    below = {name: {**hypothesis, "side": "below"} for name, hypothesis in STUDY["hypotheses"].items()}
+    again = by_name(state(tmp_path, plain, hypotheses=below))
+    assert {name: finding.word for name, finding in again.items()} == {
+        "grows": "contradicted", "beats": "contradicted", "token": "equivalent",
+    }  # fmt: skip
+
+
+def test_an_undecided_hypothesis_says_what_its_worlds_see(tmp_path: Path) -> None:
+    spread = (9.0, -8.0, 7.0, -9.0)
+    found = by_name(state(tmp_path, lambda i, c, r: 55.0 + (spread[i] if r == "segment" else 0.0)))["beats"]
+    assert found.word == "undecided"
+    assert found.sees is not None
+    assert found.sees > stdev(spread) / 2
+    assert found.text == f"undecided: sees only effects above {found.sees:.3g}"
+
+
+def test_a_slope_is_never_equivalent(tmp_path: Path) -> None:
+    """The margin is of differences, not of differences a level."""
+    found = by_name(state(tmp_path, lambda i, c, r: 55.0 + (0.1 * i if c == "long-sum" and r == "segment" else 0)))
+    assert found["grows"].word == "undecided"
+
+
+def test_equal_numbers_in_all_worlds_have_no_p(tmp_path: Path) -> None:
+    found = by_name(state(tmp_path, lambda i, c, r: 60.0 if r == "segment" else 55.0))["beats"]
+    assert (found.p, found.sees, found.word) == (None, None, "undecided")
+    assert found.text == "undecided: no variance"
+
+
+@pytest.mark.parametrize("value", ["stopped: no pair differs", "nan"])
+def test_a_row_without_a_number_leaves_its_hypotheses_without_an_effect(tmp_path: Path, value: str) -> None:
+    """It is named, and the worlds that have a number do not decide alone."""
+    spoilt = (2, "long-mean", "token")
+    found = by_name(state(tmp_path, lambda i, c, r: value if (i, c, r) == spoilt else plain(i, c, r)))
+    assert (found["token"].effect, found["token"].p, found["token"].word) == (None, None, "undecided")
+    assert "row 'token' of cell 'long-mean'" in found["token"].text
+    raw = p_of([*found["beats"].values.values()])
+    assert found["beats"].p == pytest.approx(2 * raw), "it still counts among those corrected for"
+    assert any("stopped" in caveat for caveat in found["token"].caveats) == value.startswith("stopped")
+
+
+def broken(row: str) -> dict[str, Any]:
+    """A record of tuning in which one row is below its SFT model at its best."""
+    rows = {}
+    for name in STUDY["rows"]:
+        run = {"metric": 44.0 if name == row else 60.0, "sft": 50.0, "curve": {}, "core_seconds": 5.0}
+        trials = [{"point": {}, "runs": {"100": {"short-sum": run}}}]
+        rows[name] = {"kind": "ppo", "cells": ["short-sum"], "trials": trials}
+    return {"study": "credit", "metric": "win_rate_vs_sft", "seeds": [100], "rows": rows}
+
+
+@pytest.mark.parametrize(
+    ("row", "changes", "words"),
+    [
+        ("bandit", {}, ("over a broken baseline", "over a broken baseline")),
+        ("bandit", {"collapse": True}, ("confirmed", "confirmed")),
+        ("token", {}, ("confirmed", "confirmed")),
+        ("segment", {}, ("over a broken baseline", "confirmed")),
+        ("segment", {"side": "below"}, ("contradicted", "contradicted")),
+    ],
+)
+def test_a_win_over_a_broken_row_confirms_nothing(
+    tmp_path: Path, row: str, changes: dict[str, Any], words: tuple[str, str]
+) -> None:
+    """Of a slope either row counts: a row that is broken at one level makes a slope of itself."""
+    (tmp_path / tuning_file("credit")).parent.mkdir(parents=True)
+    write_tuning(tmp_path, broken(row))
+    hypotheses = {name: {**hypothesis, **changes} for name, hypothesis in STUDY["hypotheses"].items()}
+    found = by_name(state(tmp_path, plain, hypotheses=hypotheses))
+    assert (found["grows"].word, found["beats"].word) == words
+    said = [caveat for caveat in found["beats"].caveats if "broken" in caveat]
+    assert said == ([] if row == "token" else [f"'{row}' was broken: 44 at its best, its SFT model has 50"])
+
+
+def test_runs_that_ended_below_their_sft_model_are_listed(tmp_path: Path) -> None:
+    low = {(1, "long-sum"): 31.5, (3, "short-mean"): 49.0}
+    numbers: Numbers = lambda i, c, r: low.get((i, c), 60.0) if r == "bandit" else plain(i, c, r)  # noqa: E731
+    found = state(tmp_path, numbers)
+    world = found.own.world(1)
+    said = f"'bandit' ended below its SFT model in 2 of 16 runs, lowest 31.5 (world {world}, cell 'long-sum')"
+    assert by_name(found)["beats"].caveats == (said,)
+    assert by_name(found)["token"].caveats == ()
+
+
+def test_the_terminal_has_caveats_budgets_and_equal_kl(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state(tmp_path, lambda i, c, r: 47.0 if r == "token" else plain(i, c, r), kl_targets=[4, 25])
+    print_study(tmp_path, str(tmp_path / "studies" / "credit.yaml"))
+    shown = capsys.readouterr().out
+    assert "* The advantage grows with length\n    +9.00 [+5.1, +12.9], p = 0.00521: confirmed\n" in shown
+    assert "'token' ended below its SFT model in 8 of 8 runs" in shown
+    assert "2,048" in shown
+    assert "win_rate_vs_sft at equal KL, nats per response" in shown
+    assert "long-mean, token at 25: 4 of 4 worlds: reached 9 nats, below 25" in shown
+
+
+def test_a_row_is_blank_where_a_world_does_not_reach_the_target(tmp_path: Path) -> None:
+    found = state(tmp_path, plain, kl_targets=[4.0, 25.0])
+    at = {(one.cell, one.row, one.target): one for one in rows_at_kl(found.spec, found.records.values())}
+    rates = [50 + (plain(i, "long-sum", "segment") - 50) * 2 / 3 for i in range(4)]
+    assert at["long-sum", "segment", 4.0].value == pytest.approx(fmean(rates))
+    assert at["long-sum", "segment", 25.0].value is None
+    assert at["long-sum", "segment", 25.0].reason == "4 of 4 worlds: reached 9 nats, below 25"
+    assert ("long-sum", "token", 4.0) not in at, "it is not trained there"
+    assert rows_at_kl(state(tmp_path, plain).spec, found.records.values()) == []
+
+
+def test_the_targets_of_a_study_are_distances(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="kl_targets"):
+        typed(StudySpec, {**STUDY, "kl_targets": [4.0, 0.0]}, "studies/credit.yaml")
+
+
+def test_the_list_has_findings_and_why_a_study_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state(tmp_path, plain)
+    (tmp_path / "studies" / "vague.yaml").write_text("title: Vague\n")
+    print_studies(tmp_path)
+    first, asks, second = capsys.readouterr().out.splitlines()
+    assert first.split() == ["credit", "4", "of", "4", "worlds", "confirmed"]
+    assert asks.strip() == STUDY["asks"]
+    assert second.startswith("vague ")
+    assert "'metric'" in second
