@@ -34,7 +34,7 @@ SLUG = "schedule"
 TREE_QUEUE = "tree"
 #: Every deployment's own name; its flow's name tells them apart.
 NAME = "rewardsmith"
-SCHEDULE = Path("params") / "reevaluation.yaml"
+SETTINGS_FILE = Path("params") / "reevaluation.yaml"
 #: A version that says at which commit a deployment was made.
 COMMIT = re.compile("[0-9a-f]{40}")
 HEADER = "# Written by `python -m flows.deployments` from params/ and params/reevaluation.yaml.\n"
@@ -86,8 +86,8 @@ def deployments(root: Path) -> list[Deployment]:
     everything = "The five papers' matrix, shared work once, then the report"
     found.append(Deployment("suite", everything, ("suite",), queue=TREE_QUEUE, parameters={"full": True}))
     found.append(Deployment("recipe", "One recipe in a worktree of its own", ("recipe",), limit=4))
-    if (root / SCHEDULE).exists():
-        settings = typed(ReevaluationSettings, read_settings(root / SCHEDULE), str(SCHEDULE))
+    if (root / SETTINGS_FILE).exists():
+        settings = typed(ReevaluationSettings, read_settings(root / SETTINGS_FILE), str(SETTINGS_FILE))
         what = "Models of the registry, again on their benchmarks, where something changed"
         made = {"timezone": settings.schedule.timezone, "cron": settings.schedule.cron}
         found.append(Deployment("reevaluate", what, ("re-evaluation",), overlapping="CANCEL_NEW", schedule=made))

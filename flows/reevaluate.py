@@ -1,8 +1,9 @@
 """Scheduled re-evaluation of the models that MLflow's registry aliases point to.
 
-A model is evaluated if the model, a benchmark or the judge changed, a benchmark got no verdict, or a check of the judge
-is due. At most one run is active; one that falls due meanwhile is cancelled. A late run is not skipped: after an outage
-the first missed run evaluates, the others are cancelled, and a later one finds nothing changed.
+A model is evaluated if the model, a benchmark or the judge changed, the judge gave no readable answer on a benchmark,
+or a check of the judge is due. At most one run is active; one that falls due meanwhile is cancelled. A late run is not
+skipped: after an outage the first missed run evaluates, the others are cancelled; a later one finds nothing
+changed.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from prefect.artifacts import create_link_artifact, create_markdown_artifact, cr
 from prefect.cache_policies import NO_CACHE
 from prefect.events import emit_event
 
-from flows.deployments import SCHEDULE, check_pinned
+from flows.deployments import SETTINGS_FILE, check_pinned
 from flows.paper import page_link
 from flows.run_notes import noted
 from flows.scheduler import RunFailed
@@ -50,7 +51,8 @@ def needs_of(root: Path, model: Registered) -> dict[str, Any]:
 
 @task(name="evaluate", task_run_name="{model.name}@{model.alias}", persist_result=False, cache_policy=NO_CACHE)
 def evaluate(root: Path, settings: Path, model: Registered) -> dict[str, Any]:
-    """Evaluates one model in a process of its own, within the machine's slots; returns its record.
+    """Evaluates one model in a process of its own, within the machine's slots; returns what was measured, what changed
+    since the last evaluation, and the alerts.
 
     Raises:
         RewardsmithError: this machine has too few GPUs for it, or the evaluation failed.
@@ -69,8 +71,8 @@ def _label(model: Registered) -> str:
 
 
 def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant) -> dict[str, Any]:
-    """Runs `tasks.reevaluation.evaluate` to its end as stages are run: of the tree's own code where the tree has it,
-    marked, logged, and its memory watched."""
+    """Runs `tasks.reevaluation.evaluate` as stages are run: with the code of `root` if that is a checkout, else with
+    the installed package; its log is kept and its memory watched."""
     call = ["tasks.reevaluation.evaluate", "--settings", str(settings), "--root", str(root)]
     for name in ("name", "alias", "version", "digest", "commit"):
         call += [f"--{name}", getattr(model, name)]
@@ -92,9 +94,9 @@ def _run(root: Path, settings: Path, model: Registered, out: Path, grant: Grant)
 
 
 def send_pending_alerts(root: Path, registry: Registry, model: Registered) -> tuple[int, list[str]]:
-    """Sends the alerts of every record of which they are not sent yet, including records of a run that died before.
+    """Sends the alerts of every evaluation that are not sent yet, including those of a run that died before.
 
-    A record whose alerts did not reach everybody is sent again by the next run.
+    Alerts that the webhook or MLflow did not take are sent again by the next run.
 
     Returns:
         the number of alerts, and the problems.
@@ -190,7 +192,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
     # every record belongs to a commit.
     check_pinned(tree)
     page_link(create_link_artifact)
-    settings = load_settings(tree / SCHEDULE)
+    settings = load_settings(tree / SETTINGS_FILE)
     chosen = [Watched(*name.partition("@")[::2]) for name in models or ()] or list(settings.models)
     registry = open_registry(tree)
     rows, problems, alerted = [], [], 0
@@ -202,7 +204,7 @@ def reevaluate(models: list[str] | None = None, root: str = ".") -> str:
                 try:
                     model = registry.resolve(watched.name, watched.alias or "champion")
                     try:
-                        rows.append(_row(model, evaluate(tree, tree / SCHEDULE, model)))
+                        rows.append(_row(model, evaluate(tree, tree / SETTINGS_FILE, model)))
                     finally:
                         count, unsent_alerts = send_pending_alerts(tree, registry, model)
                         alerted += count

@@ -1,8 +1,8 @@
-"""Stage `normaliser`: statistics of a reward model's rewards on training responses, which every normaliser needs.
+"""Stage `normaliser`: statistics of a reward model's rewards on training responses, from which normalisers are made.
 
 Segments of chosen and rejected responses are pooled. p = (t + 1) / T is a segment's relative place in the response:
-t is its index from 0, T the number of segments. One pass fits all normalisers of the paper, so that an ablation of them
-needs no other:
+t is its index from 0, T the number of segments. One pass fits all normalisers of the paper Segment, so that an
+ablation of them needs no other:
 
 - global: mean and standard deviation of all segments' rewards;
 - last: mean and standard deviation of the last segments' rewards (p = 1);
@@ -86,7 +86,8 @@ def fit_normalisers(
             aggregation=aggregation,
             end_token=end_token,
         )
-        # The first head is the one that policies are rewarded by; ODIN's second head only takes up length.
+        # The first head is the one that policies are rewarded by; ODIN's second head absorbs the effect of
+        # length and is then left out.
         head = trained["heads"][0]
         sequence_values, segment_values = score_all(model, pairs.sequences, encoder.pad_id, aggregation, head=head)
         segmentation = from_spans(pairs.spans, max(len(s.sequence.response) for s in pairs.sequences))

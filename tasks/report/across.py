@@ -1,8 +1,8 @@
 """Rows of all papers and studies side by side: what each gained over the SFT model that it started from.
 
-Published tables compare rows of one paper. Here one table compares rows of all papers, because the same gold judge
-judged all of them on the same prompts. The table has a part for each SFT model. It leaves out the rows of
-`hackability`, whose annotators are biased on purpose; `hackability` has a page of its own.
+Published tables compare rows of one paper. Here one table compares rows of all papers, because one judge, which
+knows the true rewards, judged all of them on the same prompts. The table has a part for each SFT model. It leaves out
+the rows of `hackability`, whose annotators are biased on purpose; `hackability` has a page of its own.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SORT_METRIC = next(iter(COLUMNS))
 
 @dataclass(frozen=True)
 class RowOverWorlds:
-    """A row of one paper or study, with its metrics over its worlds; a run's seed is its world.
+    """A row of one paper or study, with its metrics over its worlds (a world is all that is drawn from one seed).
 
     Attributes:
         group: the paper or study.
