@@ -15,7 +15,7 @@ from rlhf_core.errors import RecipeError
 from rlhf_core.typed import Checked, at_least, between
 
 AGGREGATIONS = ("sum", "mean", "weighted")
-"""How the rewards of clauses make the true reward of a response."""
+"""Ways to make a response's true reward of its clauses' rewards."""
 
 
 @dataclass(frozen=True)

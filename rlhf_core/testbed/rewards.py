@@ -75,7 +75,7 @@ KINDS: tuple[str, ...] = (
 """Every kind of clause, in the order of the documentation."""
 
 LATE_FACTORS: Mapping[str, float] = {"retraction": 0.0, "assurance": 2.0}
-"""What a late clause multiplies the rewards of the facts before it by."""
+"""Factors of a late clause on the rewards of the facts before it."""
 
 FACT_KINDS = frozenset({"requested_true", "requested_false", "unrequested_true", "unrequested_false"})
 """Kinds whose reward a late clause decides."""

@@ -1,4 +1,4 @@
-"""What `rewardsmith study` prints: the studies, what one would cost, and what its worlds say."""
+"""Output of `rewardsmith study`: the studies, the cost of one, and its findings."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ from tasks.params.scales import KINDS
 from tasks.params.settings import Count
 
 FOLDER = Path("studies")
-#: What a row of a study is like, and what the row's other settings are laid over.
+#: Fields of a study's row: the row that it is like, and the levels of dials in whose cells it is trained.
 LIKE, ONLY = "like", "only"
 #: The cell of a study without dials.
 PLAIN = "as-it-is"
@@ -128,7 +128,7 @@ class StudySpec(Checked):
         worlds: how many are run before anything is concluded.
         dials: by name, levels in order, each laid over the scale's pages.
         settings: laid over the scale's pages in every cell.
-        claim: the sentence of a paper, None for a question of one's own.
+        claim: the sentence of a paper, None for another question.
         margin: differences within it count as none, in the metric's unit; None tests no equivalence.
         stage: the kind of stage whose metrics count.
         hours: of one core that the study is expected to take.

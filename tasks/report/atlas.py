@@ -19,7 +19,7 @@ from tasks.studies.caveats import MeanAtKL, compared, rows_at_kl
 from tasks.studies.records import value_of
 from tasks.studies.verdicts import StudyFinding, StudyState, Word, load_study, over_worlds
 
-#: What a study of a claim can have found, and what it is before that.
+#: Findings of a study of a claim, and its state before that.
 WORDS: tuple[Word, ...] = ("confirmed", "contradicted", "equivalent", "undecided", "over a broken baseline")
 OPEN = "open"
 

@@ -96,7 +96,7 @@ def test_a_row_without_a_finite_number_is_refused(
 
 
 def test_a_number_that_is_not_finite_is_written_as_text_and_comes_back_so(tmp_path: Path, own: Registration) -> None:
-    """As `record_of` writes it: JSON has no NaN, and one that a hand put there is no number either."""
+    """As `record_of` writes it: JSON has no NaN, and a NaN in a changed record is not a number."""
     write_worlds(tmp_path, own, lambda i, c, r: math.nan if r == "segment" else rates(i, c, r))
     record = read_records(tmp_path, own, read_study(tmp_path / FILE))[0]
     with pytest.raises(DataError, match="row 'segment' of cell 'short-sum' is nan"):
