@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from rlhf_core.errors import RecipeError
-from rlhf_core.testbed.manipulation import findings, main
+from rlhf_core.manipulation_check import findings, main
 
 SEED = 3
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +75,7 @@ def test_the_check_prints_a_line_for_each_finding(capsys):
 
 def test_the_documented_commands_run(capsys):
     documented = (ROOT / "docs" / "testbed.md").read_text(encoding="utf-8")
-    named = re.findall(r"^python -m rlhf_core\.testbed\.manipulation (.*)$", documented, re.MULTILINE)
+    named = re.findall(r"^python -m rlhf_core\.manipulation_check (.*)$", documented, re.MULTILINE)
     assert len(named) == 2
     main(shlex.split(named[1], comments=True))
     assert "known_at_once" in capsys.readouterr().out

@@ -1,6 +1,6 @@
 """Manipulation check: what each dial does to the world's data, told without any trained model.
 
-    python -m rlhf_core.testbed.manipulation --seed 7
+    python -m rlhf_core.manipulation_check --seed 7
 
 Every line has one end of a dial and a measure of the assumption that the dial is about: a share that is 1 where the
 assumption is wholly true, or a number of clauses. All are measured on drawn data, so they say what was made, not what
@@ -279,7 +279,7 @@ def teacher_accuracy(questions: Sequence[dict[str, Any]], noise: float, seed: in
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the manipulation check, one line for each finding."""
-    parser = argparse.ArgumentParser(prog="python -m rlhf_core.testbed.manipulation", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m rlhf_core.manipulation_check", description=__doc__)
     parser.add_argument("--seed", type=int, default=0, help="seed of facts, draws and labels (0)")
     parser.add_argument("--rows", type=int, default=ROWS, help=f"responses and pairs of each measure ({ROWS})")
     options = parser.parse_args(arguments)
