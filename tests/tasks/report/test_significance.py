@@ -45,6 +45,8 @@ def test_a_score_that_is_not_finite_is_refused_by_row_and_world() -> None:
         compare("token", {0: 1.0, 1: math.nan}, "segment", {0: 2.0, 1: 3.0})
 
 
-@pytest.mark.parametrize(("seeds", "spent"), [((9, 200), True), ((1100,), True), ((10, 999, 1101), False), ((), False)])
+@pytest.mark.parametrize(
+    ("seeds", "spent"), [((9, 200), True), ((1100,), True), ((10**6, 10**6 + 7), False), ((), False)]
+)
 def test_seeds_that_were_seen_while_settings_were_made_are_exploratory(seeds: tuple[int, ...], spent: bool) -> None:
     assert exploratory(seeds) == spent
