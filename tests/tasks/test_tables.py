@@ -217,9 +217,7 @@ def test_a_table_in_the_terminal(built: Path, capsys: pytest.CaptureFixture[str]
     text = capsys.readouterr().out
     assert "31.05" in text
     assert "not run" in text
-    assert "exploratory: settings were made while looking at these seeds." in " ".join(
-        text.split()
-    )
+    assert "exploratory: settings were made while looking at these seeds." in " ".join(text.split())
     terminal.print_table(built / "nowhere.json", "alarm/1")
     assert "Published only" in capsys.readouterr().out
 
