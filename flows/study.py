@@ -90,9 +90,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m flows.study", description=__doc__.split("\n")[0])
     parser.add_argument("name", help="the study, studies/<name>.yaml")
     parser.add_argument("--worlds", type=int, default=1, metavar="N", help="how many worlds without a record")
-    parser.add_argument("--pilot", type=int, nargs="*", default=[], metavar="SEED", help="seeds of tuning instead")
+    parser.add_argument("--pilot", type=int, nargs="+", default=[], metavar="SEED", help="seeds of tuning instead")
     parser.add_argument("--keep", action="store_true", help="leave the worlds' trees and weights")
     options = parser.parse_args(arguments)
+    if options.worlds < 1:
+        parser.error(f"--worlds is {options.worlds}; it must be at least 1")
     signal.signal(signal.SIGTERM, _end)
     mark_run(Path.cwd())
     try:

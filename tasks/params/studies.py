@@ -105,7 +105,10 @@ class Hypothesis(Checked):
         super().__post_init__()
         if self.weights is not None and self.over is None:
             raise RecipeError("'weights' are of the levels of a dial; name it by 'over'")
-        if self.weights is not None and abs(sum(self.weights.values())) > 1e-9:
+        largest = max(map(abs, (self.weights or {"": 1.0}).values()), default=0.0)
+        if not 0 < largest < math.inf:
+            raise RecipeError(f"weights are {dict(self.weights or {})}; at least one is a finite number other than 0")
+        if self.weights is not None and abs(math.fsum(self.weights.values())) > 1e-9 * largest:
             raise RecipeError(f"weights sum to {sum(self.weights.values()):g}; the weights of a contrast sum to 0")
         if self.over is not None and self.over in self.at:
             raise RecipeError(f"'at' fixes dial '{self.over}', over which the hypothesis is")
@@ -166,6 +169,8 @@ class StudySpec(Checked):
             for name, entry in entries.items():
                 if not isinstance(entry.get(LIKE), str) or entry[LIKE].count("/") != 1:
                     raise RecipeError(f"{group}.{name}: 'like' is {entry.get(LIKE)!r}; write it as <paper>/<name>")
+        if len(self.cells) < math.prod(len(levels) for levels in self.dials.values()):
+            raise RecipeError("dials: two cells have one name, their levels joined by '-'; rename a level")
         for name, row in self.rows.items():
             self._check_levels(f"rows.{name}.{ONLY}", row.get(ONLY) or {})
         _named("main", self.main, self.rows)
@@ -208,8 +213,19 @@ class StudySpec(Checked):
             _named(f"{where}.over", hypothesis.over, self.dials)
             for level in hypothesis.weights or {}:
                 _named(f"{where}.weights", level, self.dials[hypothesis.over])
+        missing = {*(hypothesis.weights or {})} - {*self._levels_of(hypothesis)}
+        if missing:
+            raise RecipeError(
+                f"{where}.weights has level '{min(missing)}', in which '{hypothesis.row}' and "
+                f"'{hypothesis.than or self.main}' are not both trained"
+            )
         if not self.weighted_cells(hypothesis):
             raise RecipeError(f"{where}: no cell has both '{hypothesis.row}' and '{hypothesis.than or self.main}'")
+
+    def _levels_of(self, hypothesis: Hypothesis) -> set[str]:
+        """Returns the levels of a hypothesis' dial in whose cells both its rows are trained."""
+        rows, dial = {hypothesis.row, hypothesis.than or self.main}, hypothesis.over or ""
+        return {cell[dial] for cell in self.cells.values() if dial in cell and rows <= {*self.rows_of(cell)}}
 
     @property
     def cells(self) -> dict[str, dict[str, str]]:

@@ -100,6 +100,24 @@ HYPOTHESIS = STUDY["hypotheses"]["grows"]
         ({"hypotheses": {"a": {**HYPOTHESIS, "at": {"truth": "meen"}}}}, "did you mean 'mean'"),
         ({"hypotheses": {"a": {**HYPOTHESIS, "at": {"length": "long"}}}}, "'at' fixes dial 'length'"),
         ({"hypotheses": {"a": {**HYPOTHESIS, "weights": {"short": 1.0, "long": 1.0}}}}, "sum to 0"),
+        ({"hypotheses": {"a": {**HYPOTHESIS, "weights": {"short": 0.0, "long": 9e-10}}}}, "sum to 0"),
+        ({"hypotheses": {"a": {**HYPOTHESIS, "weights": {"short": 0.0, "long": 0.0}}}}, "other than 0"),
+        (
+            {
+                "rows": {**STUDY["rows"], "gold": {"like": "segment/segment", "only": {"length": ["short", "middle"]}}},
+                "hypotheses": {
+                    "a": {**HYPOTHESIS, "row": "gold", "weights": {"short": 0.0, "middle": 1.0, "long": -1.0}}
+                },
+            },
+            "has level 'long', in which 'gold' and 'bandit' are not both trained",
+        ),
+        (
+            {
+                "dials": {"a": {"x": {}, "x-y": {}}, "b": {"y-z": {}, "z": {}}},
+                "hypotheses": {"a": {"says": "s", "row": "segment"}},
+            },
+            "two cells have one name",
+        ),
         ({"hypotheses": {"a": {**HYPOTHESIS, "side": "aside"}}}, "side is 'aside'"),
         ({"dials": {"length": {"short": {}}}}, "at least two"),
         ({"settings": {"dada": {"x": {}}}}, "did you mean 'data'"),
